@@ -1,0 +1,111 @@
+"""What a rollout produces: episodes made of turns, with the very tokens the engine read and wrote."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Ids = np.ndarray  # int32[...], token ids
+
+
+@dataclass
+class Turn:
+    """Observation in, response out, action parsed, reward back.
+
+    prompt_ids: everything the engine read, response_ids: everything it sampled (the end token included).
+    logprobs: float32, the engine's own log-probability of each response token, of the distribution it sampled from.
+    valid: an action was parsed and the environment accepted it; reward excludes the penalty for an invalid one.
+    state: key of the world state in which the response was made (None where the environment cannot tell).
+    """
+
+    observation: str
+    response: str
+    action: str
+    reward: float = 0.0
+    valid: bool = True
+    state: str | None = None
+    prompt_ids: Ids = field(default_factory=lambda: np.zeros(0, np.int32))
+    response_ids: Ids = field(default_factory=lambda: np.zeros(0, np.int32))
+    logprobs: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
+
+
+@dataclass
+class Episode:
+    """One try at a task. Episodes with equal ``group`` share task and start state.
+
+    outcome: what ended it: ``terminated`` by the world, ``truncated`` by a turn or context limit, or ``failed`` when the
+    environment broke more often than the pool forgives (such an episode is counted, never trained on).
+    restarts: how often a broken worker made the episode start over.
+    info: the last turn's remaining scalar entries of the environment's info (score parts, verdicts, ...).
+    """
+
+    task: str
+    task_type: str = ""
+    split: str = ""
+    group: int = 0
+    sample: int = 0
+    seed: int = 0
+    turns: list[Turn] = field(default_factory=list)
+    success: bool = False
+    outcome: str = "truncated"
+    restarts: int = 0
+    info: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def reward(self) -> float:
+        """Sum of the turns' rewards, penalties excluded."""
+        return float(sum(turn.reward for turn in self.turns))
+
+    def record(self, tokens: bool = False) -> dict[str, Any]:
+        """The episode as JSON-ready values; with ``tokens`` the ids and log-probabilities too."""
+        turns = []
+        for turn in self.turns:
+            row: dict[str, Any] = {
+                "observation": turn.observation,
+                "response": turn.response,
+                "action": turn.action,
+                "reward": turn.reward,
+                "valid": turn.valid,
+                "state": turn.state,
+            }
+            if tokens:
+                row["prompt_ids"] = turn.prompt_ids.tolist()
+                row["response_ids"] = turn.response_ids.tolist()
+                row["logprobs"] = [float(x) for x in turn.logprobs]
+            turns.append(row)
+        return {
+            "task": self.task,
+            "task_type": self.task_type,
+            "split": self.split,
+            "group": self.group,
+            "sample": self.sample,
+            "seed": self.seed,
+            "success": self.success,
+            "outcome": self.outcome,
+            "reward": self.reward,
+            "restarts": self.restarts,
+            "info": self.info,
+            "turns": turns,
+        }
+
+
+def write_episodes(path: Path, episodes: Iterable[Episode], tokens: bool = False) -> None:
+    """Write one JSON object per episode and line."""
+    with path.open("w", encoding="utf-8") as file:
+        for episode in episodes:
+            file.write(json.dumps(episode.record(tokens), ensure_ascii=False) + "\n")
+
+
+def read_episodes(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records of :func:`write_episodes`; ValueError names the file and line of a broken one."""
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                yield json.loads(line)
+            except json.JSONDecodeError as error:
+                raise ValueError(f"{path}, line {number}: not a JSON object ({error})") from None

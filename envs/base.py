@@ -1,0 +1,188 @@
+"""The contract of every environment: a ``gymnasium.Env`` with text in and text out.
+
+Subclass :class:`TextEnv` and write three methods (``tasks``, ``begin``, ``act``); exact task reset, turn limit, seeding,
+``info`` and misuse errors are taken care of here. Any other ``gymnasium.Env`` that keeps the same contract works too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from gymnasium.error import ResetNeeded
+
+from envs.tasks import Task, TaskSet
+
+
+class Text(gymnasium.Space[str]):
+    """All strings of at most ``max_length`` characters, in any script.
+
+    ``gymnasium.spaces.Text`` admits only a fixed character set, which natural text leaves at once.
+
+    >>> "Zoë's café, 100 % naïve" in Text()
+    True
+    >>> "too long" in Text(max_length=3)
+    False
+    """
+
+    alphabet: ClassVar[str] = "abcdefghijklmnopqrstuvwxyz     0123456789.,[]<>éß漢"
+
+    def __init__(self, max_length: int = 1_000_000, seed: int | np.random.Generator | None = None):
+        self.max_length = max_length
+        super().__init__(shape=(), dtype=None, seed=seed)
+
+    def contains(self, x: Any) -> bool:
+        return isinstance(x, str) and len(x) <= self.max_length
+
+    def sample(self, mask: Any = None, probability: Any = None) -> str:
+        """A random string of at most 32 characters; masks have no meaning here and are refused."""
+        if mask is not None or probability is not None:
+            raise ValueError("a Text space cannot be masked: sample() takes no mask or probability")
+        length = int(self.np_random.integers(0, min(32, self.max_length) + 1))
+        return "".join(self.np_random.choice(list(self.alphabet), size=length)) if length else ""
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return f"Text(max_length={self.max_length})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Text) and other.max_length == self.max_length
+
+
+@dataclass
+class Outcome:
+    """What the world answers to the start of an episode or to one action.
+
+    observation: the text the agent sees next.
+    reward: paid for this action (ignored at the start).
+    terminated: the episode is over by the rules of the world (not by the turn limit).
+    success: the task is solved; only meaningful when the episode is over.
+    valid: the action was understood and could be carried out; an invalid one may be penalised by a trainer.
+    state: key of the exact world state (equal keys = equal futures), or None where the world cannot tell.
+    admissible_actions: every action that would be valid now, or None where they cannot be listed.
+    extras: further entries for ``info``.
+    """
+
+    observation: str
+    reward: float = 0.0
+    terminated: bool = False
+    success: bool = False
+    valid: bool = True
+    state: str | None = None
+    admissible_actions: list[str] | None = None
+    extras: dict[str, Any] = field(default_factory=dict)
+
+
+class TextEnv(gymnasium.Env[str, str]):
+    """Base of the suite's environments.
+
+    A subclass names its tasks with :meth:`tasks`, starts one with :meth:`begin` and answers an action with :meth:`act`.
+    ``reset(seed=s, options={"task": id})`` starts exactly that task; without a task one is drawn from ``split`` by
+    ``self.np_random``. After ``max_turns`` actions the episode is truncated.
+
+    ``info`` always holds ``task``, ``task_type``, ``split``, ``success``, ``valid``, ``turn``, ``state`` and
+    ``admissible_actions`` (the last two may be None), and ``expert_action`` when built with ``expert=True``.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"]}
+    splits: ClassVar[tuple[str, ...]] = ("train", "test")
+
+    def __init__(self, split: str = "train", max_turns: int = 50, expert: bool = False, render_mode: str | None = None):
+        if split not in self.splits:
+            raise ValueError(f"{type(self).__name__} has no split {split!r}; choose one of {', '.join(self.splits)}")
+        if max_turns < 1:
+            raise ValueError(f"max_turns must be at least 1, got {max_turns}")
+        self.observation_space = Text()
+        self.action_space = Text()
+        self.split = split
+        self.max_turns = max_turns
+        self.with_expert = expert
+        self.render_mode = render_mode
+        self.task: Task | None = None
+        self.turn = 0
+        self._over = True
+        self._observation = ""
+
+    # What a subclass writes -------------------------------------------------------------------------------------------
+
+    def tasks(self, split: str) -> TaskSet:
+        """The tasks of ``split``, sorted by id, with content digests; raises ValueError for an unknown split."""
+        raise NotImplementedError
+
+    def begin(self, task: Task) -> Outcome:
+        """Start ``task``; every random choice comes from ``self.np_random``."""
+        raise NotImplementedError
+
+    def act(self, action: str) -> Outcome:
+        """Carry out ``action``, which is any string whatsoever; an unknown one is answered, never raised about."""
+        raise NotImplementedError
+
+    def expert_action(self) -> str | None:
+        """The expert's next action in the present situation, or None where there is no expert."""
+        return None
+
+    # What Gymnasium calls ---------------------------------------------------------------------------------------------
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Start an episode. ``options`` may name a ``task`` (of any split) or a ``split`` to draw one from.
+
+        Raises ``envs.tasks.UnknownTask`` with the nearest ids when the task does not exist.
+        """
+        super().reset(seed=seed)
+        self.task = self._choose(dict(options or {}))
+        self.turn = 0
+        self._over = False
+        outcome = self.begin(self.task)
+        self._observation = outcome.observation
+        return outcome.observation, self._info(outcome)
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Carry out one action; raises ``ResetNeeded`` after the end of an episode, TypeError if it is not a string."""
+        if self._over:
+            raise ResetNeeded("the episode is over (or none was started): call reset() before step()")
+        if not isinstance(action, str):
+            raise TypeError(f"an action is a string, got {type(action).__name__}")
+        self.turn += 1
+        outcome = self.act(action)
+        truncated = not outcome.terminated and self.turn >= self.max_turns
+        self._over = outcome.terminated or truncated
+        self._observation = outcome.observation
+        return outcome.observation, float(outcome.reward), outcome.terminated, truncated, self._info(outcome)
+
+    def render(self) -> str | None:  # type: ignore[override]
+        return self._observation if self.render_mode == "ansi" else None
+
+    def _choose(self, options: dict[str, Any]) -> Task:
+        wanted = options.pop("task", None)
+        split = options.pop("split", self.split)
+        if options:
+            raise ValueError(f"unknown reset option {sorted(options)[0]!r}; known options: task, split")
+        if wanted is None:
+            return self.tasks(split).draw(self.np_random)
+        for name in dict.fromkeys((split, *self.splits)):
+            tasks = self.tasks(name)
+            if wanted in tasks:
+                return tasks[wanted]
+        return self.tasks(split)[wanted]  # raises UnknownTask with advice
+
+    def _info(self, outcome: Outcome) -> dict[str, Any]:
+        assert self.task is not None
+        info = {
+            "task": self.task.id,
+            "task_type": self.task.type,
+            "split": self.task.split,
+            "turn": self.turn,
+            "success": bool(outcome.success),
+            "valid": bool(outcome.valid),
+            "state": outcome.state,
+            "admissible_actions": outcome.admissible_actions,
+            **outcome.extras,
+        }
+        if self.with_expert:
+            info["expert_action"] = None if self._over else self.expert_action()
+        return info

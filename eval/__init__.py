@@ -1,0 +1,1 @@
+"""Measuring: success rates on fixed panels, with intervals, tests and pictures."""

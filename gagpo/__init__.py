@@ -1,0 +1,1 @@
+"""Learning: credit, objectives and the trainer. ``gagpo.credit`` and ``gagpo.objectives`` stand on their own."""
