@@ -38,7 +38,7 @@ class Turn:
 class Episode:
     """One try at a task. Episodes with equal ``group`` share task and start state.
 
-    outcome: what ended it: ``terminated`` by the world, ``truncated`` by a turn or context limit, or ``failed`` when the
+    outcome: what ended it: ``terminated`` by the world, ``truncated`` by a turn or context limit, ``failed`` when the
     environment broke more often than the pool forgives (such an episode is counted, never trained on).
     restarts: how often a broken worker made the episode start over.
     info: the last turn's remaining scalar entries of the environment's info (score parts, verdicts, ...).

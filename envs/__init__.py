@@ -7,7 +7,13 @@ from envs.tasks import EmptySplit, Task, TaskSet, UnknownTask
 
 __all__ = ["EmptySplit", "Outcome", "Task", "TaskSet", "Text", "TextEnv", "UnknownTask"]
 
-# The passive checker knows only Gymnasium's own spaces and the order enforcer repeats what TextEnv checks itself.
-_plain = {"disable_env_checker": True, "order_enforce": False}
 
-gymnasium.register("gagpo/ALFWorld-v0", entry_point="envs.alfworld.env:ALFWorldEnv", **_plain)
+def _register(name: str, entry_point: str) -> None:
+    # The passive checker knows only Gymnasium's own spaces, and the order enforcer repeats what TextEnv checks itself.
+    gymnasium.register(f"gagpo/{name}", entry_point=entry_point, disable_env_checker=True, order_enforce=False)
+
+
+_register("ALFWorld-v0", "envs.alfworld.env:ALFWorldEnv")
+_register("WebShop-v0", "envs.webshop.env:WebShopEnv")
+_register("WebShopBrowser-v0", "envs.webshop.browser:WebShopBrowserEnv")
+_register("Math-v0", "envs.math.env:MathEnv")

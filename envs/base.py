@@ -1,7 +1,7 @@
 """The contract of every environment: a ``gymnasium.Env`` with text in and text out.
 
-Subclass :class:`TextEnv` and write three methods (``tasks``, ``begin``, ``act``); exact task reset, turn limit, seeding,
-``info`` and misuse errors are taken care of here. Any other ``gymnasium.Env`` that keeps the same contract works too.
+Subclass :class:`TextEnv` and write three methods (``tasks``, ``begin``, ``act``); exact task reset, turn limit,
+seeding, ``info`` and misuse errors are taken care of here. Any other ``gymnasium.Env`` that keeps the same contract works too.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class TextEnv(gymnasium.Env[str, str]):
     ``admissible_actions`` (the last two may be None), and ``expert_action`` when built with ``expert=True``.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"]}
+    metadata: dict[str, Any] = {"render_modes": ["ansi"]}  # noqa: RUF012 (declared so by gymnasium.Env)
     splits: ClassVar[tuple[str, ...]] = ("train", "test")
 
     def __init__(self, split: str = "train", max_turns: int = 50, expert: bool = False, render_mode: str | None = None):

@@ -26,7 +26,7 @@ class EmptySplit(ValueError):
 
 @dataclass(frozen=True)
 class Task:
-    """One problem. ``digest`` identifies its content, ``source`` says where the environment finds it (a path, an index)."""
+    """One problem. ``digest`` identifies its content; ``source`` says where it is found (a path, an index)."""
 
     id: str
     split: str
