@@ -1,7 +1,8 @@
 """The contract of every environment: a ``gymnasium.Env`` with text in and text out.
 
 Subclass :class:`TextEnv` and write three methods (``tasks``, ``begin``, ``act``); exact task reset, turn limit,
-seeding, ``info`` and misuse errors are taken care of here. Any other ``gymnasium.Env`` that keeps the same contract works too.
+seeding, ``info`` and misuse errors are taken care of here. Any other ``gymnasium.Env`` that keeps the same contract
+works too.
 """
 
 from __future__ import annotations
