@@ -1,0 +1,171 @@
+"""Two or more evaluations of the same panel side by side: differences, paired intervals, corrected p-values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eval.results import EvalResult
+from eval.statistics import Interval, holm, mean_over_seeds, paired_difference, paired_test
+from eval.tables import WIDTH, facts, grid, p_value, panel_facts, percent, with_interval
+
+
+class DifferentPanels(ValueError):
+    """Results that cannot be compared; the message says in what their panels differ."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One result against the baseline. gained / lost: tasks solved more / less often than by the baseline.
+
+    p: of the paired test named ``test``; p_holm: corrected for all comparisons of the table.
+    """
+
+    label: str
+    rise: Interval
+    p: float
+    p_holm: float
+    test: str
+    gained: int
+    lost: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Results by label, the first being the baseline, and one difference for each of the others."""
+
+    results: dict[str, EvalResult]
+    differences: tuple[Difference, ...]
+
+    @property
+    def baseline(self) -> str:
+        return next(iter(self.results))
+
+    def record(self) -> dict[str, Any]:
+        """JSON-ready values; what ``--json`` prints."""
+        return {
+            "baseline": self.baseline,
+            "results": {label: result.summary() for label, result in self.results.items()},
+            "differences": {
+                one.label: {
+                    **one.rise.record(),
+                    "p": one.p,
+                    "p_holm": one.p_holm,
+                    "test": one.test,
+                    "gained": one.gained,
+                    "lost": one.lost,
+                }
+                for one in self.differences
+            },
+        }
+
+    def lines(self, width: int = WIDTH) -> list[str]:
+        """The table as ASCII lines of at most ``width`` columns."""
+        first = self.results[self.baseline]
+        header = ["result", "success %", "turns", "failed"]
+        rows = [
+            [label, with_interval(result.success), f"{result.mean_turns:.1f}", str(result.failed)]
+            for label, result in self.results.items()
+        ]
+        lines = [*facts(panel_facts(first)[:2], width), "", *grid(header, rows, width), ""]
+        several = len(self.differences) > 1
+        header = [f"against {self.baseline}", "points", "better", "worse", "p (Holm)" if several else "p"]
+        rows = [
+            [one.label, with_interval(one.rise, signed=True), str(one.gained), str(one.lost), p_value(one.p_holm)]
+            for one in self.differences
+        ]
+        return [*lines, *grid(header, rows, width), "", *self.notes(width)]
+
+    def notes(self, width: int = WIDTH) -> list[str]:
+        """How the numbers were made, in one wrapped sentence."""
+        tests = sorted({one.test for one in self.differences})
+        level = f"{100 * self.results[self.baseline].level:g} %"
+        return facts([("note", f"{level} intervals; paired by task; p: {', '.join(tests)}")], width)
+
+
+def compare_results(results: Mapping[str, EvalResult]) -> Comparison:
+    """Compare every result with the first. Raises :class:`DifferentPanels`, or ValueError for fewer than two."""
+    if len(results) < 2:
+        raise ValueError(f"a comparison needs at least two results, got {len(results)}")
+    (baseline, first), *others = results.items()
+    raw = []
+    for label, other in others:
+        require_same_panel(baseline, first, label, other)
+        p, test = paired_test(first.counts, other.counts)
+        raw.append((label, paired_difference(first.counts, other.counts, first.level), p, test, other))
+    corrected = holm([p for _, _, p, _, _ in raw])
+    differences = []
+    for (label, rise, p, test, other), p_holm in zip(raw, corrected, strict=True):
+        pairs = list(zip(zip(*first.counts, strict=True), zip(*other.counts, strict=True), strict=True))
+        gained = sum(after * tries > before * again for (before, tries), (after, again) in pairs)
+        lost = sum(after * tries < before * again for (before, tries), (after, again) in pairs)
+        differences.append(Difference(label, rise, p, p_holm, test, gained, lost))
+    return Comparison(dict(results), tuple(differences))
+
+
+def require_same_panel(label: str, first: EvalResult, other_label: str, other: EvalResult) -> None:
+    """Raise :class:`DifferentPanels` unless both results are of the same tasks under the same conditions."""
+    difference = first.panel.difference(other.panel)
+    if difference is None and [task.task for task in first.tasks] != [task.task for task in other.tasks]:
+        difference = "their task ids differ although the hashes agree; one file has been edited"
+    if difference:
+        raise DifferentPanels(f"{label} and {other_label} are not of the same panel: {difference}")
+
+
+def compare_files(paths: Sequence[Path]) -> Comparison:
+    """Load result files and compare them with the first; each is named by as much of its path as tells them apart."""
+    return compare_results(dict(zip(_names(paths), map(EvalResult.load, paths), strict=True)))
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    if len(set(paths)) != len(paths):
+        raise ValueError("the same result file is named twice")
+    parts = [path.with_suffix("").parts for path in paths]
+    depth = 1
+    while len({part[-depth:] for part in parts}) < len(parts) and depth < max(map(len, parts)):
+        depth += 1
+    return ["/".join(part[-depth:]) for part in parts]
+
+
+# Several seeds --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SeedSummary:
+    """Before and after over several seeds: means, and the mean rise with Student's t interval over the seeds."""
+
+    label: str
+    seeds: int
+    before: Interval
+    after: Interval
+    rise: Interval
+
+    def row(self) -> list[str]:
+        rise = with_interval(self.rise, signed=True) if self.seeds > 1 else percent(self.rise.value, signed=True)
+        return [self.label, str(self.seeds), percent(self.before.value), percent(self.after.value), rise]
+
+
+def over_seeds(label: str, pairs: Sequence[tuple[EvalResult, EvalResult]], level: float = 0.95) -> SeedSummary:
+    """Sum up (before, after) of every seed; all must be of one panel."""
+    if not pairs:
+        raise ValueError(f"{label}: no seed to average over")
+    for before, after in pairs:
+        require_same_panel(f"{label} (first seed, before)", pairs[0][0], f"{label} (before)", before)
+        require_same_panel(f"{label} (first seed, before)", pairs[0][0], f"{label} (after)", after)
+    first = [before.success.value for before, _ in pairs]
+    last = [after.success.value for _, after in pairs]
+    rises = [b - a for a, b in zip(first, last, strict=True)]
+    return SeedSummary(
+        label,
+        len(pairs),
+        mean_over_seeds(first, level),
+        mean_over_seeds(last, level),
+        mean_over_seeds(rises, level),
+    )
+
+
+def seed_lines(summaries: Sequence[SeedSummary], width: int = WIDTH) -> list[str]:
+    """One line per summary: seeds, mean before and after, and the rise in points."""
+    return grid(["", "seeds", "before", "after", "rise"], [summary.row() for summary in summaries], width)
