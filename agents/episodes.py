@@ -20,7 +20,9 @@ class Turn:
     prompt_ids: everything the engine read, response_ids: everything it sampled (the end token included).
     logprobs: float32, the engine's own log-probability of each response token, of the distribution it sampled from.
     valid: an action was parsed and the environment accepted it; reward excludes the penalty for an invalid one.
+    parsed: an action was found in the response.
     state: key of the world state in which the response was made (None where the environment cannot tell).
+    trainable: False for a deliberate stray move of an expert, which must not be imitated.
     """
 
     observation: str
@@ -28,7 +30,9 @@ class Turn:
     action: str
     reward: float = 0.0
     valid: bool = True
+    parsed: bool = True
     state: str | None = None
+    trainable: bool = True
     prompt_ids: Ids = field(default_factory=lambda: np.zeros(0, np.int32))
     response_ids: Ids = field(default_factory=lambda: np.zeros(0, np.int32))
     logprobs: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))

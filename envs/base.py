@@ -92,6 +92,7 @@ class TextEnv(gymnasium.Env[str, str]):
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"]}  # noqa: RUF012 (declared so by gymnasium.Env)
     splits: ClassVar[tuple[str, ...]] = ("train", "test")
+    instructions: ClassVar[str] = ""  # what an instruction-tuned model must be told about the actions
 
     def __init__(self, split: str = "train", max_turns: int = 50, expert: bool = False, render_mode: str | None = None):
         if split not in self.splits:

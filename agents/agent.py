@@ -1,0 +1,142 @@
+"""Who acts: the language agent, and the random and expert agents it is measured against and warmed up with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from agents.context import Context
+from agents.engine import Engine, Request, Sampling
+from agents.episodes import Episode
+from agents.parsing import parse
+
+_EMPTY_IDS = np.zeros(0, np.int32)
+_EMPTY_LOGPROBS = np.zeros(0, np.float32)
+
+
+@dataclass
+class Live:
+    """An episode under way: its turns so far, and the observation that waits for a response."""
+
+    slot: int
+    episode: Episode
+    observation: str = ""
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Decision:
+    """A response and the action parsed from it; ``parsed`` is False when there was none (the action is then '').
+
+    trainable: False for a move that must not be learned from (an expert's deliberate noise).
+    """
+
+    response: str
+    action: str
+    parsed: bool = True
+    trainable: bool = True
+    prompt_ids: np.ndarray = field(default_factory=lambda: _EMPTY_IDS)
+    response_ids: np.ndarray = field(default_factory=lambda: _EMPTY_IDS)
+    logprobs: np.ndarray = field(default_factory=lambda: _EMPTY_LOGPROBS)
+
+
+class Agent(Protocol):
+    def decide(self, lives: Sequence[Live]) -> list[Decision | None]:
+        """One decision per live episode, None where the context is full and the episode must end."""
+        ...
+
+    def forget(self, slot: int) -> None:
+        """The episode in ``slot`` is over or starts again."""
+        ...
+
+
+class LanguageAgent:
+    """A language model that reads observations and writes responses."""
+
+    def __init__(self, engine: Engine, context: Context, sampling: Sampling):
+        self.engine = engine
+        self.context = context
+        self.sampling = sampling
+
+    def decide(self, lives: Sequence[Live]) -> list[Decision | None]:
+        decisions: list[Decision | None] = [None] * len(lives)
+        requests, places = [], []
+        for place, live in enumerate(lives):
+            turns = live.episode.turns
+            prompt_ids = self.context.prompt(turns, live.observation, live.info.get("admissible_actions"))
+            if len(prompt_ids) + self.sampling.max_tokens > self.engine.max_length:
+                continue
+            seed = live.episode.seed << 16 | len(turns)
+            requests.append(Request(live.slot, prompt_ids, seed))
+            places.append(place)
+        tokenizer = self.context.tokenizer
+        for place, request, out in zip(places, requests, self.engine.generate(requests, self.sampling), strict=True):
+            text = tokenizer.decode(out.ids, skip_special_tokens=True)
+            action = parse(text, self.context.style.parser)
+            decisions[place] = Decision(
+                response=text,
+                action=action or "",
+                parsed=action is not None,
+                prompt_ids=request.prompt_ids,
+                response_ids=out.ids,
+                logprobs=out.logprobs,
+            )
+        return decisions
+
+    def forget(self, slot: int) -> None:
+        self.engine.release(slot)
+
+
+class RandomAgent:
+    """Chooses uniformly among the admissible actions; the floor of every comparison."""
+
+    def decide(self, lives: Sequence[Live]) -> list[Decision | None]:
+        return [self._choose(live) for live in lives]
+
+    def _choose(self, live: Live) -> Decision:
+        actions = live.info.get("admissible_actions")
+        if not actions:
+            raise ValueError(
+                f"the random agent needs info['admissible_actions'], which task {live.episode.task!r} does not give"
+            )
+        rng = np.random.default_rng([live.episode.seed, len(live.episode.turns)])
+        action = actions[int(rng.integers(len(actions)))]
+        return Decision(response=action, action=action)
+
+    def forget(self, slot: int) -> None:
+        pass
+
+
+class ExpertAgent:
+    """Follows the environment's expert, and strays from it with probability ``noise`` to show how to recover.
+
+    The environment must be built with ``expert=True``. Stray moves are uniform among the admissible actions and not
+    trainable.
+    """
+
+    def __init__(self, noise: float = 0.0):
+        if not 0 <= noise <= 1:
+            raise ValueError(f"noise is a probability, got {noise}")
+        self.noise = noise
+
+    def decide(self, lives: Sequence[Live]) -> list[Decision | None]:
+        return [self._follow(live) for live in lives]
+
+    def _follow(self, live: Live) -> Decision | None:
+        expert = live.info.get("expert_action")
+        if expert is None:
+            if "expert_action" not in live.info:
+                raise ValueError("the environment offers no expert; build it with expert=True if it has one")
+            return None
+        actions = live.info.get("admissible_actions")
+        rng = np.random.default_rng([live.episode.seed, len(live.episode.turns)])
+        if self.noise and actions and rng.random() < self.noise:
+            action = actions[int(rng.integers(len(actions)))]
+            return Decision(response=action, action=action, trainable=False)
+        return Decision(response=expert, action=expert)
+
+    def forget(self, slot: int) -> None:
+        pass

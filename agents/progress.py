@@ -1,0 +1,75 @@
+"""Progress of long work: a bar with rate and time left on a terminal, a plain line now and then in a pipe."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+PLAIN_EVERY = 15.0  # seconds between the lines of a pipe
+
+
+class Meter(Protocol):
+    def advance(self, amount: int = 1, note: str = "") -> None: ...
+
+
+class _Plain:
+    def __init__(self, label: str, total: int, unit: str):
+        self.label, self.total, self.unit = label, total, unit
+        self.done = 0
+        self.begun = self.last = time.monotonic()
+
+    def advance(self, amount: int = 1, note: str = "") -> None:
+        self.done += amount
+        now = time.monotonic()
+        if now - self.last >= PLAIN_EVERY:
+            self.last = now
+            self.line(note)
+
+    def line(self, note: str = "") -> None:
+        seconds = max(time.monotonic() - self.begun, 1e-9)
+        rate = self.done / seconds
+        left = (self.total - self.done) / rate if rate else float("inf")
+        tail = f", {left:.0f} s left" if self.done < self.total else f" in {seconds:.0f} s"
+        print(f"{self.label}: {self.done}/{self.total} {self.unit}, {rate:.1f}/s{tail} {note}".rstrip(), file=sys.stderr)
+
+
+class _Bar:
+    def __init__(self, progress: Progress, label: str, total: int, unit: str):
+        self.progress, self.unit, self.begun = progress, unit, time.monotonic()
+        self.task = progress.add_task(label, total=total, rate="", note="")
+
+    def advance(self, amount: int = 1, note: str = "") -> None:
+        self.progress.advance(self.task, amount)
+        done = self.progress.tasks[0].completed
+        rate = f"{done / max(time.monotonic() - self.begun, 1e-9):.1f} {self.unit}/s"
+        self.progress.update(self.task, rate=rate, note=note)
+
+
+@contextmanager
+def track(label: str, total: int, unit: str = "", quiet: bool = False) -> Iterator[Meter]:
+    """Show the progress of ``total`` units of work on standard error; call ``advance`` as they are done."""
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        plain = _Plain(label, total, unit)
+        if quiet:
+            plain.last = float("inf")
+        yield plain
+        if not quiet and time.monotonic() - plain.begun > 2:
+            plain.line()
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(compact=True),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Progress(*columns, console=console, transient=True, expand=True) as progress:
+        yield _Bar(progress, label, total, unit)

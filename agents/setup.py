@@ -1,0 +1,50 @@
+"""Putting an agent and its world together from names and plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import torch
+
+import envs
+from agents.agent import LanguageAgent
+from agents.context import Context
+from agents.engine import Engine, Sampling
+from agents.prompts import STYLES
+from agents.transformers_engine import TransformersEngine
+
+
+def make_world(env_id: str, kwargs: Mapping[str, Any] | None = None) -> envs.TextEnv:
+    """The environment itself, in this process; ValueError names known environments when ``env_id`` is unknown."""
+    try:
+        env = gymnasium.make(env_id, **dict(kwargs or {}))
+    except gymnasium.error.UnregisteredEnv as error:
+        known = ", ".join(sorted(name for name in gymnasium.registry if name.startswith("gagpo/")))
+        raise ValueError(f"unknown environment {env_id!r} ({str(error)[:120]}); known here: {known}") from None
+    except TypeError as error:
+        raise ValueError(f"environment {env_id}: {error}") from None
+    return env.unwrapped  # type: ignore[return-value]
+
+
+def make_engine(name: str, model: torch.nn.Module, tokenizer: Any, max_length: int | None = None) -> Engine:
+    """The engine called ``name``, sampling from ``model``."""
+    if name == "transformers":
+        return TransformersEngine(model, tokenizer, max_length)
+    raise ValueError(f"unknown engine {name!r}; choose transformers")
+
+
+def language_agent(
+    engine: Engine,
+    world: envs.TextEnv,
+    sampling: Sampling,
+    *,
+    style: str = "plain",
+    history: int | str = "full",
+    admissible: bool = False,
+) -> LanguageAgent:
+    """A language agent that is told ``world``'s instructions in the given prompt style."""
+    instructions = getattr(world, "instructions", "")
+    context = Context(engine.tokenizer, STYLES[style], instructions, history, admissible)
+    return LanguageAgent(engine, context, sampling)

@@ -1,0 +1,54 @@
+"""The panel runner: every task of a fixed panel, exactly as often as asked, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from agents.agent import Agent
+from agents.episodes import Episode
+from agents.progress import track
+from agents.rollout import group_jobs, rollout
+from envs.pool import Pool
+from envs.tasks import TaskSet
+from eval.results import EvalResult, Panel
+
+PANEL_SEED = 20_260_101  # the episodes' seeds belong to the panel, not to the run that is measured
+
+
+def choose_panel(tasks: TaskSet, count: int | None = None) -> TaskSet:
+    """The whole split, or ``count`` tasks spread evenly over its sorted ids; :class:`envs.EmptySplit` when empty."""
+    tasks.require()
+    if count is None or count >= len(tasks):
+        return tasks
+    listed = list(tasks)
+    return TaskSet(tasks.split, [listed[i * len(listed) // count] for i in range(count)])
+
+
+def evaluate(
+    agent: Agent,
+    pool: Pool,
+    tasks: TaskSet,
+    *,
+    environment: str,
+    kwargs: Mapping[str, Any],
+    model: str,
+    temperature: float,
+    tries: int = 1,
+    concurrency: int = 256,
+    lockstep: bool = True,
+    quiet: bool = False,
+) -> tuple[EvalResult, list[Episode]]:
+    """Play every task of ``tasks`` ``tries`` times with ``agent``; the result and the episodes, in the panel's order.
+
+    ``environment`` and ``kwargs`` say what ``pool`` runs, ``model`` and ``temperature`` who plays: they are printed with
+    the numbers. The seeds are fixed by the panel, so two models meet the same episodes.
+    """
+    tasks.require()
+    jobs = group_jobs(tasks.ids, tries, PANEL_SEED, f"panel {tasks.split}")
+    with track(f"evaluating on {tasks.split}", len(jobs), "episodes", quiet) as meter:
+        episodes, _ = rollout(
+            agent, pool, jobs, concurrency=concurrency, lockstep=lockstep, on_finish=lambda _: meter.advance()
+        )
+    panel = Panel(environment, tasks.split, tasks.hash, len(tasks), tries, dict(kwargs))
+    return EvalResult.from_episodes(episodes, panel, model, temperature), episodes

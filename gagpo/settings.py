@@ -1,0 +1,215 @@
+"""The settings of a run: one YAML file, typed, with dotted overrides and errors that name the nearest valid key."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from agents.engine import Sampling
+from agents.prompts import STYLES
+from gagpo.algorithms import Algorithm
+from gagpo.small_model import SmallModelSettings
+
+
+class SettingsError(ValueError):
+    """Settings that cannot be used; the message names file, key and remedy."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class EnvironmentSettings(_Section):
+    """Which environment, and with what arguments; ``kwargs`` are those of its constructor."""
+
+    id: str
+    split: str = "train"
+    kwargs: dict[str, Any] = {}
+
+
+class ContextSettings(_Section):
+    """What the model is shown. history: ``full``, or the number of earlier turns a window shows."""
+
+    style: str = "plain"
+    history: Literal["full"] | int = "full"
+    admissible: bool = False
+
+    @model_validator(mode="after")
+    def _known_style(self) -> ContextSettings:
+        if self.style not in STYLES:
+            raise ValueError(f"unknown style {self.style!r}; choose one of {', '.join(STYLES)}")
+        return self
+
+
+class RolloutSettings(_Section):
+    """How episodes are collected: ``tasks`` x ``samples`` episodes an iteration."""
+
+    tasks: int = Field(16, ge=1)
+    samples: int = Field(8, ge=1)
+    temperature: float = Field(1.0, gt=0)
+    max_tokens: int = Field(512, ge=1)
+    workers: int = Field(2, ge=0, description="environment processes; 0 steps them in the trainer's own")
+    concurrency: int = Field(256, ge=1, description="most episodes under way at once")
+    lockstep: bool = Field(True, description="bit-for-bit repeatable batches; false for slow, uneven environments")
+    step_deadline: float = Field(60.0, gt=0, description="seconds")
+    reset_deadline: float = Field(300.0, gt=0, description="seconds")
+
+    @property
+    def sampling(self) -> Sampling:
+        return Sampling(self.temperature, self.max_tokens)
+
+
+class OptimizerSettings(_Section):
+    """AdamW; the rate rises linearly over ``warmup`` iterations and is then constant."""
+
+    learning_rate: float = Field(1e-6, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    max_grad_norm: float = Field(1.0, gt=0)
+    warmup: int = Field(0, ge=0)
+
+
+class TrainingSettings(_Section):
+    """minibatches: updates per epoch; microbatch_tokens: padded tokens of one forward pass."""
+
+    iterations: int = Field(150, ge=0)
+    epochs: int = Field(1, ge=1)
+    minibatches: int = Field(1, ge=1)
+    microbatch_tokens: int = Field(16384, ge=1)
+    precision: Literal["float32", "bfloat16"] = "float32"
+    gradient_checkpointing: bool = False
+    save_every: int = Field(10, ge=1, description="iterations between checkpoints")
+    keep: int = Field(2, ge=1, description="checkpoints kept")
+    keep_episodes: int = Field(5, ge=0, description="every how many iterations the episodes are written; 0 never")
+
+
+class EvaluationSettings(_Section):
+    """A fixed panel, every task ``tries`` times: before, every ``every`` iterations (0: never between) and after."""
+
+    splits: list[str] = ["valid_unseen"]
+    tries: int = Field(1, ge=1)
+    tasks: int | None = Field(None, ge=1, description="an evenly spaced part of the split; the whole split if absent")
+    temperature: float = Field(0.4, ge=0)
+    every: int = Field(0, ge=0)
+
+
+class WarmStartSettings(_Section):
+    """Supervised training of a small model on expert episodes; written to the folder that ``model`` names."""
+
+    episodes: int = Field(3000, ge=1)
+    noise: float = Field(0.1, ge=0, le=1)
+    steps: int = Field(700, ge=1)
+    batch: int = Field(32, ge=1, description="episodes of one step")
+    learning_rate: float = Field(3e-3, gt=0)
+    seed: int = 1
+    model: SmallModelSettings = SmallModelSettings()
+
+
+class RunSettings(_Section):
+    """Everything a run is made of."""
+
+    name: str
+    seed: int = Field(1, ge=0)
+    model: str
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    device: str = "cpu"
+    threads: int = Field(0, ge=0, description="torch threads; 0 for one per core")
+    engine: Literal["transformers", "vllm"] = "transformers"
+    environment: EnvironmentSettings
+    context: ContextSettings = ContextSettings()
+    rollout: RolloutSettings = RolloutSettings()
+    invalid_penalty: float = Field(0.01, ge=0, description="what a turn without a valid action costs")
+    algorithm: Algorithm
+    optimizer: OptimizerSettings = OptimizerSettings()
+    training: TrainingSettings = TrainingSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    warm_start: WarmStartSettings | None = None
+
+    @model_validator(mode="after")
+    def _safe_name(self) -> RunSettings:
+        if not self.name or self.name.startswith(".") or any(c in self.name for c in "/\\\0"):
+            raise ValueError(f"a run's name is one plain folder name, got {self.name!r}")
+        return self
+
+
+def load(path: Path, overrides: Sequence[str] = ()) -> RunSettings:
+    """Read a YAML file and apply ``section.key=value`` overrides (values are YAML too).
+
+    Raises :class:`SettingsError` for a file that is not YAML, an unknown key (naming the nearest) or a wrong type.
+    """
+    if not path.is_file():
+        near = difflib.get_close_matches(path.name, [p.name for p in Path("configs").glob("*.yaml")], n=1, cutoff=0.3)
+        hint = f"; did you mean configs/{near[0]}?" if near else ""
+        raise SettingsError(f"there is no settings file {path}{hint}")
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        first = str(error).replace("\n", " ")[:300] or type(error).__name__
+        raise SettingsError(f"{path} is not a YAML file: {first}") from None
+    if not isinstance(values, dict):
+        raise SettingsError(f"{path} must hold keys and values, got {type(values).__name__}")
+    for override in overrides:
+        _apply(values, override)
+    return parse(values, str(path))
+
+
+def parse(values: dict[str, Any], where: str) -> RunSettings:
+    """Typed settings from plain values; ``where`` names their origin in errors."""
+    try:
+        return RunSettings.model_validate(values)
+    except ValidationError as error:
+        raise SettingsError("; ".join(_explain(item, where) for item in error.errors()[:5])) from None
+
+
+def dump(settings: RunSettings) -> str:
+    """The resolved settings as YAML, readable by :func:`load`."""
+    return yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def _apply(values: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise SettingsError(f"an override looks like section.key=value, got {override!r}")
+    *path, last = key.split(".")
+    place = values
+    for part in path:
+        inner = place.setdefault(part, {})
+        if inner is None:
+            inner = place[part] = {}
+        if not isinstance(inner, dict):
+            raise SettingsError(f"override {override!r}: {part!r} holds a single value, not a section")
+        place = inner
+    try:
+        place[last] = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise SettingsError(f"override {override!r}: the value is not YAML; quote it") from None
+
+
+def _explain(item: Any, where: str) -> str:
+    location = [str(part) for part in item["loc"]]
+    key = ".".join(location)
+    if item["type"] == "extra_forbidden":
+        valid = _keys_at(RunSettings, location[:-1])
+        near = difflib.get_close_matches(location[-1], valid, n=1, cutoff=0.0)
+        return f"{where}: unknown key {key!r}; the nearest valid key is {'.'.join([*location[:-1], *near])!r}"
+    if item["type"] == "missing":
+        return f"{where}: key {key!r} is missing"
+    message = item["msg"].removeprefix("Value error, ")
+    return f"{where}: {key or 'settings'}: {message}" + (f", got {item['input']!r:.80}" if location else "")
+
+
+def _keys_at(model: Any, location: list[str]) -> list[str]:
+    """The valid keys of the section at ``location``."""
+    for part in location:
+        field = getattr(model, "model_fields", {}).get(part)
+        candidates = [field.annotation, *getattr(field.annotation, "__args__", ())] if field else []
+        models = [kind for kind in candidates if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        if not models:
+            return []
+        model = models[0]
+    return list(getattr(model, "model_fields", {}))

@@ -1,0 +1,133 @@
+"""The warm start: supervised training of a small model on expert episodes, before it learns from its own."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from agents.agent import ExpertAgent
+from agents.context import Context
+from agents.episodes import Episode
+from agents.progress import track
+from agents.prompts import STYLES
+from agents.rollout import group_jobs, rollout
+from agents.setup import make_world
+from envs.pool import Pool
+from gagpo.batch import Row, build_rows, micro_batches, token_logprobs
+from gagpo.settings import RunSettings, SettingsError
+from gagpo.small_model import build, save_folder
+
+
+def warm_start(settings: RunSettings, quiet: bool = False) -> Path:
+    """Make the folder that ``settings.model`` names: expert episodes, tokenizer, model, supervised training.
+
+    Raises :class:`gagpo.settings.SettingsError` when the settings hold no ``warm_start`` section.
+    """
+    if settings.warm_start is None:
+        raise SettingsError(f"run {settings.name!r} has no warm_start section, so there is nothing to train on")
+    warm = settings.warm_start
+    episodes = expert_episodes(settings, quiet)
+    texts = [text for episode in episodes for turn in episode.turns for text in (turn.observation, turn.response)]
+    model, tokenizer = build(warm.model, texts, warm.seed)
+    world = make_world(settings.environment.id, settings.environment.kwargs)
+    context = Context(
+        tokenizer,
+        STYLES[settings.context.style],
+        world.instructions,
+        settings.context.history,
+        settings.context.admissible,
+    )
+    for episode in episodes:
+        tokenize(episode, context)
+    rows = [row for row in build_rows(episodes, trainable_only=True) if row.length < warm.model.context]
+    fit(model, rows, settings, quiet)
+    folder = Path(settings.model)
+    save_folder(model, tokenizer, folder)
+    return folder
+
+
+def expert_episodes(settings: RunSettings, quiet: bool = False) -> list[Episode]:
+    """Solved episodes of the environment's expert, straying with probability ``noise``, on the training tasks."""
+    warm = settings.warm_start
+    assert warm is not None
+    environment, rolling = settings.environment, settings.rollout
+    world = make_world(environment.id, environment.kwargs)
+    tasks = world.tasks(environment.split).require()
+    order = np.random.default_rng([warm.seed, 0]).permutation(len(tasks))
+    names = [tasks.ids[i] for i in itertools.islice(itertools.cycle(order), warm.episodes)]
+    kwargs = {**environment.kwargs, "split": environment.split, "expert": True}
+    with (
+        Pool(environment.id, kwargs, workers=rolling.workers) as pool,
+        track("expert episodes", len(names), "episodes", quiet) as meter,
+    ):
+        agent = ExpertAgent(warm.noise)
+        jobs = group_jobs(names, 1, warm.seed, "warm start")
+        episodes, _ = rollout(agent, pool, jobs, lockstep=False, on_finish=lambda _: meter.advance())
+    solved = [episode for episode in episodes if episode.success]
+    if not solved:
+        raise ValueError(f"the expert of {environment.id} solved none of {len(episodes)} episodes")
+    return solved
+
+
+def tokenize(episode: Episode, context: Context) -> None:
+    """Give every turn the tokens an engine would have read and sampled for these very words."""
+    for number, turn in enumerate(episode.turns):
+        turn.prompt_ids = context.prompt(episode.turns[:number], turn.observation)
+        turn.response_ids = context.response(turn.response)
+
+
+def fit(model: torch.nn.Module, rows: Sequence[Row], settings: RunSettings, quiet: bool = False) -> list[float]:
+    """Train ``model`` in place on the rows' response tokens; returns the mean loss (nats per token) of every step.
+
+    AdamW; the learning rate rises over the first twentieth of the steps and falls to zero along a cosine.
+    """
+    warm, training = settings.warm_start, settings.training
+    assert warm is not None
+    rng = np.random.default_rng([warm.seed, 1])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=warm.learning_rate, weight_decay=0.01, betas=(0.9, 0.98))
+    rise = max(1, warm.steps // 20)
+    losses: list[float] = []
+    model.train()
+    supply = _endless(rows, rng)
+    with track("warm start", warm.steps, "steps", quiet) as meter:
+        for step in range(warm.steps):
+            scale = min(1.0, (step + 1) / rise) * 0.5 * (1 + math.cos(math.pi * step / warm.steps))
+            for group in optimizer.param_groups:
+                group["lr"] = warm.learning_rate * scale
+            batch = list(itertools.islice(supply, warm.batch))
+            tokens = sum(len(row.place_K) for row in batch)
+            total = 0.0
+            for micro in micro_batches(batch, training.microbatch_tokens, settings.device):
+                with autocast(settings):
+                    logprob_K, _ = token_logprobs(model, micro, entropy=False)
+                loss = -logprob_K.sum() / tokens
+                loss.backward()
+                total += loss.item()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            losses.append(total)
+            meter.advance(note=f"loss {total:.3f}")
+            if not math.isfinite(total):
+                raise FloatingPointError(f"the warm start's loss became {total} at step {step}; lower its learning_rate")
+    model.eval()
+    return losses
+
+
+def autocast(settings: RunSettings) -> Any:
+    """Mixed precision as ``training.precision`` says; weights stay as they are."""
+    return torch.autocast(
+        torch.device(settings.device).type, torch.bfloat16, enabled=settings.training.precision == "bfloat16"
+    )
+
+
+def _endless(rows: Sequence[Row], rng: np.random.Generator) -> Any:
+    """Every row once, in random order, again and again."""
+    while True:
+        yield from (rows[i] for i in rng.permutation(len(rows)))
