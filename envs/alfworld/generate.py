@@ -303,7 +303,7 @@ class _Index:
 
 @contextmanager
 def _alone(path: Path, patience: float) -> Iterator[None]:
-    """Hold the lock file ``path``; the system frees it when its holder dies. TimeoutError after ``patience`` seconds."""
+    """Hold a lock file, which the system frees when its holder dies; TimeoutError after ``patience`` seconds."""
     deadline = time.monotonic() + patience
     with path.open("a") as file:
         told = False
