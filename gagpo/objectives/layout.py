@@ -1,0 +1,88 @@
+"""Which tokens belong together: the flat token axis and its segments.
+
+Shape suffixes: K = response tokens of all rows, one after the other; M = actions (turns); R = rows (sequences).
+
+A *sequence* is a row: one token sequence the trainer sees. With an append-only conversation a row is a whole episode;
+with windowed history every turn starts a row, and a sequence is then a single turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Normaliser:
+    """How much there is to average over: tokens, actions and rows of a mini-batch (not of one micro-batch of it)."""
+
+    tokens: int
+    actions: int
+    rows: int
+
+    @classmethod
+    def total(cls, parts: Iterable[Normaliser]) -> Normaliser:
+        """The normaliser of a mini-batch from those of its micro-batches; no action or row may lie in two of them."""
+        parts = list(parts)
+        return cls(
+            sum(part.tokens for part in parts), sum(part.actions for part in parts), sum(part.rows for part in parts)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Segments of K tokens: ``turn_K`` and ``row_K`` numbered 0..M-1 and 0..R-1, and the tokens in each (float32).
+
+    Make one with :meth:`of` where the batch is put together, on the CPU, and move it with :meth:`to`: making it looks
+    at the ids, which on an accelerator would wait for the device.
+    """
+
+    turn_K: Tensor
+    row_K: Tensor
+    turn_tokens_M: Tensor
+    row_tokens_R: Tensor
+
+    @classmethod
+    def of(cls, turn_K: Tensor, row_K: Tensor | None = None) -> Layout:
+        """Number any integer ids; equal ids are one segment wherever they stand. Without rows a turn is a row.
+
+        Raises ValueError when there are no tokens, when the shapes differ or when ids are not integers.
+        """
+        row_K = turn_K if row_K is None else row_K
+        if turn_K.ndim != 1 or turn_K.shape != row_K.shape:
+            raise ValueError(f"turn_K and row_K are flat and equally long, got {_shape(turn_K)} and {_shape(row_K)}")
+        if turn_K.numel() == 0:
+            raise ValueError("the batch holds no response tokens: no loss can be computed")
+        turn_K, turn_tokens_M = _number(turn_K)
+        row_K, row_tokens_R = _number(row_K)
+        return cls(turn_K, row_K, turn_tokens_M.float(), row_tokens_R.float())
+
+    @property
+    def normaliser(self) -> Normaliser:
+        return Normaliser(len(self.turn_K), len(self.turn_tokens_M), len(self.row_tokens_R))
+
+    def to(self, device: torch.device | str) -> Layout:
+        columns = (self.turn_K, self.row_K, self.turn_tokens_M, self.row_tokens_R)
+        return Layout(*(column.to(device, non_blocking=True) for column in columns))
+
+
+def segment_sum(value_K: Tensor, segment_K: Tensor, segments: int) -> Tensor:
+    """Sum of each segment, differentiable."""
+    return value_K.new_zeros(segments).index_add(0, segment_K, value_K)
+
+
+def _number(ids: Tensor) -> tuple[Tensor, Tensor]:
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        raise ValueError(f"segment ids are integers, got {ids.dtype}")
+    if bool((ids[1:] >= ids[:-1]).all()):
+        _, number_K, size = torch.unique_consecutive(ids, return_inverse=True, return_counts=True)
+    else:
+        _, number_K, size = torch.unique(ids, return_inverse=True, return_counts=True)
+    return number_K, size
+
+
+def _shape(tensor: Tensor) -> str:
+    return str(tuple(tensor.shape))

@@ -1,0 +1,246 @@
+"""The policy loss: one function for every ratio level, gate and aggregation, on the flat token axis."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gagpo.objectives.aggregation import segment_power_mean, token_weights
+from gagpo.objectives.gates import (
+    Controls,
+    LogBounds,
+    Radius,
+    cispo_weight,
+    coefficient,
+    log_bounds,
+    log_coefficient,
+)
+from gagpo.objectives.layout import Layout, Normaliser, segment_sum
+from gagpo.objectives.settings import Cispo, Geometric, ObjectiveSettings, Power
+
+LOG_RATIO_LIMIT = 20.0
+"""Log-ratios further off are held there, without gradient: exp(20) and its square are finite in float32."""
+
+KL_LIMIT = 10.0
+"""Ceiling of the KL estimate of one token."""
+
+Metrics = dict[str, Tensor]
+
+
+def policy_loss(
+    logprob_K: Tensor,
+    old_logprob_K: Tensor,
+    advantage_K: Tensor,
+    layout: Layout,
+    settings: ObjectiveSettings,
+    normaliser: Normaliser | None = None,
+    controls: Controls | None = None,
+    ref_logprob_K: Tensor | None = None,
+    entropy_K: Tensor | None = None,
+) -> tuple[Tensor, Metrics]:
+    """Loss (a scalar, to be minimised) and metrics of K response tokens.
+
+    logprob_K: log-probabilities under the policy in training (with gradient); old_logprob_K: under the one that
+    sampled; ref_logprob_K: under the reference policy, needed when ``settings.kl.coefficient`` is above 0; entropy_K:
+    entropy of the policy at each token, nats, needed when ``settings.entropy`` is. advantage_K: see
+    :meth:`gagpo.credit.Credit.per_token`.
+
+    normaliser: what the mean runs over. Default: these tokens. To add up the losses of micro-batches, pass each the
+    normaliser of the whole mini-batch (:meth:`Normaliser.total`); then sum of losses and of gradients are exactly
+    those of the mini-batch, provided that no action or row is cut in two.
+
+    The metrics are detached sums (``tokens``, ``elements`` and so on): add them over micro-batches, then divide with
+    :func:`gagpo.objectives.summary`. Nothing here waits for the device. A NaN among the inputs makes the loss NaN;
+    :func:`gagpo.objectives.find_nonfinite` then says where.
+
+    Raises ValueError for shapes that differ, and where the reference or the entropy is needed and missing.
+    """
+    _check(logprob_K, old_logprob_K, advantage_K, layout, settings, ref_logprob_K, entropy_K)
+    normaliser = normaliser or layout.normaliser
+    controls = controls or Controls()
+    logprob_K = logprob_K.float() if logprob_K.dtype in (torch.float16, torch.bfloat16) else logprob_K
+    advantage_K = advantage_K.to(logprob_K.dtype).detach()
+    weight_K = token_weights(settings.aggregation, layout, normaliser)
+    log_ratio_K = torch.clamp(logprob_K - old_logprob_K.detach(), -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+
+    if isinstance(settings.aggregation, Geometric | Power):
+        objective, metrics = _segment_means(log_ratio_K, advantage_K, layout, settings, normaliser, controls)
+    elif settings.ratio == "token" or settings.ratio_gradient == "token" or isinstance(settings.gate, Cispo):
+        objective, metrics = _tokens(log_ratio_K, logprob_K, advantage_K, weight_K, layout, settings, controls)
+    else:
+        objective, metrics = _segments(log_ratio_K, advantage_K, weight_K, layout, settings, controls)
+
+    loss = -objective
+    with torch.no_grad():
+        metrics["tokens"] = logprob_K.new_tensor(float(len(logprob_K)))
+        metrics["old_kl"] = -log_ratio_K.sum()
+        metrics["advantage_abs"] = advantage_K.abs().sum()
+    if ref_logprob_K is not None and settings.kl.coefficient > 0:
+        kl_K = kl_divergence(logprob_K, ref_logprob_K, settings.kl.estimator)
+        loss = loss + settings.kl.coefficient * (weight_K * kl_K).sum()
+        metrics["kl"] = kl_K.detach().sum()
+    if entropy_K is not None:
+        if settings.entropy > 0:
+            loss = loss - settings.entropy * (weight_K * entropy_K).sum()
+        metrics["entropy"] = entropy_K.detach().sum()
+    return loss, metrics
+
+
+def kl_divergence(logprob_K: Tensor, ref_logprob_K: Tensor, estimator: str = "k3") -> Tensor:
+    """Estimate of KL(policy || reference) at each token; x = logp - logp_ref is held within ±20, the estimate <= 10.
+
+    ``k1`` x, ``k2`` x²/2, ``k3`` exp(-x)+x-1.
+    """
+    x_K = torch.clamp(logprob_K - ref_logprob_K.detach(), -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    if estimator == "k1":
+        return x_K.clamp(-KL_LIMIT, KL_LIMIT)
+    if estimator == "k2":
+        return (0.5 * x_K * x_K).clamp(max=KL_LIMIT)
+    if estimator == "k3":
+        return (torch.expm1(-x_K) + x_K).clamp(max=KL_LIMIT)
+    raise ValueError(f"unknown KL estimator {estimator!r}; choose k1, k2 or k3")
+
+
+def _pooled(log_ratio_K: Tensor, layout: Layout, settings: ObjectiveSettings) -> tuple[Tensor, Tensor]:
+    """The log-ratio of each action or sequence, and the segment of each token."""
+    segment_K, tokens_S = _ratio_segments(layout, settings)
+    pooled_S = segment_sum(log_ratio_K, segment_K, len(tokens_S))
+    if settings.ratio_pool == "mean":
+        return pooled_S / tokens_S, segment_K
+    return torch.clamp(pooled_S, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT), segment_K
+
+
+def _ratio_segments(layout: Layout, settings: ObjectiveSettings) -> tuple[Tensor, Tensor]:
+    if settings.ratio == "action":
+        return layout.turn_K, layout.turn_tokens_M
+    return layout.row_K, layout.row_tokens_R
+
+
+def _on_tokens(log_ratio_K: Tensor, layout: Layout, settings: ObjectiveSettings) -> Tensor:
+    """The ratio of the chosen level, at every token."""
+    if settings.ratio == "token":
+        return log_ratio_K
+    pooled_S, segment_K = _pooled(log_ratio_K, layout, settings)
+    if settings.ratio_gradient == "token":
+        return pooled_S.detach()[segment_K] + (log_ratio_K - log_ratio_K.detach())
+    return pooled_S[segment_K]
+
+
+def _tokens(
+    log_ratio_K: Tensor,
+    logprob_K: Tensor,
+    advantage_K: Tensor,
+    weight_K: Tensor | float,
+    layout: Layout,
+    settings: ObjectiveSettings,
+    controls: Controls,
+) -> tuple[Tensor, Metrics]:
+    bounds = log_bounds(settings.gate, controls)
+    log_ratio_K = _on_tokens(log_ratio_K, layout, settings)
+    positive_K = advantage_K > 0
+    if isinstance(settings.gate, Cispo):
+        value_K = cispo_weight(log_ratio_K, bounds) * logprob_K
+    else:
+        value_K = coefficient(log_ratio_K, positive_K, settings.gate, bounds)
+    objective = (weight_K * advantage_K * value_K).sum()
+    return objective, _gate_metrics(log_ratio_K, advantage_K, advantage_K, bounds)
+
+
+def _segments(
+    log_ratio_K: Tensor,
+    advantage_K: Tensor,
+    weight_K: Tensor | float,
+    layout: Layout,
+    settings: ObjectiveSettings,
+    controls: Controls,
+) -> tuple[Tensor, Metrics]:
+    """One ratio per action or sequence. The gate is homogeneous, so a segment's tokens need only their summed weights.
+
+    Positive and negative advantages are summed apart: with one ratio a segment may hold both (turns of a row).
+    """
+    pooled_S, segment_K = _pooled(log_ratio_K, layout, settings)
+    segments = len(pooled_S)
+    bounds = _segment_bounds(log_bounds(settings.gate, controls), layout, settings)
+    weighted_K = weight_K * advantage_K
+    gain_S = segment_sum(weighted_K.clamp(min=0), segment_K, segments)
+    cost_S = segment_sum(weighted_K.clamp(max=0), segment_K, segments)
+    yes, no = torch.ones_like(pooled_S, dtype=torch.bool), torch.zeros_like(pooled_S, dtype=torch.bool)
+    objective = (gain_S * coefficient(pooled_S, yes, settings.gate, bounds)).sum()
+    objective = objective + (cost_S * coefficient(pooled_S, no, settings.gate, bounds)).sum()
+    return objective, _gate_metrics(pooled_S, gain_S, cost_S, bounds)
+
+
+def _segment_bounds(bounds: LogBounds, layout: Layout, settings: ObjectiveSettings) -> LogBounds:
+    segment_K, tokens_S = _ratio_segments(layout, settings)
+
+    def pooled(bound: Radius) -> Radius:
+        if not isinstance(bound, Tensor) or bound.ndim == 0:
+            return bound
+        return segment_sum(bound, segment_K, len(tokens_S)) / tokens_S
+
+    return LogBounds(pooled(bounds.low), pooled(bounds.high), bounds.dual)
+
+
+def _segment_means(
+    log_ratio_K: Tensor,
+    advantage_K: Tensor,
+    layout: Layout,
+    settings: ObjectiveSettings,
+    normaliser: Normaliser,
+    controls: Controls,
+) -> tuple[Tensor, Metrics]:
+    """Geometric or power mean of the gated ratios of each action or sequence, times its (mean) advantage."""
+    aggregation = settings.aggregation
+    assert isinstance(aggregation, Geometric | Power)
+    if aggregation.per == "action":
+        segment_K, tokens_S, count = layout.turn_K, layout.turn_tokens_M, normaliser.actions
+    else:
+        segment_K, tokens_S, count = layout.row_K, layout.row_tokens_R, normaliser.rows
+    exponent: Radius = 0.0
+    if isinstance(aggregation, Power):
+        exponent = aggregation.exponent if controls.exponent is None else controls.exponent
+    bounds = log_bounds(settings.gate, controls)
+    advantage_S = segment_sum(advantage_K, segment_K, len(tokens_S)) / tokens_S
+    log_ratio_K = _on_tokens(log_ratio_K, layout, settings)
+    log_K = log_coefficient(log_ratio_K, (advantage_S > 0)[segment_K], settings.gate, bounds)
+    mean_S = torch.exp(segment_power_mean(log_K, segment_K, tokens_S, exponent))
+    objective = (advantage_S * mean_S).sum() / count
+    return objective, _gate_metrics(log_ratio_K, advantage_K, advantage_K, bounds)
+
+
+@torch.no_grad()
+def _gate_metrics(log_ratio: Tensor, gain: Tensor, cost: Tensor, bounds: LogBounds) -> Metrics:
+    """Sums over the elements that have a ratio of their own (tokens, actions or sequences)."""
+    return {
+        "elements": log_ratio.new_tensor(float(len(log_ratio))),
+        "clip_low": ((log_ratio < bounds.low) & (cost < 0)).sum(),
+        "clip_high": ((log_ratio > bounds.high) & (gain > 0)).sum(),
+        "ratio": log_ratio.exp().sum(),
+        "log_ratio_squared": log_ratio.square().sum(),
+    }
+
+
+def _check(
+    logprob_K: Tensor,
+    old_logprob_K: Tensor,
+    advantage_K: Tensor,
+    layout: Layout,
+    settings: ObjectiveSettings,
+    ref_logprob_K: Tensor | None,
+    entropy_K: Tensor | None,
+) -> None:
+    tokens = len(layout.turn_K)
+    named = {
+        "logprob_K": logprob_K,
+        "old_logprob_K": old_logprob_K,
+        "advantage_K": advantage_K,
+        "ref_logprob_K": ref_logprob_K,
+        "entropy_K": entropy_K,
+    }
+    for name, tensor in named.items():
+        if tensor is not None and tensor.shape != (tokens,):
+            raise ValueError(f"{name} must have shape ({tokens},) as the layout has, got {tuple(tensor.shape)}")
+    if settings.kl.coefficient > 0 and ref_logprob_K is None:
+        raise ValueError("kl.coefficient is above 0: give ref_logprob_K, the reference policy's log-probabilities")
+    if settings.entropy > 0 and entropy_K is None:
+        raise ValueError("entropy is above 0: give entropy_K, the policy's entropy at each token")

@@ -1,0 +1,148 @@
+"""The cells of an objective: ratio level, gate, aggregation, KL and entropy."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+
+class Strict(BaseModel):
+    """Settings that refuse unknown keys and cannot be changed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def by_name(value: Any) -> Any:
+    """``"sapo"`` is short for ``{"name": "sapo"}``."""
+    return {"name": value} if isinstance(value, str) else value
+
+
+# Gates: what happens to ratio * advantage --------------------------------------------------------------------------
+
+
+class Clip(Strict):
+    """PPO's hard clip, ``min(r A, clip(r, 1-low, 1+high) A)``; ``dual``: for A < 0 never below ``dual * A``."""
+
+    name: Literal["clip"] = "clip"
+    low: float = Field(default=0.2, gt=0, le=1)
+    high: float = Field(default=0.2, gt=0)
+    dual: float | None = Field(default=None, gt=1)
+
+
+class LogClip(Strict):
+    """GMPO's one-sided clip of the log-ratio: at most ``high`` for A > 0, at least ``-low`` for A < 0."""
+
+    name: Literal["log_clip"] = "log_clip"
+    low: float = Field(default=0.4, gt=0)
+    high: float = Field(default=0.4, gt=0)
+
+
+class Sapo(Strict):
+    """SAPO's sigmoid gate, ``4/tau sigmoid(tau (r-1)) A``; tau depends on the sign of A."""
+
+    name: Literal["sapo"] = "sapo"
+    positive: float = Field(default=1.0, gt=0)
+    negative: float = Field(default=1.05, gt=0)
+
+
+class Cispo(Strict):
+    """CISPO's detached weight, ``sg[clamp(r, 1-low, 1+high)] A logp``.
+
+    ``high`` is a radius above 1 as in every other gate, so that the weight is at most ``1 + high``; TRL's
+    ``epsilon_high`` for this loss is that absolute bound. ``low`` is usually left open.
+    """
+
+    name: Literal["cispo"] = "cispo"
+    low: float | None = Field(default=None, gt=0, le=1)
+    high: float = Field(default=4.0, gt=0)
+
+
+class Unclipped(Strict):
+    """The bare importance weight, ``r A``."""
+
+    name: Literal["none"] = "none"
+
+
+Gate = Annotated[
+    Annotated[Clip | LogClip | Sapo | Cispo | Unclipped, Field(discriminator="name")], BeforeValidator(by_name)
+]
+
+
+# Aggregations: how tokens are averaged -----------------------------------------------------------------------------
+
+
+class TokenMean(Strict):
+    """Every token of the mini-batch counts the same."""
+
+    name: Literal["token_mean"] = "token_mean"
+
+
+class SequenceMean(Strict):
+    """Every sequence counts the same: mean over rows of the mean over their tokens."""
+
+    name: Literal["sequence_mean"] = "sequence_mean"
+
+
+class ActionMean(Strict):
+    """Every action counts the same: mean over turns of the mean over their tokens."""
+
+    name: Literal["action_mean"] = "action_mean"
+
+
+class Constant(Strict):
+    """Token sum over (rows * length), whatever the rows' lengths (Dr.GRPO). ``length``: tokens, usually the limit."""
+
+    name: Literal["constant"] = "constant"
+    length: int = Field(default=512, gt=0)
+
+
+class Geometric(Strict):
+    """Geometric mean of the gated ratios of a sequence or action, times its advantage; mean over those (GMPO)."""
+
+    name: Literal["geometric"] = "geometric"
+    per: Literal["sequence", "action"] = "sequence"
+
+
+class Power(Strict):
+    """Power mean of the gated ratios of a sequence or action, times its advantage; mean over those (APMPO)."""
+
+    name: Literal["power"] = "power"
+    per: Literal["sequence", "action"] = "sequence"
+    exponent: float = Field(default=1.0, ge=1e-3, le=4)
+
+
+Aggregation = Annotated[
+    Annotated[TokenMean | SequenceMean | ActionMean | Constant | Geometric | Power, Field(discriminator="name")],
+    BeforeValidator(by_name),
+]
+
+
+# What is added to the objective ------------------------------------------------------------------------------------
+
+
+class Kl(Strict):
+    """Penalty ``coefficient * KL`` towards the reference policy, averaged as the objective is.
+
+    estimator, with x = logp - logp_ref: ``k1`` x (its expected gradient is 0), ``k2`` x²/2, ``k3`` exp(-x)+x-1.
+    """
+
+    coefficient: float = Field(default=0.0, ge=0)
+    estimator: Literal["k1", "k2", "k3"] = "k3"
+
+
+class ObjectiveSettings(Strict):
+    """One objective.
+
+    ratio: level of the importance ratio. ratio_pool: how log-ratios make an action's or sequence's one: ``mean``
+    (length-normalised) or ``sum``. ratio_gradient: ``segment``, or ``token``: the value of the action's or sequence's
+    ratio with the gradient of each token's own (GSPO-token). entropy: coefficient of the entropy bonus.
+    """
+
+    ratio: Literal["token", "action", "sequence"] = "token"
+    ratio_pool: Literal["mean", "sum"] = "mean"
+    ratio_gradient: Literal["segment", "token"] = "segment"
+    gate: Gate = Clip()
+    aggregation: Aggregation = TokenMean()
+    kl: Kl = Kl()
+    entropy: float = Field(default=0.0, ge=0)

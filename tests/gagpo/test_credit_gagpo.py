@@ -1,0 +1,52 @@
+"""GAGPO's credit against the worked example of its formulas and the identities that hold for it."""
+
+import numpy as np
+import pytest
+
+from gagpo.credit import Turns, gagpo_advantage, intern, step_advantage, value_proxy
+
+STATES = ["s0", "a", "b", "s0", "a", "c", "s0", "d", "s0", "a", "b"]
+
+
+@pytest.fixture
+def example() -> Turns:
+    """Four episodes of one task; the first and the last reach the goal and are paid 10."""
+    return Turns(
+        reward_N=[0, 0, 10, 0, 0, 0, 0, 0, 0, 0, 10],
+        episode_N=[0, 0, 0, 1, 1, 1, 2, 2, 3, 3, 3],
+        group_E=[0, 0, 0, 0],
+        state_N=intern(STATES),
+    )
+
+
+def test_value_proxy_is_the_mean_return_over_all_visits(example):
+    value = dict(zip(STATES, value_proxy(example), strict=True))
+    assert value == pytest.approx({"s0": 4.5125, "a": 19 / 3, "b": 10, "c": 0, "d": 0})
+
+
+@pytest.mark.parametrize(
+    ("lam", "expected"),
+    [
+        (0.0, [1.5042, 3.1667, 0, 1.5042, -6.3333, 0, -4.5125, 0, 1.5042, 3.1667, 0]),
+        (0.8, [3.9108, 3.1667, 0, -3.3092, -6.3333, 0, -4.5125, 0, 3.9108, 3.1667, 0]),
+    ],
+)
+def test_worked_example(example, lam, expected):
+    assert gagpo_advantage(example, lam=lam, norm="none") == pytest.approx(expected, abs=5e-5)
+
+
+def test_worked_example_is_normalised_by_its_sample_deviation(example):
+    raw = gagpo_advantage(example, norm="none")
+    assert raw.mean() == pytest.approx(0, abs=5e-5)
+    assert raw.std(ddof=1) == pytest.approx(3.4938, abs=5e-5)
+    assert gagpo_advantage(example) == pytest.approx((raw - raw.mean()) / (raw.std(ddof=1) + 1e-6))
+
+
+def test_lambda_one_is_the_mean_only_step_advantage(example):
+    assert gagpo_advantage(example, lam=1.0, norm="none") == pytest.approx(step_advantage(example, norm="mean"))
+
+
+def test_states_met_once_give_no_advantage(example):
+    lonely = Turns(example.reward_N, example.episode_N, example.group_E, state_N=np.arange(11))
+    for lam in (0.0, 0.5, 1.0):
+        assert np.array_equal(gagpo_advantage(lonely, lam=lam), np.zeros(11))
