@@ -71,7 +71,7 @@ class Comparison:
         ]
         lines = [*facts(panel_facts(first)[:2], width), "", *grid(header, rows, width), ""]
         several = len(self.differences) > 1
-        header = [f"against {self.baseline}", "points", "better", "worse", "p (Holm)" if several else "p"]
+        header = ["difference", "points", "better", "worse", "p (Holm)" if several else "p"]
         rows = [
             [one.label, with_interval(one.rise, signed=True), str(one.gained), str(one.lost), p_value(one.p_holm)]
             for one in self.differences
@@ -82,7 +82,9 @@ class Comparison:
         """How the numbers were made, in one wrapped sentence."""
         tests = sorted({one.test for one in self.differences})
         level = f"{100 * self.results[self.baseline].level:g} %"
-        return facts([("note", f"{level} intervals; paired by task; p: {', '.join(tests)}")], width)
+        return facts(
+            [("note", f"against {self.baseline}; {level} intervals, paired by task; p: {', '.join(tests)}")], width
+        )
 
 
 def compare_results(results: Mapping[str, EvalResult]) -> Comparison:

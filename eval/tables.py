@@ -32,7 +32,8 @@ def percent(value: float, signed: bool = False) -> str:
     """
     if math.isnan(value):
         return "-"
-    return f"{100 * value:+.1f}" if signed else f"{100 * value:.1f}"
+    rounded = round(100 * value, 1) + 0.0  # the sum turns -0.0 into 0.0
+    return f"{rounded:+.1f}" if signed else f"{rounded:.1f}"
 
 
 def with_interval(interval: Interval, signed: bool = False) -> str:

@@ -1,0 +1,218 @@
+"""Learning curves as a PNG: one line per method, the mean over its seeds, with the range of the seeds as a band."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from eval.runs import Run, group_runs, trailing_mean
+from eval.statistics import Interval, area_under_curve, mean_over_seeds
+from eval.tables import WIDTH, ascii_only, grid, percent, with_interval
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Okabe & Ito's palette, distinguishable with every common colour blindness; yellow is left out on white.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+X_KEYS = {"iteration": "iteration", "turns": "turns_total"}
+X_NAMES = {"iteration": "iterations", "turns": "environment turns"}
+INK, FAINT = "#333333", "#d9d9d9"
+
+Line = tuple[list[float], list[float]]
+
+
+@dataclass(frozen=True)
+class Band:
+    """Mean, lowest and highest of several seeds on the stretch of x that all of them cover."""
+
+    x: np.ndarray
+    mean: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+def band(lines: Sequence[Line]) -> Band | None:
+    """Bring one line per seed onto common x (linear in between) and sum them up; None where they share no x."""
+    lines = [line for line in lines if line[0]]
+    if not lines:
+        return None
+    start, stop = max(x[0] for x, _ in lines), min(x[-1] for x, _ in lines)
+    points = sorted({value for x, _ in lines for value in x if start <= value <= stop})
+    if not points:
+        return None
+    values = np.array([np.interp(points, x, y) for x, y in lines])
+    return Band(np.array(points), values.mean(axis=0), values.min(axis=0), values.max(axis=0))
+
+
+def is_share(metric: str) -> bool:
+    """Whether a metric lies between 0 and 1 and is best read in per cent."""
+    return metric.endswith(("_rate", "_fraction")) or metric in ("coverage", "zero_groups")
+
+
+def training_lines(runs: Sequence[Run], metric: str, x: str, smooth: int = 1) -> list[Line]:
+    """One line per run of a metric of the training iterations, as a trailing mean over ``smooth`` of them."""
+    lines = [run.series(metric, X_KEYS[x]) for run in runs]
+    return [(across, trailing_mean(up, smooth)) for across, up in lines]
+
+
+def evaluation_lines(runs: Sequence[Run], split: str, x: str) -> list[Line]:
+    """One line per run of the success rate on ``split``, from before training to after it."""
+    lines: list[Line] = []
+    for run in runs:
+        points: dict[float, float] = {}
+        for one in run.evaluations:
+            place = None if one.iteration is None or one.split != split else run.at(one.iteration, X_KEYS[x])
+            if place is not None:
+                points[place] = one.result.success.value
+        lines.append((sorted(points), [points[place] for place in sorted(points)]))
+    return lines
+
+
+def plot_curves(
+    runs: Sequence[str | Path], output: Path, x: str = "iteration", metric: str = "success_rate", smooth: int = 1
+) -> Path:
+    """Draw run folders (``LABEL=FOLDER`` or a folder) into one PNG and return its path.
+
+    One panel shows ``metric`` of the training iterations, one more each split evaluated at least twice. Runs of one
+    label are seeds of one method. ``x`` is ``iteration`` or ``turns``; ``smooth`` is the window of a trailing mean.
+    Raises ValueError when nothing can be drawn.
+    """
+    if x not in X_KEYS:
+        raise ValueError(f"x must be one of {', '.join(X_KEYS)}, got {x!r}")
+    groups = group_runs(runs)
+    panels = _panels(groups, x, metric, smooth)
+    if not panels:
+        known = sorted({key for group in groups.values() for run in group for row in run.metrics for key in row})
+        raise ValueError(f"no run has {metric!r} over {X_KEYS[x]!r}; known metrics: {', '.join(known) or 'none'}")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(3.7 * len(panels) if len(panels) > 1 else 6.0, 3.4), dpi=160, layout="constrained")
+    FigureCanvasAgg(figure)  # no global state, no display, whatever the user's matplotlibrc says
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    styles = {label: (COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]) for i, label in enumerate(groups)}
+    for axis, (title, share, marked, lines) in zip(axes, panels, strict=True):
+        _draw_panel(axis, title, share, marked, lines, styles)
+        axis.set_xlabel(X_NAMES[x], color=INK)
+    seeds = {len(group) for group in groups.values()}
+    if seeds != {1}:
+        count = f"{min(seeds)}" if len(seeds) == 1 else f"{min(seeds)} to {max(seeds)}"
+        figure.supxlabel(f"line: mean of {count} seeds; band: lowest to highest seed", fontsize=8, color="#666666")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    part = output.with_name(output.name + ".part")
+    figure.savefig(part, format="png", metadata={"Software": None})
+    part.replace(output)
+    return output
+
+
+Panel = tuple[str, bool, bool, Mapping[str, list[Line]]]  # title, in per cent, points marked, lines by label
+
+
+def _panels(groups: Mapping[str, list[Run]], x: str, metric: str, smooth: int) -> list[Panel]:
+    panels: list[Panel] = []
+    training = {label: training_lines(group, metric, x, smooth) for label, group in groups.items()}
+    if any(line[0] for lines in training.values() for line in lines):
+        share = is_share(metric)
+        name = "success in training" if metric == "success_rate" else metric.replace("_", " ")
+        window = f", mean of {smooth} iterations" if smooth > 1 else ""
+        panels.append((name + window, share, False, training))
+    splits = [split for group in groups.values() for run in group for split in run.splits()]
+    for split in dict.fromkeys(splits):
+        lines = {label: evaluation_lines(group, split, x) for label, group in groups.items()}
+        if any(len(line[0]) > 1 for group_lines in lines.values() for line in group_lines):
+            panels.append((f"success on {split}", True, True, lines))
+    return panels
+
+
+def _draw_panel(
+    axis: Axes, title: str, share: bool, marked: bool, lines: Mapping[str, list[Line]], styles: Mapping[str, Any]
+) -> None:
+    scale = 100.0 if share else 1.0
+    ends: list[tuple[float, float, str, str]] = []
+    for label, seeds in lines.items():
+        colour, marker = styles[label]
+        summed = band(seeds)
+        if summed is None:
+            continue
+        if len(seeds) > 1:
+            axis.fill_between(summed.x, summed.low * scale, summed.high * scale, color=colour, alpha=0.15, linewidth=0)
+        axis.plot(
+            summed.x, summed.mean * scale, color=colour, linewidth=1.8, marker=marker if marked else None, markersize=5
+        )
+        ends.append((float(summed.x[-1]), float(summed.mean[-1]) * scale, label, colour))
+    # Not dollars: matplotlib would set what stands between two of them as a formula.
+    axis.set_title(f"{title}{', %' if share else ''}".replace("$", r"\$"), loc="left", fontsize=10, color=INK)
+    for side in ("top", "right"):
+        axis.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axis.spines[side].set_color("#999999")
+    axis.grid(axis="y", color=FAINT, linewidth=0.6)
+    axis.set_axisbelow(True)
+    axis.tick_params(colors=INK, labelsize=8, length=3)
+    axis.xaxis.get_major_locator().set_params(integer=True, nbins=6)  # type: ignore[call-arg]
+    if share:
+        axis.set_ylim(0, 100)
+    _label_ends(axis, ends)
+
+
+def _label_ends(axis: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
+    """Write each line's name beside its end, moved apart where they would overlap; no legend to look up."""
+    low, high = axis.get_ylim()
+    step = (high - low) * 0.062
+    right = max((x for x, _, _, _ in ends), default=0.0)
+    places: list[float] = []
+    for _, y, _, _ in sorted(ends, key=lambda end: end[1]):
+        places.append(max(y, places[-1] + step) if places else y)
+    overflow = max(0.0, places[-1] - (high - step / 2)) if places else 0.0
+    for place, (_, _, label, colour) in zip(places, sorted(ends, key=lambda end: end[1]), strict=True):
+        name = label if len(label) <= 24 else label[:22] + ".."
+        axis.annotate(
+            name.replace("$", r"\$"),
+            (right, place - overflow),
+            xytext=(6, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=9,
+            color=colour,
+            fontweight="bold",
+            annotation_clip=False,
+        )
+
+
+def curve_lines(
+    runs: Sequence[str | Path], x: str = "iteration", metric: str = "success_rate", width: int = WIDTH
+) -> list[str]:
+    """The curves in numbers: per label, seeds, mean height and last value of ``metric``, over the x all runs cover."""
+    groups = group_runs(runs)
+    lines = {label: [one for one in training_lines(group, metric, x) if one[0]] for label, group in groups.items()}
+    lines = {label: group for label, group in lines.items() if group}
+    if not lines:
+        raise ValueError(f"no run has {metric!r} over {X_KEYS[x]!r}")
+    stop = min(across[-1] for group in lines.values() for across, _ in group)
+    rows = []
+    for label, group in lines.items():
+        cut = [_until(line, stop) for line in group]
+        mean = mean_over_seeds([area_under_curve(*line) for line in cut])
+        last = mean_over_seeds([line[1][-1] for line in cut])
+        rows.append([label, str(len(cut)), *(_with_seeds(one, metric, len(cut)) for one in (mean, last))])
+    unit = " %" if is_share(metric) else ""
+    told = textwrap.wrap(ascii_only(f"{metric} over {X_NAMES[x]}, up to {stop:g}, which every run reached"), width)
+    return [*told, "", *grid(["method", "seeds", f"mean{unit}", f"last{unit}"], rows, width)]
+
+
+def _with_seeds(value: Interval, metric: str, seeds: int) -> str:
+    if is_share(metric):
+        return with_interval(value) if seeds > 1 else percent(value.value)
+    return f"{value.value:.3g}" + (f" [{value.low:.3g}, {value.high:.3g}]" if seeds > 1 else "")
+
+
+def _until(line: Line, stop: float) -> Line:
+    across, up = line
+    kept = [value for value in across if value < stop]
+    return [*kept, stop], [*up[: len(kept)], float(np.interp(stop, across, up))]

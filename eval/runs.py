@@ -1,0 +1,181 @@
+"""Reading a run folder: its metrics, evaluations and settings, tolerant of a run that was killed at any instant."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eval.reading import BadResult, parse, read_text
+from eval.results import EvalResult
+
+LABEL = re.compile(r"(?:(before|after)|iteration-(\d{1,9}))-(.+)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One evaluation of a run. ``stage`` is before, after or iteration, or empty for a label of another form.
+
+    iteration: after how many iterations it was made (0 before training); None where the label does not tell.
+    """
+
+    label: str
+    stage: str
+    split: str
+    iteration: int | None
+    result: EvalResult
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run folder holds.
+
+    metrics: one mapping of numbers per iteration, in order; an iteration done again after a resume is held once.
+    broken_lines: lines of ``metrics.jsonl`` that were torn or no object, the last one included.
+    """
+
+    folder: Path
+    metrics: tuple[dict[str, float], ...]
+    broken_lines: int
+    evaluations: tuple[Evaluation, ...]
+
+    @property
+    def name(self) -> str:
+        return self.folder.resolve().name
+
+    def series(self, key: str, x: str = "iteration") -> tuple[list[float], list[float]]:
+        """``(x, y)`` of every iteration that has both numbers, x rising strictly."""
+        across: list[float] = []
+        up: list[float] = []
+        for row in self.metrics:
+            if key in row and x in row and (not across or row[x] > across[-1]):
+                across.append(row[x])
+                up.append(row[key])
+        return across, up
+
+    def at(self, iteration: int, x: str) -> float | None:
+        """The value of ``x`` (say, ``turns_total``) after ``iteration``; 0 before the first; None if unknown."""
+        if iteration == 0:
+            return 0.0
+        if x == "iteration":
+            return float(iteration)
+        found = [row[x] for row in self.metrics if row["iteration"] == iteration and x in row]
+        return found[-1] if found else None
+
+    def splits(self) -> list[str]:
+        """The splits evaluated, unseen ones first."""
+        names = {one.split for one in self.evaluations if one.stage}
+        return sorted(names, key=lambda name: ("unseen" not in name, name))
+
+
+def load_run(folder: Path) -> Run:
+    """Read a run folder. Missing metrics or evaluations are empty; a broken evaluation raises :class:`BadResult`."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise BadResult(f"{folder}: not a run folder (no such folder)")
+    metrics, broken = read_metrics(folder / "metrics.jsonl")
+    last = int(metrics[-1]["iteration"]) if metrics else None
+    evaluations = [
+        _evaluation(path.stem, last, EvalResult.load(path)) for path in sorted((folder / "evals").glob("*.json"))
+    ]
+    if not metrics and not evaluations:
+        raise BadResult(f"{folder}: not a run folder (neither metrics.jsonl nor evals/*.json in it)")
+    order = {"before": 0, "iteration": 1, "after": 2, "": 3}
+    evaluations.sort(key=lambda one: (order[one.stage], one.iteration or 0, one.label))
+    return Run(folder, tuple(metrics), broken, tuple(evaluations))
+
+
+def read_metrics(path: Path) -> tuple[list[dict[str, float]], int]:
+    """The numbers of every iteration, and how many lines were no JSON object with an ``iteration``.
+
+    A run that is killed leaves a torn line; resumed, it goes back some iterations and writes them again. So a broken
+    line is skipped, and an iteration not above the last one replaces everything from itself on. Values that are not
+    finite numbers are left out.
+    """
+    if not path.exists():
+        return [], 0
+    try:
+        lines = path.read_bytes().decode("utf-8", errors="replace").split("\n")
+    except OSError as error:
+        raise BadResult(f"{path}: cannot be read ({error.strerror})") from None
+    rows: list[dict[str, float]] = []
+    broken = 0
+    for line in lines:
+        if not line.strip():
+            continue
+        row = _numbers(line)
+        if row is None or "iteration" not in row:
+            broken += 1
+            continue
+        while rows and rows[-1]["iteration"] >= row["iteration"]:
+            rows.pop()
+        rows.append(row)
+    return rows, broken
+
+
+def _numbers(line: str) -> dict[str, float] | None:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict):
+        return None
+    numbers = {}
+    for key, value in record.items():
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300:
+            numbers[key] = float(value)
+    return numbers
+
+
+def _evaluation(label: str, last: int | None, result: EvalResult) -> Evaluation:
+    match = LABEL.fullmatch(label)
+    if not match:
+        return Evaluation(label, "", result.panel.split, None, result)
+    stage, iteration, split = match.groups()
+    if iteration is not None:
+        return Evaluation(label, "iteration", split, int(iteration), result)
+    return Evaluation(label, stage, split, 0 if stage == "before" else last, result)
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """A JSON object such as ``versions.json``; empty when there is no such file."""
+    return parse(read_text(path), str(path)).record() if path.exists() else {}
+
+
+def group_runs(runs: Sequence[str | Path]) -> dict[str, list[Run]]:
+    """Load run folders and group them by label.
+
+    Each is ``LABEL=FOLDER``, or a folder whose name without a final seed (``-seed3``, ``_s3``) is the label.
+
+    Raises :class:`BadResult` for a folder that is not a run, ValueError for none or an empty label.
+    """
+    groups: dict[str, list[Run]] = {}
+    for one in runs:
+        text = str(one)
+        label, separator, folder = text.partition("=")
+        if not separator or Path(text).is_dir():
+            label, folder = "", text
+        elif not label.strip():
+            raise ValueError(f"{text!r} names no label: write LABEL=FOLDER or just the folder")
+        run = load_run(Path(folder))
+        groups.setdefault(label.strip() or re.sub(r"[-_.](seed|s)[-_]?\d+$", "", run.name), []).append(run)
+    if not groups:
+        raise ValueError("no run folder was given")
+    return groups
+
+
+def trailing_mean(values: Sequence[float], window: int) -> list[float]:
+    """Mean of each value and up to ``window - 1`` before it.
+
+    >>> trailing_mean([1, 2, 3, 6], 2)
+    [1.0, 1.5, 2.5, 4.5]
+    """
+    if window < 1:
+        raise ValueError(f"a window holds at least one value, got {window}")
+    return [
+        math.fsum(part) / len(part) for i in range(len(values)) for part in [values[max(0, i + 1 - window) : i + 1]]
+    ]
