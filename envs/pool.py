@@ -1,0 +1,551 @@
+"""Processes that step environments: many episodes each, the caller gets whichever answer first.
+
+    with Pool("gagpo/ALFWorld-v0", workers=2) as pool:
+        for slot, task in enumerate(tasks):
+            pool.reset(slot, task.id, seed=slot)
+        while running:
+            for event in pool.wait():
+                pool.step(event.slot, choose(event.observation))
+
+The contract is one sentence: **every reset and every step is answered by exactly one event.** A worker that crashes or
+exceeds a deadline is killed and replaced, and the episodes it held start over; an environment that raises or returns
+garbage makes only its own episode start over. Either way the event that answers is ``restarted`` and holds the first
+observation of the same task with the same seed: drop the episode's turns so far. An episode that broke more than
+``max_restarts`` times ends with ``failed``.
+"""
+
+from __future__ import annotations
+
+import marshal
+import math
+import os
+import selectors
+import signal
+import socket
+import time
+import weakref
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, NoReturn
+
+from envs.pool_nursery import Nursery, NurseryLost, find_spec
+from envs.pool_worker import HEADER, LONGEST_ANSWER, Host, describe, maker, pack, plain
+
+CLOSE_SECONDS = 5.0  # how long environments may take to close before their worker is killed
+_COALESCE_SECONDS = 0.0005
+_CHUNK = 1 << 16
+
+
+class EnvironmentBroken(ValueError):
+    """No worker can start: the environment's settings are wrong, or its constructor breaks every time."""
+
+
+class Event(NamedTuple):
+    """The answer to one reset or step.
+
+    kind: ``reset`` (the first observation), ``step``, ``restarted`` (a first observation again: the turns so far are
+    void) or ``failed`` (the episode is over for good; ``error`` says why, and the slot is free).
+    error: empty but for ``restarted`` and ``failed``, where it says what broke.
+    """
+
+    slot: int
+    kind: str
+    observation: str
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: dict[str, Any]
+    error: str = ""
+
+
+@dataclass
+class Counters:
+    """What a pool has seen. ``crashes`` and ``hangs`` count workers, ``errors`` broken answers of an environment,
+    ``restarts`` episodes started over, ``failures`` episodes given up, ``steps`` and ``resets`` good answers."""
+
+    crashes: int = 0
+    hangs: int = 0
+    errors: int = 0
+    restarts: int = 0
+    failures: int = 0
+    steps: int = 0
+    resets: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+
+class _Nonsense(Exception):
+    """A worker's connection carries something that is no answer: an environment wrote into it."""
+
+
+class _Episode:
+    """A slot's present episode. A reset makes a new one, so that a late answer to the old one is known by identity."""
+
+    __slots__ = ("charges", "error", "live", "lost", "pending", "seed", "slot", "task", "worker")
+
+    def __init__(self, slot: int, task: str, seed: int | None, worker: _Worker):
+        self.slot = slot
+        self.task = task
+        self.seed = seed
+        self.worker = worker
+        self.pending = True  # the caller waits for an event
+        self.live = False  # the caller may step
+        self.lost = False  # its worker died while the caller was thinking
+        self.charges = 0  # how often it broke something
+        self.error = ""  # why it starts over
+
+
+class _Worker:
+    """The pool's side of one worker process, whose number stays when the process is replaced."""
+
+    def __init__(self, number: int):
+        self.number = number
+        self.load = 0  # slots assigned
+        self.queue: deque[tuple[_Episode, str]] = deque()  # unanswered requests, oldest first
+        self.outbox: list[tuple] = []  # requests not yet handed to the socket
+        self.connection: socket.socket | None = None
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget everything said to and by the previous process."""
+        self.queue.clear()
+        self.outbox.clear()
+        self.unsent = bytearray()
+        self.inbox = bytearray()
+        self.interest = selectors.EVENT_READ
+        self.sent = 0  # how much of the queue the process has been told of
+        self.process: int | None = None  # its id, once it has built its environment
+        self.since = time.monotonic()  # no earlier than this did it come to its present request
+
+
+class Pool:
+    """Steps environments in ``workers`` processes; with ``workers=0`` in this one, where nothing can be killed.
+
+    env_id: a registered id, or ``"module:Name-v0"`` to import a module that registers it. env_kwargs: plain data.
+    step_deadline, reset_deadline: seconds that one request may take once its worker has come to it; the second one
+    also bounds the start of a worker. max_restarts: how often one episode may break before it is given up.
+
+    Environments are built in the workers, one per slot in use, and are reused by later episodes. A class may offer
+    ``preload(**kwargs)``, a class method run once before the workers are forked: what it loads is shared by all.
+
+    Raises ValueError for settings that cannot be right; :class:`EnvironmentBroken` comes from ``wait`` (from the
+    constructor when ``workers=0``) as soon as the environment turns out impossible to build. For one thread only.
+    """
+
+    def __init__(
+        self,
+        env_id: str,
+        env_kwargs: Mapping[str, Any] | None = None,
+        *,
+        workers: int = 2,
+        step_deadline: float = 60,
+        reset_deadline: float = 300,
+        max_restarts: int = 3,
+    ):
+        if workers < 0 or max_restarts < 0:
+            raise ValueError(f"workers and max_restarts must not be negative, got {workers} and {max_restarts}")
+        if not (0 < step_deadline < math.inf and 0 < reset_deadline < math.inf):
+            raise ValueError(f"deadlines must be positive seconds, got {step_deadline} and {reset_deadline}")
+        self.env_id = env_id
+        self.counters = Counters()
+        self._spec = find_spec(env_id)
+        self._kwargs = plain(dict(env_kwargs or {}), "env_kwargs")
+        self._deadlines = {"step": step_deadline, "reset": reset_deadline}
+        self._max_restarts = max_restarts
+        self._episodes: dict[int, _Episode] = {}
+        self._ready: list[Event] = []
+        self._outstanding = 0
+        self._failed_starts = 0  # in a row
+        self._start_error = ""
+        self._started = False  # some worker has once built its environment
+        self._closed = False
+        self._host: Host | None = None
+        self._workers = [_Worker(number) for number in range(max(workers, 1))]
+        self._resources = _Resources(self._workers, Nursery(self._spec, self._kwargs) if workers else None)
+        self._finalizer = weakref.finalize(self, self._resources.close)
+        if workers:
+            for worker in self._workers:
+                self._start(worker)
+            return
+        try:
+            self._host = Host(maker(self._spec, self._kwargs))
+        except (Exception, SystemExit) as error:
+            self._give_up(describe(error))
+
+    # What the caller asks ---------------------------------------------------------------------------------------------
+
+    def reset(self, slot: int, task: str, seed: int | None = None) -> None:
+        """Start ``task`` in ``slot`` (any non-negative int), ending whatever runs there; answered by one event."""
+        self._check_open()
+        if slot < 0:
+            raise ValueError(f"a slot is a non-negative number, got {slot}")
+        old = self._episodes.get(slot)
+        if old is None:
+            worker = min(self._workers, key=lambda worker: worker.load)
+            worker.load += 1
+        else:
+            worker = old.worker
+            self._outstanding -= old.pending
+        episode = self._episodes[slot] = _Episode(slot, task, seed, worker)
+        self._outstanding += 1
+        self._request_reset(episode)
+
+    def step(self, slot: int, action: str) -> None:
+        """Carry out ``action`` in ``slot``; answered by one event.
+
+        Raises ValueError when no episode runs there or its last request is not answered yet.
+        """
+        episode = self._episodes.get(slot)
+        if episode is None or not episode.live:
+            self._refuse(slot, episode)
+            return
+        if type(action) is not str:
+            raise TypeError(f"an action is a string, got {type(action).__name__}")
+        episode.live = False
+        episode.pending = True
+        self._outstanding += 1
+        if episode.lost:
+            self._start_over(episode, episode.error)
+            return
+        episode.worker.queue.append((episode, "step"))
+        episode.worker.outbox.append(("step", slot, action))
+
+    def release(self, slot: int) -> None:
+        """Give up ``slot`` and whatever runs there; its environment serves the next slot. A free slot stays free."""
+        episode = self._episodes.pop(slot, None)
+        if episode is not None:
+            self._outstanding -= episode.pending
+            episode.worker.load -= 1
+            episode.worker.outbox.append(("release", slot))
+
+    def flush(self) -> None:
+        """Hand all requests to the workers now, so that they run while the caller does something else."""
+        for worker in self._workers:
+            if worker.connection is not None and (worker.outbox or worker.unsent):
+                self._send(worker)
+
+    def wait(self, timeout: float | None = None, at_least: int = 1) -> list[Event]:
+        """The events that have come, as soon as there are ``at_least`` of them.
+
+        Returns earlier after ``timeout`` seconds (None: no limit but the deadlines), or when fewer requests than that
+        are unanswered: ``[]`` at once when nothing is. A larger ``at_least`` costs latency and saves wake-ups.
+        """
+        self._check_open()
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        while True:
+            self.flush()
+            if self._host is not None:
+                self._run_here(self._host, end)
+            elif self._outstanding and len(self._ready) < at_least:
+                self._collect(min(end, min(map(self._deadline, self._workers))))
+            else:
+                self._collect(0.0)
+            if len(self._ready) >= at_least or not self._outstanding or time.monotonic() >= end:
+                self.flush()  # episodes that start over
+                events, self._ready = self._ready, []
+                return events
+            if at_least - len(self._ready) > 1:
+                time.sleep(_COALESCE_SECONDS)
+
+    @property
+    def processes(self) -> list[int]:
+        """The process ids of the workers that are up."""
+        return [worker.process for worker in self._workers if worker.process is not None]
+
+    def close(self) -> None:
+        """Close all environments and end all processes, by force where they take more than 5 seconds; idempotent."""
+        self._closed = True
+        self._finalizer()
+        if self._host is not None:
+            self._host.close()
+        self._episodes.clear()
+        self._ready.clear()
+        self._outstanding = 0
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ValueError("the pool is closed")
+
+    def _refuse(self, slot: int, episode: _Episode | None) -> None:
+        self._check_open()
+        if episode is None:
+            raise ValueError(f"slot {slot} holds no episode: reset it before stepping")
+        if episode.pending:
+            raise ValueError(f"slot {slot} has not answered its last request: wait for its event before stepping")
+        raise ValueError(f"the episode in slot {slot} is over: reset it before stepping")
+
+    # Requests and answers ---------------------------------------------------------------------------------------------
+
+    def _request_reset(self, episode: _Episode) -> None:
+        episode.worker.queue.append((episode, "reset"))
+        episode.worker.outbox.append(("reset", episode.slot, episode.task, episode.seed))
+
+    def _answer(self, worker: _Worker, message: tuple) -> None:
+        """Turn the answer to the worker's oldest request into an event, unless nobody waits for it any more."""
+        episode, operation = worker.queue.popleft()
+        worker.sent -= 1
+        slot = episode.slot
+        if self._episodes.get(slot) is not episode:
+            return
+        if len(message) == 1:
+            self.counters.errors += 1
+            episode.charges += 1
+            self._start_over(episode, message[0])
+            return
+        episode.pending = False
+        self._outstanding -= 1
+        if operation == "step":
+            self.counters.steps += 1
+            episode.live = not (message[2] or message[3])
+            self._ready.append(Event(slot, "step", *message))
+            return
+        self.counters.resets += 1
+        episode.live = True
+        kind = "restarted" if episode.error else "reset"
+        self._ready.append(Event(slot, kind, message[0], 0.0, False, False, message[1], episode.error))
+        episode.error = ""
+
+    def _start_over(self, episode: _Episode, error: str) -> None:
+        """Answer a pending episode's request by a restart, or by ``failed`` when it has broken too often."""
+        if episode.charges <= self._max_restarts:
+            self.counters.restarts += 1
+            episode.lost = False
+            episode.error = error
+            self._request_reset(episode)
+            return
+        self.counters.failures += 1
+        self._ready.append(Event(episode.slot, "failed", "", 0.0, False, False, {}, error))
+        self.release(episode.slot)
+
+    def _run_here(self, host: Host, end: float) -> None:
+        worker = self._workers[0]
+        while worker.outbox:
+            message = host.handle(worker.outbox.pop(0))
+            if message is not None:
+                self._answer(worker, message)
+            if time.monotonic() >= end:
+                return
+
+    # Worker processes -------------------------------------------------------------------------------------------------
+
+    def _deadline(self, worker: _Worker) -> float:
+        """When the worker's present request, or its start, will have taken too long (``time.monotonic``)."""
+        if worker.process is None:
+            return worker.since + self._deadlines["reset"]
+        return worker.since + self._deadlines[worker.queue[0][1]] if worker.sent else math.inf
+
+    def _collect(self, until: float) -> None:
+        """Read what the workers say, waiting for it at most ``until``, and replace those that are overdue."""
+        selector = self._resources.selector
+        patience = None if until == math.inf else max(0.0, until - time.monotonic())
+        for key, mask in selector.select(patience):
+            if mask & selectors.EVENT_WRITE:
+                self._send(key.data)
+            if mask & selectors.EVENT_READ:
+                self._read(key.data)
+        now = time.monotonic()
+        for worker in self._workers:
+            if now > self._deadline(worker):
+                self._replace(worker, hung=True)
+
+    def _send(self, worker: _Worker) -> None:
+        """Write what the socket takes now; the rest follows when it takes more."""
+        assert worker.connection is not None
+        if worker.outbox:
+            worker.unsent += pack(worker.outbox)
+            worker.outbox.clear()
+            if worker.process is not None and not worker.sent:
+                worker.since = time.monotonic()
+            worker.sent = len(worker.queue)
+        try:
+            del worker.unsent[: worker.connection.send(worker.unsent)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            worker.unsent.clear()  # it is dead, as reading from it will tell
+        interest = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.unsent else 0)
+        if interest != worker.interest:
+            self._resources.selector.modify(worker.connection, interest, worker)
+            worker.interest = interest
+
+    def _read(self, worker: _Worker) -> None:
+        assert worker.connection is not None
+        inbox = worker.inbox
+        data = b""
+        with suppress(BlockingIOError):
+            while True:
+                try:
+                    data = worker.connection.recv(_CHUNK)
+                except ConnectionResetError:
+                    data = b""
+                inbox += data
+                if len(data) < _CHUNK:
+                    break
+        worker.since = time.monotonic()
+        try:
+            self._parse(worker)
+        except _Nonsense:
+            data = b""
+        if not data:
+            self._replace(worker, hung=False)
+
+    def _parse(self, worker: _Worker) -> None:
+        """Take the whole messages out of the worker's inbox."""
+        inbox = worker.inbox
+        position = 0
+        while len(inbox) >= position + HEADER.size:
+            (length,) = HEADER.unpack_from(inbox, position)
+            end = position + HEADER.size + length
+            if length > LONGEST_ANSWER or not (worker.sent or worker.process is None):
+                raise _Nonsense
+            if len(inbox) < end:
+                break
+            try:
+                message = marshal.loads(inbox[position + HEADER.size : end])
+            except (EOFError, TypeError, ValueError):
+                raise _Nonsense from None
+            position = end
+            if worker.process is None:
+                self._greet(worker, message[0])
+            else:
+                self._answer(worker, message)
+        del inbox[:position]
+
+    def _greet(self, worker: _Worker, message: int | str) -> None:
+        """Take a worker's first message: its process id, or why it cannot build its environment."""
+        if isinstance(message, int):
+            worker.process = message
+            self._started = True
+            self._failed_starts = 0
+        elif self._started:
+            self._start_error = message  # it built one before: worth another try
+        else:
+            self._give_up(message)
+
+    def _give_up(self, error: str) -> NoReturn:
+        self.close()
+        raise EnvironmentBroken(f"environment {self.env_id!r} cannot be built: {error}")
+
+    def _start(self, worker: _Worker) -> None:
+        while True:
+            try:
+                worker.connection = self._nursery.fork(worker.number)
+                break
+            except NurseryLost as error:
+                self._new_nursery(str(error))
+        worker.connection.setblocking(False)
+        worker.interest = selectors.EVENT_READ
+        self._resources.selector.register(worker.connection, worker.interest, worker)
+
+    @property
+    def _nursery(self) -> Nursery:
+        assert self._resources.nursery is not None
+        return self._resources.nursery
+
+    def _new_nursery(self, error: str) -> None:
+        """Replace a lost nursery. Its workers end too: nobody would guard them."""
+        self._count_failed_start(error)
+        for process in self.processes:
+            with suppress(OSError):
+                os.killpg(process, signal.SIGKILL)
+        self._nursery.close()
+        self._resources.nursery = Nursery(self._spec, self._kwargs)
+
+    def _count_failed_start(self, error: str) -> None:
+        self._failed_starts += 1
+        if self._failed_starts > self._max_restarts:
+            self._give_up(error)
+
+    def _replace(self, worker: _Worker, hung: bool) -> None:
+        """Kill what is left of a crashed or hung worker, start another, and have its episodes start over.
+
+        The episode of the request it was at is charged. When it died at none, all its episodes are: any of them may
+        have left something behind that killed it, and nothing may go round for ever.
+        """
+        assert worker.connection is not None
+        self._resources.selector.unregister(worker.connection)
+        worker.connection.close()
+        try:
+            end = self._nursery.kill(worker.number)
+        except NurseryLost as error:
+            end = "unknown"
+            self._new_nursery(str(error))
+        if hung:
+            present = "reset" if worker.process is None else worker.queue[0][1]
+            self.counters.hangs += 1
+            error = f"its worker was killed: {present} took more than {self._deadlines[present]:g} s"
+        else:
+            self.counters.crashes += 1
+            error = f"its worker died ({end})"
+        held = [episode for episode in self._episodes.values() if episode.worker is worker]
+        unanswered = [(episode, op) for episode, op in worker.queue if self._episodes.get(episode.slot) is episode]
+        if worker.process is None:
+            self._count_failed_start(self._start_error or error)
+            guilty = []
+        else:
+            guilty = [worker.queue[0][0]] if worker.sent else held
+        worker.forget()
+        self._start(worker)
+        for episode in held:
+            episode.charges += episode in guilty
+            if episode.live:
+                episode.lost = True
+                episode.error = error
+        for episode, operation in unanswered:
+            if operation == "reset" and episode not in guilty:
+                self._request_reset(episode)  # not begun: nothing to start over
+            else:
+                self._start_over(episode, error)
+
+
+class _Resources:
+    """The processes and connections of a pool, which must be closed even when the pool is forgotten."""
+
+    def __init__(self, workers: list[_Worker], nursery: Nursery | None):
+        self.workers = workers
+        self.nursery = nursery
+        self.selector = selectors.DefaultSelector()
+        self._owner = os.getpid()
+
+    def close(self) -> None:
+        """Let the workers close their environments, then end what is left."""
+        if os.getpid() != self._owner:  # a forked copy of the pool's process owns nothing
+            return
+        try:
+            self._part(time.monotonic() + CLOSE_SECONDS)
+        finally:
+            for worker in self.workers:
+                if worker.connection is not None:
+                    worker.connection.close()
+            self.selector.close()
+            if self.nursery is not None:
+                self.nursery.close()
+
+    def _part(self, end: float) -> None:
+        """Tell the workers that no more requests come, and wait until they have hung up too."""
+        closing = []
+        for worker in self.workers:
+            if worker.connection is not None and worker.process is not None:
+                with suppress(OSError, KeyError):
+                    worker.connection.shutdown(socket.SHUT_WR)
+                    self.selector.modify(worker.connection, selectors.EVENT_READ)
+                    closing.append(worker.connection)
+        while closing and time.monotonic() < end:
+            for key, _ in self.selector.select(end - time.monotonic()):
+                try:
+                    data = key.fileobj.recv(_CHUNK)  # type: ignore[union-attr]
+                except OSError:
+                    data = b""
+                if not data:
+                    self.selector.unregister(key.fileobj)
+                    if key.fileobj in closing:
+                        closing.remove(key.fileobj)  # type: ignore[arg-type]

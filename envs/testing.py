@@ -1,0 +1,141 @@
+"""Small environments for tests: two honest games, and one that breaks in every way that can be asked for."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import Any, ClassVar
+
+import gymnasium
+
+from envs.base import Outcome, TextEnv
+from envs.tasks import Task, TaskSet
+
+
+class CorridorEnv(TextEnv):
+    """Walk ``left`` or ``right`` along a corridor, from a place drawn by the seed, to the door the task names."""
+
+    def tasks(self, split: str) -> TaskSet:
+        doors = {"train": range(0, 8), "test": range(8, 12)}[split]
+        return TaskSet(split, [Task(f"door-{door:02d}", split, "corridor", digest=str(door)) for door in doors])
+
+    def begin(self, task: Task) -> Outcome:
+        self.door = int(task.digest)
+        self.place = int(self.np_random.integers(12, 16))
+        return self._look()
+
+    def act(self, action: str) -> Outcome:
+        if action not in ("left", "right"):
+            return self._look(valid=False)
+        self.place = max(0, self.place - 1) if action == "left" else min(15, self.place + 1)
+        return self._look()
+
+    def expert_action(self) -> str:
+        return "left" if self.place > self.door else "right"
+
+    def _look(self, valid: bool = True) -> Outcome:
+        there = self.place == self.door
+        text = f"You stand at {self.place}. Go to door {self.door}."
+        return Outcome(text, float(there), there, there, valid, f"{self.place}>{self.door}", ["left", "right"])
+
+
+class FaultyEnv(TextEnv):
+    """A corridor without end whose actions break it: an action ``crash`` crashes, ``sleep`` sleeps for ever, ...
+
+    What an action does is written in :meth:`act`. A task's id may end in ``:fault``, which then happens at the reset,
+    and ``broken=fault`` makes the constructor break. With ``marker``, a path, a fault happens only as long as no file
+    is there, and makes it: it happens once.
+    """
+
+    faults: ClassVar[tuple[str, ...]] = (
+        *("crash", "exit", "sleep", "spin", "raise", "observation", "surrogate", "reward", "shape", "unpicklable"),
+        *("huge", "stop", "child", "babble"),
+    )
+
+    def __init__(self, broken: str = "", marker: str = "", **kwargs: Any):
+        super().__init__(**kwargs)
+        self.marker = marker
+        if broken:
+            self._fail(broken)
+
+    def tasks(self, split: str) -> TaskSet:
+        names = ["quiet", *(f"at-reset:{fault}" for fault in self.faults)] if split == "train" else ["other"]
+        return TaskSet(split, [Task(name, split, "faulty", digest=name) for name in names])
+
+    def begin(self, task: Task) -> Outcome:
+        self.start = int(self.np_random.integers(1_000_000))
+        self.said: list[str] = []
+        _, _, fault = task.id.partition(":")
+        return self._fail(fault) if fault else self._look()
+
+    def act(self, action: str) -> Outcome:
+        self.said.append(action)
+        if action == "end":
+            return Outcome("The end.", 1.0, terminated=True, success=True)
+        if action.startswith("nap "):
+            time.sleep(float(action.split()[1]))
+        return self._fail(action) if action in self.faults else self._look()
+
+    def _look(self) -> Outcome:
+        digest = hashlib.sha256("\n".join(self.said).encode(errors="replace")).hexdigest()[:8]
+        return Outcome(f"start {self.start} turn {len(self.said)} said {digest} process {os.getpid()}")
+
+    def _fail(self, fault: str) -> Outcome:
+        if self.marker:
+            try:
+                os.close(os.open(self.marker, os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                return self._look()
+        if fault == "crash":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif fault == "exit":
+            os._exit(3)
+        elif fault == "sleep":
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                signal.signal(number, signal.SIG_IGN)
+            while True:
+                time.sleep(1000)
+        elif fault == "spin":
+            _never = max(range(10**15))  # holds the interpreter lock throughout
+        elif fault == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        elif fault == "child":
+            subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+            os._exit(4)
+        elif fault == "babble":
+            for descriptor in range(3, 64):
+                try:
+                    socket.socket(fileno=os.dup(descriptor)).send(b"nonsense" * 4)
+                except OSError:
+                    continue
+        elif fault == "raise":
+            raise RuntimeError("broken on purpose")
+        outcome = self._look()
+        if fault == "observation":
+            outcome.observation = None  # type: ignore[assignment]
+        elif fault == "surrogate":
+            outcome.observation = "\ud800"
+        elif fault == "reward":
+            outcome.reward = float("nan")
+        elif fault == "unpicklable":
+            outcome.extras["open"] = lambda: None
+        elif fault == "huge":
+            outcome.extras["huge"] = "x" * 70_000_000
+        elif fault == "shape":
+            self._shape = True
+        return outcome
+
+    def step(self, action: str) -> Any:
+        result = super().step(action)
+        return result[:4] if self.__dict__.pop("_shape", False) else result
+
+
+for _name, _kind in (("Corridor", CorridorEnv), ("Faulty", FaultyEnv)):
+    gymnasium.register(
+        f"gagpo-test/{_name}-v0", f"{__name__}:{_kind.__name__}", disable_env_checker=True, order_enforce=False
+    )
