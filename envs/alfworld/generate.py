@@ -56,9 +56,14 @@ class Made:
     mtime_ns: int
 
 
+def data_root() -> Path:
+    """Where generated data goes: ``$GAGPO_DATA``, or ``data`` in the current folder."""
+    return Path(os.environ.get("GAGPO_DATA") or "data")
+
+
 def default_root(size: str, seed: int) -> Path:
-    """``$GAGPO_DATA/alfworld/<size>-seed<seed>``, or the same under ``data`` in the current folder."""
-    return Path(os.environ.get("GAGPO_DATA") or "data") / "alfworld" / f"{size}-seed{seed}"
+    """The folder of the games that are generated from ``seed``."""
+    return data_root() / "alfworld" / f"{size}-seed{seed}"
 
 
 def generate(
