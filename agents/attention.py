@@ -41,8 +41,9 @@ def _flat_attention(
     if sliding_window is not None:
         raise ValueError("flat attention has no sliding window; set use_sliding_window to false in the model's config")
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
-    flat = (x[0].transpose(0, 1) for x in (query, key, value))
-    return layout.attend(module.layer_idx, *flat, scale)[None], None  # type: ignore[arg-type]
+    query_THD, key_THD, value_THD = (x[0].transpose(0, 1) for x in (query, key, value))
+    layer: int = module.layer_idx  # type: ignore[assignment]
+    return layout.attend(layer, query_THD, key_THD, value_THD, scale)[None], None
 
 
 AttentionInterface.register(NAME, _flat_attention)
@@ -138,7 +139,7 @@ class SlotCache:
         self._slot_B = None if in_order else as_index(slot_B)
         self._shape = (rows, longest_new, longest)
         self._decode = longest_new == 1
-        self._padded_T = None if self._decode else as_index(row_T * longest_new + offset_T)
+        self._padded_T = as_index(row_T * longest_new + offset_T)
         query_position_BL = start_B[:, None] + np.minimum(np.arange(longest_new)[None, :], new_B[:, None] - 1)
         visible_BLL = np.arange(longest)[None, None, :] <= query_position_BL[:, :, None]
         self._visible_B1LL = torch.as_tensor(visible_BLL, device=self.device)[:, None]

@@ -24,7 +24,9 @@ def load_tokenizer(name: str) -> Any:
 
     path = Path(name)
     if path.is_dir() and not any((path / f).exists() for f in ("tokenizer.json", "tokenizer.model", "vocab.json")):
-        raise ModelError(f"model folder {name} holds no tokenizer (tokenizer.json); save one there with save_pretrained")
+        raise ModelError(
+            f"model folder {name} holds no tokenizer (tokenizer.json); save one there with save_pretrained"
+        )
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=path.is_dir())
     except (OSError, ValueError, KeyError) as error:
@@ -49,7 +51,7 @@ def load_model(name: str, dtype: str = "float32", device: str = "cpu") -> torch.
         )
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise ModelError(_advice(name, "model", error)) from error
-    return model.to(device).eval()
+    return model.to(torch.device(device)).eval()  # type: ignore[arg-type]
 
 
 def save(model: torch.nn.Module, tokenizer: Any, folder: Path) -> None:
@@ -63,6 +65,6 @@ def _advice(name: str, what: str, error: Exception) -> str:
     if os.sep in name and not Path(name).exists():
         first = "the folder does not exist"
     return (
-        f"cannot load the {what} of {name!r}: {first}. Give a Hugging Face model folder (`gagpo warm-start` makes a small "
-        "one) or the name of a hub model that is cached or can be downloaded"
+        f"cannot load the {what} of {name!r}: {first}. Give a Hugging Face model folder (`gagpo warm-start` makes a "
+        "small one) or the name of a hub model that is cached or can be downloaded"
     )

@@ -36,7 +36,9 @@ class _Plain:
         rate = self.done / seconds
         left = (self.total - self.done) / rate if rate else float("inf")
         tail = f", {left:.0f} s left" if self.done < self.total else f" in {seconds:.0f} s"
-        print(f"{self.label}: {self.done}/{self.total} {self.unit}, {rate:.1f}/s{tail} {note}".rstrip(), file=sys.stderr)
+        print(
+            f"{self.label}: {self.done}/{self.total} {self.unit}, {rate:.1f}/s{tail} {note}".rstrip(), file=sys.stderr
+        )
 
 
 class _Bar:

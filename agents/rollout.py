@@ -61,8 +61,8 @@ def rollout(
 
     concurrency: most episodes under way at once; a finished one makes room for the next job.
     lockstep: gather all live episodes before the agent answers. Batches, and with them floating-point sums and sampled
-        tokens, are then a function of the jobs alone, so a run can be repeated bit for bit. Without it the agent answers
-        whoever is ready, which is faster when environments are slow and uneven.
+        tokens, are then a function of the jobs alone, so a run can be repeated bit for bit. Without it the agent
+        answers whoever is ready, which is faster when environments are slow and uneven.
     """
     begun = time.perf_counter()
     clock = Clock()

@@ -15,12 +15,14 @@ from agents.engine import Request, Response, Sampling, stop_tokens
 class TransformersEngine:
     """Samples from ``model`` itself, so weights that a trainer changes in place are used after :meth:`refresh`.
 
-    A session whose prompt begins with the tokens already cached is only read from where it differs. Live sessions always
-    fill the first slots of the cache, so a call about most of them reads the cache in place; a call about few gathers
-    their slots instead.
+    A session whose prompt begins with the tokens already cached is only read from where it differs. Live sessions
+    always fill the first slots of the cache, so a call about most of them reads the cache in place; a call about few
+    gathers their slots instead.
     """
 
-    def __init__(self, model: torch.nn.Module, tokenizer: Any, max_length: int | None = None, prefill_tokens: int = 8192):
+    def __init__(
+        self, model: torch.nn.Module, tokenizer: Any, max_length: int | None = None, prefill_tokens: int = 8192
+    ):
         config: Any = model.config
         self.model = model
         self.tokenizer = tokenizer
@@ -151,7 +153,6 @@ class TransformersEngine:
             for i in range(rows)
         ]
 
-
     def _advance(self, slot_B: np.ndarray, position_B: np.ndarray, token_B: np.ndarray) -> torch.Tensor:
         """Read one token per slot; logits ``(B, V)`` after it."""
         first = int(slot_B.max()) + 1
@@ -167,7 +168,7 @@ class TransformersEngine:
 
 
 def sample(logits_BV: torch.Tensor, uniform_B: np.ndarray, sampling: Sampling) -> tuple[np.ndarray, np.ndarray]:
-    """Draw one token a row by inverting the cumulative distribution at ``uniform_B``; returns ids and log-probabilities.
+    """Draw one token a row by inverting the cumulative distribution at ``uniform_B``; gives ids and log-probabilities.
 
     With ``temperature`` 0 the most probable token is taken and its log-probability at temperature 1 reported.
     """

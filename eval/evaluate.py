@@ -41,8 +41,8 @@ def evaluate(
 ) -> tuple[EvalResult, list[Episode]]:
     """Play every task of ``tasks`` ``tries`` times with ``agent``; the result and the episodes, in the panel's order.
 
-    ``environment`` and ``kwargs`` say what ``pool`` runs, ``model`` and ``temperature`` who plays: they are printed with
-    the numbers. The seeds are fixed by the panel, so two models meet the same episodes.
+    ``environment`` and ``kwargs`` say what ``pool`` runs, ``model`` and ``temperature`` who plays: they are printed
+    with the numbers. The seeds are fixed by the panel, so two models meet the same episodes.
     """
     tasks.require()
     jobs = group_jobs(tasks.ids, tries, PANEL_SEED, f"panel {tasks.split}")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from agents.attention import PackedRows, forward
-from agents.episodes import Episode
+from agents.episodes import Episode, Turn
 
 
 @dataclass
@@ -47,34 +47,42 @@ def build_rows(episodes: Sequence[Episode], trainable_only: bool = False) -> lis
     rows = []
     turn_number = token_number = 0
     for episode in episodes:
-        ids: np.ndarray = np.zeros(0, np.int32)
-        places: list[np.ndarray] = []
-        turns: list[np.ndarray] = []
-        tokens: list[np.ndarray] = []
-        logprobs: list[np.ndarray] = []
-
-        def flush() -> None:
-            if places:
-                parts = (np.concatenate(part) for part in (places, turns, tokens, logprobs))
-                rows.append(Row(ids, *parts))  # noqa: B023 (called within the iteration)
-            for part in (places, turns, tokens, logprobs):
-                part.clear()
-
+        draft = _Draft()
         for turn in episode.turns:
-            prompt, count = turn.prompt_ids, len(turn.response_ids)
-            if not (len(prompt) >= len(ids) > 0 and np.array_equal(prompt[: len(ids)], ids)):
-                flush()
-            ids = np.concatenate([prompt, turn.response_ids])
-            if count and (turn.trainable or not trainable_only):
-                places.append(np.arange(len(prompt), len(prompt) + count))
-                turns.append(np.full(count, turn_number))
-                tokens.append(np.arange(token_number, token_number + count))
-                sampled = turn.logprobs if len(turn.logprobs) == count else np.zeros(count, np.float32)
-                logprobs.append(sampled)
+            count = len(turn.response_ids)
+            if not draft.continued_by(turn):
+                rows += draft.finish()
+            draft.add(turn, turn_number, token_number, trained=turn.trainable or not trainable_only)
             turn_number += 1
             token_number += count
-        flush()
+        rows += draft.finish()
     return rows
+
+
+class _Draft:
+    """A row while turns are added to it."""
+
+    def __init__(self) -> None:
+        self.ids = np.zeros(0, np.int32)
+        self.columns: list[tuple[np.ndarray, ...]] = []
+
+    def continued_by(self, turn: Turn) -> bool:
+        length = len(self.ids)
+        return 0 < length <= len(turn.prompt_ids) and np.array_equal(turn.prompt_ids[:length], self.ids)
+
+    def add(self, turn: Turn, turn_number: int, token_number: int, trained: bool) -> None:
+        count, first = len(turn.response_ids), len(turn.prompt_ids)
+        self.ids = np.concatenate([turn.prompt_ids, turn.response_ids])
+        if count and trained:
+            offset_K = np.arange(count)
+            logprob_K = turn.logprobs if len(turn.logprobs) == count else np.zeros(count, np.float32)
+            self.columns.append((first + offset_K, np.full(count, turn_number), token_number + offset_K, logprob_K))
+
+    def finish(self) -> list[Row]:
+        """The row, if anything in it is trained; the draft is empty afterwards."""
+        rows = [Row(self.ids, *map(np.concatenate, zip(*self.columns, strict=True)))] if self.columns else []
+        self.ids, self.columns = np.zeros(0, np.int32), []
+        return rows
 
 
 @dataclass

@@ -38,7 +38,9 @@ class Checkpoint:
         try:
             return json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise CheckpointError(f"{path} cannot be read ({error}); delete {self.path} to use an earlier one") from None
+            raise CheckpointError(
+                f"{path} cannot be read ({error}); delete {self.path} to use an earlier one"
+            ) from None
 
     def load_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         path = self.path / "optimizer.pt"

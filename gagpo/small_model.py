@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from transformers import PreTrainedTokenizerFast, Qwen2Config
+from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 import agents.attention
 
@@ -62,10 +62,13 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenize
 
 
 def create(settings: SmallModelSettings, tokenizer: Any, seed: int) -> torch.nn.Module:
-    """A Qwen2 model of this shape with random weights drawn from ``seed``."""
+    """A Llama model of this shape with random weights drawn from ``seed``.
+
+    Not Qwen2: transformers replaces the tokenizer of that model type by Qwen's own when it loads a folder.
+    """
     from transformers import AutoModelForCausalLM
 
-    config = Qwen2Config(
+    config = LlamaConfig(
         vocab_size=-(-len(tokenizer) // 16) * 16,
         hidden_size=settings.width,
         num_hidden_layers=settings.layers,

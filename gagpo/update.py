@@ -63,7 +63,15 @@ def update(
                     logprob_K, entropy_K = token_logprobs(model, micro, temperature)
                 advantage = advantages[micro.token_K]
                 loss, metrics = policy_loss(
-                    logprob_K, micro.logprob_K, advantage, layout, objective, normaliser, controls, reference_K, entropy_K
+                    logprob_K,
+                    micro.logprob_K,
+                    advantage,
+                    layout,
+                    objective,
+                    normaliser,
+                    controls,
+                    reference_K,
+                    entropy_K,
                 )
                 loss.backward()
                 loss_of_mini += loss.detach()

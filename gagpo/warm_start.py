@@ -115,7 +115,9 @@ def fit(model: torch.nn.Module, rows: Sequence[Row], settings: RunSettings, quie
             losses.append(total)
             meter.advance(note=f"loss {total:.3f}")
             if not math.isfinite(total):
-                raise FloatingPointError(f"the warm start's loss became {total} at step {step}; lower its learning_rate")
+                raise FloatingPointError(
+                    f"the warm start's loss became {total} at step {step}; lower its learning_rate"
+                )
     model.eval()
     return losses
 
