@@ -1,0 +1,92 @@
+"""What plays a game: the protocol that every ALFWorld engine keeps, and the one place that chooses among them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+DEFAULT_ENGINE = "textworld"
+ENGINES = ("native", "textworld")
+
+
+class BrokenGame(ValueError):
+    """A game file that cannot be read or played; the message names the file and the place."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The world after a reset or a command, as an engine reports it.
+
+    observation: the text of the game, byte for byte, banner included.
+    admissible_commands: sorted, each once.
+    done: the game is over (won, in ALFWorld). score: 1 when won, else 0.
+    state: key of the exact world state (equal keys = equal futures), None where the engine cannot tell.
+    """
+
+    observation: str
+    admissible_commands: list[str]
+    won: bool = False
+    done: bool = False
+    score: int = 0
+    state: str | None = None
+
+
+class Engine(Protocol):
+    """Plays one game at a time. ``reset`` may be called with another game, or the same, at any moment."""
+
+    def reset(self, game: Path) -> Scene:
+        """Start ``game`` (a ``game.tw-pddl`` file); raises :class:`BrokenGame`."""
+
+    def step(self, command: str) -> Scene:
+        """Carry out any string whatsoever; what is not an admissible command changes nothing."""
+
+    def close(self) -> None:
+        """Free what the engine holds; calling it again does nothing."""
+
+
+def make_engine(name: str = DEFAULT_ENGINE) -> Engine:
+    """The engine called ``name``: ``native``, or ``textworld`` (the reference; needs alfworld's dependencies)."""
+    if name == "textworld":
+        from envs.alfworld.textworld_engine import TextWorldEngine
+
+        return TextWorldEngine()
+    if name == "native":
+        from envs.alfworld.native import NativeEngine
+
+        return NativeEngine()
+    raise ValueError(f"there is no ALFWorld engine {name!r}; choose one of {', '.join(ENGINES)}")
+
+
+_FIELDS = ("pddl_domain", "grammar", "pddl_problem")
+_LARGEST = 5_000_000  # bytes; the largest released game has 150 kB
+
+
+def read_game(path: Path) -> dict[str, Any]:
+    """The fields of a game file, checked for presence and type, and ``digest``, the SHA-256 of its bytes.
+
+    Raises :class:`BrokenGame`.
+    """
+    try:
+        size = path.stat().st_size
+        if size > _LARGEST:
+            raise BrokenGame(f"{path}: {size} bytes; a game has at most {_LARGEST}")
+        content = path.read_bytes()
+        data = json.loads(content)
+    except OSError as error:
+        raise BrokenGame(f"{path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError as error:
+        raise BrokenGame(f"{path}: byte {error.start} is not UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise BrokenGame(f"{path}, line {error.lineno}, column {error.colno}: not JSON ({error.msg})") from None
+    except RecursionError:
+        raise BrokenGame(f"{path}: JSON nested too deeply") from None
+    if not isinstance(data, dict):
+        raise BrokenGame(f"{path}: a game is a JSON object, found {type(data).__name__}")
+    for field in _FIELDS:
+        if not isinstance(data.get(field), str):
+            raise BrokenGame(f"{path}: the field {field!r} is missing or not a string")
+    data["digest"] = hashlib.sha256(content).hexdigest()
+    return data

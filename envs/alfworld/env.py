@@ -1,0 +1,123 @@
+"""ALFWorld as an environment: household tasks in text, on generated or released games."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import ClassVar
+
+from envs.alfworld.catalogue import TASK_TYPES
+from envs.alfworld.engine import DEFAULT_ENGINE, Scene, make_engine, read_game
+from envs.alfworld.expert import Expert
+from envs.alfworld.gamefile import GAME
+from envs.alfworld.games import load_tasks, official_root
+from envs.alfworld.generate import SPLITS, default_root, generate, wanted
+from envs.alfworld.memory import NOTHING_HAPPENS
+from envs.base import Outcome, TextEnv
+from envs.tasks import Task, TaskSet
+
+BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"
+
+
+class ALFWorldEnv(TextEnv):
+    """Six types of household tasks. Reward 1 on success, nothing before.
+
+    ``info`` also holds ``goal`` (the task text) and, with ``expert=True``, ``walkthrough`` (commands that win, made
+    from full knowledge of the room) beside ``expert_action`` (from an expert that knows what the agent was shown).
+
+    size: ``small`` rooms (6-9 receptacles) or ``full`` ones (20-48); generated games only.
+    games: a folder with one folder of games per split, ``official`` for ``$ALFWORLD_DATA/json_2.1.1``, or None to have
+        them generated (once, into ``$GAGPO_DATA/alfworld``) from ``seed`` with ``counts`` games per split.
+    task_types: the types to play, all six by default.
+    engine: ``native`` or ``textworld``; both give the same texts.
+    banner: keep the engine's greeting at the start of the first observation, which says nothing.
+    """
+
+    splits: ClassVar[tuple[str, ...]] = SPLITS
+
+    def __init__(
+        self,
+        split: str = "train",
+        max_turns: int = 50,
+        expert: bool = False,
+        render_mode: str | None = None,
+        size: str = "small",
+        games: str | Path | None = None,
+        seed: int = 0,
+        counts: Mapping[str, int] | None = None,
+        task_types: Collection[str] | None = None,
+        engine: str = DEFAULT_ENGINE,
+        banner: bool = False,
+    ):
+        super().__init__(split, max_turns, expert, render_mode)
+        self.size = size
+        self.seed = seed
+        self.counts = dict(counts or {})
+        self.task_types = tuple(TASK_TYPES if task_types is None else task_types)
+        self.banner = banner
+        self.games = official_root() if games == "official" else None if games is None else Path(games)
+        wanted(size, self.counts, self.task_types)  # refuses what makes no sense
+        self._engine_name = engine
+        self._engine = make_engine(engine)
+        self._task_sets: dict[str, TaskSet] = {}
+        self._expert: Expert | None = None
+        self._goal = ""
+        self._plan: list[str] = []
+        self.tasks(split)
+
+    def tasks(self, split: str) -> TaskSet:
+        if split not in self.splits:
+            raise ValueError(f"ALFWorld has no split {split!r}; choose one of {', '.join(self.splits)}")
+        if split not in self._task_sets:
+            self._task_sets[split] = self._generated(split) if self.games is None else self._loaded(split)
+        return self._task_sets[split]
+
+    def _loaded(self, split: str) -> TaskSet:
+        assert self.games is not None
+        return load_tasks(self.games, split, self.task_types)
+
+    def _generated(self, split: str) -> TaskSet:
+        root = default_root(self.size, self.seed)
+        made = generate(
+            self.size, self.seed, self.counts, self.task_types, root, splits=(split,), engine=self._engine_name
+        )
+        tasks = [
+            Task(game.id, split, game.task_type, game.digest, str(root / split / game.id / GAME))
+            for game in made[split]
+        ]
+        return TaskSet(split, tasks, advice=f"Ask for more than {self.counts.get(split, 0)} games in `counts`.")
+
+    def begin(self, task: Task) -> Outcome:
+        scene = self._engine.reset(Path(task.source))
+        if self.with_expert:
+            self._expert = Expert(scene.observation, scene.admissible_commands)
+            self._plan = list(read_game(Path(task.source)).get("walkthrough") or [])
+        self._goal = scene.observation.rpartition("Your task is to: ")[2].strip()
+        text = scene.observation if self.banner else scene.observation.removeprefix(BANNER)
+        return self._outcome(scene, text)
+
+    def act(self, action: str) -> Outcome:
+        scene = self._engine.step(action)
+        if self._expert is not None:
+            self._expert.observe(action, scene.observation, scene.admissible_commands)
+        return self._outcome(scene, scene.observation)
+
+    def expert_action(self) -> str | None:
+        if self._expert is None or not self._expert.understood:
+            return None
+        return self._expert.next_action()
+
+    def close(self) -> None:
+        self._engine.close()
+
+    def _outcome(self, scene: Scene, text: str) -> Outcome:
+        return Outcome(
+            text,
+            reward=float(scene.won),
+            terminated=scene.done,
+            success=scene.won,
+            valid=scene.observation != NOTHING_HAPPENS,
+            state=scene.state,
+            admissible_actions=scene.admissible_commands,
+            extras={"goal": self._goal} | ({"walkthrough": self._plan} if self.with_expert else {}),
+        )

@@ -1,0 +1,43 @@
+"""Let textworld remember what it would compute again: translated PDDL and parsed text templates."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import fast_downward
+from textworld.envs.pddl import logic as pddl_logic
+from textworld.envs.pddl import textgen
+from textworld.logic import Rule
+
+_translate = functools.lru_cache(maxsize=32)(fast_downward.pddl2sas)  # a full game's translation takes about 3 MB
+_parse_symbols = functools.lru_cache(maxsize=4096)(textgen._parse_and_convert)
+_parse_logic = functools.lru_cache(maxsize=32)(pddl_logic._parse_and_convert)
+_parse_query = functools.lru_cache(maxsize=4096)(Rule.parse_conjunctive_query)
+
+
+def _fresh_symbols(*args: Any, **kwargs: Any) -> Any:
+    # Symbols are given their context by assignment, so each caller gets its own.
+    return copy.deepcopy(_parse_symbols(*args, **kwargs))
+
+
+@contextmanager
+def memoised_textworld() -> Iterator[None]:
+    """While active, textworld's translator and parsers look up earlier answers. Text is unchanged; not for threads."""
+    places: list[tuple[Any, str, Callable[..., Any] | Any]] = [
+        (fast_downward, "pddl2sas", _translate),
+        (textgen, "_parse_and_convert", _fresh_symbols),
+        (pddl_logic, "_parse_and_convert", _parse_logic),
+        (Rule, "parse_conjunctive_query", staticmethod(_parse_query)),
+    ]
+    saved = [(owner, name, vars(owner)[name]) for owner, name, _ in places]
+    for owner, name, value in places:
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for owner, name, value in saved:
+            setattr(owner, name, value)

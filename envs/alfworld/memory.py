@@ -1,0 +1,113 @@
+"""What an agent can know of a house from the texts it has read, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+NOTHING_HAPPENS = "Nothing happens."
+
+_ON = re.compile(r"On the ([a-z]+ \d+), you see ([^.]*)\.")
+_OPEN = re.compile(r"The ([a-z]+ \d+) is open\. In it, you see ([^.]*)\.")
+_CLOSED = re.compile(r"The ([a-z]+ \d+) is closed\.")
+_FACING = re.compile(r"You are facing the ([^.]*)\.")
+_CARRYING = re.compile(r"You are carrying: ([^.]*)\.")
+_NAME = re.compile(r"[a-z]+ \d+")
+_EFFECTS = (
+    ("go", re.compile(r"go to ([a-z]+ \d+)")),
+    ("take", re.compile(r"take ([a-z]+ \d+) from ([a-z]+ \d+)")),
+    ("put", re.compile(r"(?:move|put) ([a-z]+ \d+) (?:to|in/on|in|on) ([a-z]+ \d+)")),
+    ("close", re.compile(r"close ([a-z]+ \d+)")),
+    ("operate", re.compile(r"(clean|heat|cool) ([a-z]+ \d+) with [a-z]+ \d+")),
+)
+
+
+def kind_of(name: str) -> str:
+    """``mug 2`` -> ``mug``."""
+    return name.split(" ", 1)[0]
+
+
+class Memory:
+    """Told every action and the text it brought; remembers places, what lies in them, and what was done.
+
+    receptacles: names in the order of the room's description. here: receptacles within reach.
+    contents: what is known to lie in a receptacle. searched: receptacles looked into. closed: None until it is known.
+    done: operations (clean, heat, cool) carried out on an object and not undone. origin: where an object was taken.
+    """
+
+    def __init__(self, introduction: str):
+        room, _, task = introduction.partition("Your task is to: ")
+        _, _, listing = room.partition("you see ")
+        self.task = task.strip()
+        self.receptacles = list(dict.fromkeys(_NAME.findall(listing)))
+        self.here: set[str] = set()
+        self.holding = ""
+        self.contents: dict[str, list[str]] = {name: [] for name in self.receptacles}
+        self.searched: set[str] = set()
+        self.closed: dict[str, bool | None] = dict.fromkeys(self.receptacles)
+        self.done: dict[str, set[str]] = {}
+        self.origin: dict[str, str] = {}
+
+    def learn(self, action: str, observation: str, admissible: Sequence[str] | None = None) -> None:
+        """Take in one turn; ``admissible``, if the agent is shown it, tells which receptacles are within reach."""
+        action = action.strip()
+        if observation == NOTHING_HAPPENS:
+            self._learn_from_refusal(action)
+        else:
+            self._learn_from_effect(action)
+            self._learn_from_text(observation)
+        if admissible is not None and self.here:
+            reachable = set(admissible)
+            self.here = {name for name in self.receptacles if f"go to {name}" not in reachable}
+
+    def where(self, name: str) -> str:
+        """The receptacle an object was last seen in, or nothing."""
+        return next((place for place, things in self.contents.items() if name in things), "")
+
+    def seen(self, kind: str) -> list[str]:
+        """Objects of a type that lie somewhere known, in the order of places."""
+        return [name for things in self.contents.values() for name in things if kind_of(name) == kind]
+
+    def _learn_from_refusal(self, action: str) -> None:
+        match = re.fullmatch(r"go to ([a-z]+ \d+)", action)
+        if match and match[1] in self.contents and self.here:
+            self.here.add(match[1])  # one cannot go where one is
+
+    def _learn_from_effect(self, action: str) -> None:
+        for verb, pattern in _EFFECTS:
+            match = pattern.fullmatch(action)
+            if not match:
+                continue
+            first, second = match[1], match[match.re.groups]
+            if verb == "go":
+                self.here = {first}
+            elif verb == "take":
+                self._remove(first)
+                self.holding = first
+                self.origin[first] = second
+            elif verb == "put":
+                self.holding = ""
+                self._remove(first)
+                self.contents.setdefault(second, []).append(first)
+            elif verb == "close":
+                self.closed[first] = True
+            elif verb == "operate":
+                undone = {"heat": "cool", "cool": "heat"}.get(first, "")
+                self.done[second] = (self.done.get(second, set()) - {undone}) | {first}
+
+    def _learn_from_text(self, text: str) -> None:
+        for name, listing in _ON.findall(text) + _OPEN.findall(text):
+            self.contents[name] = _NAME.findall(listing)
+            self.searched.add(name)
+            self.closed[name] = False
+        for name in _CLOSED.findall(text):
+            self.closed[name] = True
+        for listing in _FACING.findall(text):
+            self.here = set(_NAME.findall(listing))
+        for listing in _CARRYING.findall(text):
+            self.holding = next(iter(_NAME.findall(listing)), "")
+
+    def _remove(self, name: str) -> None:
+        for things in self.contents.values():
+            if name in things:
+                things.remove(name)

@@ -1,0 +1,127 @@
+"""The reference engine: textworld's, as alfworld uses it. Imported only when asked for.
+
+It is slow (about 23 steps a second) because it translates PDDL and parses text templates again and again;
+``memoise=True`` remembers both, which changes no text.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import textworld
+from textworld.envs.pddl import PddlEnv, textgen
+from textworld.envs.pddl import logic as pddl_logic
+
+from envs.alfworld.engine import BrokenGame, Scene, read_game
+from envs.alfworld.memoise import memoised_textworld
+from envs.alfworld.scenes import spoken_names
+from envs.alfworld.shipped import shipped
+
+# Bookkeeping of the domain that no rule, goal or text ever reads.
+_UNREAD = {"checked", "examined", "wasinreceptacle"}
+_TASK = re.compile(r"Your task is to: ([^\"{}#\[\]|\\]*)\.")
+
+
+class TextWorldEngine:
+    """textworld behind :class:`envs.alfworld.engine.Engine`. One object serves many games: each new one leaks ~1 MB.
+
+    memoise: remember translated problems and parsed templates (of the last games played) between calls.
+    """
+
+    def __init__(self, memoise: bool = True):
+        self._memoise = memoise
+        self._env = PddlEnv(textworld.EnvInfos(won=True, admissible_commands=True))
+        self._digest = ""
+
+    def reset(self, game: Path) -> Scene:
+        data = read_game(Path(game))
+        with self._guarded():
+            try:
+                if data["digest"] != self._digest:
+                    self._digest = ""
+                    _refuse_code(data["grammar"])
+                    self._env.load(data)
+                    names = spoken_names(info.id for info in self._env._entity_infos.values())
+                    for info in self._env._entity_infos.values():
+                        info.name = names[info.id]
+                state = self._env.reset()
+            except (Exception, SystemExit) as error:  # the translator exits where others raise
+                self._digest = ""
+                message = " ".join(str(error).split())[:200]
+                raise BrokenGame(f"{game}: textworld cannot load it ({type(error).__name__}: {message})") from None
+        self._digest = data["digest"]
+        return self._scene(state, state.feedback)
+
+    def step(self, command: str) -> Scene:
+        if not self._digest:
+            raise RuntimeError("no game is loaded: call reset() before step()")
+        with self._guarded():
+            state, _, _ = self._env.step(command)
+        return self._scene(state, state.feedback)
+
+    def close(self) -> None:
+        self._digest = ""
+
+    def _scene(self, state: Any, text: str) -> Scene:
+        won = bool(state["won"])
+        return Scene(text, list(state["admissible_commands"]), won, won, int(won), self._key(state["_facts"]))
+
+    def _key(self, facts: list[Any]) -> str:
+        lines = sorted(str(fact) for fact in facts if fact.name not in _UNREAD)
+        return hashlib.sha256("\n".join([self._digest, *lines]).encode()).hexdigest()[:24]
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Undo what the translator does to the process: it overwrites ``sys.argv``."""
+        argv = sys.argv
+        with ExitStack() as stack:
+            if self._memoise:
+                stack.enter_context(memoised_textworld())
+            try:
+                yield
+            finally:
+                sys.argv = argv
+
+
+def _refuse_code(grammar: str) -> None:
+    """Raise ValueError unless all that textworld would evaluate in ``grammar`` is names, strings, + and ``or``.
+
+    textworld hands expressions in templates to Python's ``eval``. The package's own grammar with a plain task text is
+    known to be harmless; any other is parsed, and every expression found is looked at before anything is played.
+    """
+    if _TASK.sub("Your task is to: UNKNOWN GOAL.", grammar, count=1) == shipped().grammar:
+        return
+    logic = pddl_logic.GameLogic(domain="", grammar=grammar)
+    pending: list[Any] = [symbol for rules in logic.grammar._rules.values() for rule in rules for symbol in rule.rhs]
+    for action in logic.actions.values():
+        for text in (action.template, action.feedback_rule):
+            pending += textgen._parse_and_convert(text, rule_name="symbols")
+    while pending:
+        symbol = pending.pop()
+        if isinstance(symbol, textgen.EvalSymbol):
+            _check_expression(symbol.expression)
+        elif isinstance(symbol, textgen.ConditionalSymbol):
+            pending.append(symbol.expression)
+        elif isinstance(symbol, textgen.ListSymbol):
+            pending.append(symbol.symbol)
+
+
+def _check_expression(expression: str) -> None:
+    try:
+        nodes = list(ast.walk(ast.parse(expression.strip(), mode="eval")))
+    except SyntaxError:
+        raise ValueError(f"the grammar's expression {expression[:80]!r} is not understood") from None
+    allowed = (ast.Expression, ast.Name, ast.Load, ast.Constant, ast.BinOp, ast.Add, ast.BoolOp, ast.Or, ast.Attribute)
+    for node in nodes:
+        plain = isinstance(node, allowed)
+        if isinstance(node, ast.Attribute):
+            plain = isinstance(node.value, ast.Name) and node.attr in ("name", "id", "type", "definite", "indefinite")
+        if not plain:
+            raise ValueError(f"the grammar wants to run {expression[:80]!r}, which is more than names and text")
