@@ -122,8 +122,8 @@ class World:
             if not atoms:
                 ready.append(rule.triggered(None, self.fluents))
         queue: list[Row] = [fact for fact in sorted(self.initial) if fact[0] in rules]
-        waiting = {fact[0]: self.rows.pop(fact[0]) for fact in queue}
-        for predicate in waiting:
+        for predicate in rules:  # facts enter one by one, so that rules see every pair of them once
+            self.rows.pop(predicate, None)
             self._indexes.pop(predicate, None)
         for rule in ready:
             for binding in self.bindings(rule.steps, {}):
