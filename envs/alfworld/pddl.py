@@ -1,0 +1,423 @@
+"""PDDL domains and problems, read as the planner behind TextWorld reads them.
+
+Names are lower-cased, types are not enforced on predicate arguments, conditions are brought into negation normal form.
+Reading is iterative and bounded: hostile text costs time in proportion to its length and ends in a :class:`GameError`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+MAX_DEPTH = 100  # nesting of parentheses; the shipped domain uses 7
+CASTS = {"and", "or", "not", "imply", "forall", "exists"}
+
+
+class GameError(ValueError):
+    """A game that cannot be played; the message names the place and, once known, the file."""
+
+    def inside(self, place: object) -> GameError:
+        """The same error, one level further out: ``game.tw-pddl: pddl_problem: line 3: ...``."""
+        return GameError(f"{place}: {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class Atom:
+    """``(predicate arg ...)`` or its negation; arguments are objects or variables (``?x``)."""
+
+    predicate: str
+    args: tuple[str, ...]
+    negated: bool = False
+
+    def __str__(self) -> str:
+        text = f"({' '.join((self.predicate, *self.args))})"
+        return f"(not {text})" if self.negated else text
+
+
+@dataclass(frozen=True, slots=True)
+class Junction:
+    """All (``conjunctive``) or any of ``parts``; without parts the constants true and false."""
+
+    conjunctive: bool
+    parts: tuple[Formula, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Quantified:
+    """``part`` for all (``universal``) or for some objects; variables are (name, type)."""
+
+    universal: bool
+    variables: tuple[tuple[str, str], ...]
+    part: Formula
+
+
+Formula = Atom | Junction | Quantified
+TRUE = Junction(True, ())
+NOTHING: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """For all ``variables``: when ``condition`` holds, ``literal`` becomes so."""
+
+    variables: tuple[tuple[str, str], ...]
+    condition: Formula
+    literal: Atom
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    name: str
+    parameters: tuple[tuple[str, str], ...]
+    precondition: Formula
+    effects: tuple[Effect, ...]
+
+
+@dataclass(slots=True)
+class Domain:
+    """types: name -> all its supertypes. predicates: name -> number of arguments. constants: name -> type."""
+
+    name: str
+    types: dict[str, tuple[str, ...]]
+    predicates: dict[str, int]
+    constants: dict[str, str]
+    actions: dict[str, Action]
+    fluents: frozenset[str] = field(default=frozenset())
+
+
+@dataclass(slots=True)
+class Problem:
+    """objects: name -> type, constants included. facts: (predicate, arg, ...). measured: arguments of ``(= (f ...) n)``."""
+
+    objects: dict[str, str]
+    facts: list[tuple[str, ...]]
+    measured: list[str]
+    goal: Formula
+
+
+def read_domain(text: str) -> Domain:
+    """Parse ``(define (domain ...) ...)``; raises :class:`GameError`."""
+    sections = _sections(text, "domain")
+    domain = Domain(sections[0][1][0], {"object": ()}, {}, {}, {})
+    bases: list[tuple[str, str]] = []
+    for keyword, rest in sections[1:]:
+        if keyword == ":types":
+            bases += _typed(rest, ":types")
+        elif keyword == ":constants":
+            domain.constants = dict(_typed(rest, ":constants"))
+        elif keyword == ":predicates":
+            for entry in rest:
+                if not isinstance(entry, list) or not entry or not isinstance(entry[0], str):
+                    raise GameError(f":predicates: expected (name ?argument ...), got {_show(entry)}")
+                domain.predicates[entry[0]] = len(_typed(entry[1:], f":predicates: {entry[0]}"))
+        elif keyword not in (":requirements", ":functions", ":action"):
+            raise GameError(f"{keyword} is not supported (line {_line_of(text, keyword)})")
+    domain.predicates.setdefault("=", 2)
+    domain.types = _closure(bases)
+    for keyword, rest in sections[1:]:
+        if keyword == ":action":
+            action = _read_action(rest, domain)
+            if action.name in domain.actions:
+                raise GameError(f"action {action.name} is defined twice")
+            domain.actions[action.name] = action
+    domain.fluents = frozenset(e.literal.predicate for action in domain.actions.values() for e in action.effects)
+    return domain
+
+
+def read_problem(text: str, domain: Domain) -> Problem:
+    """Parse ``(define (problem ...) ...)`` for ``domain``; raises :class:`GameError`."""
+    sections = dict(_sections(text, "problem"))
+    if sections.get(":domain") != [domain.name]:
+        raise GameError(f"the problem is for domain {_show(sections.get(':domain'))}, the game's domain is {domain.name}")
+    for keyword in (":init", ":goal"):
+        if keyword not in sections:
+            raise GameError(f"there is no {keyword}")
+    for keyword in sections:
+        if keyword not in ("problem", ":domain", ":requirements", ":objects", ":init", ":goal", ":metric"):
+            raise GameError(f"{keyword} is not supported (line {_line_of(text, keyword)})")
+    objects = dict(domain.constants)
+    for name, kind in _typed(sections.get(":objects", []), ":objects"):
+        if name in objects:
+            raise GameError(f":objects: {name} is defined twice")
+        if kind not in domain.types:
+            raise GameError(f":objects: {name} has the unknown type {kind}")
+        objects[name] = kind
+    facts, measured = _read_init(sections[":init"], domain, objects)
+    goal = sections[":goal"]
+    if len(goal) != 1:
+        raise GameError(f":goal: expected one condition, got {len(goal)}")
+    try:
+        return Problem(objects, facts, measured, _Conditions(domain, objects).read(goal[0]))
+    except GameError as error:
+        raise error.inside(":goal") from None
+
+
+def conjuncts(formula: Formula) -> Iterator[Formula]:
+    """The parts of a conjunction, or the formula itself."""
+    if isinstance(formula, Junction) and formula.conjunctive:
+        for part in formula.parts:
+            yield from conjuncts(part)
+    else:
+        yield formula
+
+
+# Nested lists ---------------------------------------------------------------------------------------------------------
+
+
+def nested(text: str) -> list[Any]:
+    """The one parenthesised expression of ``text`` as nested lists of lower-case words."""
+    bare = re.sub(r";[^\n]*", "", text)
+    if not bare.isascii():
+        line = next(n for n, row in enumerate(bare.split("\n"), 1) if not row.isascii())
+        raise GameError(f"line {line}: a character that is not ASCII")
+    words = bare.lower().replace("(", " ( ").replace(")", " ) ").replace("?", " ?").split()
+    if not words or words[0] != "(":
+        raise GameError("line 1: expected '('")
+    current: list[Any] = []
+    stack: list[list[Any]] = []
+    for position, word in enumerate(words):
+        if word == "(":
+            if len(stack) >= MAX_DEPTH:
+                _misplaced(bare, position, f"more than {MAX_DEPTH} nested parentheses")
+            inner: list[Any] = []
+            current.append(inner)
+            stack.append(current)
+            current = inner
+        elif word == ")":
+            if not stack:
+                _misplaced(bare, position, "a ')' without '('")
+            current = stack.pop()
+            if not stack and position + 1 < len(words):
+                _misplaced(bare, position + 1, f"nothing may follow the definition, got {words[position + 1][:40]!r}")
+        else:
+            current.append(word)
+    if stack:
+        raise GameError(f"line {bare.count(chr(10)) + 1}: the text ends inside {len(stack)} open parentheses")
+    return current[0]
+
+
+def _misplaced(bare: str, position: int, message: str) -> NoReturn:
+    """Raise with the line of the word at ``position``; only errors pay for finding it."""
+    for count, match in enumerate(re.finditer(r"[()]|\?[^\s()?]*|[^\s()?]+", bare)):
+        if count == position:
+            raise GameError(f"line {bare.count(chr(10), 0, match.start()) + 1}: {message}")
+    raise GameError(message)
+
+
+def _line_of(text: str, word: str) -> int:
+    return text[: max(0, text.lower().find(word))].count("\n") + 1
+
+
+def _show(node: object) -> str:
+    """A nested list as text, shortened."""
+    text = str(node).replace("[", "(").replace("]", ")").replace("'", "").replace(",", "") if node else "nothing"
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _sections(text: str, kind: str) -> list[tuple[str, list[Any]]]:
+    """The parts of ``(define (kind name) (:keyword ...) ...)`` as (keyword, rest)."""
+    tree = nested(text)
+    if len(tree) < 2 or tree[0] != "define" or not isinstance(tree[1], list) or tree[1][:1] != [kind]:
+        raise GameError(f"expected (define ({kind} NAME) ...), got {_show(tree)}")
+    if len(tree[1]) != 2 or not isinstance(tree[1][1], str):
+        raise GameError(f"expected ({kind} NAME), got {_show(tree[1])}")
+    sections = []
+    for node in tree[1:]:
+        if not isinstance(node, list) or not node or not isinstance(node[0], str):
+            raise GameError(f"expected (:keyword ...), got {_show(node)}")
+        sections.append((node[0], node[1:]))
+    doubles = [word for word, _ in sections if word != ":action"]
+    for word in doubles:
+        if doubles.count(word) > 1:
+            raise GameError(f"{word} is given twice")
+    return sections
+
+
+def _typed(words: list[Any], place: str) -> list[tuple[str, str]]:
+    """``a b - t c`` as [(a, t), (b, t), (c, object)]."""
+    if not all(isinstance(word, str) for word in words):
+        raise GameError(f"{place}: expected names and types, got {_show(words)}")
+    result = []
+    start = 0
+    while start < len(words):
+        try:
+            dash = words.index("-", start)
+        except ValueError:
+            result += [(word, "object") for word in words[start:]]
+            break
+        if dash + 1 >= len(words):
+            raise GameError(f"{place}: no type after '-'")
+        result += [(word, words[dash + 1]) for word in words[start:dash]]
+        start = dash + 2
+    return result
+
+
+def _closure(bases: list[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
+    """Every type with all its supertypes, sorted."""
+    above: dict[str, set[str]] = {"object": set()}
+    for name, base in bases:
+        above.setdefault(name, set()).add(base)
+    unknown = next((base for _, base in bases if base not in above), None)
+    if unknown is not None:
+        raise GameError(f":types: unknown supertype {unknown}")
+    for _ in above:
+        for supertypes in above.values():
+            for base in list(supertypes):
+                supertypes |= above[base]
+    return {name: tuple(sorted(supertypes - {name})) for name, supertypes in above.items()}
+
+
+def _read_init(
+    entries: list[Any], domain: Domain, objects: dict[str, str]
+) -> tuple[list[tuple[str, ...]], list[str]]:
+    facts: dict[tuple[str, ...], None] = {}
+    measured: list[str] = []
+    predicates = domain.predicates
+    for entry in entries:
+        if not isinstance(entry, list) or not entry:
+            raise GameError(f":init: expected (predicate object ...), got {_show(entry)}")
+        if entry[0] == "=":
+            if len(entry) != 3 or not isinstance(entry[2], str):
+                raise GameError(f":init: expected (= (function object ...) number), got {_show(entry)}")
+            if isinstance(entry[1], list) and entry[1] and entry[1][0] != "total-cost":
+                measured += entry[1][1:]
+            continue
+        if entry[0] == "not":
+            continue  # what is not listed is false anyway
+        try:
+            fact = tuple(entry)
+            if predicates[fact[0]] != len(fact) - 1:
+                raise GameError(f":init: {_show(entry)} has {len(fact) - 1} arguments, not {predicates[fact[0]]}")
+        except (KeyError, TypeError):
+            raise GameError(f":init: unknown predicate in {_show(entry)}") from None
+        for name in fact[1:]:
+            if name not in objects:
+                raise GameError(f":init: unknown object {_show(name)} in {_show(entry)}")
+        facts[fact] = None
+    return list(facts), measured
+
+
+# Conditions and effects -----------------------------------------------------------------------------------------------
+
+
+def _read_action(rest: list[Any], domain: Domain) -> Action:
+    if not rest or not isinstance(rest[0], str):
+        raise GameError(f"an action without a name: {_show(rest)}")
+    name, parts = rest[0], rest[1:]
+    try:
+        fields = dict(zip(parts[::2], parts[1::2], strict=True))
+        unknown = set(fields) - {":parameters", ":precondition", ":effect"}
+        if unknown or ":effect" not in fields:
+            raise GameError(f"unknown {min(unknown)}" if unknown else "there is no :effect")
+        parameters = _typed(fields.get(":parameters", []), ":parameters")
+        if any(not variable.startswith("?") for variable, _ in parameters):
+            raise GameError(f":parameters: expected ?variables, got {_show(fields[':parameters'])}")
+        reader = _Conditions(domain, {variable for variable, _ in parameters} | set(domain.constants), True)
+        precondition = fields.get(":precondition")
+        condition = reader.read(precondition) if precondition else TRUE
+        effects: list[Effect] = []
+        if fields[":effect"]:
+            reader.effects(fields[":effect"], effects)
+        return Action(name, tuple(parameters), condition, tuple(effects))
+    except GameError as error:
+        raise error.inside(f"action {name}") from None
+    except (TypeError, ValueError):
+        raise GameError(f"action {name}: expected :parameters (...) :precondition (...) :effect (...)") from None
+
+
+class _Conditions:
+    """Reads conditions and effects over known names; ``lenient`` lets constants through that a problem defines."""
+
+    def __init__(self, domain: Domain, names: Any, lenient: bool = False):
+        self.domain = domain
+        self.used = set(names)
+        self.lenient = lenient
+
+    def read(self, node: Any, negated: bool = False, scope: Mapping[str, str] = NOTHING) -> Formula:
+        """Negation normal form of ``node``; ``scope`` maps quantified variables to unique names."""
+        if not isinstance(node, list) or not node or not isinstance(node[0], str):
+            raise GameError(f"expected a condition, got {_show(node)}")
+        tag, args = node[0], node[1:]
+        if tag not in CASTS:
+            return self._literal(node, negated, scope)
+        wanted = {"not": 1, "imply": 2, "forall": 2, "exists": 2}.get(tag)
+        if wanted is not None and len(args) != wanted:
+            raise GameError(f"{tag} takes {wanted} arguments, got {_show(node)}")
+        if tag == "not":
+            return self.read(args[0], not negated, scope)
+        if tag == "imply":
+            parts = (self.read(args[0], not negated, scope), self.read(args[1], negated, scope))
+            return Junction(negated, parts)
+        if tag in ("and", "or"):
+            return Junction((tag == "and") != negated, tuple(self.read(part, negated, scope) for part in args))
+        variables, inner = self._variables(args[0], scope)
+        return Quantified((tag == "forall") != negated, variables, self.read(args[1], negated, inner))
+
+    def effects(
+        self,
+        node: Any,
+        out: list[Effect],
+        variables: tuple[tuple[str, str], ...] = (),
+        scope: Mapping[str, str] = NOTHING,
+        condition: Formula = TRUE,
+    ) -> None:
+        """Append the simple effects of ``node`` to ``out``; costs are of no consequence to play and are dropped."""
+        if not isinstance(node, list) or not node or not isinstance(node[0], str):
+            raise GameError(f"expected an effect, got {_show(node)}")
+        tag, args = node[0], node[1:]
+        if tag == "and":
+            for part in args:
+                self.effects(part, out, variables, scope, condition)
+        elif tag in ("forall", "when"):
+            if len(args) != 2:
+                raise GameError(f"{tag} takes 2 arguments, got {_show(node)}")
+            if tag == "forall":
+                more, inner = self._variables(args[0], scope)
+                self.effects(args[1], out, variables + more, inner, condition)
+            else:
+                both = Junction(True, (condition, self.read(args[0], False, scope)))
+                self.effects(args[1], out, variables, scope, both)
+        elif tag != "increase":
+            literal = self._literal(node, False, scope)
+            if literal.predicate == "=" or literal.predicate not in self.domain.predicates:
+                raise GameError(f"{literal} cannot be an effect")
+            out.append(Effect(variables, condition, literal))
+
+    def _variables(
+        self, words: Any, scope: Mapping[str, str]
+    ) -> tuple[tuple[tuple[str, str], ...], dict[str, str]]:
+        """Quantified variables under names used nowhere else in this action or goal, and the scope inside."""
+        if not isinstance(words, list):
+            raise GameError(f"expected (?variable - type ...), got {_show(words)}")
+        inner = dict(scope)
+        variables = []
+        for name, kind in _typed(words, "quantifier"):
+            inner[name] = name
+            while inner[name] in self.used:
+                inner[name] += "'"
+            self.used.add(inner[name])
+            variables.append((inner[name], kind))
+        return tuple(variables), inner
+
+    def _literal(self, node: list[Any], negated: bool, scope: Mapping[str, str]) -> Atom:
+        while node[0] == "not":
+            if len(node) != 2 or not isinstance(node[1], list) or not node[1]:
+                raise GameError(f"not takes one condition, got {_show(node)}")
+            node, negated = node[1], not negated
+        if not all(isinstance(word, str) for word in node):
+            raise GameError(f"expected (predicate argument ...), got {_show(node)}")
+        predicate = node[0]
+        args = tuple(scope.get(name, name) for name in node[1:])
+        arity = self.domain.predicates.get(predicate)
+        if arity is None and predicate in self.domain.types:
+            arity = 1
+        if arity is None:
+            raise GameError(f"unknown predicate {predicate} in {_show(node)}")
+        if arity != len(args):
+            raise GameError(f"{predicate} takes {arity} arguments, got {_show(node)}")
+        for name in args:
+            if name not in self.used and (name.startswith("?") or not self.lenient):
+                raise GameError(f"unknown name {name} in {_show(node)}")
+        return Atom(predicate, args, negated)
