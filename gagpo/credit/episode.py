@@ -9,11 +9,11 @@ import numpy as np
 from gagpo.credit.grouping import EPSILON, centre, group_mean, group_std, standardise, varies
 from gagpo.credit.turns import BadTurns, Turns
 
-Coding = Literal["reward", "success", "sign"]
+Reward = Literal["sum", "success", "sign"]
 Dispersion = Literal["std", "mad", "iqr"]
 
 
-def grpo_advantage(turns: Turns, coding: Coding = "reward", epsilon: float = EPSILON) -> np.ndarray:
+def grpo_advantage(turns: Turns, reward: Reward = "sum", epsilon: float = EPSILON) -> np.ndarray:
     """GRPO: ``(R - mean)/(std + epsilon)`` over the task group, float64[N] (arXiv 2402.03300).
 
     A group of one, or with equal returns, gives 0.
@@ -21,24 +21,24 @@ def grpo_advantage(turns: Turns, coding: Coding = "reward", epsilon: float = EPS
     >>> grpo_advantage(Turns([1, 0, 0], [0, 1, 1], [0, 0])).round(3).tolist()
     [0.707, -0.707, -0.707]
     """
-    return_E = turns.coded_return_E(coding)
+    return_E = turns.coded_return_E(reward)
     return standardise(return_E, turns.group_index_E, turns.groups, epsilon=epsilon)[turns.episode_N]
 
 
-def dr_grpo_advantage(turns: Turns, coding: Coding = "reward") -> np.ndarray:
+def dr_grpo_advantage(turns: Turns, reward: Reward = "sum") -> np.ndarray:
     """Dr.GRPO: ``R - mean`` over the task group, float64[N] (arXiv 2503.20783)."""
-    return centre(turns.coded_return_E(coding), turns.group_index_E, turns.groups)[turns.episode_N]
+    return centre(turns.coded_return_E(reward), turns.group_index_E, turns.groups)[turns.episode_N]
 
 
-def rloo_advantage(turns: Turns, coding: Coding = "reward") -> np.ndarray:
+def rloo_advantage(turns: Turns, reward: Reward = "sum") -> np.ndarray:
     """RLOO: ``R`` less the mean of the group's other episodes, float64[N] (arXiv 2402.14740); 0 in a group of one."""
     size_E = np.bincount(turns.group_index_E)[turns.group_index_E]
-    centred_E = centre(turns.coded_return_E(coding), turns.group_index_E, turns.groups)
+    centred_E = centre(turns.coded_return_E(reward), turns.group_index_E, turns.groups)
     return (centred_E * size_E / np.maximum(size_E - 1, 1))[turns.episode_N]
 
 
 def agpo_asymmetric_advantage(
-    turns: Turns, coding: Coding = "sign", delta: float = 1.0, bonus: float = -1.0
+    turns: Turns, reward: Reward = "sign", delta: float = 1.0, bonus: float = -1.0
 ) -> np.ndarray:
     """AGPO, asymmetric: ``(R - mean)/sqrt(var + delta^2) + 1[R < 0] * bonus``, float64[N] (arXiv 2605.05826).
 
@@ -48,7 +48,7 @@ def agpo_asymmetric_advantage(
 
     Raises :class:`BadTurns` unless every return is -1 or +1.
     """
-    return_E = turns.coded_return_E(coding)
+    return_E = turns.coded_return_E(reward)
     wrong = np.flatnonzero(np.abs(return_E) != 1.0)
     if wrong.size:
         raise BadTurns(
@@ -61,7 +61,7 @@ def agpo_asymmetric_advantage(
 
 
 def agpo_adaptive_advantage(
-    turns: Turns, dispersion: Dispersion = "std", coding: Coding = "reward", epsilon: float = 1e-8
+    turns: Turns, dispersion: Dispersion = "std", reward: Reward = "sum", epsilon: float = 1e-8
 ) -> np.ndarray:
     """AGPO, adaptive: ``(R - mean)/max(dispersion, epsilon)`` over the task group, float64[N] (arXiv 2605.20722).
 
@@ -69,7 +69,7 @@ def agpo_adaptive_advantage(
     Equal returns give 0. A robust dispersion is 0 as soon as most of a group agrees; dividing by ``epsilon`` would then
     give advantages of 1e8, so that such a group falls back to its standard deviation (our choice).
     """
-    return_E = turns.coded_return_E(coding)
+    return_E = turns.coded_return_E(reward)
     group_E, groups = turns.group_index_E, turns.groups
     spread_G = group_dispersion(return_E, group_E, groups, dispersion)
     spread_G = np.where(spread_G > epsilon, spread_G, group_std(return_E, group_E, groups))

@@ -78,7 +78,7 @@ def gagpo_advantage(
     value_N = value_proxy(turns, gamma, scope, leave_one_out, proxy)
     next_value_N = next_in_episode(value_N, turns.last_N)
     if bootstrap_truncated:
-        cut_N = turns.last_N & turns.truncated_E[turns.episode_N]  # type: ignore[index]
+        cut_N = turns.last_N & turns.truncated_E[turns.episode_N]
         next_value_N = np.where(cut_N, value_N, next_value_N)
     delta_N = temporal_difference(turns.net_reward_N, value_N, next_value_N, gamma)
     advantage_N = generalised_advantage(delta_N, turns.last_N, gamma, lam)

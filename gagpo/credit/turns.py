@@ -32,6 +32,17 @@ def intern(keys: Iterable[Hashable]) -> np.ndarray:
     return np.fromiter((numbers.setdefault(key, len(numbers)) for key in keys), dtype=np.int64)
 
 
+def renumber(ids: np.ndarray) -> np.ndarray:
+    """The same ids as 0..n-1 in their own order, int64; sorts only where their range is far wider than their number."""
+    low = int(ids.min())
+    span = int(ids.max()) - low + 1
+    if span > 8 * len(ids):
+        return np.unique(ids, return_inverse=True)[1]
+    present = np.zeros(span, np.bool_)
+    present[ids - low] = True
+    return (np.cumsum(present) - 1)[ids - low]
+
+
 @dataclass(frozen=True, eq=False)
 class Turns:
     """Columns of N turns of E episodes; lists are converted, every column is checked.
@@ -60,9 +71,9 @@ class Turns:
     episode_N: np.ndarray
     group_E: np.ndarray
     state_N: np.ndarray | None = None
-    penalty_N: np.ndarray | None = None
-    tokens_N: np.ndarray | None = None
-    truncated_E: np.ndarray | None = None
+    penalty_N: np.ndarray = None  # type: ignore[assignment]  # zeros
+    tokens_N: np.ndarray = None  # type: ignore[assignment]  # ones
+    truncated_E: np.ndarray = None  # type: ignore[assignment]  # False
     success_E: np.ndarray | None = None
     outcome_E: np.ndarray | None = None
     text_N: Sequence[str] | None = None
@@ -172,7 +183,7 @@ class Turns:
     @cached_property
     def group_index_E(self) -> np.ndarray:
         """Task groups numbered 0..G-1, int64[E]."""
-        return np.unique(self.group_E, return_inverse=True)[1]
+        return renumber(self.group_E)
 
     @cached_property
     def groups(self) -> int:
@@ -192,21 +203,21 @@ class Turns:
         """State groups numbered 0..S-1, int64[N]: equal state ids within one task group, or within the batch."""
         if self.state_N is None:
             raise BadTurns("this credit compares states: give state_N (see gagpo.credit.intern)")
-        state_N = np.unique(self.state_N, return_inverse=True)[1]
+        state_N = renumber(self.state_N)
         if scope == "batch":
             return state_N
-        return np.unique(self.group_index_N * (int(state_N.max()) + 1) + state_N, return_inverse=True)[1]
+        return renumber(self.group_index_N * (int(state_N.max()) + 1) + state_N)
 
-    def coded_return_E(self, coding: Literal["reward", "success", "sign"]) -> np.ndarray:
-        """One number per episode, float64[E]: the net return, success as 0/1, or success as -1/+1.
+    def coded_return_E(self, reward: Literal["sum", "success", "sign"]) -> np.ndarray:
+        """One number per episode, float64[E]: its net return (``sum``), success as 0/1, or success as -1/+1 (``sign``).
 
         The two codings of success know no penalties: an invalid action does not change how an episode came out.
         """
-        if coding == "reward":
+        if reward == "sum":
             return self.return_E
         if self.success_E is None:
-            raise BadTurns(f"reward={coding!r} codes the success of episodes: give success_E")
-        return self.success_E.astype(np.float64) * (2.0 if coding == "sign" else 1.0) - (coding == "sign")
+            raise BadTurns(f"reward={reward!r} codes the success of episodes: give success_E")
+        return self.success_E.astype(np.float64) * (2.0 if reward == "sign" else 1.0) - (reward == "sign")
 
 
 def _length(column: Any, name: str) -> int:

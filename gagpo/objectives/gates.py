@@ -57,7 +57,7 @@ def log_bounds(gate: AnyGate, controls: Controls) -> LogBounds:
 
 def bounded(log_ratio: Tensor, positive: Tensor, bounds: LogBounds) -> Tensor:
     """The log-ratio within the bounds that hold for the sign of its advantage; outside them it has no gradient."""
-    if bounds.low is bounds.high or (_infinite(bounds.low) and _infinite(bounds.high) and _infinite(bounds.dual)):
+    if _infinite(bounds.low) and _infinite(bounds.high) and _infinite(bounds.dual):
         return log_ratio
     infinity = log_ratio.new_tensor(math.inf)
     low = torch.where(positive, -infinity, _like(bounds.low, log_ratio))

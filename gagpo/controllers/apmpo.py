@@ -1,0 +1,63 @@
+"""APMPO's adaptive exponent and clip bound (arXiv 2605.04066)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gagpo.controllers.settings import Apmpo
+from gagpo.credit.grouping import group_mean, group_std
+from gagpo.credit.turns import BadTurns, Turns
+
+
+class ApmpoController:
+    """Exponent of the power mean and radii of the clip for the updates on one batch.
+
+    ``exponent_G`` and ``radius_G`` have one entry, or one per task group; None before the first batch, and where the
+    settings keep the fixed values.
+    """
+
+    def __init__(self, settings: Apmpo):
+        self.settings = settings
+        self.exponent_G: list[float] | None = None
+        self.radius_G: list[float] | None = None
+
+    def observe_batch(self, turns: Turns) -> None:
+        """Take the rewards of the batch; raises :class:`BadTurns` when a return lies outside [0, 1]."""
+        settings = self.settings
+        reward_E = turns.coded_return_E(settings.reward)
+        wrong = np.flatnonzero((reward_E < 0) | (reward_E > 1))
+        if wrong.size:
+            raise BadTurns(
+                f"APMPO wants episode returns in [0, 1]; episode {wrong[0]} has {reward_E[wrong[0]]:g}: "
+                "use controllers.apmpo.reward='success'"
+            )
+        group_E, groups = turns.group_index_E, turns.groups
+        if settings.statistics == "batch":
+            group_E, groups = np.zeros(turns.episodes, np.int64), 1
+        mean_G, std_G = group_mean(reward_E, group_E, groups), group_std(reward_E, group_E, groups)
+        self.exponent_G = None if settings.exponent == "fixed" else apmpo_exponent(mean_G, settings).tolist()
+        self.radius_G = None if settings.radius == "fixed" else apmpo_radius(mean_G, std_G, settings).tolist()
+
+    def state_dict(self) -> dict[str, list[float] | None]:
+        return {"exponent_G": self.exponent_G, "radius_G": self.radius_G}
+
+    def load_state_dict(self, state: dict[str, list[float] | None]) -> None:
+        self.exponent_G, self.radius_G = state["exponent_G"], state["radius_G"]
+
+
+def apmpo_exponent(mean: np.ndarray, settings: Apmpo) -> np.ndarray:
+    """Exponent p of the power mean from mean rewards in [0, 1]: from 1 (all failed) down to 1 - or exp(-) the scale."""
+    if settings.exponent == "linear":
+        return 1.0 - settings.exponent_scale * mean
+    return np.exp(-settings.exponent_scale * mean)
+
+
+def apmpo_radius(mean: np.ndarray, std: np.ndarray, settings: Apmpo) -> np.ndarray:
+    """Upper clip radius, ``low + (high - low) tanh(FSS)`` with ``FSS = mean/(std + 1e-6)`` or one of its ablations."""
+    if settings.radius == "mean":
+        signal = mean
+    elif settings.radius == "deviation":
+        signal = 1.0 / (std + 1e-6)
+    else:
+        signal = mean / (std + 1e-6)
+    return settings.radius_low + (settings.radius_high - settings.radius_low) * np.tanh(signal)

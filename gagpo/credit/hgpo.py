@@ -1,0 +1,52 @@
+"""HGPO: a turn is compared within groups of ever longer common history, and the comparisons averaged (2602.22817)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gagpo.credit.grouping import EPSILON, return_to_go, standardise
+from gagpo.credit.turns import Turns, renumber
+
+
+def context_groups(turns: Turns, depth: int) -> list[np.ndarray]:
+    """For c = 0..depth, groups of turns of one task whose last c+1 states are equal; int64[N] each, numbered from 0.
+
+    An episode's start counts as a state: turns with less than c states before them are equal only to their like.
+    """
+    context_N = turns.states()
+    state_N = turns.states("batch")
+    start = int(state_N.max()) + 1
+    contexts = [context_N]
+    for back in range(1, depth + 1):
+        earlier_N = np.full(turns.turns, start)
+        inside_N = np.zeros(turns.turns, np.bool_)
+        inside_N[back:] = turns.episode_N[back:] == turns.episode_N[:-back]
+        earlier_N[inside_N] = state_N[np.flatnonzero(inside_N) - back]
+        context_N = renumber(context_N * (start + 1) + earlier_N)
+        contexts.append(context_N)
+    return contexts
+
+
+def hgpo_advantage(
+    turns: Turns,
+    gamma: float = 0.95,
+    depth: int = 2,
+    alpha: float = 1.0,
+    weight_offset: int = 1,
+    epsilon: float = EPSILON,
+) -> np.ndarray:
+    """HGPO's advantage of each turn, float64[N] (arXiv 2602.22817).
+
+    In the groups of each context depth c = 0..depth, ``A_c = (G - mean)/(std + epsilon)`` of the discounted return with
+    the population deviation; ``A = sum w_c A_c / sum w_c`` over the depths at which the turn's group has other members,
+    0 where it never has. ``w_c = (c + weight_offset)^alpha``; the offset is 1 in the paper, 2 in the released code.
+    """
+    return_N = return_to_go(turns.net_reward_N, turns.last_N, gamma)
+    total_N, weight_N = np.zeros(turns.turns), np.zeros(turns.turns)
+    for back, group_N in enumerate(context_groups(turns, depth)):
+        groups = int(group_N.max()) + 1
+        weight = float(back + weight_offset) ** alpha
+        shared_N = np.bincount(group_N, minlength=groups)[group_N] > 1
+        total_N += weight * shared_N * standardise(return_N, group_N, groups, 0, epsilon)
+        weight_N += weight * shared_N
+    return np.divide(total_N, weight_N, out=np.zeros(turns.turns), where=weight_N > 0)

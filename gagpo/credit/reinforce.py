@@ -1,0 +1,58 @@
+"""REINFORCE++ and its baseline variant: returns whitened over the whole batch (arXiv 2501.03262)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gagpo.credit.episode import Reward
+from gagpo.credit.grouping import backward_recursion, centre
+from gagpo.credit.turns import BadTurns, Turns
+
+
+def whiten(value: np.ndarray, weight: np.ndarray | None = None, epsilon: float = 1e-8) -> np.ndarray:
+    """``(x - mean)/sqrt(var + epsilon)`` over everything; exactly 0 where all values are equal.
+
+    weight: how often each value counts (tokens of a turn). ``var`` is the sample variance of the values so repeated.
+    """
+    weight = np.ones(len(value)) if weight is None else weight
+    total = weight.sum()
+    if total == 0 or (value == value[0]).all():
+        return np.zeros(len(value))
+    centred = value - (weight * value).sum() / total
+    return centred / np.sqrt((weight * centred * centred).sum() / max(total - 1, 1) + epsilon)
+
+
+def token_returns(turns: Turns, gamma: float = 1.0) -> np.ndarray:
+    """Discounted return of every response token, float64[K], turns one after the other.
+
+    A turn's reward is paid at its last token; discounting counts response tokens, those of observations are skipped.
+    With ``R_t`` the return at the last token of turn t, ``R_t = r_t + gamma^(tokens of turn t+1) R_{t+1}``.
+    """
+    tokens_N = response_tokens(turns)
+    next_tokens_N = np.append(tokens_N[1:], 0)
+    carry_N = np.where(turns.last_N, 0.0, np.power(gamma, next_tokens_N))
+    return_N = backward_recursion(turns.net_reward_N, carry_N)
+    return_K = np.repeat(return_N, tokens_N)
+    if gamma == 1.0:
+        return return_K
+    to_come_K = np.repeat(np.cumsum(tokens_N), tokens_N) - 1 - np.arange(len(return_K))
+    return return_K * np.power(gamma, to_come_K)
+
+
+def reinforce_plus_plus_advantage(turns: Turns, gamma: float = 1.0) -> np.ndarray:
+    """REINFORCE++: :func:`token_returns` whitened over the batch's tokens, float64[K] (arXiv 2501.03262)."""
+    return whiten(token_returns(turns, gamma))
+
+
+def reinforce_baseline_advantage(turns: Turns, reward: Reward = "sum") -> np.ndarray:
+    """REINFORCE++-baseline: ``R - group mean``, whitened over the batch's tokens, float64[N] (arXiv 2501.03262)."""
+    centred_E = centre(turns.coded_return_E(reward), turns.group_index_E, turns.groups)
+    return whiten(centred_E[turns.episode_N], response_tokens(turns))
+
+
+def response_tokens(turns: Turns) -> np.ndarray:
+    """``tokens_N``; raises :class:`BadTurns` where a turn has none: its reward would be paid nowhere."""
+    empty = np.flatnonzero(turns.tokens_N == 0)
+    if empty.size:
+        raise BadTurns(f"credit per token wants at least one response token in each turn; turn {empty[0]} has none")
+    return turns.tokens_N

@@ -1,0 +1,39 @@
+"""The critic's loss."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def value_loss(
+    value: Tensor, old_value: Tensor, target: Tensor, clip: float | None = 0.2, count: int | None = None
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """``0.5 mean max((v - R)^2, (clip(v, old ± clip) - R)^2)``, clipped as in PPO; without ``clip`` the squared error.
+
+    value (with gradient), old_value (when the batch was sampled) and target (:attr:`gagpo.credit.Credit.target`) have
+    one entry per token or per turn. count: what the mean runs over, that of the whole mini-batch where this is a
+    micro-batch of it. The metrics are detached sums: ``values``, ``value_clipped``, ``value_error`` (squared),
+    ``target`` and ``target_squared`` (for the explained variance).
+    """
+    if not value.shape == old_value.shape == target.shape:
+        shapes = ", ".join(str(tuple(tensor.shape)) for tensor in (value, old_value, target))
+        raise ValueError(f"value, old_value and target must have one shape, got {shapes}")
+    if value.numel() == 0:
+        raise ValueError("there are no values: no loss can be computed")
+    old_value, target = old_value.detach().to(value.dtype), target.detach().to(value.dtype)
+    error = (value - target).square()
+    largest = error
+    if clip is not None:
+        held = torch.clamp(value, old_value - clip, old_value + clip)
+        largest = torch.maximum(error, (held - target).square())
+    loss = 0.5 * largest.sum() / (count or value.numel())
+    with torch.no_grad():
+        metrics = {
+            "values": value.new_tensor(float(value.numel())),
+            "value_clipped": (largest > error).sum(),
+            "value_error": error.sum(),
+            "target": target.sum(),
+            "target_squared": target.square().sum(),
+        }
+    return loss, metrics
