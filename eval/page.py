@@ -71,33 +71,54 @@ STYLE = """
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--paper); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
 main { max-width: 62rem; margin: 0 auto; padding: 1rem 1rem 4rem; }
-h1 { font-size: 1.5rem; margin: .5rem 0; overflow-wrap: anywhere; } h2 { font-size: 1.2rem; margin: 2.5rem 0 .75rem; }
-h3 { font-size: 1rem; margin: 1.5rem 0 .5rem; overflow-wrap: anywhere; } p { margin: .5rem 0; }
-.soft, caption, figcaption, .more { color: var(--soft); } .bad { color: var(--bad); } .good { color: var(--good); }
-.headline { font-size: 1.15rem; } .headline b { font-size: 1.5rem; }
-.wide { overflow-x: auto; margin: .75rem 0; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+h1 { font-size: 1.5rem; margin: .5rem 0; overflow-wrap: anywhere; }
+h2 { font-size: 1.2rem; margin: 2.5rem 0 .75rem; }
+h3 { font-size: 1rem; margin: 1.25rem 0 .5rem; overflow-wrap: anywhere; }
+p { margin: .5rem 0; overflow-wrap: anywhere; }
+.soft, caption, figcaption, .more { color: var(--soft); }
+.bad { color: var(--bad); }
+.good { color: var(--good); }
+.headline { font-size: 1.15rem; }
+.headline b { font-size: 1.5rem; }
+
+.wide { overflow-x: auto; margin: .75rem 0; }
+.splits { display: grid; gap: 0 2rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 22rem), 1fr)); }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 caption { text-align: left; font-size: .85rem; padding-bottom: .25rem; overflow-wrap: anywhere; }
 th, td { padding: .3rem .9rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top; text-align: left; }
-th { font-weight: 500; overflow-wrap: anywhere; } td { white-space: nowrap; } td.text { white-space: normal;
-  overflow-wrap: anywhere; } thead th { color: var(--soft); font-size: .85rem; } td small { color: var(--soft); }
-td small { display: block; font-size: .8rem; } .charts { display: grid; gap: 1rem 1.5rem;
-  grid-template-columns: repeat(auto-fill, minmax(min(100%, 17rem), 1fr)); }
-.splits { display: grid; gap: 0 2rem;
-  grid-template-columns: repeat(auto-fit, minmax(min(100%, 22rem), 1fr)); } figure { margin: 0; } figure.large { max-width: 34rem; } figcaption { font-size: .85rem; }
-svg { display: block; width: 100%; height: auto; } svg text { fill: var(--soft); font-size: 11px; }
-svg .axis { stroke: var(--line); stroke-width: 1; } svg .line { fill: none; stroke-width: 1.8; }
-svg .c0 { stroke: var(--c0); } svg .c1 { stroke: var(--c1); } svg .c2 { stroke: var(--c2); }
-svg .c3 { stroke: var(--c3); } svg text.c0 { fill: var(--c0); } svg text.c1 { fill: var(--c1); }
-svg text.c2 { fill: var(--c2); } svg text.c3 { fill: var(--c3); } svg text { stroke: none !important; }
-svg text.name { font-weight: 600; } svg circle { fill: var(--paper); stroke-width: 1.8; } svg .range {
-  stroke-width: 1; opacity: .6; } .bar { display: flex; height: 1.1rem; gap: 2px; } .bar span { background: var(--c0); }
-.bar span:nth-child(2) { background: var(--c1); } .bar span:nth-child(3) { background: var(--c2); }
-.key { display: inline-block; width: .7em; height: .7em; background: var(--c0); margin-right: .3em; }
-.key.k1 { background: var(--c1); } .key.k2 { background: var(--c2); }
-details { border: 1px solid var(--line); border-radius: .4rem; margin: .5rem 0; } summary { cursor: pointer;
-  padding: .5rem .75rem; overflow-wrap: anywhere; } details > :not(summary) { margin: .5rem .75rem; }
+th { font-weight: 500; }
+thead th { color: var(--soft); font-size: .85rem; }
+tbody th { overflow-wrap: anywhere; }
+td { white-space: nowrap; }
+td.text { white-space: normal; overflow-wrap: anywhere; }
+td small { display: block; font-size: .8rem; color: var(--soft); }
+
+.charts { display: grid; gap: 1rem 1.5rem; grid-template-columns: repeat(auto-fill, minmax(min(100%, 17rem), 1fr)); }
+figure { margin: 0; }
+figure.large { max-width: 34rem; }
+figcaption { font-size: .85rem; }
+svg { display: block; width: 100%; height: auto; }
+svg text { fill: var(--soft); font-size: 11px; }
+svg text.name { font-weight: 600; fill: var(--c); }
+svg .axis { stroke: var(--line); }
+svg .line { fill: none; stroke: var(--c); stroke-width: 1.8; }
+svg .range { stroke: var(--c); opacity: .6; }
+svg circle { fill: var(--paper); stroke: var(--c); stroke-width: 1.8; }
+.c0 { --c: var(--c0); }
+.c1 { --c: var(--c1); }
+.c2 { --c: var(--c2); }
+.c3 { --c: var(--c3); }
+.bar { display: flex; height: 1.1rem; gap: 2px; }
+.bar span, .key { background: var(--c); }
+.key { display: inline-block; width: .7em; height: .7em; margin-right: .3em; }
+.name { white-space: nowrap; margin-right: 1em; }
+
+details { border: 1px solid var(--line); border-radius: .4rem; margin: .5rem 0; }
+summary { cursor: pointer; padding: .5rem .75rem; overflow-wrap: anywhere; }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; font: .82rem/1.45 ui-monospace, monospace; margin: 0;
-  unicode-bidi: plaintext; } .turn { border-left: 2px solid var(--line); padding-left: .6rem; margin: .75rem 0; }
+  unicode-bidi: plaintext; }
+.turn { border-left: 2px solid var(--line); padding-left: .6rem; margin: .75rem; }
 .world, .agent { border-radius: .4rem; padding: .5rem .6rem; margin: .3rem 0; background: var(--tint); }
-.agent { background: var(--agent); margin-left: 1rem; } .who { font-size: .75rem; color: var(--soft); }
+.agent { background: var(--agent); margin-left: 1rem; }
+.who { font-size: .75rem; color: var(--soft); overflow-wrap: anywhere; }
 """

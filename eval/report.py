@@ -29,7 +29,7 @@ DIAGNOSTICS = {
     "zero_groups": "groups without any advantage",
     "advantage_std": "spread of the advantages",
     "clip_fraction": "clipped, share of ratios",
-    "kl": "divergence from the reference (KL)",
+    "kl": "divergence from the reference",
     "entropy": "entropy of the policy",
     "grad_norm": "gradient norm",
     "loss": "loss",
@@ -161,7 +161,10 @@ def _task_types(run: Run) -> str:
         for kind in kinds:
             cells = [one.result.by_type.get(kind) for one in shown]
             rows.append(
-                [text(kind or "(none)", 100), str(max(one.result.tasks_of_type(kind) for one in shown))]
+                [
+                    text(kind or "(none)", 100).replace("_", "_<wbr>"),
+                    str(max(one.result.tasks_of_type(kind) for one in shown)),
+                ]
                 + [_rate(cell) if cell else "-" for cell in cells]
             )
         header = ["task type", "tasks", *(text(one.stage or one.label, 60) for one in shown)]
@@ -187,7 +190,7 @@ def _diagnostics(run: Run) -> str:
     if not run.metrics:
         return ""
     charts = "".join(
-        line_chart(f"{told} ({key})", [Series("", *run.series(key))], share=is_share(key))
+        line_chart(told if told == key else f"{told} ({key})", [Series("", *run.series(key))], share=is_share(key))
         for key, told in DIAGNOSTICS.items()
     )
     keys = sorted({key for row in run.metrics for key in row} - {"iteration"})
@@ -210,9 +213,12 @@ def _seconds(run: Run) -> str:
     whole = math.fsum(totals.values())
     if whole <= 0 or min(totals.values()) < 0:
         return ""
-    bar = "".join(f'<span style="width:{100 * spent / whole:.2f}%"></span>' for spent in totals.values())
-    key = " &ensp; ".join(
-        f'<span class="key k{i}"></span>{name} {spent:,.0f} s ({100 * spent / whole:.0f} %)'
+    bar = "".join(
+        f'<span class="c{i}" style="width:{100 * spent / whole:.2f}%"></span>'
+        for i, spent in enumerate(totals.values())
+    )
+    key = "".join(
+        f'<span class="name"><span class="key c{i}"></span>{name} {spent:,.0f} s ({100 * spent / whole:.0f} %)</span> '
         for i, (name, spent) in enumerate(totals.items())
     )
     return f'<p>Time in {len(run.metrics)} iterations: {whole:,.0f} s</p><div class="bar">{bar}</div><p>{key}</p>'
@@ -220,17 +226,21 @@ def _seconds(run: Run) -> str:
 
 def _samples(run: Run) -> str:
     body = ""
-    for split in _all_splits(run)[:1]:
-        for one in before_and_after(run, split):
-            path = run.folder / "episodes" / f"{one.label}.jsonl"
-            if not path.exists():
-                continue
-            records, complaint = sample_episodes(path)
-            body += f"<h3>{text(one.label, 100)}</h3>" + "".join(map(dialogue, records))
-            if complaint:
-                body += f'<p class="bad">{text(complaint, 400)}</p>'
+    for path in _episode_files(run):
+        records, complaint = sample_episodes(path)
+        body += f"<h3>{text(path.stem, 100)}</h3>" + "".join(map(dialogue, records))
+        if complaint:
+            body += f'<p class="bad">{text(complaint, 400)}</p>'
     told = '<p class="soft">The first two successes and the first two failures, whole. Open one to read it.</p>'
     return told + body if body else ""
+
+
+def _episode_files(run: Run) -> list[Path]:
+    """The episodes behind the first table of results, or the first two files where no evaluation tells which."""
+    folder = run.folder / "episodes"
+    labels = [one.label for split in _all_splits(run)[:1] for one in before_and_after(run, split)]
+    named = [folder / f"{label}.jsonl" for label in labels]
+    return [path for path in named if path.exists()] or sorted(folder.glob("*.jsonl"))[:2]
 
 
 # What was run ---------------------------------------------------------------------------------------------------------
