@@ -37,11 +37,17 @@ class Band:
     high: np.ndarray
 
 
-def band(lines: Sequence[Line]) -> Band | None:
-    """Bring one line per seed onto common x (linear in between) and sum them up; None where they share no x."""
+def band(lines: Sequence[Line], pointwise: bool = False) -> Band | None:
+    """Bring one line per seed onto common x (linear in between) and sum them up; None where they share no x.
+
+    ``pointwise`` takes the k-th points of all lines together, at their mean x, where all have equally many.
+    """
     lines = [line for line in lines if line[0]]
     if not lines:
         return None
+    if pointwise and len({len(x) for x, _ in lines}) == 1:
+        across, up = np.array([x for x, _ in lines]), np.array([y for _, y in lines])
+        return Band(across.mean(axis=0), up.mean(axis=0), up.min(axis=0), up.max(axis=0))
     start, stop = max(x[0] for x, _ in lines), min(x[-1] for x, _ in lines)
     points = sorted({value for x, _ in lines for value in x if start <= value <= stop})
     if not points:
@@ -52,7 +58,7 @@ def band(lines: Sequence[Line]) -> Band | None:
 
 def is_share(metric: str) -> bool:
     """Whether a metric lies between 0 and 1 and is best read in per cent."""
-    return metric.endswith(("_rate", "_fraction")) or metric in ("coverage", "zero_groups")
+    return metric in ("success_rate", "invalid_rate", "clip_fraction", "coverage", "zero_groups")
 
 
 def training_lines(runs: Sequence[Run], metric: str, x: str, smooth: int = 1) -> list[Line]:
@@ -137,7 +143,7 @@ def _draw_panel(
     ends: list[tuple[float, float, str, str]] = []
     for label, seeds in lines.items():
         colour, marker = styles[label]
-        summed = band(seeds)
+        summed = band(seeds, pointwise=marked)
         if summed is None:
             continue
         if len(seeds) > 1:
@@ -155,7 +161,8 @@ def _draw_panel(
     axis.grid(axis="y", color=FAINT, linewidth=0.6)
     axis.set_axisbelow(True)
     axis.tick_params(colors=INK, labelsize=8, length=3)
-    axis.xaxis.get_major_locator().set_params(integer=True, nbins=6)  # type: ignore[call-arg]
+    axis.xaxis.get_major_locator().set_params(integer=True, nbins=5)  # type: ignore[call-arg]
+    axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     if share:
         axis.set_ylim(0, 100)
     _label_ends(axis, ends)
