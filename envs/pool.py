@@ -476,9 +476,9 @@ class Pool:
         worker.connection.close()
         try:
             end = self._nursery.kill(worker.number)
-        except NurseryLost as error:
-            end = "unknown"
-            self._new_nursery(str(error))
+        except NurseryLost as lost:
+            end = "unknown how"
+            self._new_nursery(str(lost))
         if hung:
             present = "reset" if worker.process is None else worker.queue[0][1]
             self.counters.hangs += 1

@@ -100,7 +100,7 @@ def describe(error: BaseException) -> str:
 
 
 def maker(spec: EnvSpec, kwargs: Mapping[str, Any]) -> Callable[[], gymnasium.Env]:
-    """A function that builds one environment, without Gymnasium's passive checks, which :class:`Host` has its own of."""
+    """A function that builds one environment, without Gymnasium's passive checks: :class:`Host` has its own."""
     return lambda: gymnasium.make(spec, disable_env_checker=True, **kwargs)
 
 

@@ -21,7 +21,7 @@ class CorridorEnv(TextEnv):
     """Walk ``left`` or ``right`` along a corridor, from a place drawn by the seed, to the door the task names."""
 
     def tasks(self, split: str) -> TaskSet:
-        doors = {"train": range(0, 8), "test": range(8, 12)}[split]
+        doors = {"train": range(8), "test": range(8, 12)}[split]
         return TaskSet(split, [Task(f"door-{door:02d}", split, "corridor", digest=str(door)) for door in doors])
 
     def begin(self, task: Task) -> Outcome:
