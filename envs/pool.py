@@ -16,12 +16,10 @@ observation of the same task with the same seed: drop the episode's turns so far
 
 from __future__ import annotations
 
-import marshal
 import math
 import os
 import selectors
 import signal
-import socket
 import time
 import weakref
 from collections import deque
@@ -30,12 +28,12 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, NoReturn
 
+from envs.pool_link import Link, Resources
 from envs.pool_nursery import Nursery, NurseryLost, find_spec
-from envs.pool_worker import HEADER, LONGEST_ANSWER, Host, describe, maker, pack, plain
+from envs.pool_wire import describe, plain
+from envs.pool_worker import Host, maker
 
-CLOSE_SECONDS = 5.0  # how long environments may take to close before their worker is killed
 _COALESCE_SECONDS = 0.0005
-_CHUNK = 1 << 16
 
 
 class EnvironmentBroken(ValueError):
@@ -77,10 +75,6 @@ class Counters:
         return asdict(self)
 
 
-class _Nonsense(Exception):
-    """A worker's connection carries something that is no answer: an environment wrote into it."""
-
-
 class _Episode:
     """A slot's present episode. A reset makes a new one, so that a late answer to the old one is known by identity."""
 
@@ -99,26 +93,22 @@ class _Episode:
 
 
 class _Worker:
-    """The pool's side of one worker process, whose number stays when the process is replaced."""
+    """What the pool knows of one worker, whose number stays when its process is replaced."""
 
     def __init__(self, number: int):
         self.number = number
         self.load = 0  # slots assigned
         self.queue: deque[tuple[_Episode, str]] = deque()  # unanswered requests, oldest first
-        self.outbox: list[tuple] = []  # requests not yet handed to the socket
-        self.connection: socket.socket | None = None
-        self.forget()
+        self.outbox: list[tuple] = []  # requests not yet sent
+        self.sent = 0  # how much of the queue is sent
+        self.since = time.monotonic()  # no later than this did the worker come to its present request
 
     def forget(self) -> None:
-        """Forget everything said to and by the previous process."""
+        """Forget what the previous process was asked."""
         self.queue.clear()
         self.outbox.clear()
-        self.unsent = bytearray()
-        self.inbox = bytearray()
-        self.interest = selectors.EVENT_READ
-        self.sent = 0  # how much of the queue the process has been told of
-        self.process: int | None = None  # its id, once it has built its environment
-        self.since = time.monotonic()  # no earlier than this did it come to its present request
+        self.sent = 0
+        self.since = time.monotonic()
 
 
 class Pool:
@@ -164,7 +154,8 @@ class Pool:
         self._closed = False
         self._host: Host | None = None
         self._workers = [_Worker(number) for number in range(max(workers, 1))]
-        self._resources = _Resources(self._workers, Nursery(self._spec, self._kwargs) if workers else None)
+        self._resources = Resources(Nursery(self._spec, self._kwargs) if workers else None)
+        self._links = self._resources.links
         self._finalizer = weakref.finalize(self, self._resources.close)
         if workers:
             for worker in self._workers:
@@ -223,9 +214,14 @@ class Pool:
 
     def flush(self) -> None:
         """Hand all requests to the workers now, so that they run while the caller does something else."""
-        for worker in self._workers:
-            if worker.connection is not None and (worker.outbox or worker.unsent):
-                self._send(worker)
+        for number, link in self._links.items():
+            worker = self._workers[number]
+            if worker.outbox or link.clogged:
+                if link.process is not None and not worker.sent:
+                    worker.since = time.monotonic()
+                worker.sent = len(worker.queue)
+                link.send(worker.outbox)
+                worker.outbox.clear()
 
     def wait(self, timeout: float | None = None, at_least: int = 1) -> list[Event]:
         """The events that have come, as soon as there are ``at_least`` of them.
@@ -253,7 +249,7 @@ class Pool:
     @property
     def processes(self) -> list[int]:
         """The process ids of the workers that are up."""
-        return [worker.process for worker in self._workers if worker.process is not None]
+        return [link.process for link in self._links.values() if link.process is not None]
 
     def close(self) -> None:
         """Close all environments and end all processes, by force where they take more than 5 seconds; idempotent."""
@@ -289,30 +285,34 @@ class Pool:
         episode.worker.queue.append((episode, "reset"))
         episode.worker.outbox.append(("reset", episode.slot, episode.task, episode.seed))
 
-    def _answer(self, worker: _Worker, message: tuple) -> None:
-        """Turn the answer to the worker's oldest request into an event, unless nobody waits for it any more."""
-        episode, operation = worker.queue.popleft()
-        worker.sent -= 1
-        slot = episode.slot
-        if self._episodes.get(slot) is not episode:
-            return
-        if len(message) == 1:
-            self.counters.errors += 1
-            episode.charges += 1
-            self._start_over(episode, message[0])
-            return
-        episode.pending = False
-        self._outstanding -= 1
-        if operation == "step":
-            self.counters.steps += 1
-            episode.live = not (message[2] or message[3])
-            self._ready.append(Event(slot, "step", *message))
-            return
-        self.counters.resets += 1
-        episode.live = True
-        kind = "restarted" if episode.error else "reset"
-        self._ready.append(Event(slot, kind, message[0], 0.0, False, False, message[1], episode.error))
-        episode.error = ""
+    def _answer(self, worker: _Worker, messages: list[tuple]) -> None:
+        """Turn answers to the worker's oldest requests into events, but for those that nobody waits for any more."""
+        worker.sent -= len(messages)
+        for message in messages:
+            episode, operation = worker.queue.popleft()
+            slot = episode.slot
+            if self._episodes.get(slot) is not episode:
+                continue
+            if operation == "step" and len(message) == 5:
+                self.counters.steps += 1
+                observation, reward, terminated, truncated, info = message
+                episode.live = not (terminated or truncated)
+                event = Event(slot, "step", observation, reward, terminated, truncated, info)
+            elif operation == "reset" and len(message) == 2:
+                self.counters.resets += 1
+                observation, info = message
+                episode.live = True
+                kind = "restarted" if episode.error else "reset"
+                event = Event(slot, kind, observation, 0.0, False, False, info, episode.error)
+                episode.error = ""
+            else:
+                self.counters.errors += 1
+                episode.charges += 1
+                self._start_over(episode, message[0])
+                continue
+            episode.pending = False
+            self._outstanding -= 1
+            self._ready.append(event)
 
     def _start_over(self, episode: _Episode, error: str) -> None:
         """Answer a pending episode's request by a restart, or by ``failed`` when it has broken too often."""
@@ -331,99 +331,46 @@ class Pool:
         while worker.outbox:
             message = host.handle(worker.outbox.pop(0))
             if message is not None:
-                self._answer(worker, message)
+                self._answer(worker, [message])
             if time.monotonic() >= end:
                 return
 
     # Worker processes -------------------------------------------------------------------------------------------------
 
     def _deadline(self, worker: _Worker) -> float:
-        """When the worker's present request, or its start, will have taken too long (``time.monotonic``)."""
-        if worker.process is None:
+        """When the worker's start, or its present request, will have taken too long (``time.monotonic``)."""
+        if self._links[worker.number].process is None:
             return worker.since + self._deadlines["reset"]
         return worker.since + self._deadlines[worker.queue[0][1]] if worker.sent else math.inf
 
     def _collect(self, until: float) -> None:
-        """Read what the workers say, waiting for it at most ``until``, and replace those that are overdue."""
-        selector = self._resources.selector
+        """Read what the workers say, waiting for it at most ``until``, and replace those that died or are overdue."""
         patience = None if until == math.inf else max(0.0, until - time.monotonic())
-        for key, mask in selector.select(patience):
+        for key, mask in self._resources.selector.select(patience):
             if mask & selectors.EVENT_WRITE:
-                self._send(key.data)
+                self._links[key.data].send([])
             if mask & selectors.EVENT_READ:
-                self._read(key.data)
+                self._read(self._workers[key.data])
         now = time.monotonic()
         for worker in self._workers:
             if now > self._deadline(worker):
                 self._replace(worker, hung=True)
 
-    def _send(self, worker: _Worker) -> None:
-        """Write what the socket takes now; the rest follows when it takes more."""
-        assert worker.connection is not None
-        if worker.outbox:
-            worker.unsent += pack(worker.outbox)
-            worker.outbox.clear()
-            if worker.process is not None and not worker.sent:
-                worker.since = time.monotonic()
-            worker.sent = len(worker.queue)
-        try:
-            del worker.unsent[: worker.connection.send(worker.unsent)]
-        except BlockingIOError:
-            pass
-        except OSError:
-            worker.unsent.clear()  # it is dead, as reading from it will tell
-        interest = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.unsent else 0)
-        if interest != worker.interest:
-            self._resources.selector.modify(worker.connection, interest, worker)
-            worker.interest = interest
-
     def _read(self, worker: _Worker) -> None:
-        assert worker.connection is not None
-        inbox = worker.inbox
-        data = b""
-        with suppress(BlockingIOError):
-            while True:
-                try:
-                    data = worker.connection.recv(_CHUNK)
-                except ConnectionResetError:
-                    data = b""
-                inbox += data
-                if len(data) < _CHUNK:
-                    break
+        link = self._links[worker.number]
+        messages, alive = link.receive()
         worker.since = time.monotonic()
-        try:
-            self._parse(worker)
-        except _Nonsense:
-            data = b""
-        if not data:
+        if messages and link.process is None:
+            self._greet(link, messages.pop(0)[0])
+        alive = alive and len(messages) <= worker.sent
+        self._answer(worker, messages[: worker.sent])
+        if not alive:
             self._replace(worker, hung=False)
 
-    def _parse(self, worker: _Worker) -> None:
-        """Take the whole messages out of the worker's inbox."""
-        inbox = worker.inbox
-        position = 0
-        while len(inbox) >= position + HEADER.size:
-            (length,) = HEADER.unpack_from(inbox, position)
-            end = position + HEADER.size + length
-            if length > LONGEST_ANSWER or not (worker.sent or worker.process is None):
-                raise _Nonsense
-            if len(inbox) < end:
-                break
-            try:
-                message = marshal.loads(inbox[position + HEADER.size : end])
-            except (EOFError, TypeError, ValueError):
-                raise _Nonsense from None
-            position = end
-            if worker.process is None:
-                self._greet(worker, message[0])
-            else:
-                self._answer(worker, message)
-        del inbox[:position]
-
-    def _greet(self, worker: _Worker, message: int | str) -> None:
+    def _greet(self, link: Link, message: int | str) -> None:
         """Take a worker's first message: its process id, or why it cannot build its environment."""
         if isinstance(message, int):
-            worker.process = message
+            link.process = message
             self._started = True
             self._failed_starts = 0
         elif self._started:
@@ -438,13 +385,11 @@ class Pool:
     def _start(self, worker: _Worker) -> None:
         while True:
             try:
-                worker.connection = self._nursery.fork(worker.number)
+                connection = self._nursery.fork(worker.number)
                 break
             except NurseryLost as error:
                 self._new_nursery(str(error))
-        worker.connection.setblocking(False)
-        worker.interest = selectors.EVENT_READ
-        self._resources.selector.register(worker.connection, worker.interest, worker)
+        self._links[worker.number] = Link(connection, self._resources.selector, worker.number)
 
     @property
     def _nursery(self) -> Nursery:
@@ -471,16 +416,15 @@ class Pool:
         The episode of the request it was at is charged. When it died at none, all its episodes are: any of them may
         have left something behind that killed it, and nothing may go round for ever.
         """
-        assert worker.connection is not None
-        self._resources.selector.unregister(worker.connection)
-        worker.connection.close()
+        link = self._links.pop(worker.number)
+        link.close()
         try:
             end = self._nursery.kill(worker.number)
-        except NurseryLost as error:
-            end = "unknown"
-            self._new_nursery(str(error))
+        except NurseryLost as lost:
+            end = "unknown how"
+            self._new_nursery(str(lost))
         if hung:
-            present = "reset" if worker.process is None else worker.queue[0][1]
+            present = "reset" if link.process is None else worker.queue[0][1]
             self.counters.hangs += 1
             error = f"its worker was killed: {present} took more than {self._deadlines[present]:g} s"
         else:
@@ -488,7 +432,7 @@ class Pool:
             error = f"its worker died ({end})"
         held = [episode for episode in self._episodes.values() if episode.worker is worker]
         unanswered = [(episode, op) for episode, op in worker.queue if self._episodes.get(episode.slot) is episode]
-        if worker.process is None:
+        if link.process is None:
             self._count_failed_start(self._start_error or error)
             guilty = []
         else:
@@ -505,47 +449,3 @@ class Pool:
                 self._request_reset(episode)  # not begun: nothing to start over
             else:
                 self._start_over(episode, error)
-
-
-class _Resources:
-    """The processes and connections of a pool, which must be closed even when the pool is forgotten."""
-
-    def __init__(self, workers: list[_Worker], nursery: Nursery | None):
-        self.workers = workers
-        self.nursery = nursery
-        self.selector = selectors.DefaultSelector()
-        self._owner = os.getpid()
-
-    def close(self) -> None:
-        """Let the workers close their environments, then end what is left."""
-        if os.getpid() != self._owner:  # a forked copy of the pool's process owns nothing
-            return
-        try:
-            self._part(time.monotonic() + CLOSE_SECONDS)
-        finally:
-            for worker in self.workers:
-                if worker.connection is not None:
-                    worker.connection.close()
-            self.selector.close()
-            if self.nursery is not None:
-                self.nursery.close()
-
-    def _part(self, end: float) -> None:
-        """Tell the workers that no more requests come, and wait until they have hung up too."""
-        closing = []
-        for worker in self.workers:
-            if worker.connection is not None and worker.process is not None:
-                with suppress(OSError, KeyError):
-                    worker.connection.shutdown(socket.SHUT_WR)
-                    self.selector.modify(worker.connection, selectors.EVENT_READ)
-                    closing.append(worker.connection)
-        while closing and time.monotonic() < end:
-            for key, _ in self.selector.select(end - time.monotonic()):
-                try:
-                    data = key.fileobj.recv(_CHUNK)  # type: ignore[union-attr]
-                except OSError:
-                    data = b""
-                if not data:
-                    self.selector.unregister(key.fileobj)
-                    if key.fileobj in closing:
-                        closing.remove(key.fileobj)  # type: ignore[arg-type]

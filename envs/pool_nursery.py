@@ -28,7 +28,8 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from envs.pool_worker import describe, maker, pack, plain, serve
+from envs.pool_wire import describe, pack, plain
+from envs.pool_worker import maker, serve
 
 _ORDER = struct.Struct("<cI")  # what to do, with which worker
 _STATUS = struct.Struct("<i")

@@ -7,100 +7,21 @@ reset and step is answered by one tuple, told apart by its length: ``(observatio
 
 from __future__ import annotations
 
-import marshal
 import math
 import socket
-import struct
 import sys
-import traceback
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import PurePath
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-LONGEST_ANSWER = 64 * 2**20  # bytes; more than this from one step is a fault, not text
-HEADER = struct.Struct("<I")
-_SCALARS = frozenset({str, int, float, bool, type(None)})
-
-
-class Garbage(ValueError):
-    """An environment returned something that its contract does not allow."""
-
-
-# Messages between processes -------------------------------------------------------------------------------------------
-
-
-def pack(message: Any) -> bytes:
-    """``message`` as one frame: its length, then its bytes.
-
-    Marshal, not pickle: it is twice as fast to read as JSON, and it carries plain values only, so that what an
-    environment returns can never make the training process import or run anything.
-    """
-    body = marshal.dumps(message)
-    return HEADER.pack(len(body)) + body
-
-
-def frames(connection: socket.socket) -> Iterator[Any]:
-    """The messages that arrive on a blocking ``connection``, until the other side closes it."""
-    with connection.makefile("rb", buffering=1 << 16) as reader:
-        while len(header := reader.read(HEADER.size)) == HEADER.size:
-            body = reader.read(HEADER.unpack(header)[0])
-            try:
-                yield marshal.loads(body)
-            except EOFError:  # closed in the middle of a frame
-                return
-
-
-def plain(value: Any, place: str = "value") -> Any:
-    """``value`` rebuilt of None, bool, int, float, str, list, tuple and dict with string keys.
-
-    NumPy values become their Python equals and paths become strings; anything else raises :class:`Garbage`, which
-    names its ``place``.
-    """
-    kind = type(value)
-    if kind in _SCALARS:
-        return value
-    if kind is list or kind is tuple:
-        if _SCALARS.issuperset(map(type, value)):
-            return value
-        return kind(plain(item, f"{place}[{i}]") for i, item in enumerate(value))
-    if isinstance(value, Mapping):
-        if not all(type(key) is str for key in value):
-            raise Garbage(f"{place} has a key that is not a string")
-        return {key: plain(item, f"{place}[{key!r}]") for key, item in value.items()}
-    if isinstance(value, np.generic) and not isinstance(value, np.void | np.object_):
-        return plain(value.item(), place)
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biufU":
-        return value.tolist()
-    for base in (str, bool, int, float):  # subclasses, such as enumerations
-        if isinstance(value, base):
-            return base(value)
-    if isinstance(value, PurePath):
-        return str(value)
-    raise Garbage(f"{place} holds {kind.__name__}, which is not plain data (text, numbers, lists, dicts)")
-
-
-def describe(error: BaseException) -> str:
-    """``error`` in one line: its type, its message and, unless it is :class:`Garbage`, where it was raised."""
-    try:
-        message = " ".join(str(error).split())[:500]
-    except Exception:
-        message = "(its message cannot be shown)"
-    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    places = traceback.extract_tb(error.__traceback__)
-    if isinstance(error, Garbage) or not places:
-        return text
-    return f"{text} ({PurePath(places[-1].filename).name}, line {places[-1].lineno}, in {places[-1].name})"
-
-
-# Environments ---------------------------------------------------------------------------------------------------------
+from envs.pool_wire import LONGEST_FRAME, Garbage, describe, frames, pack, plain
 
 
 def maker(spec: EnvSpec, kwargs: Mapping[str, Any]) -> Callable[[], gymnasium.Env]:
-    """A function that builds one environment, without Gymnasium's passive checks, which :class:`Host` has its own of."""
+    """A function that builds one environment, without Gymnasium's passive checks: :class:`Host` has its own."""
     return lambda: gymnasium.make(spec, disable_env_checker=True, **kwargs)
 
 
@@ -207,9 +128,9 @@ def serve(connection: socket.socket, make: Callable[[], gymnasium.Env], process:
                 if answer is None:
                     continue
                 frame = pack(answer)
-                if len(frame) > LONGEST_ANSWER:
+                if len(frame) > LONGEST_FRAME:
                     host.handle(("release", request[1]))
-                    frame = pack((f"Garbage: the answer takes {len(frame)} bytes, at most {LONGEST_ANSWER} are sent",))
+                    frame = pack((f"Garbage: the answer takes {len(frame)} bytes, at most {LONGEST_FRAME} are sent",))
                 connection.sendall(frame)
     except (BrokenPipeError, ConnectionResetError):
         pass  # the pool is gone
