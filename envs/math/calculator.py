@@ -1,0 +1,223 @@
+"""The calculator tool: exact rational arithmetic over a small grammar of its own, bounded in size and in time.
+
+    sum     := product (("+" | "-") product)*
+    product := unary (("*" | "/" | "mod") unary)*
+    unary   := ("-" | "+") unary | power
+    power   := atom ("^" unary)?
+    atom    := number | name "(" sum ("," sum)* ")" | "(" sum ")"
+    number  := digits ("." digits)? | "." digits
+
+``**``, ``×``, ``·``, ``÷``, ``−`` and ``%`` (remainder) are read as their ASCII siblings. Nothing is ever handed to
+Python's ``eval``: what a model wrote is only ever compared with the words of this grammar.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from fractions import Fraction
+
+MAX_LENGTH = 400
+"""Longest expression that is read, in characters."""
+MAX_DEPTH = 40
+"""Deepest nesting of brackets, signs and powers."""
+MAX_BITS = 1024
+"""Largest numerator or denominator of any intermediate result, in bits (308 decimal digits)."""
+
+
+class CalculatorError(ValueError):
+    """An expression that cannot be evaluated; the message is meant for the agent."""
+
+
+def calculate(expression: str) -> Fraction:
+    """The exact value of ``expression``; :class:`CalculatorError` says what is wrong with it.
+
+    >>> calculate("(3 + 4) * 5 / 2")
+    Fraction(35, 2)
+    >>> calculate("-7 mod 5"), calculate("2^-2"), calculate("gcd(12, 18)")
+    (Fraction(3, 1), Fraction(1, 4), Fraction(6, 1))
+    """
+    if len(expression) > MAX_LENGTH:
+        raise CalculatorError(f"the expression is longer than {MAX_LENGTH} characters")
+    return _Reader(expression).read()
+
+
+def show(value: Fraction) -> str:
+    """A result as the tool prints it: an integer, or a fraction in lowest terms.
+
+    >>> show(Fraction(35, 2)), show(Fraction(-4))
+    ('35/2', '-4')
+    """
+    return str(value)
+
+
+def _bounded(value: Fraction) -> Fraction:
+    if max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
+        raise CalculatorError("the result is too large")
+    return value
+
+
+def _power(base: Fraction, exponent: Fraction) -> Fraction:
+    if exponent.denominator != 1:
+        raise CalculatorError("an exponent must be an integer")
+    size = max(base.numerator.bit_length(), base.denominator.bit_length())
+    # A base of one bit (0, 1, -1) never grows; any other base b of s bits has b^n of at least (s - 1) n bits.
+    if size > 1 and (size - 1) * abs(exponent) > MAX_BITS:
+        raise CalculatorError("the result is too large")
+    if base == 0 and exponent < 0:
+        raise CalculatorError("division by zero")
+    if size <= 1:
+        return base if exponent % 2 else abs(base) if exponent else Fraction(1)
+    return _bounded(base ** int(exponent))
+
+
+def _remainder(left: Fraction, right: Fraction) -> Fraction:
+    if right == 0:
+        raise CalculatorError("division by zero")
+    return left - right * (left // right)
+
+
+def _integers(name: str, values: list[Fraction]) -> list[int]:
+    if any(value.denominator != 1 for value in values):
+        raise CalculatorError(f"{name} takes integers")
+    return [int(value) for value in values]
+
+
+def _root(value: Fraction) -> Fraction:
+    if value < 0:
+        raise CalculatorError("the square root of a negative number")
+    root = Fraction(math.isqrt(value.numerator), math.isqrt(value.denominator))
+    if root * root != value:
+        raise CalculatorError("this square root is not a rational number")
+    return root
+
+
+def _factorial(value: int) -> int:
+    if not 0 <= value <= 150:  # 150! has 873 bits
+        raise CalculatorError("factorial takes an integer from 0 to 150")
+    return math.factorial(value)
+
+
+_FUNCTIONS: dict[str, tuple[int | None, Callable[[list[Fraction]], Fraction | int]]] = {
+    # name: (how many arguments, None for one or more; what it computes)
+    "abs": (1, lambda v: abs(v[0])),
+    "sqrt": (1, lambda v: _root(v[0])),
+    "floor": (1, lambda v: math.floor(v[0])),
+    "ceil": (1, lambda v: math.ceil(v[0])),
+    "factorial": (1, lambda v: _factorial(*_integers("factorial", v))),
+    "gcd": (None, lambda v: math.gcd(*_integers("gcd", v))),
+    "lcm": (None, lambda v: math.lcm(*_integers("lcm", v))),
+    "min": (None, min),
+    "max": (None, max),
+}
+
+_TOKEN = re.compile(r"\s*(?:(?P<number>\d+(?:\.\d+)?|\.\d+)|(?P<name>[a-z]+)|(?P<sign>[-+*/^(),]))", re.ASCII)
+_ASCII = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-", "[": "(", "]": ")"})
+
+
+def _tokens(expression: str) -> list[str]:
+    text = expression.translate(_ASCII).replace("**", "^").replace("%", " mod ").lower().rstrip()
+    tokens, position = [], 0
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        if match is None:
+            raise CalculatorError(f"cannot read {text[position:].strip()[:12]!r}")
+        tokens.append(match.group().strip())
+        position = match.end()
+    return tokens
+
+
+class _Reader:
+    """Recursive descent; the depth is counted, so Python's own stack is never in danger."""
+
+    def __init__(self, expression: str):
+        self.tokens = _tokens(expression)
+        self.position = 0
+        self.depth = 0
+
+    def read(self) -> Fraction:
+        if not self.tokens:
+            raise CalculatorError("the expression is empty")
+        value = self.sum()
+        if self.position < len(self.tokens):
+            raise CalculatorError(f"unexpected {self.tokens[self.position][:12]!r}")
+        return value
+
+    def peek(self) -> str:
+        return self.tokens[self.position] if self.position < len(self.tokens) else ""
+
+    def take(self, *wanted: str) -> str:
+        token = self.peek()
+        if token and token in wanted:
+            self.position += 1
+            return token
+        return ""
+
+    def expect(self, token: str) -> None:
+        if not self.take(token):
+            raise CalculatorError(
+                f"expected {token!r} before {self.peek()[:12]!r}" if self.peek() else f"missing {token!r}"
+            )
+
+    def sum(self) -> Fraction:
+        value = self.product()
+        while sign := self.take("+", "-"):
+            right = self.product()
+            value = _bounded(value + right if sign == "+" else value - right)
+        return value
+
+    def product(self) -> Fraction:
+        value = self.unary()
+        while sign := self.take("*", "/", "mod"):
+            right = self.unary()
+            if sign == "mod":
+                value = _bounded(_remainder(value, right))
+            elif sign == "*":
+                value = _bounded(value * right)
+            elif right == 0:
+                raise CalculatorError("division by zero")
+            else:
+                value = _bounded(value / right)
+        return value
+
+    def unary(self) -> Fraction:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise CalculatorError(f"nested deeper than {MAX_DEPTH} levels")
+        sign = self.take("-", "+")
+        value = self.unary() if sign else self.power()
+        self.depth -= 1
+        return -value if sign == "-" else value
+
+    def power(self) -> Fraction:
+        value = self.atom()
+        return _power(value, self.unary()) if self.take("^") else value
+
+    def atom(self) -> Fraction:
+        token = self.peek()
+        if self.take("("):
+            value = self.sum()
+            self.expect(")")
+            return value
+        if token[:1].isdigit() or token[:1] == ".":
+            self.position += 1
+            return _bounded(Fraction(token))
+        if token in _FUNCTIONS:
+            self.position += 1
+            return self.call(token)
+        if not token:
+            raise CalculatorError("the expression ends too early")
+        known = f"; functions: {', '.join(_FUNCTIONS)}" if token.isalpha() else ""
+        raise CalculatorError(f"unexpected {token[:12]!r}{known}")
+
+    def call(self, name: str) -> Fraction:
+        self.expect("(")
+        values = [self.sum()]
+        while self.take(","):
+            values.append(self.sum())
+        self.expect(")")
+        count, function = _FUNCTIONS[name]
+        if count is not None and len(values) != count:
+            raise CalculatorError(f"{name} takes {count} argument, got {len(values)}")
+        return _bounded(Fraction(function(values)))

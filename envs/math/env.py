@@ -1,0 +1,209 @@
+"""``gagpo/Math-v0``: a maths problem, a calculator, and up to k attempts at the answer."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+from envs.base import Outcome, TextEnv
+from envs.math import problems
+from envs.math.calculator import CalculatorError, calculate, show
+from envs.math.compare import PercentPolicy, Policy
+from envs.math.extract import check_methods, extract
+from envs.math.problems import GeneratedTasks, Problem
+from envs.math.verifier import Verdict, Verifier, value_of
+from envs.math.worked import worked_answer
+from envs.tasks import Task, TaskSet
+
+Feedback = Literal["none", "wrong", "hint"]
+
+_CALL = re.compile(r"<calc>(.{0,2000}?)</calc>", re.DOTALL)
+
+
+class MathEnv(TextEnv):
+    r"""Solve a maths problem in several turns; the whole response of the agent is the action.
+
+    A turn is a call of the calculator, ``<calc>3 * (4 + 5)</calc>``, which is answered by its exact result, or an
+    attempt: a response with a final answer, as a rule ``\boxed{27}``. Where a response holds both, the later one
+    counts; of several calls the first one does, since what follows it was written without its result. The episode
+    ends with the first right answer, after ``attempts`` wrong ones, or after ``max_turns`` turns.
+
+    data: ``"generated"``, the name of a preset, a Hugging Face data set, a file, or a mapping from split to one of
+    these (see :mod:`envs.math.sources`). families, levels: which generated problems; size, test_size: how many of them
+    the manifests of training and of either held-out split list.
+    attempts, tools: ``attempts=1, tools=False`` is the single-turn setting: one response, which must hold the answer.
+    Without tools every turn is an attempt; with tools a turn with neither a call nor an answer costs only the turn.
+    feedback: what a wrong answer is told: ``none`` (only that there is another attempt), ``wrong``, or ``hint``
+    (``too large`` or ``too small`` where both answers are numbers).
+    reward: ``binary`` pays 1 for a right answer, ``signed`` also -1 at the end of a failed episode. discount: factor
+    on the reward of a right answer per wrong one before it. format_reward: added once, to the reward of the turn that
+    ends the episode, when its answer is boxed.
+    extraction: how answers are found, in order (see :mod:`envs.math.extract`). percent, unevaluated: the verifier's
+    policy (see :class:`envs.math.compare.Policy`).
+
+    ``info`` also holds ``verdict`` (the reason of the last attempt's verdict), ``answer`` (in one spelling, for
+    counting votes), ``attempts_left`` and ``calls``.
+    """
+
+    splits = problems.SPLITS
+
+    def __init__(
+        self,
+        split: str = "train",
+        max_turns: int | None = None,
+        expert: bool = False,
+        render_mode: str | None = None,
+        data: str | Mapping[str, str] = "generated",
+        families: Sequence[str] | str = "all",
+        levels: Sequence[int] | int = (1, 2),
+        size: int = 2000,
+        test_size: int = 200,
+        on_bad_row: Literal["refuse", "skip"] = "refuse",
+        attempts: int = 3,
+        tools: bool = True,
+        feedback: Feedback = "wrong",
+        reward: Literal["binary", "signed"] = "binary",
+        discount: float = 1.0,
+        format_reward: float = 0.0,
+        extraction: Sequence[str] = ("boxed", "hashes", "phrase"),
+        percent: PercentPolicy = "either",
+        unevaluated: bool = False,
+    ):
+        if attempts < 1:
+            raise ValueError(f"attempts must be at least 1, got {attempts}")
+        if feedback not in get_args(Feedback):
+            raise ValueError(f"no feedback {feedback!r}; choose from {', '.join(get_args(Feedback))}")
+        if reward not in ("binary", "signed"):
+            raise ValueError(f"no reward {reward!r}; choose binary or signed")
+        if not 0 < discount <= 1:
+            raise ValueError(f"discount must be in (0, 1], got {discount}")
+        if max_turns is None:
+            max_turns = attempts + 8 if tools else attempts
+        super().__init__(split, max_turns, expert, render_mode)
+        self.data = data if isinstance(data, str) else dict(data)
+        self.families = problems.chosen_families(families)
+        self.levels = problems.chosen_levels(levels)
+        self.size, self.test_size = size, test_size
+        self.on_bad_row = on_bad_row
+        self.attempts, self.tools, self.feedback = attempts, tools, feedback
+        self.signed, self.discount, self.format_reward = reward == "signed", discount, format_reward
+        self.verifier = Verifier(Policy(percent, unevaluated), check_methods(extraction))
+        self.problem: Problem | None = None
+        self._wrong: list[str] = []
+        self._results: set[str] = set()
+        self._calls = 0
+        self._verdict = Verdict("no_answer")
+
+    def tasks(self, split: str) -> TaskSet:
+        if split not in self.splits:
+            raise ValueError(f"no split {split!r}; choose one of {', '.join(self.splits)}")
+        if self.data == "generated":
+            return _generated(split, self.families, self.levels, self.size if split == "train" else self.test_size)
+        return self._loaded().tasks(split)
+
+    def _loaded(self) -> Any:
+        from envs.math.sources import load
+
+        return load(self.data, self.on_bad_row)
+
+    def _problem(self, task_id: str) -> Problem:
+        return problems.by_id(task_id) if self.data == "generated" else self._loaded().problem(task_id)
+
+    def begin(self, task: Task) -> Outcome:
+        self.problem = self._problem(task.id)
+        self._wrong, self._results, self._calls = [], set(), 0
+        self._verdict = Verdict("no_answer")
+        return self._outcome(self.problem.text)
+
+    def act(self, action: str) -> Outcome:
+        answer = extract(action, self.verifier.methods)
+        call = _CALL.search(action) if self.tools else None
+        if call is not None and (answer is None or answer.start < _last_call(action)):
+            return self._calculate(call[1])
+        if answer is None and self.tools:
+            self._verdict = Verdict("no_answer")
+            return self._outcome("No calculator call and no answer found.", valid=False)
+        return self._attempt(action)
+
+    def _calculate(self, expression: str) -> Outcome:
+        self._calls += 1
+        try:
+            result = show(calculate(expression))
+        except CalculatorError as error:
+            return self._outcome(f"Calculator: {error}.", valid=False)
+        self._results.add(result)
+        return self._outcome(f"Calculator: {result}")
+
+    def _attempt(self, response: str) -> Outcome:
+        assert self.problem is not None
+        verdict = self._verdict = self.verifier.verify(self.problem.answer, response)
+        valid = verdict.reason not in ("no_answer", "unparsable")
+        if verdict.correct:
+            reward = self.discount ** len(self._wrong)
+            return self._outcome("Right.", reward=reward, terminated=True, success=True)
+        self._wrong.append(verdict.canonical)
+        if len(self._wrong) >= self.attempts:
+            return self._outcome(self._comment(verdict), terminated=True, valid=valid)
+        return self._outcome(f"{self._comment(verdict)} Attempts left: {self._left}.".lstrip(), valid=valid)
+
+    @property
+    def _left(self) -> int:
+        return self.attempts - len(self._wrong)
+
+    def _comment(self, verdict: Verdict) -> str:
+        assert self.problem is not None
+        if self.feedback == "none":
+            return ""
+        if verdict.reason == "no_answer":
+            return "No answer found."
+        given, gold = value_of(verdict.answer), value_of(self.problem.answer)
+        comparable = self.feedback == "hint" and given is not None and gold is not None
+        if not comparable or given.value == gold.value:
+            return "Wrong."
+        return "Wrong: too large." if given.value > gold.value else "Wrong: too small."
+
+    def _outcome(
+        self, text: str, reward: float = 0.0, terminated: bool = False, success: bool = False, valid: bool = True
+    ) -> Outcome:
+        over = terminated or self.turn >= self.max_turns
+        if over and not success and self.signed:
+            reward -= 1.0
+        if terminated and self._verdict.method == "boxed":
+            reward += self.format_reward
+        extras = {
+            "verdict": self._verdict.reason,
+            "answer": self._verdict.canonical,
+            "attempts_left": self._left,
+            "calls": self._calls,
+        }
+        return Outcome(text, reward, terminated, success, valid, self._state(), extras=extras)
+
+    def _state(self) -> str:
+        """Key of what an agent can know: the problem, the values it has computed, the answers that were wrong."""
+        assert self.problem is not None
+        known = [self.problem.text, sorted(self._results), sorted(self._wrong)]
+        return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:16]
+
+    def expert_action(self) -> str | None:
+        """The next step of a worked solution as a calculator call, or the whole of it with the boxed answer."""
+        assert self.problem is not None
+        if not self.tools:
+            return worked_answer(self.problem)
+        room = self.max_turns - self.turn - 1
+        steps = self.problem.steps
+        if self._calls < len(steps) and len(steps) - self._calls <= room:
+            return f"<calc>{steps[self._calls][0]}</calc>"
+        return rf"\boxed{{{self.problem.answer}}}"
+
+
+def _last_call(action: str) -> int:
+    return action.rfind("<calc>")
+
+
+@functools.lru_cache(maxsize=64)
+def _generated(split: str, families: tuple[str, ...], levels: tuple[int, ...], size: int) -> GeneratedTasks:
+    return GeneratedTasks(split, families, levels, size)

@@ -1,0 +1,147 @@
+r"""Finding the final answer in a response, by four methods that are tried in order.
+
+``boxed``: the last non-empty ``\boxed{...}`` (or ``\fbox``) whose braces close. ``hashes``: what follows the last
+``####`` on its line. ``phrase``: what follows the last "the answer is", "final answer:", "answer =" and the like.
+``number``: the last number of the response, a last resort that pays for answers nobody marked as one.
+
+All four look at the end of the response only, and each in time linear in what they look at.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+METHODS = ("boxed", "hashes", "phrase", "number")
+
+TAIL = 20_000
+"""How many characters at the end of a response are searched for an answer."""
+MAX_ANSWER = 1_000
+"""Longest answer, in characters; a longer one is not an answer."""
+_MAX_BOXES = 32
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """An answer as written, how it was found, and where its mark begins in the response."""
+
+    text: str
+    method: str
+    start: int
+
+
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*")
+_HASHES = re.compile(r"####[ \t]*([^\n]*)")
+_PHRASE = re.compile(
+    r"\banswer\**(?:[ \t]+(?:to[ \t][^.\n]{1,60}?[ \t])?(?:is|was|equals|(?:would|should|must)[ \t]+be)\b[ \t]*:?"
+    r"|[ \t]*[:=])[ \t*]*",
+    re.IGNORECASE,
+)
+_NUMBER = re.compile(
+    r"(?<![\w.])[-−]?[$€£]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+|(?<=\d))(?:\s*/\s*\d+)?(?:\s?\\?%)?", re.ASCII
+)
+_MATH = re.compile(r"\$\$(?P<a>.+?)\$\$|\$(?P<b>[^$\n]+)\$|\\\((?P<c>.+?)\\\)|\\\[(?P<d>.+?)\\\]", re.DOTALL)
+_TRAILING_UNIT = re.compile(r"\s*(\\?%|[a-zA-Z ]{1,30})(?=[.,\n]|$)")
+_TOKEN = re.compile(r"[-\w.]+")
+# A sentence ends at a stop that is followed by space, which a decimal point is not; "sq. units" is the exception.
+_SENTENCE_END = re.compile(r"(?<!\bsq)[.!?](?=\s|$)|\n")
+
+
+def extract(response: str, methods: Sequence[str] = METHODS) -> Extraction | None:
+    r"""The final answer of ``response`` by the first of ``methods`` that finds one, or None.
+
+    >>> extract(r"So $\boxed{1}$, no: $\boxed{\frac{1}{2}}$.").text
+    '\\frac{1}{2}'
+    >>> extract("The answer is 12 apples."), extract("nothing here")
+    (Extraction(text='12 apples', method='phrase', start=4), None)
+    """
+    offset = max(0, len(response) - TAIL)
+    tail = response[offset:]
+    for method in METHODS:
+        if method in methods and (found := _FINDERS[method](tail)) is not None:
+            text, start = found
+            return Extraction(text, method, offset + start)
+    return None
+
+
+def check_methods(methods: Sequence[str]) -> tuple[str, ...]:
+    """``methods`` as a tuple; ValueError names an unknown one."""
+    for method in methods:
+        if method not in METHODS:
+            raise ValueError(f"no extraction method {method!r}; choose from {', '.join(METHODS)}")
+    if not methods:
+        raise ValueError(f"name at least one extraction method from {', '.join(METHODS)}")
+    return tuple(method for method in METHODS if method in methods)
+
+
+def _boxed(text: str) -> tuple[str, int] | None:
+    end = len(text)
+    for _ in range(_MAX_BOXES):
+        start = max(text.rfind(r"\boxed", 0, end), text.rfind(r"\fbox", 0, end))
+        if start < 0:
+            return None
+        match = _BOX.match(text, start)
+        content = _group(text, match.end()) if match else None
+        if content is not None and content.strip():
+            return content.strip(), start
+        end = start
+    return None
+
+
+def _group(text: str, position: int) -> str | None:
+    """The content of the brace group that opens at ``position`` (or the single token there); None when unclosed."""
+    if not text.startswith("{", position):
+        match = _TOKEN.match(text, position)
+        return match[0] if match and len(match[0]) <= MAX_ANSWER else None
+    depth, i = 0, position
+    limit = min(len(text), position + MAX_ANSWER + 2)
+    while i < limit:
+        character = text[i]
+        if character == "\\":
+            i += 1  # an escaped brace neither opens nor closes
+        elif character == "{":
+            depth += 1
+        elif character == "}":
+            depth -= 1
+            if depth == 0:
+                return text[position + 1 : i]
+        i += 1
+    return None
+
+
+def _hashes(text: str) -> tuple[str, int] | None:
+    start = text.rfind("####")
+    match = _HASHES.match(text, start) if start >= 0 else None
+    content = match[1].strip() if match else ""
+    return (content, start) if content and len(content) <= MAX_ANSWER else None
+
+
+def _phrase(text: str) -> tuple[str, int] | None:
+    last = None
+    for match in _PHRASE.finditer(text):
+        if text[match.end() :].strip():
+            last = match
+    if last is None:
+        return None
+    rest = text[last.end() : last.end() + MAX_ANSWER].lstrip()
+    formula = _MATH.match(rest)
+    if formula is not None:
+        content = next(group for group in formula.groups() if group is not None)
+        unit = _TRAILING_UNIT.match(rest, formula.end())
+        content += unit[0] if unit and formula["d"] is None else ""
+    else:
+        stop = _SENTENCE_END.search(rest)
+        content = rest[: stop.start()] if stop else rest
+    content = content.strip().strip("*").strip()
+    return (content, last.start()) if content else None
+
+
+def _last_number(text: str) -> tuple[str, int] | None:
+    last = None
+    for match in _NUMBER.finditer(text):
+        last = match
+    return (last[0].strip(), last.start()) if last and len(last[0]) <= MAX_ANSWER else None
+
+
+_FINDERS = {"boxed": _boxed, "hashes": _hashes, "phrase": _phrase, "number": _last_number}

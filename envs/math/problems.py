@@ -1,0 +1,139 @@
+"""Generated problems: unlimited seeded tasks whose splits cannot overlap.
+
+Which split a problem belongs to is a function of the problem's own text: its numbers and signs, in order, are hashed.
+Two equal problems, and two that differ only in phrasing or in names, are therefore always in the same split.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from envs.math.calculator import calculate, show
+from envs.math.families import FAMILIES, LEVELS
+from envs.tasks import Task, TaskSet, UnknownTask
+
+SPLITS = ("train", "validation", "test")
+
+_CONTENT = re.compile(r"\d+|[-+*/^=()]")
+_ID = re.compile(rf"({'|'.join(FAMILIES)})-([{LEVELS[0]}-{LEVELS[-1]}])-({'|'.join(SPLITS)})-(\d{{6,9}})", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A question with its gold answer; ``steps`` are (expression, value) pairs of a worked solution, where known."""
+
+    id: str
+    split: str
+    type: str
+    text: str
+    answer: str
+    steps: tuple[tuple[str, str], ...] = ()
+
+    def task(self) -> Task:
+        content = f"{self.text}\0{self.answer}"
+        return Task(self.id, self.split, self.type, hashlib.sha256(content.encode()).hexdigest()[:16])
+
+
+def content_key(text: str) -> str:
+    """The numbers and signs of a problem, in order; names and phrasing do not count.
+
+    >>> content_key("What is 3 + 4?") == content_key("Compute 3 + 4.")
+    True
+    """
+    return " ".join(_CONTENT.findall(text))
+
+
+def split_of(key: str) -> str:
+    """The split of everything with this content key: a tenth test, a tenth validation, the rest training."""
+    tenth = int(hashlib.sha256(key.encode()).hexdigest()[:8], 16) % 10
+    return "test" if tenth == 0 else "validation" if tenth == 1 else "train"
+
+
+@functools.lru_cache(maxsize=16_384)
+def generate(family: str, level: int, split: str, index: int) -> Problem:
+    """Problem number ``index`` of a family, level and split: the same one on every machine and in every process."""
+    rng = random.Random(f"{family}/{level}/{split}/{index}")
+    while True:
+        text, expressions = FAMILIES[family](rng, level)
+        if split_of(content_key(text)) == split:
+            break
+    steps = tuple((expression, show(calculate(expression))) for expression in expressions)
+    return Problem(f"{family}-{level}-{split}-{index:06d}", split, family, text, steps[-1][1], steps)
+
+
+def by_id(task_id: str) -> Problem:
+    """The generated problem with this id; :class:`UnknownTask` when the id names none."""
+    match = _ID.fullmatch(task_id)
+    if match is None:
+        raise UnknownTask(
+            f"no generated problem {task_id[:80]!r}; ids look like arithmetic-1-train-000017 "
+            f"(families {', '.join(FAMILIES)}; levels {LEVELS[0]} to {LEVELS[-1]}; splits {', '.join(SPLITS)})"
+        )
+    return generate(match[1], int(match[2]), match[3], int(match[4]))
+
+
+class GeneratedTasks(TaskSet):
+    """A finite manifest of generated problems that also knows every further problem of its split by id.
+
+    The manifest holds ``size`` problems spread evenly over families and levels, no two with the same content. Small
+    families run out (two operands up to 20 make a few hundred problems); then it holds all that were found.
+    """
+
+    def __init__(self, split: str, families: Sequence[str], levels: Sequence[int], size: int):
+        if split not in SPLITS:
+            raise ValueError(f"no split {split!r}; choose one of {', '.join(SPLITS)}")
+        pairs = [(family, level) for family in families for level in levels]
+        tasks: list[Task] = []
+        for number, (family, level) in enumerate(pairs):
+            quota = size * (number + 1) // len(pairs) - size * number // len(pairs)
+            tasks += [problem.task() for problem in _distinct(family, level, split, quota)]
+        super().__init__(split, tasks, advice="Raise the number of tasks, or name more families and levels.")
+
+    def __contains__(self, task_id: object) -> bool:
+        if super().__contains__(task_id):
+            return True
+        match = _ID.fullmatch(task_id) if isinstance(task_id, str) else None
+        return match is not None and match[3] == self.split
+
+    def __getitem__(self, task_id: str) -> Task:
+        if super().__contains__(task_id) or task_id not in self:
+            return super().__getitem__(task_id)
+        return by_id(task_id).task()
+
+
+def _distinct(family: str, level: int, split: str, count: int) -> list[Problem]:
+    """The first ``count`` problems with different content, looking at 20 times as many at most."""
+    found: dict[str, Problem] = {}
+    for index in range(20 * count + 100):
+        if len(found) == count:
+            break
+        problem = generate(family, level, split, index)
+        found.setdefault(content_key(problem.text), problem)
+    return list(found.values())
+
+
+def chosen_families(names: Sequence[str] | str) -> tuple[str, ...]:
+    """Validated family names; ``"all"`` or an empty choice means every family."""
+    names = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
+    if names in ([], ["all"], [""]):
+        return tuple(FAMILIES)
+    for name in names:
+        if name not in FAMILIES:
+            raise ValueError(f"no family {name!r}; choose from {', '.join(FAMILIES)} (or 'all')")
+    return tuple(dict.fromkeys(names))
+
+
+def chosen_levels(levels: Sequence[int] | int) -> tuple[int, ...]:
+    """Validated levels, sorted."""
+    levels = [levels] if isinstance(levels, int) else list(levels)
+    for level in levels:
+        if level not in LEVELS:
+            raise ValueError(f"no level {level!r}; levels go from {LEVELS[0]} to {LEVELS[-1]}")
+    if not levels:
+        raise ValueError(f"name at least one level from {LEVELS[0]} to {LEVELS[-1]}")
+    return tuple(sorted(set(levels)))

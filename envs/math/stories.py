@@ -1,0 +1,132 @@
+"""Word problems: short stories with numbers, in four grades by the number and kind of the steps they need.
+
+A story is a function from a random generator to its text and its steps; a step is an expression of the calculator's
+grammar, and the value of the last one is the answer.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+Story = tuple[str, list[str]]
+
+NAMES = ("Anna", "Ben", "Clara", "David", "Emma", "Felix", "Grace", "Hugo", "Iris", "Jonas", "Kira", "Leo")
+THINGS = ("apples", "books", "coins", "marbles", "pencils", "shells", "stamps", "tickets")
+GOODS = ("cups", "lamps", "pens", "plants", "shirts", "toys")
+
+
+def _two_names(rng: random.Random) -> tuple[str, str]:
+    first, second = rng.sample(NAMES, 2)
+    return first, second
+
+
+def gets_more(rng: random.Random) -> Story:
+    name, thing, a, b = rng.choice(NAMES), rng.choice(THINGS), rng.randint(2, 20), rng.randint(2, 20)
+    return f"{name} has {a} {thing} and gets {b} more. How many {thing} does {name} have now?", [f"{a} + {b}"]
+
+
+def gives_away(rng: random.Random) -> Story:
+    name, thing, a = rng.choice(NAMES), rng.choice(THINGS), rng.randint(5, 30)
+    b = rng.randint(2, a - 2)
+    return f"{name} has {a} {thing} and gives {b} away. How many {thing} does {name} have left?", [f"{a} - {b}"]
+
+
+def together(rng: random.Random) -> Story:
+    (one, two), thing = _two_names(rng), rng.choice(THINGS)
+    a, b = rng.randint(2, 20), rng.randint(2, 20)
+    return f"{one} has {a} {thing}. {two} has {b} {thing}. How many {thing} do they have together?", [f"{a} + {b}"]
+
+
+def boxes(rng: random.Random) -> Story:
+    thing, a, b, c = rng.choice(THINGS), rng.randint(2, 9), rng.randint(2, 12), rng.randint(2, 20)
+    text = f"There are {a} boxes with {b} {thing} in each, and {c} {thing} on the table. How many {thing} are there?"
+    return text, [f"{a} * {b}", f"{a * b} + {c}"]
+
+
+def spends(rng: random.Random) -> Story:
+    name, goods, price, count = rng.choice(NAMES), rng.choice(GOODS), rng.randint(2, 12), rng.randint(2, 9)
+    money = price * count + rng.randint(1, 40)
+    text = f"{name} has {money} dollars and buys {count} {goods} for {price} dollars each. How many dollars are left?"
+    return text, [f"{count} * {price}", f"{money} - {price * count}"]
+
+
+def shares(rng: random.Random) -> Story:
+    (one, two), thing, each, children = _two_names(rng), rng.choice(THINGS), rng.randint(3, 12), rng.randint(2, 9)
+    total = each * children
+    a = rng.randint(2, total - 2)
+    text = (
+        f"{one} has {a} {thing} and {two} has {total - a}. They share all of them equally among {children} children. "
+        f"How many {thing} does each child get?"
+    )
+    return text, [f"{a} + {total - a}", f"{total} / {children}"]
+
+
+def work_days(rng: random.Random) -> Story:
+    name, wage, hours, days = rng.choice(NAMES), rng.randint(8, 25), rng.randint(2, 9), rng.randint(2, 6)
+    costs = rng.randint(5, wage * hours * days - 1)
+    text = (
+        f"{name} works {hours} hours a day for {days} days and earns {wage} dollars an hour. "
+        f"Then {name} pays {costs} dollars for rent. How many dollars are left?"
+    )
+    total = hours * days
+    return text, [f"{hours} * {days}", f"{total} * {wage}", f"{total * wage} - {costs}"]
+
+
+def ages(rng: random.Random) -> Story:
+    (one, two), age, factor, years = _two_names(rng), rng.randint(3, 15), rng.randint(2, 4), rng.randint(2, 12)
+    text = (
+        f"{one} is {age} years old. {two} is {factor} times as old. "
+        f"How old will they be together in {years} years, when both ages are added?"
+    )
+    older = age * factor
+    return text, [f"{age} * {factor}", f"{age} + {older}", f"{age + older} + 2 * {years}"]
+
+
+def two_prices(rng: random.Random) -> Story:
+    name, (first, second) = rng.choice(NAMES), rng.sample(GOODS, 2)
+    a, p, b, q = rng.randint(2, 9), rng.randint(2, 15), rng.randint(2, 9), rng.randint(2, 15)
+    text = f"{name} buys {a} {first} for {p} dollars each and {b} {second} for {q} dollars each. What is the total?"
+    return text, [f"{a} * {p}", f"{b} * {q}", f"{a * p} + {b * q}"]
+
+
+def percent_off(rng: random.Random) -> Story:
+    goods, percent, count = rng.choice(GOODS), rng.choice((5, 10, 15, 20, 25, 30, 40)), rng.randint(2, 9)
+    price = 20 * rng.randint(1, 12)
+    total = count * price
+    text = (
+        f"A shop sells {goods} for {price} dollars each and takes {percent} percent off the total. "
+        f"How many dollars do {count} of them cost?"
+    )
+    off = total * percent // 100  # exact: the price is a multiple of 20 and the percentage one of 5
+    return text, [f"{count} * {price}", f"{total} * {percent} / 100", f"{total} - {off}"]
+
+
+def travel(rng: random.Random) -> Story:
+    a, s, b, t = rng.randint(1, 6), rng.randint(20, 90), rng.randint(1, 6), rng.randint(20, 90)
+    text = (
+        f"A train goes {s} km an hour for {a} hours and then {t} km an hour for {b} hours. "
+        "What is its average speed in km an hour, as an integer or a fraction?"
+    )
+    way, hours = a * s + b * t, a + b
+    return text, [f"{a} * {s}", f"{b} * {t}", f"{a * s} + {b * t}", f"{a} + {b}", f"{way} / {hours}"]
+
+
+def mixture(rng: random.Random) -> Story:
+    (one, two), thing, part, other = _two_names(rng), rng.choice(THINGS), rng.randint(2, 6), rng.randint(7, 11)
+    unit, gift = rng.randint(3, 12), rng.randint(2, 9)
+    total = unit * (part + other)
+    text = (
+        f"{one} and {two} share {total} {thing} in the ratio {part} to {other}. Then {two} gives {one} {gift} of them. "
+        f"How many {thing} does {one} have now?"
+    )
+    share = unit * part
+    return text, [f"{part} + {other}", f"{total} / {part + other}", f"{unit} * {part}", f"{share} + {gift}"]
+
+
+GRADES: dict[int, tuple[Callable[[random.Random], Story], ...]] = {
+    1: (gets_more, gives_away, together),
+    2: (boxes, spends, shares),
+    3: (work_days, ages, two_prices),
+    4: (percent_off, travel, mixture),
+}
