@@ -76,8 +76,8 @@ DEPARTMENTS = (
             *_kinds("color", 8, 90, Tools="hair brush, makeup mirror, nail clipper"),
         ),
         _listed(
-            "cruelty free, long lasting, paraben free, sulfate free, dermatologist tested, fragrance free, easy to use, "
-            "travel size, anti aging, plant based, non toxic, oil free, high quality"
+            "cruelty free, long lasting, paraben free, sulfate free, dermatologist tested, fragrance free, "
+            "easy to use, travel size, anti aging, plant based, non toxic, oil free, high quality"
         ),
         ("dry skin", "sensitive skin", "curly hair", "damaged hair", "women"),
     ),

@@ -104,6 +104,11 @@ def regular_query(words: str) -> str:
     return clean(words.lower(), LONGEST_QUERY)
 
 
+def regular_label(label: str) -> str:
+    """A label as it is compared: clean and lower-cased."""
+    return clean(label).lower()
+
+
 class Shop:
     """The page machine over one store. ``results_per_page`` is 10 in the published environment."""
 
@@ -133,7 +138,7 @@ class Shop:
     def click(self, state: State, label: str) -> State | None:
         """Where clicking ``label`` (any case) leads, None when the page has no such thing to click."""
         page = self.page(state)
-        number = page.clickables.get(clean(label).lower())
+        number = page.clickables.get(regular_label(label))
         return None if number is None else self.press(state, page.pieces[number])
 
     def press(self, state: State, piece: Piece) -> State:

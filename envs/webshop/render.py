@@ -111,7 +111,8 @@ _HEAD = (
     '<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{title} · WebShop</title>\n'
     '<link rel="stylesheet" href="/style.css">\n</head>\n<body>\n<main class="{kind}">\n'
 )
-_FOOT = "</main>\n</body>\n</html>\n"
+_FOOT = '</main>\n<footer><a href="/">All tasks</a></footer>\n</body>\n</html>\n'
+_NAVIGATION = {"controls": "Pages", "parts": "More about this product", "buy": "Purchase"}
 _TITLES = {INDEX: "Search", RESULTS: "Results", ITEM: "Product", PART: "Product", DONE: "Thank you"}
 
 
@@ -145,23 +146,24 @@ def _section(shop: Shop, state: State, section: Section) -> str:
         name, *values = pieces
         links = "".join(f"<li>{_link(shop, state, value)}</li>" for value in values)
         return f'<section class="options"><h2>{_plain(name)}</h2><ul>{links}</ul></section>\n'
+    if role == "instruction":
+        label, instruction = pieces
+        return f'<header class="instruction"><p>{_plain(label)}</p><h1>{_plain(instruction)}</h1></header>\n'
     if role == "facts":
         title, price, rating = pieces
         return (
-            f'<header class="facts"><h1>{_plain(title)}</h1><p class="price">{_plain(price)}</p>'
-            f"<p>{_plain(rating)}</p></header>\n"
+            f'<section class="facts"><h2>{_plain(title)}</h2><p class="price">{_plain(price)}</p>'
+            f"<p>{_plain(rating)}</p></section>\n"
         )
     if role == "done":
         thanks, meaning, score = pieces
         return f'<h1>{_plain(thanks)}</h1><p>{_plain(meaning)}</p><p class="score">{_plain(score)}</p>\n'
     if role == "brand":
-        return f'<h1 class="brand">{_plain(pieces[0])}</h1>\n'
+        return f'<p class="brand">{_plain(pieces[0])}</p>\n'
     if role == "part":
         return "".join(f"<p>{_plain(piece)}</p>\n" for piece in pieces)
-    tag = {"instruction": "aside", "parts": "nav", "controls": "nav"}.get(role, "div")
-    label = {"controls": ' aria-label="Pages"', "parts": ' aria-label="More about this product"'}.get(role, "")
     inner = " ".join(_plain(piece) if piece.kind == "text" else _link(shop, state, piece) for piece in pieces)
-    return f'<{tag} class="{role}"{label}>{inner}</{tag}>\n'
+    return f'<nav class="{role}" aria-label="{_NAVIGATION[role]}">{inner}</nav>\n'
 
 
 def _search_form(shop: Shop, state: State, button: Piece) -> str:
@@ -178,11 +180,41 @@ def _words(piece: Piece) -> str:
 
 
 def _plain(piece: Piece) -> str:
-    return f'<bdi data-kind="text">{_words(piece)}</bdi>'
+    return f'<bdi data-kind="text" dir="auto">{_words(piece)}</bdi>'
 
 
 def _link(shop: Shop, state: State, piece: Piece) -> str:
     current = ' aria-current="true"' if piece.kind == "chosen" else ""
     group = f' data-group="{escape(piece.group)}"' if piece.group else ""
     to = escape(address(shop, shop.press(state, piece)))
-    return f'<a class="button" href="{to}" data-kind="{piece.kind}"{group}{current}><bdi>{_words(piece)}</bdi></a>'
+    marks = f'data-kind="{piece.kind}"{group}{current}'
+    return f'<a class="button" href="{to}" {marks}><bdi dir="auto">{_words(piece)}</bdi></a>'
+
+
+def front_page(sizes: dict[tuple[str, str], int], products: int) -> str:
+    """Where a visitor chooses a task. sizes: number of tasks by (kind of goals, split)."""
+    kinds = dict.fromkeys(kind for (kind, _), number in sizes.items() if number)
+    splits = dict.fromkeys(split for (_, split), number in sizes.items() if number)
+    rows = "".join(f"<li>{number} {kind} tasks in {split}</li>" for (kind, split), number in sizes.items() if number)
+    return (
+        _HEAD.format(title="Tasks", kind="front")
+        + '<p class="brand">WebShop</p>\n<h1>Find and buy what somebody asked for</h1>\n'
+        + f"<p>You are given an instruction and a shop of {products} products. Search, choose the options that are "
+        + "asked for, and buy. The score says how well the purchase fits the instruction.</p>\n"
+        + '<form class="start" method="get" action="/start">'
+        + _select("goals", "Instructions", kinds)
+        + _select("split", "Split", splits)
+        + f'<button type="submit">Start a task</button></form>\n<ul>{rows}</ul>\n</main>\n</body>\n</html>\n'
+    )
+
+
+def _select(name: str, label: str, choices: dict[str, None]) -> str:
+    options = "".join(f'<option value="{choice}">{choice}</option>' for choice in choices)
+    return f'<label>{label} <select name="{name}">{options}</select></label> '
+
+
+def problem_page(title: str, text: str) -> str:
+    """A page that says what is wrong, in the words of the site alone: nothing of the request is repeated."""
+    return (
+        _HEAD.format(title=escape(title), kind="problem") + f"<h1>{escape(title)}</h1><p>{escape(text)}</p>\n" + _FOOT
+    )

@@ -113,13 +113,13 @@ class Store:
         """The tasks of one split of one kind of goals."""
         if (kind, split) not in self._tasks:
             rows = json.loads((self.folder / f"tasks-{kind}.json").read_text(encoding="utf-8"))
-            self._goal_numbers[kind] = {}
-            number = 0
+            numbers: dict[str, int] = {}
             for name, entries in rows.items():
-                tasks = [Task(id, name, type, digest, str(number + i)) for i, (id, type, digest) in enumerate(entries)]
-                self._goal_numbers[kind].update({task.id: number + i for i, task in enumerate(tasks)})
-                number += len(entries)
+                first = len(numbers)
+                numbers.update((id, first + i) for i, (id, _, _) in enumerate(entries))
+                tasks = [Task(id, name, type, digest, str(numbers[id])) for id, type, digest in entries]
                 self._tasks[kind, name] = TaskSet(name, tasks, self._advice(kind))
+            self._goal_numbers[kind] = numbers
         return self._tasks[kind, split]
 
     def _advice(self, kind: str) -> str:
