@@ -1,0 +1,143 @@
+"""``gagpo/WebShop-v0``: the shop in text."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any, ClassVar
+
+from envs.base import Outcome, TextEnv
+from envs.tasks import Task, TaskSet
+from envs.webshop import expert
+from envs.webshop.catalogue import find_sources
+from envs.webshop.generate import generated_folder
+from envs.webshop.goals import KINDS
+from envs.webshop.pages import DONE, Page, Shop, State
+from envs.webshop.render import MODES, observation
+from envs.webshop.store import Store, open_store, store_for
+
+DATA_VARIABLE = "WEBSHOP_DATA"
+
+_ACTION = re.compile(r"\s*(search|click)\s*\[(.*)\]\s*\Z", re.DOTALL | re.IGNORECASE)
+
+
+def data_folder() -> Path:
+    """Where generated catalogues and built stores are kept: ``$GAGPO_DATA/webshop``, else ``data/webshop`` here."""
+    return Path(os.environ.get("GAGPO_DATA") or "data") / "webshop"
+
+
+def open_catalogue(data: str | Path | None = None, products: int = 1_000, catalogue_seed: int = 0) -> Store:
+    """The store of the data files at ``data`` (a folder or a product file), else at ``$WEBSHOP_DATA``, else of a
+    generated catalogue of ``products`` products. Built at the first call, which for a large catalogue takes a while.
+
+    catalogue_seed: of the generated products, and of prices and budgets in any catalogue.
+    """
+    root = data_folder()
+    given = data or os.environ.get(DATA_VARIABLE)
+    folder = Path(given) if given else generated_folder(root, products, catalogue_seed)
+    return open_store(store_for(find_sources(folder), root, catalogue_seed))
+
+
+def parse_action(action: str) -> tuple[str, str] | None:
+    """``("search" | "click", argument)``, None for anything else.
+
+    >>> parse_action("click[Buy Now]"), parse_action("buy it")
+    (('click', 'Buy Now'), None)
+    """
+    match = _ACTION.match(action)
+    return (match[1].lower(), match[2]) if match else None
+
+
+class WebShopEnv(TextEnv):
+    """Find a product that an instruction describes, choose its options, and buy it.
+
+    Actions are ``search[words]`` and ``click[label]``; anything else, and a click on what is not on the page, changes
+    nothing and pays nothing. Buying ends the episode and pays the reward of ``envs.webshop.reward`` (0 to 1).
+
+    observation: ``text``, ``text_rich``, ``html`` or ``url``. goals: ``synthetic`` or ``human``. data, products,
+    catalogue_seed: see :func:`open_catalogue`. results_per_page: 10 in the published environment. strict_options: an
+    option counts only when exactly that one was chosen.
+
+    Besides what every environment gives, ``info`` holds ``has_search_bar`` (searching is possible on every page, the
+    bar is on the first), and after a purchase ``r_type``, ``r_att``, ``r_option`` (None when the goal names no option),
+    ``r_price``, ``title_score``, ``bought``. ``admissible_actions`` lists the clicks; any ``search[...]`` is possible
+    too. ``state`` is the address of the page, in which all of its state is.
+    """
+
+    splits: ClassVar[tuple[str, ...]] = ("train", "validation", "test")
+
+    def __init__(
+        self,
+        split: str = "train",
+        max_turns: int = 15,
+        expert: bool = False,
+        render_mode: str | None = None,
+        *,
+        observation: str = "text",
+        goals: str = "synthetic",
+        data: str | Path | None = None,
+        products: int = 1_000,
+        catalogue_seed: int = 0,
+        results_per_page: int = 10,
+        strict_options: bool = False,
+    ):
+        super().__init__(split=split, max_turns=max_turns, expert=expert, render_mode=render_mode)
+        if observation not in MODES:
+            raise ValueError(f"unknown observation {observation!r}; choose one of {', '.join(MODES)}")
+        if goals not in KINDS:
+            raise ValueError(f"unknown goals {goals!r}; choose one of {', '.join(KINDS)}")
+        self.mode = observation
+        self.goals = goals
+        self.store = open_catalogue(data, products, catalogue_seed)
+        self.shop = Shop(self.store, results_per_page, strict_options)
+        self.state = State("")
+
+    def tasks(self, split: str) -> TaskSet:
+        if split not in self.splits:
+            raise ValueError(f"WebShopEnv has no split {split!r}; choose one of {', '.join(self.splits)}")
+        return self.store.tasks(self.goals, split)
+
+    def begin(self, task: Task) -> Outcome:
+        self.state = self.shop.start(task.id)
+        return self._outcome()
+
+    def act(self, action: str) -> Outcome:
+        state = self.follow(action)
+        if state is None:
+            return self._outcome(valid=False)
+        self.state = state
+        return self._outcome()
+
+    def follow(self, action: str) -> State | None:
+        """Where ``action`` leads from here, None when it is not an action of this page."""
+        parsed = parse_action(action)
+        if parsed is None:
+            return None
+        name, argument = parsed
+        return self.shop.search(self.state, argument) if name == "search" else self.shop.click(self.state, argument)
+
+    def expert_action(self) -> str | None:
+        return expert.next_action(self.shop, self.state)
+
+    def _outcome(self, valid: bool = True) -> Outcome:
+        page = self.shop.page(self.state)
+        return self.outcome_of(page, observation(self.shop, page, self.mode), valid)
+
+    def outcome_of(self, page: Page, shown: str, valid: bool) -> Outcome:
+        """The outcome of standing on ``page``, observed as ``shown``."""
+        extras: dict[str, Any] = {"has_search_bar": page.has_search_bar}
+        outcome = Outcome(
+            shown,
+            valid=valid,
+            state=observation(self.shop, page, "url"),
+            admissible_actions=[f"click[{label}]" for label in page.clickables],
+            extras=extras,
+        )
+        if page.state.kind == DONE:
+            verdict = self.shop.verdict(page.state)
+            outcome.reward, outcome.success, outcome.terminated = verdict.reward, verdict.success, True
+            extras["bought"] = self.store.product(page.state.product).asin
+            for name in ("r_type", "r_att", "r_option", "r_price", "title_score"):
+                extras[name] = getattr(verdict, name)
+        return outcome

@@ -1,0 +1,86 @@
+"""An expert that buys the goal's product with the goal's options.
+
+It knows which product is meant, but does what a shopper without that knowledge could learn to do: it searches with
+words of the instruction in their order, turns pages until it sees the product, clicks what the page offers, and buys.
+Only when the instruction's words do not find the product does it search with the product's own words.
+"""
+
+from __future__ import annotations
+
+import re
+
+from envs.webshop.goals import Goal
+from envs.webshop.pages import BUY, DONE, ITEM, NEXT, PART, PREVIOUS, RESULTS, Shop, State, regular_query
+from envs.webshop.reward import alike, colour_of
+from envs.webshop.search import STOP_WORDS
+from envs.webshop.store import searched_text
+
+LONGEST = 8  # words of the first query
+_FILLERS = """
+    i am im i'm i'd id i've ive hey me my sister we our you your want wants need needs needed would like love
+    prefer please find get
+    buy buying purchase shopping shop looking look search searching seeking see show help some something one any
+    which who where when what should must can could do does have has had made make makes also and or very really
+    about from in so too than more less other good nice great new it's its them those these
+"""
+_LEFT_OUT = frozenset(_FILLERS.split()) | STOP_WORDS
+_WORD = re.compile(r"[^\W_]+(?:['’.\-][^\W_]+)*")
+
+
+def queries(shop: Shop, goal: Goal) -> list[str]:
+    """What the expert searches for, in this order, until the product is among the results."""
+    product = shop.store.product(shop.store.number(goal.asin))
+    words = [w for w in _WORD.findall(goal.request.lower()) if w not in _LEFT_OUT]
+    plans = [" ".join(list(dict.fromkeys(words))[:LONGEST]), product.title, searched_text(product)]
+    return list(dict.fromkeys(query for query in map(regular_query, plans) if query))
+
+
+def next_action(shop: Shop, state: State) -> str | None:
+    """The expert's action in ``state``; None after the purchase or when no search finds the product."""
+    goal = shop.goal(state.task)
+    number = shop.store.number(goal.asin)
+    if state.kind == DONE:
+        return None
+    if state.kind == PART:
+        return _click(PREVIOUS)
+    if state.kind == ITEM:
+        return _at_item(shop, state, goal) if state.product == number else _click(PREVIOUS)
+    if state.kind == RESULTS:
+        found = shop.store.index.search(state.query)
+        if number in found:
+            page = 1 + found.index(number) // shop.results_per_page
+            if page == state.page:
+                return _click(goal.asin)
+            return _click(NEXT if state.page < page else PREVIOUS)
+    plan = queries(shop, goal)
+    later = plan[plan.index(state.query) + 1 :] if state.query in plan else plan
+    return f"search[{later[0]}]" if later else None
+
+
+def _at_item(shop: Shop, state: State, goal: Goal) -> str:
+    page = shop.page(state)
+    chosen = dict(state.options)
+    for name, value in options_to_choose(shop, state, goal):
+        number = page.clickables.get(value)
+        if chosen.get(name) != value and number is not None and page.pieces[number].group == name:
+            return _click(value)
+    return _click(BUY)
+
+
+def options_to_choose(shop: Shop, state: State, goal: Goal) -> list[tuple[str, str]]:
+    """For each option the goal asks for, the product's own (name, value) that satisfies it best."""
+    options = shop.store.product(state.product).options
+    choices = []
+    for name, value in goal.options:
+        if value in options.get(name, ()):
+            choices.append((name, value))
+            continue
+        everything = [(own, v) for own, values in options.items() for v in values]
+        same = [choice for choice in everything if choice[1] == value]
+        close = [choice for choice in everything if alike(colour_of(choice[1]), colour_of(value))]
+        choices += (same or close)[:1]
+    return choices
+
+
+def _click(label: str) -> str:
+    return f"click[{label.lower()}]"

@@ -1,0 +1,171 @@
+"""What shoppers are asked to buy: the published recipe for goals, from private random numbers, in fixed splits.
+
+The published environment draws prices and budgets from the process's global random numbers before it shuffles, so
+that two processes disagree about instructions and about who is in which split. Here every product has a generator of
+its own, seeded by the catalogue's seed and the asin; the list is made once, stored, and identified by content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from envs.webshop.catalogue import MISSING_PRICE, Instruction, Product
+
+KINDS = ("synthetic", "human")
+SHUFFLE_SEED = 233
+TEST, VALIDATION = 500, 1_000
+OFFICIAL_FROM = 3_000
+BUDGETS = tuple(10.0 * n for n in range(1, 100))
+NO_BUDGET = 1_000_000.0
+MOST_COMBINATIONS = 1_000
+
+
+@dataclass(frozen=True)
+class Goal:
+    """One thing to buy.
+
+    id: ``<asin>-s<n>`` for the n-th option combination of a synthetic instruction, ``<asin>-h<n>`` for the n-th human
+    one. request: the instruction without options and budget. options: (name, value) pairs, name '' when not given.
+    budget: price_upper of the published environment, in dollars.
+    """
+
+    id: str
+    asin: str
+    instruction: str
+    request: str
+    attributes: tuple[str, ...]
+    options: tuple[tuple[str, str], ...] = ()
+    budget: float = NO_BUDGET
+    type: str = ""
+    digest: str = field(default="", compare=False)
+
+
+def price_of(product: Product, rng: random.Random) -> float:
+    """The price that counts: uniform in a range, 100 dollars when missing."""
+    if not product.prices:
+        return MISSING_PRICE
+    return product.prices[0] if len(product.prices) == 1 else rng.uniform(*product.prices)
+
+
+def product_rng(asin: str, seed: int) -> random.Random:
+    """The product's own random numbers: equal in every process and whatever else the catalogue holds."""
+    return random.Random(f"webshop:{seed}:{asin}")
+
+
+def budget_for(price: float, rng: random.Random) -> tuple[float, str]:
+    """The larger of two of the next four multiples of ten above ``price``, and how the instruction says it.
+
+    From 980 dollars on fewer than two multiples below 1,000 remain: there is no budget and nothing is said.
+    """
+    above = [budget for budget in BUDGETS if budget > price][:4]
+    if len(above) < 2:
+        return NO_BUDGET, ""
+    budget = max(rng.sample(above, 2))
+    return budget, f", and price lower than {budget:.2f} dollars"
+
+
+def synthetic_goals(
+    product: Product, instruction: Instruction, price: float, rng: random.Random, counts: Counter[str] | None = None
+) -> Iterator[Goal]:
+    """One goal for each combination of the product's option values (names sorted); the budget is common to them.
+
+    A product with more than a thousand combinations contributes a thousand, drawn by its own generator, counted in
+    ``counts`` under ``products_with_too_many_options``.
+    """
+    budget, budget_text = budget_for(price, rng)
+    names = sorted(product.options)
+    for n, values in _combinations([product.options[name] for name in names], rng, counts):
+        options = tuple(zip(names, values, strict=True))
+        chosen = ", and ".join(f"{name}: {value}" for name, value in options)
+        yield Goal(
+            id=f"{product.asin}-s{n}",
+            asin=product.asin,
+            instruction=f"{instruction.text}{' with ' + chosen if chosen else ''}{budget_text}",
+            request=instruction.text,
+            attributes=instruction.attributes,
+            options=options,
+            budget=budget,
+            type=product.category,
+        )
+
+
+def _combinations(
+    values: list[tuple[str, ...]], rng: random.Random, counts: Counter[str] | None
+) -> Iterator[tuple[int, tuple[str, ...]]]:
+    number = 1
+    for choices in values:
+        number *= len(choices)
+    if number <= MOST_COMBINATIONS:
+        yield from enumerate(itertools.product(*values))
+        return
+    if counts is not None:
+        counts["products_with_too_many_options"] += 1
+    wanted: set[int] = set()
+    while len(wanted) < MOST_COMBINATIONS:
+        wanted.add(rng.randrange(number))
+    for n in sorted(wanted):
+        rest, combination = n, []
+        for choices in reversed(values):
+            rest, i = divmod(rest, len(choices))
+            combination.append(choices[i])
+        yield n, tuple(reversed(combination))
+
+
+def human_goals(
+    product: Product, instructions: Iterable[Instruction], price: float, rng: random.Random
+) -> Iterator[Goal]:
+    """One goal for each human instruction that names attributes, each with a budget of its own."""
+    for n, instruction in enumerate(instructions):
+        if not instruction.attributes:
+            continue
+        budget, budget_text = budget_for(price, rng)
+        request = instruction.text.strip(".")
+        yield Goal(
+            id=f"{product.asin}-h{n}",
+            asin=product.asin,
+            instruction=f"{request}{budget_text}",
+            request=request,
+            attributes=instruction.attributes,
+            options=instruction.options,
+            budget=budget,
+            type=product.category,
+        )
+
+
+def digest_of(goal: Goal, catalogue: str) -> str:
+    """SHA-256 (16 hex digits) of the goal's content and of the catalogue it is set in."""
+    content = [catalogue, goal.asin, goal.instruction, goal.attributes, goal.options, goal.budget]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+
+
+def without_doubles(goals: Iterable[Goal], counts: Counter[str]) -> list[Goal]:
+    """``goals`` without those whose instruction another already has: the same words must not be in two splits."""
+    kept: dict[str, Goal] = {}
+    for goal in goals:
+        if kept.setdefault(" ".join(goal.instruction.lower().split()), goal) is not goal:
+            counts["goals_asked_twice"] += 1
+    return list(kept.values())
+
+
+def split_goals(goals: list[Goal]) -> dict[str, list[Goal]]:
+    """``goals`` shuffled and cut: test 0-499, validation 500-1499, train from 1500.
+
+    Below 3,000 goals the same proportions hold: a sixth for test, a third for validation, half for training.
+    """
+    goals = list(goals)
+    random.Random(SHUFFLE_SEED).shuffle(goals)
+    if len(goals) >= OFFICIAL_FROM:
+        test, validation = TEST, VALIDATION
+    else:
+        test, validation = len(goals) // 6, len(goals) // 3
+    return {
+        "test": goals[:test],
+        "validation": goals[test : test + validation],
+        "train": goals[test + validation :],
+    }

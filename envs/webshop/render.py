@@ -1,0 +1,220 @@
+"""A page as text, as rich text, as HTML, and its address."""
+
+from __future__ import annotations
+
+from html import escape
+from urllib.parse import parse_qsl, quote, unquote, urlencode
+
+from envs.webshop.pages import (
+    DONE,
+    INDEX,
+    ITEM,
+    LONGEST_QUERY,
+    PART,
+    RESULTS,
+    Page,
+    Piece,
+    Section,
+    Shop,
+    State,
+    Unreachable,
+)
+from envs.webshop.store import UnknownProduct
+
+MODES = ("text", "text_rich", "html", "url")
+ROOT = "/shop"
+
+
+def observation(shop: Shop, page: Page, mode: str) -> str:
+    """``page`` as one of ``MODES``."""
+    if mode == "text":
+        return text(page.pieces)
+    if mode == "text_rich":
+        return text_rich(page.pieces)
+    if mode == "html":
+        return html(shop, page)
+    return address(shop, page.state)
+
+
+def text(pieces: tuple[Piece, ...]) -> str:
+    """The visible strings joined by ``[SEP]``."""
+    return " [SEP] ".join([piece.text for piece in pieces])
+
+
+def text_rich(pieces: tuple[Piece, ...]) -> str:
+    """One line per visible string; what can be clicked stands between marks, what is chosen is said first."""
+    chosen, lines = [], []
+    for words, kind, _ in pieces:
+        if kind == "text":
+            lines.append(words)
+        elif kind == "option":
+            lines.append(f"  [button] {words} [button_]")
+        elif kind == "chosen":
+            lines.append(f"  [clicked button] {words} [clicked button_]")
+            chosen.append(f"You have clicked {words}.")
+        elif kind == "product":
+            lines.append(f"\n[button] {words} [button_]")
+        else:
+            lines.append(f"[button] {words} [button_]")
+    return "\n".join(chosen[::-1] + lines)
+
+
+# Addresses ------------------------------------------------------------------------------------------------------------
+
+
+def address(shop: Shop, state: State) -> str:
+    """Path and query of the state's page on the site. All of the state is in it and it is the only one of the page."""
+    path = f"{ROOT}/{quote(state.task, safe='')}"
+    if state.kind == INDEX:
+        return path
+    fields: list[tuple[str, str]] = []
+    if state.kind != DONE:
+        fields += [("q", state.query), ("page", str(state.page))]
+    if state.product >= 0:
+        fields.append(("asin", shop.store.product(state.product).asin))
+    fields += [(f"option.{name}", value) for name, value in state.options]
+    kind = state.part if state.kind == PART else state.kind
+    return f"{path}/{kind}?{urlencode(fields)}"
+
+
+def state_at(shop: Shop, task: str, kind: str, query: str) -> State:
+    """The state whose page is at ``/shop/<task>/<kind>?<query>``.
+
+    Fields that no page knows are ignored, a missing page number is 1. Raises UnknownTask for an unknown task and
+    Unreachable for everything else that no sequence of actions leads to.
+    """
+    shop.goal(task)
+    if kind == INDEX:
+        return State(task)
+    try:
+        fields = dict(parse_qsl(query, keep_blank_values=True, errors="replace", max_num_fields=100))
+        product = shop.store.number(fields["asin"]) if kind != RESULTS else -1
+        page = int(fields.get("page", "1")[:9])
+    except (KeyError, ValueError, UnknownProduct):
+        raise Unreachable("no such page: the address lacks a part or names what is not there") from None
+    options = tuple((n.removeprefix("option."), v) for n, v in fields.items() if n.startswith("option."))
+    words = fields.get("q", "")
+    if kind == RESULTS:
+        searched = shop.search(State(task), words)
+        return State(task) if searched is None else shop.validate(searched._replace(page=page))
+    if kind == DONE:
+        return shop.validate(State(task, DONE, product=product, options=options))
+    if kind == ITEM:
+        return shop.validate(State(task, ITEM, words, page, product, options=options))
+    return shop.validate(State(task, PART, words, page, product, unquote(kind), options))
+
+
+# HTML -----------------------------------------------------------------------------------------------------------------
+
+_HEAD = (
+    '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+    '<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{title} · WebShop</title>\n'
+    '<link rel="stylesheet" href="/style.css">\n</head>\n<body>\n<main class="{kind}">\n'
+)
+_FOOT = '</main>\n<footer><a href="/">All tasks</a></footer>\n</body>\n</html>\n'
+_NAVIGATION = {"controls": "Pages", "parts": "More about this product", "buy": "Purchase"}
+_TITLES = {INDEX: "Search", RESULTS: "Results", ITEM: "Product", PART: "Product", DONE: "Thank you"}
+
+
+def html(shop: Shop, page: Page) -> str:
+    """The document the site serves for ``page``. Every string from outside is escaped and isolated (``bdi``)."""
+    state = page.state
+    parts = [_HEAD.format(title=_TITLES[state.kind], kind=state.kind)]
+    cards = False
+    for section in page.sections:
+        if (section.role == "card") != cards:
+            parts.append("</ul>\n" if cards else '<ul class="results" aria-label="Results">\n')
+            cards = not cards
+        parts.append(_section(shop, state, section))
+    if cards:
+        parts.append("</ul>\n")
+    parts.append(_FOOT)
+    return "".join(parts)
+
+
+def _section(shop: Shop, state: State, section: Section) -> str:
+    role, pieces = section
+    if role == "search":
+        return _search_form(shop, state, pieces[0])
+    if role == "card":
+        link, title, price = pieces
+        return (
+            f'<li class="card">{_link(shop, state, link)}<h2>{_plain(title)}</h2>'
+            f'<p class="price">{_plain(price)}</p></li>\n'
+        )
+    if role == "options":
+        name, *values = pieces
+        links = "".join(f"<li>{_link(shop, state, value)}</li>" for value in values)
+        return f'<section class="options"><h2>{_plain(name)}</h2><ul>{links}</ul></section>\n'
+    if role == "instruction":
+        label, instruction = pieces
+        return f'<header class="instruction"><p>{_plain(label)}</p><h1>{_plain(instruction)}</h1></header>\n'
+    if role == "facts":
+        title, price, rating = pieces
+        return (
+            f'<section class="facts"><h2>{_plain(title)}</h2><p class="price">{_plain(price)}</p>'
+            f"<p>{_plain(rating)}</p></section>\n"
+        )
+    if role == "done":
+        thanks, meaning, score = pieces
+        return f'<h1>{_plain(thanks)}</h1><p>{_plain(meaning)}</p><p class="score">{_plain(score)}</p>\n'
+    if role == "brand":
+        return f'<p class="brand">{_plain(pieces[0])}</p>\n'
+    if role == "part":
+        return "".join(f"<p>{_plain(piece)}</p>\n" for piece in pieces)
+    inner = " ".join(_plain(piece) if piece.kind == "text" else _link(shop, state, piece) for piece in pieces)
+    return f'<nav class="{role}" aria-label="{_NAVIGATION[role]}">{inner}</nav>\n'
+
+
+def _search_form(shop: Shop, state: State, button: Piece) -> str:
+    return (
+        f'<form class="search" role="search" method="get" action="{escape(address(shop, State(state.task)))}/results">'
+        f'<input type="search" name="q" maxlength="{LONGEST_QUERY}" aria-label="Words to search for" '
+        f'required autofocus autocomplete="off">'
+        f'<button type="submit" data-kind="search">{_words(button)}</button></form>\n'
+    )
+
+
+def _words(piece: Piece) -> str:
+    return escape(piece.text)
+
+
+def _plain(piece: Piece) -> str:
+    return f'<bdi data-kind="text" dir="auto">{_words(piece)}</bdi>'
+
+
+def _link(shop: Shop, state: State, piece: Piece) -> str:
+    current = ' aria-current="true"' if piece.kind == "chosen" else ""
+    group = f' data-group="{escape(piece.group)}"' if piece.group else ""
+    to = escape(address(shop, shop.press(state, piece)))
+    marks = f'data-kind="{piece.kind}"{group}{current}'
+    return f'<a class="button" href="{to}" {marks}><bdi dir="auto">{_words(piece)}</bdi></a>'
+
+
+def front_page(sizes: dict[tuple[str, str], int], products: int) -> str:
+    """Where a visitor chooses a task. sizes: number of tasks by (kind of goals, split)."""
+    kinds = dict.fromkeys(kind for (kind, _), number in sizes.items() if number)
+    splits = dict.fromkeys(split for (_, split), number in sizes.items() if number)
+    rows = "".join(f"<li>{number} {kind} tasks in {split}</li>" for (kind, split), number in sizes.items() if number)
+    return (
+        _HEAD.format(title="Tasks", kind="front")
+        + '<p class="brand">WebShop</p>\n<h1>Find and buy what somebody asked for</h1>\n'
+        + f"<p>You are given an instruction and a shop of {products} products. Search, choose the options that are "
+        + "asked for, and buy. The score says how well the purchase fits the instruction.</p>\n"
+        + '<form class="start" method="get" action="/start">'
+        + _select("goals", "Instructions", kinds)
+        + _select("split", "Split", splits)
+        + f'<button type="submit">Start a task</button></form>\n<ul>{rows}</ul>\n</main>\n</body>\n</html>\n'
+    )
+
+
+def _select(name: str, label: str, choices: dict[str, None]) -> str:
+    options = "".join(f'<option value="{choice}">{choice}</option>' for choice in choices)
+    return f'<label>{label} <select name="{name}">{options}</select></label> '
+
+
+def problem_page(title: str, text: str) -> str:
+    """A page that says what is wrong, in the words of the site alone: nothing of the request is repeated."""
+    return (
+        _HEAD.format(title=escape(title), kind="problem") + f"<h1>{escape(title)}</h1><p>{escape(text)}</p>\n" + _FOOT
+    )

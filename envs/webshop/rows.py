@@ -1,0 +1,142 @@
+"""Reading large JSON files row by row, in bounded memory, with errors that name the file and the row.
+
+The full product file holds more than a million rows in one JSON list; parsing it whole would cost several times its
+size in memory. Only the row being read is held here.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+CHUNK = 1 << 20
+LARGEST_ROW = 64 << 20  # characters; a longer row is taken for a broken file
+
+_BLANK = re.compile(r"[ \t\r\n]*")
+_SHAPES = {"[": "a list", "{": "an object", '"': "a string"}
+
+
+class CatalogueError(ValueError):
+    """A data file that cannot be used; the message names the file, the row and what was expected."""
+
+
+def iterate_list(path: Path, expected: str) -> Iterator[tuple[int, Any]]:
+    """Yield ``(row, value)`` of a JSON list, rows counted from 1; ``expected`` says what the file should hold.
+
+    Raises CatalogueError for a missing or unreadable file, another shape, bad UTF-8 and broken JSON.
+    """
+    reader = _Reader(path, expected)
+    reader.open("[")
+    row = 0
+    while not reader.closes("]", first=row == 0):
+        row += 1
+        yield row, reader.value(row)
+
+
+def iterate_object(path: Path, expected: str) -> Iterator[tuple[int, str, Any]]:
+    """Yield ``(row, key, value)`` of a JSON object, rows counted from 1; errors as in :func:`iterate_list`."""
+    reader = _Reader(path, expected)
+    reader.open("{")
+    row = 0
+    while not reader.closes("}", first=row == 0):
+        row += 1
+        key = reader.value(row)
+        if not isinstance(key, str) or reader.peek() != ":":
+            raise CatalogueError(f"{path}, row {row}: broken JSON, a key and a colon were expected")
+        reader.position += 1
+        yield row, key, reader.value(row)
+
+
+class _Reader:
+    def __init__(self, path: Path, expected: str):
+        self.path = path
+        self.expected = expected
+        self.buffer = ""
+        self.position = 0
+        self.ended = False
+        self.row = 0
+        self._bytes = 0
+        self._decode = codecs.getincrementaldecoder("utf-8-sig")().decode
+        self._parse = json.JSONDecoder().raw_decode
+        try:
+            self._file = path.open("rb")
+        except OSError as error:
+            raise CatalogueError(f"{path}: cannot be read ({error.strerror}); expected {expected}") from None
+
+    def open(self, bracket: str) -> None:
+        first = self.peek()
+        if first != bracket:
+            found = _SHAPES.get(first, "something else") if first else "nothing"
+            raise CatalogueError(
+                f"{self.path}: expected {self.expected} ({_SHAPES[bracket]}), found {found}; were two files mixed up?"
+            )
+        self.position += 1
+
+    def closes(self, bracket: str, first: bool) -> bool:
+        """Whether the collection ends here; else stand at the next row."""
+        character = self.peek()
+        if character == bracket:
+            self.position += 1
+            if self.peek():
+                raise CatalogueError(f"{self.path}: text after the closing {bracket!r}; the file is damaged")
+            self._file.close()
+            return True
+        if not character:
+            raise CatalogueError(f"{self.path}: ends after row {self.row}; the file is cut short")
+        if not first:
+            if character != ",":
+                raise CatalogueError(f"{self.path}: broken JSON after row {self.row}, a comma was expected")
+            self.position += 1
+        return False
+
+    def peek(self) -> str:
+        """The next character that is not blank, or '' at the end of the file."""
+        while True:
+            self.position = _BLANK.match(self.buffer, self.position).end()  # type: ignore[union-attr]
+            if self.position < len(self.buffer):
+                return self.buffer[self.position]
+            if self.ended:
+                return ""
+            self._more(CHUNK)
+
+    def value(self, row: int) -> Any:
+        self.row = row
+        self.peek()
+        wanted = CHUNK
+        while True:
+            try:
+                value, end = self._parse(self.buffer, self.position)
+            except RecursionError:
+                raise CatalogueError(f"{self.path}, row {row}: nested too deeply") from None
+            except ValueError as error:
+                if self.ended or len(self.buffer) - self.position > LARGEST_ROW:
+                    raise CatalogueError(f"{self.path}, row {row}: broken JSON ({_reason(error)})") from None
+            else:
+                # A number or a literal that touches the end of the buffer may go on in the next chunk.
+                if end < len(self.buffer) or self.ended:
+                    self.position = end
+                    return value
+            self._more(wanted)
+            wanted *= 2
+
+    def _more(self, size: int) -> None:
+        data = self._file.read(size)
+        self.ended = not data
+        try:
+            text = self._decode(data, final=self.ended)
+        except UnicodeDecodeError as error:
+            where = self._bytes + error.start
+            raise CatalogueError(
+                f"{self.path}, after row {self.row}: not UTF-8 (near byte {where}); save the file as UTF-8"
+            ) from None
+        self._bytes += len(data)
+        self.buffer = self.buffer[self.position :] + text
+        self.position = 0
+
+
+def _reason(error: ValueError) -> str:
+    return error.msg if isinstance(error, json.JSONDecodeError) else str(error)[:120]

@@ -1,0 +1,109 @@
+"""The shop's search: BM25 as Lucene computes it, over stemmed words, from a memory-mapped index.
+
+Scores are Lucene's (k1 = 0.9, b = 0.4, the settings of the published environment's engine), computed by bm25s; words
+are cut as Lucene's standard tokenizer cuts them, possessives and 33 stop words removed, and stemmed by Porter's
+algorithm. Products with equal scores come in catalogue order, so that results never depend on the machine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+K1 = 0.9
+B = 0.4
+RESULTS = 50
+REMEMBERED_QUERIES = 4_096
+
+_STOP_WORDS = (
+    "a an and are as at be but by for if in into is it no not of on or such "
+    "that the their then there these they this to was will with"
+)
+STOP_WORDS = frozenset(_STOP_WORDS.split())
+# Dots and apostrophes join letters, dots and commas join digits: "don't", "o'neill", "3.5".
+_WORD = re.compile(r"\w+(?:(?:(?<=[^\W\d_])['’.:·](?=[^\W\d_])|(?<=\d)['’.,;](?=\d))\w+)*")
+
+
+class Analyzer:
+    """Text to stemmed words; remembers the stem of every word seen while an index is built."""
+
+    def __init__(self) -> None:
+        import Stemmer
+
+        self._stem = Stemmer.Stemmer("porter").stemWord
+        self._stems: dict[str, str] = {}
+
+    def words(self, text: str) -> list[str]:
+        """The index terms of ``text``, in order.
+
+        >>> Analyzer().words("The women's running shoes, 3.5 inches")
+        ['women', 'run', 'shoe', '3.5', 'inch']
+        """
+        stems = self._stems
+        terms = []
+        for word in _WORD.findall(text.lower()):
+            stem = stems.get(word)
+            if stem is None:
+                plain = word.replace("’", "'").removesuffix("'s")
+                stem = "" if plain in STOP_WORDS else self._stem(plain)
+                if len(stems) < 1_000_000:
+                    stems[word] = stem
+            if stem:
+                terms.append(stem)
+        return terms
+
+
+def build_index(folder: Path, documents: Iterable[str]) -> None:
+    """Index ``documents`` (numbered from 0 in order) into ``folder``, which is made."""
+    import bm25s
+
+    analyzer = Analyzer()
+    vocabulary: dict[str, int] = {}
+    rows = [
+        np.array([vocabulary.setdefault(word, len(vocabulary)) for word in analyzer.words(text)], np.int32)
+        for text in documents
+    ]
+    vocabulary.setdefault("", len(vocabulary))  # bm25s wants at least one term
+    engine = bm25s.BM25(method="lucene", k1=K1, b=B)
+    engine.index((rows, vocabulary), show_progress=False)
+    engine.save(folder, show_progress=False)
+
+
+class SearchIndex:
+    """An index opened read-only; its arrays are memory-mapped and shared by all processes that open it."""
+
+    def __init__(self, folder: Path):
+        import bm25s
+
+        self._engine: Any = bm25s.BM25.load(folder, mmap=True, load_corpus=False)
+        self._analyzer = Analyzer()
+        self._found: OrderedDict[str, tuple[int, ...]] = OrderedDict()
+
+    def search(self, query: str, limit: int = RESULTS) -> tuple[int, ...]:
+        """Numbers of the ``limit`` best documents sharing a word with ``query``, best first.
+
+        Equal scores are ordered by number. Nothing in a query is syntax: any text is just words.
+        """
+        found = self._found.get(query)
+        if found is None:
+            found = self._found[query] = self._rank(query)
+            if len(self._found) > REMEMBERED_QUERIES:
+                self._found.popitem(last=False)
+        return found[:limit]
+
+    def _rank(self, query: str) -> tuple[int, ...]:
+        terms = self._engine.get_tokens_ids(self._analyzer.words(query))
+        if not terms:
+            return ()
+        scores = self._engine.get_scores_from_ids(terms)
+        candidates = np.flatnonzero(scores > 0)
+        if len(candidates) > RESULTS:
+            least = np.partition(scores[candidates], -RESULTS)[-RESULTS]
+            candidates = candidates[scores[candidates] >= least]
+        order = np.lexsort((candidates, -scores[candidates]))[:RESULTS]
+        return tuple(int(i) for i in candidates[order])
