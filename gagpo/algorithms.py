@@ -248,7 +248,9 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
     """``base`` with ``changes`` laid over it, cell by cell; a cell that changes its name starts from its defaults."""
     merged = dict(base)
     for key, change in changes.items():
-        old, new = _cell(merged.get(key)), _cell(change)
+        old, new = merged.get(key), change
+        if isinstance(old, Mapping) or isinstance(new, Mapping):  # then a mere name is short for a cell
+            old, new = _cell(old), _cell(new)
         if (
             isinstance(old, Mapping)
             and isinstance(new, Mapping)
