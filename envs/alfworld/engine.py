@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-DEFAULT_ENGINE = "textworld"
+DEFAULT_ENGINE = "native"
 ENGINES = ("native", "textworld")
 
 
