@@ -33,8 +33,9 @@ class MathEnv(TextEnv):
     ends with the first right answer, after ``attempts`` wrong ones, or after ``max_turns`` turns.
 
     data: ``"generated"``, the name of a preset, a Hugging Face data set, a file, or a mapping (see
-    :func:`envs.math.sources.load`). on_bad_row: ``refuse`` or ``skip`` (and count) rows that cannot be used. families, levels: which generated problems; size, test_size: how many of them
-    the manifests of training and of either held-out split list.
+    :func:`envs.math.sources.load`). on_bad_row: ``refuse`` or ``skip`` (and count) rows that cannot be used.
+    families, levels: which generated problems. size, test_size: how many of them the manifests of training and of
+    either held-out split list; every further problem of a split can be named by its id.
     attempts, tools: ``attempts=1, tools=False`` is the single-turn setting: one response, which must hold the answer.
     Without tools every turn is an attempt; with tools a turn with neither a call nor an answer costs only the turn.
     feedback: what a wrong answer is told: ``none`` (only that there is another attempt), ``wrong``, or ``hint``

@@ -40,6 +40,11 @@ class DataMissing(ValueError):
     """A data set that is neither on this machine nor reachable; the message holds the command that fetches it."""
 
 
+def _known_split(split: str) -> None:
+    if split not in SPLITS:
+        raise ValueError(f"no split {split!r}; choose from {', '.join(SPLITS)}")
+
+
 @dataclass(frozen=True)
 class Source:
     """Where problems come from.
@@ -218,11 +223,6 @@ def _parts(data: Any) -> list[tuple[str | None, Source]]:
     for split in data:
         _known_split(split)
     return [(split, _source(data[split])) for split in reversed(SPLITS) if split in data]
-
-
-def _known_split(split: str) -> None:
-    if split not in SPLITS:
-        raise ValueError(f"no split {split!r}; choose from {', '.join(SPLITS)}")
 
 
 def _source(data: Any) -> Source:
