@@ -32,7 +32,7 @@ def number(value: float, share: bool = False) -> str:
     """
     if share:
         return f"{100 * value:.1f} %"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.3g}"
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
@@ -68,7 +68,7 @@ def line_chart(caption: str, series: Sequence[Series], share: bool = False, larg
         parts.append(f'<text x="{LEFT - 5}" y="{at + 4:.1f}" text-anchor="end">{shown}</text>')
     for x in ticks(*frame.across):
         if x == int(x):
-            parts.append(f'<text x="{frame.x(x):.1f}" y="{height - 5}" text-anchor="middle">{x:,.0f}</text>')
+            parts.append(f'<text x="{frame.x(x):.1f}" y="{height - 5}" text-anchor="middle">{number(x)}</text>')
     parts += [_line(one, frame, f"c{i % 4}") for i, one in enumerate(series)]
     if names:
         ends = sorted((frame.y(one.y[-1]), one.name, f"c{i % 4}") for i, one in enumerate(series))
@@ -116,9 +116,9 @@ def _limits(series: Sequence[Series], share: bool) -> tuple[tuple[float, float],
     ys = [y for one in series for y in one.y]
     left, right = min(xs), max(xs)
     low, high = (0.0, 1.0) if share and max(ys) > 0.3 else (min(0.0, *ys) if share else min(ys), max(ys))
-    if right == left:
-        left, right = left - 1, right + 1
-    if high - low <= 1e-9 * max(1.0, abs(high)):
+    if right - left <= 1e-9 * max(abs(left), abs(right)):
+        left, right = left - max(1.0, abs(left) / 10), right + max(1.0, abs(right) / 10)
+    if high - low <= 1e-9 * max(1e-12, abs(low), abs(high)):
         low, high = low - (abs(low) or 1) / 10, high + (abs(high) or 1) / 10
     elif not share:
         low, high = low - 0.05 * (high - low), high + 0.05 * (high - low)

@@ -9,7 +9,7 @@ from typing import Any
 
 from eval.results import EvalResult
 from eval.statistics import Interval, holm, mean_over_seeds, paired_difference, paired_test
-from eval.tables import WIDTH, facts, grid, p_value, panel_facts, percent, with_interval
+from eval.tables import WIDTH, facts, grid, p_value, panel_facts, percent, plain, with_interval
 
 
 class DifferentPanels(ValueError):
@@ -66,7 +66,7 @@ class Comparison:
         first = self.results[self.baseline]
         header = ["result", "success %", "turns", "failed"]
         rows = [
-            [label, with_interval(result.success), f"{result.mean_turns:.1f}", str(result.failed)]
+            [label, with_interval(result.success), plain(result.mean_turns), str(result.failed)]
             for label, result in self.results.items()
         ]
         lines = [*facts(panel_facts(first)[:2], width), "", *grid(header, rows, width), ""]

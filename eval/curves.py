@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -67,17 +67,17 @@ def training_lines(runs: Sequence[Run], metric: str, x: str, smooth: int = 1) ->
     return [(across, trailing_mean(up, smooth)) for across, up in lines]
 
 
-def evaluation_lines(runs: Sequence[Run], split: str, x: str) -> list[Line]:
-    """One line per run of the success rate on ``split``, from before training to after it."""
-    lines: list[Line] = []
+def evaluation_points(runs: Sequence[Run], split: str, x: str) -> list[tuple[list[float], list[Interval]]]:
+    """Per run, where it was evaluated on ``split`` and its success rates there, from before training to after it."""
+    found = []
     for run in runs:
-        points: dict[float, float] = {}
+        points: dict[float, Interval] = {}
         for one in run.evaluations:
             place = None if one.iteration is None or one.split != split else run.at(one.iteration, X_KEYS[x])
             if place is not None:
-                points[place] = one.result.success.value
-        lines.append((sorted(points), [points[place] for place in sorted(points)]))
-    return lines
+                points[place] = one.result.success
+        found.append((sorted(points), [points[place] for place in sorted(points)]))
+    return found
 
 
 def plot_curves(
@@ -103,13 +103,10 @@ def plot_curves(
     FigureCanvasAgg(figure)  # no global state, no display, whatever the user's matplotlibrc says
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     styles = {label: (COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]) for i, label in enumerate(groups)}
-    for axis, (title, share, marked, lines) in zip(axes, panels, strict=True):
-        _draw_panel(axis, title, share, marked, lines, styles)
+    for axis, panel in zip(axes, panels, strict=True):
+        _draw_panel(axis, panel, styles)
         axis.set_xlabel(X_NAMES[x], color=INK)
-    seeds = {len(group) for group in groups.values()}
-    if seeds != {1}:
-        count = f"{min(seeds)}" if len(seeds) == 1 else f"{min(seeds)} to {max(seeds)}"
-        figure.supxlabel(f"line: mean of {count} seeds; band: lowest to highest seed", fontsize=8, color="#666666")
+    figure.supxlabel(_legend(groups, panels), fontsize=8, color="#666666")
     output.parent.mkdir(parents=True, exist_ok=True)
     part = output.with_name(output.name + ".part")
     figure.savefig(part, format="png", metadata={"Software": None})
@@ -117,7 +114,26 @@ def plot_curves(
     return output
 
 
-Panel = tuple[str, bool, bool, Mapping[str, list[Line]]]  # title, in per cent, points marked, lines by label
+def _legend(groups: Mapping[str, list[Run]], panels: Sequence[Panel]) -> str:
+    """What lines, bands and whiskers stand for, as far as there are any."""
+    seeds = {len(group) for group in groups.values()}
+    told = []
+    if max(seeds) > 1:
+        count = f"{min(seeds)}" if len(seeds) == 1 else f"{min(seeds)} to {max(seeds)}"
+        told.append(f"line: mean of {count} seeds; band: lowest to highest seed")
+    if min(seeds) == 1 and any(panel.evaluations for panel in panels):
+        told.append("whiskers: interval over tasks")
+    return "; ".join(told)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One picture. share: drawn in per cent. evaluations: points are marked, those of a lone seed with intervals."""
+
+    title: str
+    share: bool
+    lines: Mapping[str, list[Line]]
+    evaluations: Mapping[str, list[tuple[list[float], list[Interval]]]] | None = None
 
 
 def _panels(groups: Mapping[str, list[Run]], x: str, metric: str, smooth: int) -> list[Panel]:
@@ -127,21 +143,21 @@ def _panels(groups: Mapping[str, list[Run]], x: str, metric: str, smooth: int) -
         share = is_share(metric)
         name = "success in training" if metric == "success_rate" else metric.replace("_", " ")
         window = f", mean of {smooth} iterations" if smooth > 1 else ""
-        panels.append((name + window, share, False, training))
+        panels.append(Panel(name + window, share, training))
     splits = [split for group in groups.values() for run in group for split in run.splits()]
     for split in dict.fromkeys(splits):
-        lines = {label: evaluation_lines(group, split, x) for label, group in groups.items()}
+        points = {label: evaluation_points(group, split, x) for label, group in groups.items()}
+        lines = {label: [(at, [r.value for r in rates]) for at, rates in group] for label, group in points.items()}
         if any(len(line[0]) > 1 for group_lines in lines.values() for line in group_lines):
-            panels.append((f"success on {split}", True, True, lines))
+            panels.append(Panel(f"success on {split}", True, lines, points))
     return panels
 
 
-def _draw_panel(
-    axis: Axes, title: str, share: bool, marked: bool, lines: Mapping[str, list[Line]], styles: Mapping[str, Any]
-) -> None:
-    scale = 100.0 if share else 1.0
+def _draw_panel(axis: Axes, panel: Panel, styles: Mapping[str, tuple[str, str]]) -> None:
+    scale = 100.0 if panel.share else 1.0
+    marked = panel.evaluations is not None
     ends: list[tuple[float, float, str, str]] = []
-    for label, seeds in lines.items():
+    for label, seeds in panel.lines.items():
         colour, marker = styles[label]
         summed = band(seeds, pointwise=marked)
         if summed is None:
@@ -151,9 +167,15 @@ def _draw_panel(
         axis.plot(
             summed.x, summed.mean * scale, color=colour, linewidth=1.8, marker=marker if marked else None, markersize=5
         )
+        if panel.evaluations and len(seeds) == 1:
+            ((places, rates),) = panel.evaluations[label]
+            bounds = ([rate.low * scale for rate in rates], [rate.high * scale for rate in rates])
+            axis.vlines(places, *bounds, color=colour, linewidth=1, alpha=0.6)
         ends.append((float(summed.x[-1]), float(summed.mean[-1]) * scale, label, colour))
     # Not dollars: matplotlib would set what stands between two of them as a formula.
-    axis.set_title(f"{title}{', %' if share else ''}".replace("$", r"\$"), loc="left", fontsize=10, color=INK)
+    axis.set_title(
+        f"{panel.title}{', %' if panel.share else ''}".replace("$", r"\$"), loc="left", fontsize=10, color=INK
+    )
     for side in ("top", "right"):
         axis.spines[side].set_visible(False)
     for side in ("left", "bottom"):
@@ -163,7 +185,7 @@ def _draw_panel(
     axis.tick_params(colors=INK, labelsize=8, length=3)
     axis.xaxis.get_major_locator().set_params(integer=True, nbins=5)  # type: ignore[call-arg]
     axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    if share:
+    if panel.share:
         axis.set_ylim(0, 100)
     _label_ends(axis, ends)
 

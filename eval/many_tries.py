@@ -48,11 +48,13 @@ def majority_at_k(answers: Sequence[Hashable | None], right: Sequence[bool], k: 
 
 def _others(wrong: Sequence[int], abstaining: int, votes: int, room: int) -> dict[int, int]:
     """Ways to draw ``room`` other answers, none more than ``votes`` times, by the number that reach ``votes``."""
-    ways: dict[tuple[int, int], int] = {(x, 0): math.comb(abstaining, x) for x in range(min(abstaining, room) + 1)}
-    for count in wrong:
+    # Who abstains, or is too rare to reach the votes, can be drawn freely: together one pool (Vandermonde's identity).
+    free = abstaining + sum(count for count in wrong if count < votes)
+    ways: dict[tuple[int, int], int] = {(x, 0): math.comb(free, x) for x in range(min(free, room) + 1)}
+    for count in (count for count in wrong if count >= votes):
         grown: dict[tuple[int, int], int] = {}
         for (drawn, ties), number in ways.items():
-            for x in range(min(count, votes, room - drawn) + 1):
+            for x in range(min(votes, room - drawn) + 1):
                 key = (drawn + x, ties + (x == votes))
                 grown[key] = grown.get(key, 0) + number * math.comb(count, x)
         ways = grown

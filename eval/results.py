@@ -41,15 +41,17 @@ class Panel:
         # As JSON would give them back, so that a panel equals the one read from its own file.
         try:
             object.__setattr__(self, "kwargs", json.loads(json.dumps(self.kwargs, allow_nan=False)))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"the arguments of an environment must be plain JSON values: {error}") from None
+        if self.tasks < 1 or self.tries < 1:
+            raise ValueError(f"a panel holds at least one task and one try, got {self.tasks} and {self.tries}")
 
     def difference(self, other: Panel) -> str | None:
         """The first fact in which the two panels differ, in words, or None; the number of tries may differ."""
         for name in ("environment", "split", "split_hash", "kwargs", "tasks"):
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
-                return f"{name.replace('_', ' ')} {mine!r} against {theirs!r}"
+                return f"{name.replace('_', ' ')} {_short(mine)} against {_short(theirs)}"
         return None
 
 
@@ -153,7 +155,10 @@ class EvalResult:
 
     @property
     def mean_reward(self) -> Interval:
-        """Mean reward of an episode (penalties excluded), with a bootstrap interval over tasks."""
+        """Mean reward of an episode, with a bootstrap interval over tasks.
+
+        Penalties are excluded; a failed episode counts with what it had earned.
+        """
         return self._ratio(lambda one: one.reward, lambda one: 1)
 
     @property
@@ -309,7 +314,7 @@ def _read_panel(document: Field) -> Panel:
         environment=document["environment"].string(),
         split=document["split"].string(),
         split_hash=document["split_hash"].string(),
-        tasks=document["tasks"].integer(),
+        tasks=document["tasks"].integer(1),
         tries=document["tries"].integer(1),
         kwargs=document["kwargs"].record(),
     )
@@ -341,6 +346,11 @@ def _read_try(document: Field) -> Try:
         restarts=document["restarts"].integer(),
         answer=None if answer.value is None else answer.string(),
     )
+
+
+def _short(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 120 else shown[:117] + "..."
 
 
 def _finite(value: float) -> float | None:

@@ -36,6 +36,11 @@ def percent(value: float, signed: bool = False) -> str:
     return f"{rounded:+.1f}" if signed else f"{rounded:.1f}"
 
 
+def plain(value: float, digits: int = 1) -> str:
+    """A number with so many decimals, or ``-`` where there is none."""
+    return "-" if math.isnan(value) else f"{value:.{digits}f}"
+
+
 def with_interval(interval: Interval, signed: bool = False) -> str:
     """``30.5 [21.6, 41.2]``, in per cent."""
     low, high = percent(interval.low, signed), percent(interval.high, signed)
@@ -115,8 +120,8 @@ def result_lines(result: EvalResult, width: int = WIDTH) -> list[str]:
     pairs = [
         *panel_facts(result),
         ("success %", f"{with_interval(result.success)} ({result.successes} of {result.episodes}, {level})"),
-        ("mean reward", f"{reward.value:.3f} [{reward.low:.3f}, {reward.high:.3f}]"),
-        ("mean turns", "-" if math.isnan(result.mean_turns) else f"{result.mean_turns:.1f}"),
+        ("mean reward", f"{plain(reward.value, 3)} [{plain(reward.low, 3)}, {plain(reward.high, 3)}]"),
+        ("mean turns", plain(result.mean_turns)),
         ("invalid %", f"{percent(result.invalid_rate)} of turns"),
         ("cut short", f"{result.truncated} at the limit, {result.failed} failed, {result.restarts} restarts"),
     ]

@@ -129,8 +129,8 @@ class Expert:
         memory = self.memory
         if place not in memory.here:
             return f"go to {place}"
-        if open_it and memory.closed.get(place):
-            return f"open {place}"
+        if open_it and memory.closed.get(place) is not False:
+            return f"open {place}" if memory.closed.get(place) else f"examine {place}"
         return ""
 
     def _search(self, kind: str, last: str = "") -> str:

@@ -26,9 +26,9 @@ PercentPolicy = Literal["either", "value", "unit"]
 class Policy:
     """What counts as the same answer.
 
-    percent: where only one side has a percent sign, ``either`` accepts 50 % for 50 and for 0.5, ``value`` only for
-    0.5, ``unit`` only for 50. unevaluated: accept arithmetic that is still to be done (``3 + 4`` or ``14/2`` for 7);
-    refused by default, because a question could then be handed back as its own answer.
+    percent: where only one side has a percent sign, ``value`` accepts 50 % for 0.5, ``unit`` for 50, and ``either``
+    for both (but 0.5 % only for 0.005). unevaluated: accept arithmetic that is still to be done (``3 + 4`` or
+    ``14/2`` for 7); refused by default, because a question could then be handed back as its own answer.
     """
 
     percent: PercentPolicy = "either"
@@ -75,7 +75,9 @@ def same(gold: Answer, prediction: Answer, policy: Policy, symbolic: Symbolic) -
             other = thousands_as_list(gold)
             return other is not None and not prediction.opening and same(other, prediction, policy, symbolic)
         case (Number(), Formula()):
-            return policy.unevaluated and symbolic(to_latex(gold), to_latex(prediction))
+            # A long decimal stands for a value that is exact as a formula only: 1.4142136 for a root of 2.
+            rounded = gold.places is not None and gold.significant >= SIGNIFICANT_DIGITS
+            return (policy.unevaluated or rounded) and symbolic(to_latex(gold), to_latex(prediction))
         case (Formula(), Formula()) if gold.name and prediction.name and gold.name != prediction.name:
             return False
         case (Formula(), _) | (Sequence(), Formula()):
@@ -98,9 +100,11 @@ def same_numbers(gold: Number, prediction: Number, policy: Policy) -> bool:
     if gold.percent == prediction.percent or policy.percent == "unit":
         return _close(gold, prediction)
     # Exactly one side has the sign; its value is a hundredth of what is written.
-    scales = {"value": (1,), "either": (0, 1)}[policy.percent]
-    hundred = Fraction(1, 100) if prediction.percent else Fraction(100)
-    return any(_close(gold, prediction, hundred**scale) for scale in scales)
+    if _close(gold, prediction, Fraction(1, 100) if prediction.percent else Fraction(100)):
+        return True
+    # 0.5 % for a gold answer of 0.5 is a mistake; 50 % for one of 50 answers a question for a percentage.
+    asked_for = gold.percent or abs(prediction.value) > 1
+    return policy.percent == "either" and asked_for and _close(gold, prediction)
 
 
 def _close(gold: Number, prediction: Number, scale: Fraction = Fraction(1)) -> bool:
@@ -149,7 +153,10 @@ def _same_formulas(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool
 
 
 def _same_sequences(gold: Sequence, prediction: Sequence, policy: Policy, symbolic: Symbolic) -> bool:
-    if len(gold.items) != len(prediction.items) or (gold.opening == r"\cup") != (prediction.opening == r"\cup"):
+    if len(gold.items) != len(prediction.items):
+        return False
+    openings = {gold.opening, prediction.opening}
+    if r"\cup" in openings and not openings <= {r"\cup", ""}:
         return False
     if gold.ordered and prediction.opening:
         if (gold.opening, gold.closing) != (prediction.opening, prediction.closing):

@@ -32,9 +32,10 @@ class MathEnv(TextEnv):
     counts; of several calls the first one does, since what follows it was written without its result. The episode
     ends with the first right answer, after ``attempts`` wrong ones, or after ``max_turns`` turns.
 
-    data: ``"generated"``, the name of a preset, a Hugging Face data set, a file, or a mapping from split to one of
-    these (see :mod:`envs.math.sources`). families, levels: which generated problems; size, test_size: how many of them
-    the manifests of training and of either held-out split list.
+    data: ``"generated"``, the name of a preset, a Hugging Face data set, a file, or a mapping (see
+    :func:`envs.math.sources.load`). on_bad_row: ``refuse`` or ``skip`` (and count) rows that cannot be used.
+    families, levels: which generated problems. size, test_size: how many of them the manifests of training and of
+    either held-out split list; every further problem of a split can be named by its id.
     attempts, tools: ``attempts=1, tools=False`` is the single-turn setting: one response, which must hold the answer.
     Without tools every turn is an attempt; with tools a turn with neither a call nor an answer costs only the turn.
     feedback: what a wrong answer is told: ``none`` (only that there is another attempt), ``wrong``, or ``hint``
@@ -57,7 +58,7 @@ class MathEnv(TextEnv):
         max_turns: int | None = None,
         expert: bool = False,
         render_mode: str | None = None,
-        data: str | Mapping[str, str] = "generated",
+        data: str | Mapping[str, Any] = "generated",
         families: Sequence[str] | str = "all",
         levels: Sequence[int] | int = (1, 2),
         size: int = 2000,
@@ -161,8 +162,7 @@ class MathEnv(TextEnv):
         if verdict.reason == "no_answer":
             return "No answer found."
         given, gold = value_of(verdict.answer), value_of(self.problem.answer)
-        comparable = self.feedback == "hint" and given is not None and gold is not None
-        if not comparable or given.value == gold.value:
+        if self.feedback == "wrong" or given is None or gold is None or given.value == gold.value:
             return "Wrong."
         return "Wrong: too large." if given.value > gold.value else "Wrong: too small."
 

@@ -48,7 +48,7 @@ CURRENCY = "¤"
 """Stands for the dollar sign of an amount of money, once the dollar signs around formulas are gone."""
 
 _SPACING = re.compile(
-    r"\\[!,;:>]|\\(?:quad|qquad|thinspace|medspace|displaystyle|textstyle|limits|hfill)(?![a-zA-Z])|\\ |~"
+    r"(?<!\\)\\(?:[!,;:> ]|(?:quad|qquad|thinspace|medspace|displaystyle|textstyle|limits|hfill)(?![a-zA-Z]))|~"
 )
 _SIZING = re.compile(r"\\(?:left|right)\s*\.|\\(?:left|right|[bB]igg?[lrm]?)(?![a-zA-Z])\s*")
 _FRACTION = re.compile(r"\\[dtc]frac(?![a-zA-Z])")
@@ -61,8 +61,11 @@ _WRAPPED = re.compile(
     r"\s*\{([^{}]*)\}"
 )
 _DEGREES = re.compile(r"\^\s*(?:\\circ(?![a-zA-Z])|\{\s*\\circ\s*\})|\\degree(?![a-zA-Z])")
+_SYNONYMS = {"leq": r"\le", "leqslant": r"\le", "geq": r"\ge", "geqslant": r"\ge", "varnothing": r"\emptyset"}
+_SYNONYM = re.compile(rf"\\({'|'.join(_SYNONYMS)})(?![a-zA-Z])")
 _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("`", "`"), ('"', '"'))
-_ENDINGS = " \t\n.,;!"
+_SAME_WORDS = {"no solutions": "no solution", "no real solutions": "no real solution"}
+_ENDINGS = " \t\n.,;"
 
 
 def latex(answer: str) -> str:
@@ -81,8 +84,7 @@ def latex(answer: str) -> str:
     text = _BARE_FRACTION.sub(lambda m: rf"\frac{{{m[1] or m[2] or ''}}}{{{m[3] or m[4] or ''}}}", text)
     text = _ROOT.sub(lambda m: rf"\sqrt{{{m[1] or m[2]}}}", text)
     text = _BARE_ROOT.sub(r"\\sqrt{\1}", text)
-    text = re.sub(r"\\(?:leq|leqslant)(?![a-zA-Z])", r"\\le", text)
-    text = re.sub(r"\\(?:geq|geqslant)(?![a-zA-Z])", r"\\ge", text)
+    text = _SYNONYM.sub(lambda m: _SYNONYMS[m[1]], text)
     return " ".join(text.split())
 
 
@@ -125,7 +127,7 @@ def plain(text: str) -> str:
         if unwrapped == text:
             break
         text = unwrapped
-    return " ".join(_DEGREES.sub(" degrees ", text).split()).strip(" .,;")
+    return " ".join(_DEGREES.sub(" degrees ", text).split()).rstrip(" .,;").lstrip(" ,;")
 
 
 def is_text(text: str) -> bool:
@@ -155,4 +157,5 @@ def words(text: str) -> str:
     """
     text = re.sub(r"\b([ap])\.\s?m\b\.?", r"\1m", text.casefold())
     text = text.strip(" .,;:!?'\"()").replace("-", " ")
-    return " ".join(word for word in text.split() if word not in ("the", "a", "an"))
+    text = " ".join(word for word in text.split() if word not in ("the", "a", "an"))
+    return _SAME_WORDS.get(text, text)

@@ -115,26 +115,8 @@ _TIME = re.compile(r"\d{1,2}:\d{2}\s*(?:[ap]\.?\s?m\.?)?", re.IGNORECASE | re.AS
 _OPENING, _CLOSING = "([{", ")]}"
 
 _ONES = [
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-    "thirteen",
-    "fourteen",
-    "fifteen",
-    "sixteen",
-    "seventeen",
-    "eighteen",
-    "nineteen",
+    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"),
+    *("ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
 ]
 _TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 _NUMBER_WORDS = {word: value for value, word in enumerate(_ONES)} | {
@@ -157,7 +139,7 @@ def read(answer: str) -> Answer:
     text = normalise.latex(answer)
     if not text:
         raise Unreadable("empty")
-    if not _brackets_match(text):
+    if not _braces_match(text):
         raise Unreadable("its braces do not match")
     return _read(text, depth=0)
 
@@ -213,11 +195,17 @@ def _named_number(plain: str) -> Number | None:
         return None
     for left in lefts:
         try:
-            if calculate(left.replace(r"\times", "*").replace(r"\cdot", "*")) != number.value:
+            if calculate(_arithmetic(left)) != number.value:
                 return None
         except CalculatorError:
             return None
     return replace(number, name=name["name"]) if name else number
+
+
+def _arithmetic(text: str) -> str:
+    """LaTeX arithmetic in the calculator's grammar, as far as it has words for it."""
+    text = re.sub(r"\\frac\{([^{}]*)\}\{([^{}]*)\}", r"((\1)/(\2))", text)
+    return re.sub(r"\\(?:times|cdot)(?![a-zA-Z])", "*", text).replace("{", "(").replace("}", ")")
 
 
 def read_number(text: str) -> Number | None:
@@ -401,20 +389,15 @@ def _split(text: str, cup: bool = False) -> list[str]:
     return [*parts, wrapped[start:]]
 
 
-def _brackets_match(text: str) -> bool:
-    """Braces must match; round and square brackets may mix, as half-open intervals do."""
-    braces = round_or_square = 0
-    escaped = False
+def _braces_match(text: str) -> bool:
+    """Braces only: round and square brackets need not match (``B) 12``, half-open intervals)."""
+    depth, escaped = 0, False
     for character in text:
-        if escaped:
-            escaped = False
-            continue
-        escaped = character == "\\"
-        braces += (character == "{") - (character == "}")
-        round_or_square += (character in "([") - (character in ")]")
-        if braces < 0:
+        depth += 0 if escaped else (character == "{") - (character == "}")
+        escaped = character == "\\" and not escaped
+        if depth < 0:
             return False
-    return braces == 0 and round_or_square == 0
+    return depth == 0
 
 
 # Back to text ---------------------------------------------------------------------------------------------------------
@@ -449,7 +432,11 @@ def to_latex(answer: Answer) -> str:
     """``answer`` as LaTeX for a symbolic comparison."""
     match answer:
         case Number():
+            if answer.places and not answer.percent:
+                return _as_decimal(answer.value, answer.places)
             value = answer.value / 100 if answer.percent else answer.value
+            if answer.unit and answer.unit.dimension == "angle":  # a formula it is compared with is in radians
+                return rf"\frac{{{value.numerator} \pi}}{{{180 * value.denominator}}}"
             top = f"{value.numerator}"
             return top if value.denominator == 1 else rf"\frac{{{top}}}{{{value.denominator}}}"
         case Choice():
@@ -462,6 +449,11 @@ def to_latex(answer: Answer) -> str:
             return inside if joint != ", " else f"{answer.opening}{inside}{answer.closing}"
         case Formula():
             return f"{answer.name}={answer.latex}" if answer.name else answer.latex
+
+
+def _as_decimal(value: Fraction, places: int) -> str:
+    digits = str(abs(int(value * 10**places))).rjust(places + 1, "0")
+    return f"{'-' if value < 0 else ''}{digits[:-places]}.{digits[-places:]}"
 
 
 def thousands_as_list(answer: Number) -> Sequence | None:

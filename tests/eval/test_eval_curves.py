@@ -5,7 +5,7 @@ import struct
 import numpy as np
 import pytest
 
-from eval.curves import band, curve_lines, evaluation_lines, plot_curves, training_lines
+from eval.curves import band, curve_lines, evaluation_points, plot_curves, training_lines
 from eval.runs import load_run
 
 
@@ -29,9 +29,9 @@ def test_lines_come_from_the_files(tmp_path, make_run):
     run = load_run(make_run(tmp_path / "run", iterations=10))
     ((x, y),) = training_lines([run], "success_rate", "turns", smooth=1)
     assert x == [row["turns_total"] for row in run.metrics] and y == [row["success_rate"] for row in run.metrics]
-    ((x, y),) = evaluation_lines([run], "valid_unseen", "iteration")
+    ((x, rates),) = evaluation_points([run], "valid_unseen", "iteration")
     assert x == [0, 5, 10]
-    assert y == [one.result.success.value for one in run.evaluations if one.split == "valid_unseen"]
+    assert rates == [one.result.success for one in run.evaluations if one.split == "valid_unseen"]
 
 
 def pixels(path):
@@ -97,3 +97,9 @@ def test_numbers_are_compared_up_to_where_every_run_has_come(tmp_path):
     assert first.split("  ")[0] == "a" and "50.0 [50.0, 50.0]" in first and "75.0 [-242.7, 392.7]" in first
     assert second.split() == ["b", "1", "25.0", "25.0"]
     assert curve_lines(folders[-1:], metric="kl")[-1].split() == ["b", "1", "2", "2"]
+
+
+def test_enormous_numbers_are_drawn(tmp_path):
+    rows = "".join(f'{{"iteration": {i}, "grad_norm": {10 ** (70 * i)}.0}}\n' for i in range(1, 5))
+    (tmp_path / "metrics.jsonl").write_text(rows)
+    pixels(plot_curves([tmp_path], tmp_path / "curves.png", metric="grad_norm"))

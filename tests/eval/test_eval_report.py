@@ -6,6 +6,8 @@ import shutil
 from html.parser import HTMLParser
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from eval.charts import Series, line_chart, ticks
 from eval.dialogues import dialogue, sample_episodes
@@ -185,6 +187,21 @@ def test_samples_are_the_first_successes_then_the_first_failures(tmp_path):
 )
 def test_any_record_becomes_a_dialogue(turns):
     Page(dialogue({"task": ["odd"], "outcome": 3, "success": "yes", "turns": turns}))
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(-1e299, 1e299), st.floats(-1e299, 1e299)), min_size=1, max_size=4, unique_by=lambda p: p[0]
+    ),
+    st.booleans(),
+    st.booleans(),
+)
+@settings(deadline=None, max_examples=150)
+def test_any_numbers_make_a_small_chart_of_finite_places(points, share, large):
+    x, y = zip(*sorted(points), strict=True)
+    chart = line_chart("c", [Series("a", x, y), Series("b", x, y, [(v, v) for v in y])], share, large)
+    Page(chart)
+    assert "nan" not in chart and "inf" not in chart and len(chart) < 9000
 
 
 def test_ticks_are_round_and_inside():

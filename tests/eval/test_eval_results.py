@@ -55,6 +55,11 @@ def test_tasks_played_too_often_or_not_at_all_are_an_error():
         EvalResult.from_episodes([*four_tasks(), episode("a", 1)], panel(4), "model", 0.4)
 
 
+def test_an_empty_panel_is_refused():
+    with pytest.raises(ValueError, match="at least one task"):
+        panel(0)
+
+
 def test_the_order_of_the_episodes_does_not_matter():
     one = EvalResult.from_episodes(four_tasks(), panel(4), "model", 0.4)
     other = EvalResult.from_episodes(four_tasks()[::-1], panel(4), "model", 0.4)

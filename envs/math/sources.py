@@ -1,0 +1,386 @@
+"""Problems from outside: Hugging Face data sets and local JSONL, CSV or Parquet files.
+
+A :class:`Source` says where the rows are, which columns hold problem and answer, and how the gold answer stands in its
+column. Presets are sources for the usual benchmarks. Every row is checked; a bad one is named with its row number and
+refused, or skipped and counted.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import json
+import logging
+import os
+import socket
+import urllib.parse
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from envs.math.extract import MAX_ANSWER, extract
+from envs.math.problems import SPLITS, Problem, content_key, split_of
+from envs.math.verifier import read_gold
+from envs.tasks import TaskSet, UnknownTask
+
+MAX_PROBLEM = 20_000
+"""Longest problem text, in characters."""
+MAX_LINE = 10_000_000
+"""Longest line of a JSONL file, in characters."""
+Gold = Literal["plain", "hashes", "boxed"]
+_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
+
+
+class BadRow(ValueError):
+    """A row without a usable problem or answer; the message names source and row."""
+
+
+class DataMissing(ValueError):
+    """A data set that is neither on this machine nor reachable; the message holds the command that fetches it."""
+
+
+def _known_split(split: str) -> None:
+    if split not in SPLITS:
+        raise ValueError(f"no split {split!r}; choose from {', '.join(SPLITS)}")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where problems come from.
+
+    path: a Hugging Face data set (``owner/name``) or a local file. config: the data set's configuration, if it has
+    several. splits: this project's split -> the data set's; without it, splits of equal name, or, where the data set
+    has a single one, a division of that one. problem, answer: columns; several names separated by ``|`` are tried in
+    turn. gold: how the answer column holds the gold answer: ``plain`` (it is the answer; of a list, its items),
+    ``hashes`` (what follows ``####``) or ``boxed`` (in the last box).
+    """
+
+    path: str
+    config: str | None = None
+    splits: Mapping[str, str] | None = None
+    problem: str = "problem|question|prompt"
+    answer: str = "answer|final_answer|solution"
+    gold: Gold = "plain"
+
+    def __post_init__(self) -> None:
+        if self.gold not in get_args(Gold):
+            raise ValueError(f"no way {self.gold!r} to find gold answers; choose from {', '.join(get_args(Gold))}")
+        for split in self.splits or {}:
+            _known_split(split)
+
+    @property
+    def is_file(self) -> bool:
+        return Path(self.path).suffix in _SUFFIXES
+
+    @property
+    def name(self) -> str:
+        return Path(self.path).stem.lower() if self.is_file else self.path.split("/")[-1].lower()
+
+
+_TRAIN_AND_TEST = {"train": "train", "test": "test"}
+PRESETS: dict[str, Source] = {
+    "gsm8k": Source("openai/gsm8k", "main", _TRAIN_AND_TEST, problem="question", answer="answer", gold="hashes"),
+    "math": Source(
+        "DigitalLearningGmbH/MATH-lighteval", None, _TRAIN_AND_TEST, problem="problem", answer="solution", gold="boxed"
+    ),
+    "math-500": Source("HuggingFaceH4/MATH-500", splits={"test": "test"}, problem="problem", answer="answer"),
+    "aime": Source("AI-MO/aimo-validation-aime", splits={"test": "train"}, problem="problem", answer="answer"),
+    "aime-2024": Source("HuggingFaceH4/aime_2024", splits={"test": "train"}, problem="problem", answer="answer"),
+    "aime-2025": Source("math-ai/aime25", splits={"test": "test"}, problem="problem", answer="answer"),
+    "amc": Source("AI-MO/aimo-validation-amc", splits={"test": "train"}, problem="problem", answer="answer"),
+    "minerva": Source("math-ai/minervamath", splits={"test": "test"}, problem="question", answer="answer"),
+    "olympiadbench": Source(
+        "Hothan/OlympiadBench",
+        "OE_TO_maths_en_COMP",
+        splits={"test": "train"},
+        problem="question",
+        answer="final_answer",
+    ),
+}
+
+
+def gold_of(value: Any, how: str) -> str:
+    r"""The gold answer in a cell of the answer column; ValueError says what is wrong with it.
+
+    >>> gold_of("3 + 4 = <<3+4=7>>7\n#### 1,007", "hashes"), gold_of(r"Thus $\boxed{\frac{1}{2}}$.", "boxed")
+    ('1,007', '\\frac{1}{2}')
+    >>> gold_of(142.0, "plain"), gold_of(["$3$", "$5$"], "plain")
+    ('142', '3, 5')
+    """
+    if isinstance(value, bool) or value is None:
+        raise ValueError(f"the answer is {value}")
+    if isinstance(value, list | tuple):
+        parts = [gold_of(item, how) for item in value]
+        if not parts:
+            raise ValueError("the answer is an empty list")
+        return ", ".join(part.strip("$ ") for part in parts) if len(parts) > 1 else parts[0]
+    if isinstance(value, int | float):
+        return str(int(value)) if value == value and abs(value) < 1e15 and value == int(value) else repr(value)
+    if not isinstance(value, str):
+        raise ValueError(f"the answer is of type {type(value).__name__}")
+    if how != "plain":
+        found = extract(value, (how,))
+        if found is None:
+            raise ValueError("the answer has no ####" if how == "hashes" else r"the solution has no \boxed{...}")
+        value = found.text
+    if not value.strip():
+        raise ValueError("the answer is empty")
+    if len(value) > MAX_ANSWER:
+        raise ValueError(f"the answer is longer than {MAX_ANSWER} characters")
+    return value.strip()
+
+
+class Loaded:
+    """The problems of one or several sources by split, and the bad rows that were skipped.
+
+    A problem that stands in a held-out split is taken out of training (``duplicates`` counts them), so the splits
+    never overlap; within a split, only the first of several equal problems stays.
+    """
+
+    def __init__(self) -> None:
+        self.problems: dict[str, dict[str, Problem]] = {split: {} for split in SPLITS}
+        self.skipped: list[str] = []
+        self.duplicates = 0
+        self.advice = ""
+        self._taken: set[str] = set()
+
+    def add(self, split: str | None, rows: Iterable[Problem | BadRow], on_bad_row: str) -> None:
+        """Take rows into ``split``, or each into the split its content belongs to."""
+        for row in rows:
+            if isinstance(row, BadRow):
+                if on_bad_row == "refuse":
+                    raise row
+                self.skipped.append(str(row))
+                continue
+            spelling = " ".join(row.text.split())
+            if spelling in self._taken:
+                self.duplicates += 1
+                continue
+            self._taken.add(spelling)
+            wanted = split or split_of(content_key(row.text) or spelling)
+            name, number = row.id.rsplit("-", 1)
+            row = replace(row, id=f"{name}-{wanted}-{number}", split=wanted)
+            self.problems[wanted][row.id] = row
+
+    @functools.cache  # noqa: B019 (a handful of these objects exist, and they live as long as the process)
+    def tasks(self, split: str) -> TaskSet:
+        return TaskSet(split, (problem.task() for problem in self.problems[split].values()), self.advice)
+
+    def problem(self, task_id: str) -> Problem:
+        for problems in self.problems.values():
+            if task_id in problems:
+                return problems[task_id]
+        raise UnknownTask(f"no problem {task_id[:80]!r} in this data")
+
+
+Data = str | Mapping[str, Any]
+
+
+def load(data: Data, on_bad_row: str = "refuse") -> Loaded:
+    """All splits of ``data``, which is one of
+
+    - the name of a preset, a Hugging Face data set (``owner/name``) or a file;
+    - ``preset:path``: a file with the columns of that preset;
+    - a mapping with ``path`` and further fields of :class:`Source`;
+    - a mapping from splits to any of these.
+
+    A file that is not assigned to a split is divided by a hash of each problem's content: a tenth test, a tenth
+    validation, the rest training. ``on_bad_row`` is ``refuse`` (raise :class:`BadRow`) or ``skip`` (and count).
+    Loading the same data again costs nothing.
+    """
+    if on_bad_row not in ("refuse", "skip"):
+        raise ValueError(f"on_bad_row is 'refuse' or 'skip', got {on_bad_row!r}")
+    return _load(json.dumps(data, sort_keys=True), on_bad_row)
+
+
+@functools.lru_cache(maxsize=8)
+def _load(data: str, on_bad_row: str) -> Loaded:
+    loaded = Loaded()
+    for split, source in _parts(json.loads(data)):
+        if source.is_file:
+            loaded.add(split, _checked(_file_rows(Path(source.path)), source), on_bad_row)
+        else:
+            for ours, rows in _hub_splits(source, split):
+                loaded.add(ours, _checked(enumerate(rows, 1), source), on_bad_row)
+    held = [split for split in SPLITS if loaded.problems[split]]
+    loaded.advice = f"This data has tasks for: {', '.join(held) or 'no split'}."
+    if loaded.skipped:
+        counted = f"{len(loaded.skipped)} bad rows were skipped"
+        logging.getLogger(__name__).warning("%s; the first: %s", counted, loaded.skipped[0])
+    return loaded
+
+
+def _parts(data: Any) -> list[tuple[str | None, Source]]:
+    """Sources with the splits they are assigned to (None: unassigned), held-out splits first.
+
+    That order matters: what stands in a held-out split is then taken out of training, not the other way round.
+    """
+    if isinstance(data, str) or (isinstance(data, dict) and "path" in data):
+        return [(None, _source(data))]
+    if not isinstance(data, dict) or not data:
+        raise ValueError(f"data is a name, a mapping with a path, or a mapping from splits to those, got {data!r:.80}")
+    for split in data:
+        _known_split(split)
+    return [(split, _source(data[split])) for split in reversed(SPLITS) if split in data]
+
+
+def _source(data: Any) -> Source:
+    if isinstance(data, dict):
+        known = [item.name for item in fields(Source)]
+        for key in data:
+            if key not in known:
+                raise ValueError(f"a source of problems has no field {key!r}; it has {', '.join(known)}")
+        return Source(**data)
+    if data in PRESETS:
+        return PRESETS[data]
+    preset, _, path = str(data).partition(":")
+    if path and preset in PRESETS:
+        return replace(PRESETS[preset], path=path, config=None)
+    if isinstance(data, str) and (Path(data).suffix in _SUFFIXES or data.count("/") == 1):
+        return Source(data)
+    raise ValueError(
+        f"no data {data!r}: name a preset ({', '.join(PRESETS)}), a Hugging Face data set as owner/name, "
+        f"or a file that ends in {', '.join(_SUFFIXES)}"
+    )
+
+
+def _checked(rows: Iterable[tuple[int, Any]], source: Source) -> Iterator[Problem | BadRow]:
+    for number, row in rows:
+        try:
+            yield _checked_row(number, row, source)
+        except ValueError as error:
+            yield BadRow(f"{source.path}, row {number}: {error}")
+
+
+def _checked_row(number: int, row: Any, source: Source) -> Problem:
+    if isinstance(row, Exception):
+        raise row
+    if not isinstance(row, Mapping):
+        raise ValueError(f"not an object with columns but a {type(row).__name__}")
+    text, answer = _cell(row, source.problem), _cell(row, source.answer)
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError("the problem is empty")
+    if len(text) > MAX_PROBLEM:
+        raise ValueError(f"the problem is longer than {MAX_PROBLEM} characters")
+    gold = gold_of(answer, source.gold)
+    read_gold(gold)
+    kind = next((str(row[column]) for column in ("type", "subject", "subfield") if row.get(column)), source.name)
+    return Problem(f"{source.name}-{number:06d}", "", kind.lower(), text.strip(), gold)
+
+
+def _cell(row: Mapping[str, Any], columns: str) -> Any:
+    for column in columns.split("|"):
+        if column in row:
+            return row[column]
+    have = ", ".join(map(repr, list(row)[:12]))
+    raise ValueError(f"no column {' or '.join(map(repr, columns.split('|')))}; the row has {have or 'no columns'}")
+
+
+# Reading rows ---------------------------------------------------------------------------------------------------------
+
+
+def _file_rows(path: Path) -> Iterator[tuple[int, Any]]:
+    """Rows with their numbers, from 1; a row that cannot be read comes as the exception that says why."""
+    if not path.is_file():
+        raise DataMissing(
+            f"no file {path}: write one JSON object per line with 'problem' and 'answer', or fix the path"
+        )
+    if path.suffix == ".parquet":
+        yield from enumerate(_parquet_rows(path), 1)
+    elif path.suffix == ".csv":
+        with path.open(encoding="utf-8", newline="") as file:
+            yield from enumerate(csv.DictReader(file), 1)
+    else:
+        yield from _json_rows(path)
+
+
+def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        if path.suffix == ".json" and file.read(1) == "[":
+            file.seek(0)
+            try:
+                yield from enumerate(json.load(file), 1)
+            except json.JSONDecodeError as error:
+                raise BadRow(f"{path}: not a JSON array ({error})") from None
+            return
+        file.seek(0)
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            if len(line) > MAX_LINE:
+                yield number, ValueError(f"the line is longer than {MAX_LINE} characters")
+                continue
+            try:
+                yield number, json.loads(line)
+            except (json.JSONDecodeError, RecursionError) as error:
+                yield number, ValueError(f"not a JSON object ({error})")
+
+
+def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        raise DataMissing(f"reading {path} needs pyarrow: pip install 'gagpo[data]'") from None
+    try:
+        for batch in pyarrow.parquet.ParquetFile(path).iter_batches(1024):
+            yield from batch.to_pylist()
+    except pyarrow.lib.ArrowException as error:
+        raise BadRow(f"{path}: not a Parquet file ({error})") from None
+
+
+def _hub_splits(source: Source, split: str | None) -> Iterator[tuple[str | None, Iterable[Any]]]:
+    """The splits of a Hugging Face data set that are wanted, held-out ones first, with their rows."""
+    tables = _hub_tables(source)
+    names = source.splits or {ours: ours for ours in SPLITS if ours in tables}
+    if split is not None:
+        theirs = names.get(split, next(iter(tables)) if len(tables) == 1 else None)
+        if theirs is None:
+            raise ValueError(f"{source.path} has no split {split!r}; it has {', '.join(tables)}")
+        yield split, tables[theirs]
+    elif source.splits is None and len(tables) == 1:
+        yield None, next(iter(tables.values()))
+    else:
+        for ours in reversed(SPLITS):
+            if ours in names:
+                if names[ours] not in tables:
+                    raise ValueError(f"{source.path} has no split {names[ours]!r}; it has {', '.join(tables)}")
+                yield ours, tables[names[ours]]
+
+
+def _hub_tables(source: Source) -> Mapping[str, Any]:
+    """The tables of a data set by split name: from the cache where they are there, else fetched."""
+    try:
+        import datasets
+    except ImportError:
+        raise DataMissing(f"reading {source.path} needs the datasets package: pip install 'gagpo[data]'") from None
+    was_offline = datasets.config.HF_HUB_OFFLINE
+    # The cache first: no waiting for the network at every start, and the same rows as the last time.
+    for offline in (True, False):
+        if not offline and (was_offline or not _reachable(datasets.config.HF_ENDPOINT)):
+            reason = "offline mode is set" if was_offline else f"no connection to {datasets.config.HF_ENDPOINT}"
+            break
+        datasets.config.HF_HUB_OFFLINE = offline
+        try:
+            return dict(datasets.load_dataset(source.path, source.config))
+        except Exception as error:  # the library raises errors of a dozen unrelated classes here
+            reason = " ".join(str(error).split())[:160] or type(error).__name__
+        finally:
+            datasets.config.HF_HUB_OFFLINE = was_offline
+    arguments = f"'{source.path}'" + (f", '{source.config}'" if source.config else "")
+    raise DataMissing(
+        f"data set {source.path} is not on this machine and could not be fetched ({reason}); where there is a network, "
+        f'fetch it with: python -c "from datasets import load_dataset; load_dataset({arguments})"'
+    )
+
+
+def _reachable(endpoint: str) -> bool:
+    """Whether a host answers within three seconds; taken for granted where a proxy stands in between."""
+    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
+        return True
+    address = urllib.parse.urlsplit(endpoint)
+    try:
+        socket.create_connection((address.hostname or "", address.port or 443), timeout=3).close()
+    except OSError:
+        return False
+    return True
