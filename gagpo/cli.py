@@ -33,6 +33,9 @@ def train(
     overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value ...")] = None,
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder instead.")] = None,
     runs: Annotated[Path, typer.Option(help="Where run folders are made.")] = Path("runs"),
+    auto: Annotated[
+        bool, typer.Option(help="Continue a run of this name that was interrupted; number the next if it is done.")
+    ] = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -53,7 +56,8 @@ def train(
         settings = load(config, overrides or [])
         require_space(runs, 1.0)
         _check_model(settings)
-        folder = RunFolder.create(runs / settings.name, settings)
+        path = runs / settings.name
+        folder = _open_or_number(path, settings) if auto else RunFolder.create(path, settings)
     say(f"run folder: {folder.path}")
     try:
         results = trainer.train(folder, report=lambda metrics: say(trainer.describe(metrics)), quiet=quiet)
@@ -155,6 +159,20 @@ def _check_model(settings: Any) -> None:
     if settings.warm_start is not None and not Path(settings.model).exists():
         raise ModelError(f"there is no model folder {settings.model}; make it with `gagpo warm-start CONFIG`")
     load_tokenizer(settings.model)
+
+
+def _open_or_number(path: Path, settings: Any) -> Any:
+    """The interrupted run at ``path`` if its settings are these, else a new one under the first free name."""
+    from gagpo.run_folder import RunFolder
+
+    number, place = 1, path
+    while (place / "config.yaml").exists():
+        folder = RunFolder.open(place)
+        if folder.settings == settings and not folder.finished:
+            return folder
+        number += 1
+        place = path.with_name(f"{path.name}-{number}")
+    return RunFolder.create(place, settings)
 
 
 def _before_after(run: Path, split: str) -> str:

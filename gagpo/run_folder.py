@@ -52,6 +52,12 @@ class RunFolder:
     def settings(self) -> RunSettings:
         return load(self.path / "config.yaml")
 
+    @property
+    def finished(self) -> bool:
+        """Whether the final evaluations are there."""
+        splits = self.settings.evaluation.splits
+        return all((self.path / "evals" / f"after-{split}.json").exists() for split in splits)
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep a second process from writing the same run; the lock ends with the process, however it ends."""

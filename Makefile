@@ -1,0 +1,48 @@
+# Two commands do everything: `make train` and `make test`. Both make .venv when it is missing.
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
+VENV   := .venv
+PY     := $(VENV)/bin/python
+PIP    := $(PY) -m pip --disable-pip-version-check install -q -c constraints.txt
+CONFIG ?= configs/alfworld-small.yaml
+
+.PHONY: train test test-slow lint bench clean help
+
+help:
+	@echo "make train      install, generate games, warm-start a small model, train it with GAGPO, report"
+	@echo "make test       install, run the linter, the type checker and the tests"
+	@echo "make test-slow  the tests that take longer"
+	@echo "make bench      environment, credit and engine benchmarks"
+
+train: $(VENV)/.base
+	$(VENV)/bin/gagpo warm-start $(CONFIG)
+	$(VENV)/bin/gagpo train $(CONFIG) --auto
+
+test: $(VENV)/.dev lint
+	$(PY) -m pytest -m "not slow"
+
+test-slow: $(VENV)/.dev
+	$(PY) -m pytest -m slow
+
+lint: $(VENV)/.dev
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+
+bench: $(VENV)/.dev
+	$(VENV)/bin/gagpo bench env --env gagpo/ALFWorld-v0 --reference engine=textworld
+	$(VENV)/bin/gagpo bench credit
+
+# Torch comes first and pinned: a looser requirement would bring several gigabytes of CUDA packages.
+$(VENV)/.base: pyproject.toml constraints.txt
+	@sh .ci/preflight "$(PYTHON)"
+	@test -x $(PY) || "$(PYTHON)" -m venv $(VENV)
+	@echo "installing into $(VENV) (a few minutes the first time)"
+	@$(PIP) torch==2.13.0 && $(PIP) -e . || { echo "make: the installation failed (see above); if it could not reach the package index, check the network and run make again" >&2; exit 1; }
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.base
+	@$(PIP) -e '.[dev,web,data]' || { echo "make: installing the development packages failed (see above); check the network and run make again" >&2; exit 1; }
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
