@@ -22,6 +22,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 X_KEYS = {"iteration": "iteration", "turns": "turns_total"}
 X_NAMES = {"iteration": "iterations", "turns": "environment turns"}
+LONGEST_LABEL = 24  # characters; longer ones are cut
 INK, FAINT = "#333333", "#d9d9d9"
 
 Line = tuple[list[float], list[float]]
@@ -99,7 +100,8 @@ def plot_curves(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(3.7 * len(panels) if len(panels) > 1 else 6.0, 3.4), dpi=160, layout="constrained")
+    each = 3.2 + 0.09 * max(min(len(label), LONGEST_LABEL) for label in groups)  # inches; names stand beside the lines
+    figure = Figure(figsize=(max(6.0, each * len(panels)), 3.4), dpi=160, layout="constrained")
     FigureCanvasAgg(figure)  # no global state, no display, whatever the user's matplotlibrc says
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     styles = {label: (COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]) for i, label in enumerate(groups)}
@@ -200,7 +202,7 @@ def _label_ends(axis: Axes, ends: Sequence[tuple[float, float, str, str]]) -> No
         places.append(max(y, places[-1] + step) if places else y)
     overflow = max(0.0, places[-1] - (high - step / 2)) if places else 0.0
     for place, (_, _, label, colour) in zip(places, sorted(ends, key=lambda end: end[1]), strict=True):
-        name = label if len(label) <= 24 else label[:22] + ".."
+        name = label if len(label) <= LONGEST_LABEL else label[: LONGEST_LABEL - 2] + ".."
         axis.annotate(
             name.replace("$", r"\$"),
             (right, place - overflow),

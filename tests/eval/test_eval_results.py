@@ -64,6 +64,10 @@ def test_the_order_of_the_episodes_does_not_matter():
     one = EvalResult.from_episodes(four_tasks(), panel(4), "model", 0.4)
     other = EvalResult.from_episodes(four_tasks()[::-1], panel(4), "model", 0.4)
     assert one.to_json() == other.to_json()
+    several = [episode("a", i, success=i == 2, turns=i + 1) for i in range(4)]
+    one = EvalResult.from_episodes(several, panel(1, tries=4), "model", 0.4)
+    assert one == EvalResult.from_episodes(several[::-1], panel(1, tries=4), "model", 0.4)
+    assert [one.turns for one in one.tasks[0].tries] == [1, 2, 3, 4]
 
 
 def test_pass_and_majority_by_hand():
