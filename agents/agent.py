@@ -69,8 +69,10 @@ class LanguageAgent:
             prompt_ids = self.context.prompt(turns, live.observation, live.info.get("admissible_actions"))
             if len(prompt_ids) + self.sampling.max_tokens > self.engine.max_length:
                 continue
+            if live.episode.temperature is None:
+                live.episode.temperature = self.sampling.temperature
             seed = live.episode.seed << 16 | len(turns)
-            requests.append(Request(live.slot, prompt_ids, seed))
+            requests.append(Request(live.slot, prompt_ids, seed, live.episode.temperature))
             places.append(place)
         tokenizer = self.context.tokenizer
         for place, request, out in zip(places, requests, self.engine.generate(requests, self.sampling), strict=True):

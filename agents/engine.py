@@ -37,11 +37,13 @@ class Request:
 
     session: requests of one session usually extend each other's prompts, so an engine keeps its cache under this name.
     seed: the response is a function of weights, prompt, sampling and this number, not of what else is in the batch.
+    temperature: in place of the sampling's, where it is not None.
     """
 
     session: int
     prompt_ids: np.ndarray
     seed: int
+    temperature: float | None = None
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ class Turn:
 class Episode:
     """One try at a task. Episodes with equal ``group`` share task and start state.
 
+    temperature: at which its responses were sampled; None where no language model played.
     outcome: what ended it: ``terminated`` by the world, ``truncated`` by a turn or context limit, ``failed`` when the
     environment broke more often than the pool forgives (such an episode is counted, never trained on).
     restarts: how often a broken worker made the episode start over.
@@ -54,6 +55,7 @@ class Episode:
     group: int = 0
     sample: int = 0
     seed: int = 0
+    temperature: float | None = None
     turns: list[Turn] = field(default_factory=list)
     success: bool = False
     outcome: str = "truncated"
@@ -89,6 +91,7 @@ class Episode:
             "group": self.group,
             "sample": self.sample,
             "seed": self.seed,
+            "temperature": self.temperature,
             "success": self.success,
             "outcome": self.outcome,
             "reward": self.reward,
@@ -99,10 +102,10 @@ class Episode:
 
 
 def write_episodes(path: Path, episodes: Iterable[Episode], tokens: bool = False) -> None:
-    """Write one JSON object per episode and line."""
+    """Write one JSON object per episode and line, in ASCII: a model may write what UTF-8 cannot hold."""
     with path.open("w", encoding="utf-8") as file:
         for episode in episodes:
-            file.write(json.dumps(episode.record(tokens), ensure_ascii=False) + "\n")
+            file.write(json.dumps(episode.record(tokens)) + "\n")
 
 
 def read_episodes(path: Path) -> Iterator[dict[str, Any]]:

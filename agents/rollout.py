@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from agents.agent import Agent, Decision, Live
@@ -14,13 +14,17 @@ from envs.pool import Event, Pool
 
 @dataclass(frozen=True)
 class Job:
-    """One episode to play. Jobs of a group share task and environment seed; ``seed`` drives the agent's own choices."""
+    """One episode to play. Jobs of a group share task and environment seed; ``seed`` drives the agent's own choices.
+
+    temperature: for this episode's responses; None for the agent's own.
+    """
 
     task: str
     group: int
     sample: int
     seed: int
     environment_seed: int
+    temperature: float | None = None
 
 
 @dataclass
@@ -38,13 +42,20 @@ def derive_seed(*parts: object) -> int:
     return int.from_bytes(digest, "big")
 
 
-def group_jobs(tasks: Iterable[str], samples: int, seed: int, label: object = 0) -> list[Job]:
-    """``samples`` jobs for each task; the k-th task forms group k. ``label`` keeps different rollouts' seeds apart."""
+def group_jobs(
+    tasks: Sequence[str], samples: int, seed: int, label: object = 0, temperatures: Sequence[float] | None = None
+) -> list[Job]:
+    """``samples`` jobs for each task; the k-th task forms group k, played at the k-th temperature if any are given.
+
+    ``label`` keeps the seeds of different rollouts apart.
+    """
     jobs = []
     for group, task in enumerate(tasks):
-        world = derive_seed(seed, label, group, task)
+        world = derive_seed(seed, label, group, task) % 2**31
+        temperature = None if temperatures is None else float(temperatures[group])
         for sample in range(samples):
-            jobs.append(Job(task, group, sample, derive_seed(seed, label, group, task, sample), world % 2**31))
+            own = derive_seed(seed, label, group, task, sample)
+            jobs.append(Job(task, group, sample, own, world, temperature))
     return jobs
 
 
@@ -85,7 +96,9 @@ def rollout(
         while upcoming < len(jobs) or lives:
             while upcoming < len(jobs) and len(lives) < concurrency:
                 job = jobs[upcoming]
-                episode = Episode(task=job.task, group=job.group, sample=job.sample, seed=job.seed)
+                episode = Episode(
+                    task=job.task, group=job.group, sample=job.sample, seed=job.seed, temperature=job.temperature
+                )
                 lives[upcoming] = Live(upcoming, episode)
                 pool.reset(upcoming, job.task, job.environment_seed)
                 waiting.add(upcoming)

@@ -134,9 +134,11 @@ class TransformersEngine:
         count_B = np.zeros(rows, np.int64)
         stopped_B = np.zeros(rows, bool)
         prompt_B = np.asarray([len(request.prompt_ids) for request in requests])
+        own = [request.temperature for request in requests]
+        temperature_B = np.asarray([sampling.temperature if t is None else t for t in own], np.float64)
         live = np.arange(rows)
         for step in range(most):
-            token_B, logprob_B = sample(logits_BV, uniform_BK[live, step], sampling)
+            token_B, logprob_B = sample(logits_BV, uniform_BK[live, step], temperature_B[live], sampling.top_p)
             ids_BK[live, step], logprob_BK[live, step] = token_B, logprob_B
             count_B[live] += 1
             stopped_B[live] = np.isin(token_B, self.stops)
@@ -167,23 +169,27 @@ class TransformersEngine:
         return self._forward(token_S, slot_B)
 
 
-def sample(logits_BV: torch.Tensor, uniform_B: np.ndarray, sampling: Sampling) -> tuple[np.ndarray, np.ndarray]:
+def sample(
+    logits_BV: torch.Tensor, uniform_B: np.ndarray, temperature_B: np.ndarray, top_p: float = 1.0
+) -> tuple[np.ndarray, np.ndarray]:
     """Draw one token a row by inverting the cumulative distribution at ``uniform_B``; gives ids and log-probabilities.
 
-    With ``temperature`` 0 the most probable token is taken and its log-probability at temperature 1 reported.
+    A row of temperature 0 takes its most probable token and reports the log-probability at temperature 1. The reported
+    log-probabilities are those of the whole tempered distribution, whatever ``top_p`` left of it.
     """
-    if sampling.temperature == 0:
-        logprob_BV = torch.log_softmax(logits_BV, -1)
-        token_B = logprob_BV.argmax(-1)
-    else:
-        logprob_BV = torch.log_softmax(logits_BV / sampling.temperature, -1)
-        probability_BV = logprob_BV.double().exp()
-        if sampling.top_p < 1:
-            sorted_BV, order_BV = probability_BV.sort(-1, descending=True)
-            outside_BV = sorted_BV.cumsum(-1) - sorted_BV >= sampling.top_p
-            probability_BV = probability_BV.scatter(-1, order_BV, sorted_BV.masked_fill(outside_BV, 0.0))
-        cumulative_BV = probability_BV.cumsum(-1)
-        target_B1 = torch.as_tensor(uniform_B, device=logits_BV.device)[:, None] * cumulative_BV[:, -1:]
-        token_B = torch.searchsorted(cumulative_BV, target_B1, right=True)[:, 0].clamp_(max=logits_BV.shape[-1] - 1)
+    greedy_B = torch.as_tensor(temperature_B == 0, device=logits_BV.device)
+    scale_B = np.where(temperature_B == 0, 1.0, temperature_B)
+    if (scale_B != 1).any():
+        logits_BV = logits_BV / torch.as_tensor(scale_B, dtype=logits_BV.dtype, device=logits_BV.device)[:, None]
+    logprob_BV = torch.log_softmax(logits_BV, -1)
+    probability_BV = logprob_BV.double().exp()
+    if top_p < 1:
+        sorted_BV, order_BV = probability_BV.sort(-1, descending=True)
+        outside_BV = sorted_BV.cumsum(-1) - sorted_BV >= top_p
+        probability_BV = probability_BV.scatter(-1, order_BV, sorted_BV.masked_fill(outside_BV, 0.0))
+    cumulative_BV = probability_BV.cumsum(-1)
+    target_B1 = torch.as_tensor(uniform_B, device=logits_BV.device)[:, None] * cumulative_BV[:, -1:]
+    token_B = torch.searchsorted(cumulative_BV, target_B1, right=True)[:, 0].clamp_(max=logits_BV.shape[-1] - 1)
+    token_B = torch.where(greedy_B, logprob_BV.argmax(-1), token_B)
     logprob_B = logprob_BV.gather(-1, token_B[:, None])[:, 0]
     return token_B.cpu().numpy(), logprob_B.cpu().numpy()

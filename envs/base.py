@@ -7,6 +7,7 @@ works too.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -92,6 +93,9 @@ class TextEnv(gymnasium.Env[str, str]):
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"]}  # noqa: RUF012 (declared so by gymnasium.Env)
     splits: ClassVar[tuple[str, ...]] = ("train", "test")
+    immaterial: ClassVar[frozenset[str]] = frozenset(
+        {"expert", "render_mode", "split"}
+    )  # arguments that change no task
     instructions: ClassVar[str] = ""  # what an instruction-tuned model must be told about the actions
 
     def __init__(self, split: str = "train", max_turns: int = 50, expert: bool = False, render_mode: str | None = None):
@@ -127,6 +131,11 @@ class TextEnv(gymnasium.Env[str, str]):
     def expert_action(self) -> str | None:
         """The expert's next action in the present situation, or None where there is no expert."""
         return None
+
+    @classmethod
+    def material(cls, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of the constructor's arguments that say which problems are played, and how."""
+        return {name: value for name, value in kwargs.items() if name not in cls.immaterial}
 
     # What Gymnasium calls ---------------------------------------------------------------------------------------------
 

@@ -22,7 +22,8 @@ class Row:
 
     ids: int32[L]. place_K: where in ``ids`` each response token stands. turn_K: its turn, counted over the whole batch.
     token_K: its number among all response tokens of the batch, turn after turn.
-    logprob_K: float32, what the engine sampled it with.
+    logprob_K: float32, what the engine sampled it with, at ``temperature``. group: number of its episode's task group,
+    counted from 0 in increasing order of ``Episode.group``.
     """
 
     ids: np.ndarray
@@ -30,6 +31,8 @@ class Row:
     turn_K: np.ndarray
     token_K: np.ndarray
     logprob_K: np.ndarray
+    temperature: float = 1.0
+    group: int = 0
 
     @property
     def length(self) -> int:
@@ -46,8 +49,9 @@ def build_rows(episodes: Sequence[Episode], trainable_only: bool = False) -> lis
     """
     rows = []
     turn_number = token_number = 0
+    groups = sorted({episode.group for episode in episodes})
     for episode in episodes:
-        draft = _Draft()
+        draft = _Draft(episode.temperature or 1.0, groups.index(episode.group))
         for turn in episode.turns:
             count = len(turn.response_ids)
             if not draft.continued_by(turn):
@@ -62,7 +66,8 @@ def build_rows(episodes: Sequence[Episode], trainable_only: bool = False) -> lis
 class _Draft:
     """A row while turns are added to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, temperature: float, group: int) -> None:
+        self.temperature, self.group = temperature, group
         self.ids = np.zeros(0, np.int32)
         self.columns: list[tuple[np.ndarray, ...]] = []
 
@@ -80,14 +85,19 @@ class _Draft:
 
     def finish(self) -> list[Row]:
         """The row, if anything in it is trained; the draft is empty afterwards."""
-        rows = [Row(self.ids, *map(np.concatenate, zip(*self.columns, strict=True)))] if self.columns else []
+        ids, columns = self.ids, self.columns
         self.ids, self.columns = np.zeros(0, np.int32), []
-        return rows
+        if not columns:
+            return []
+        return [Row(ids, *map(np.concatenate, zip(*columns, strict=True)), self.temperature, self.group)]
 
 
 @dataclass
 class MicroBatch:
-    """What one forward pass reads. keep_K: flat position whose logits predict the token; row_K: its row in here."""
+    """What one forward pass reads. keep_K: flat position whose logits predict the token; row_K: its row in here.
+
+    temperature_K is None where every token was sampled at temperature 1.
+    """
 
     ids_T: Tensor
     layout: PackedRows
@@ -97,6 +107,8 @@ class MicroBatch:
     row_K: Tensor
     token_K: Tensor
     logprob_K: Tensor
+    group_K: Tensor
+    temperature_K: Tensor | None
 
     @property
     def tokens(self) -> int:
@@ -107,6 +119,8 @@ def micro_batch(rows: Sequence[Row], device: torch.device | str = "cpu") -> Micr
     """Lay the rows one after the other on the flat token axis."""
     lengths = np.asarray([row.length for row in rows])
     start = np.cumsum(lengths) - lengths
+    counts = [len(row.place_K) for row in rows]
+    temperature_K = np.repeat([row.temperature for row in rows], counts).astype(np.float32)
     as_long = lambda parts: torch.as_tensor(np.concatenate(parts), dtype=torch.long).to(device)  # noqa: E731
     return MicroBatch(
         ids_T=as_long([row.ids[:-1] for row in rows]),
@@ -114,9 +128,11 @@ def micro_batch(rows: Sequence[Row], device: torch.device | str = "cpu") -> Micr
         keep_K=as_long([row.place_K - 1 + first for row, first in zip(rows, start, strict=True)]),
         target_K=as_long([row.ids[row.place_K] for row in rows]),
         turn_K=as_long([row.turn_K for row in rows]),
-        row_K=as_long([np.full(len(row.place_K), i) for i, row in enumerate(rows)]),
+        row_K=as_long([np.repeat(np.arange(len(rows)), counts)]),
         token_K=as_long([row.token_K for row in rows]),
         logprob_K=torch.as_tensor(np.concatenate([row.logprob_K for row in rows])).to(device),
+        group_K=as_long([np.repeat([row.group for row in rows], counts)]),
+        temperature_K=torch.as_tensor(temperature_K).to(device) if (temperature_K != 1).any() else None,
     )
 
 
@@ -139,17 +155,15 @@ def micro_batches(rows: Sequence[Row], tokens: int, device: torch.device | str =
         begin = end
 
 
-def token_logprobs(
-    model: torch.nn.Module, batch: MicroBatch, temperature: float = 1.0, entropy: bool = True
-) -> tuple[Tensor, Tensor | None]:
+def token_logprobs(model: torch.nn.Module, batch: MicroBatch, entropy: bool = True) -> tuple[Tensor, Tensor | None]:
     """Log-probability and entropy (nats), each ``(K,)`` float32, of every response token under ``model``.
 
-    ``temperature`` is the one the tokens were sampled at, so that an unchanged model reproduces the engine's numbers.
+    Both are at the temperature the token was sampled at, so that an unchanged model reproduces the engine's numbers.
     Gradients flow through both; ask for no entropy where it is not needed.
     """
     logits_KV = forward(model, batch.ids_T, batch.layout.position_T, batch.layout, batch.keep_K).float()
-    if temperature not in (0.0, 1.0):
-        logits_KV = logits_KV / temperature
+    if batch.temperature_K is not None:
+        logits_KV = logits_KV / batch.temperature_K[:, None]
     logprob_KV = torch.log_softmax(logits_KV, -1)
     logprob_K = logprob_KV.gather(-1, batch.target_K[:, None])[:, 0]
     entropy_K = -(logprob_KV.exp() * logprob_KV).sum(-1) if entropy else None

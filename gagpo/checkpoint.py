@@ -43,9 +43,15 @@ class Checkpoint:
             ) from None
 
     def load_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        path = self.path / "optimizer.pt"
+        self._load("optimizer.pt", optimizer)
+
+    def load_critic(self, critic: torch.nn.Module) -> None:
+        self._load("critic.pt", critic)
+
+    def _load(self, name: str, target: Any) -> None:
+        path = self.path / name
         try:
-            optimizer.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+            target.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
         except Exception as error:  # torch raises whatever the damaged bytes lead to
             raise CheckpointError(
                 f"{path} cannot be read ({type(error).__name__}); delete {self.path} to use an earlier one"
@@ -60,6 +66,7 @@ def write(
     optimizer: torch.optim.Optimizer,
     state: dict[str, Any],
     keep: int,
+    critic: torch.nn.Module | None = None,
 ) -> Checkpoint:
     """Write a checkpoint under a temporary name, flush it to disk, rename it, and drop all but the last ``keep``.
 
@@ -71,6 +78,8 @@ def write(
     temporary.mkdir(parents=True)
     save(model, tokenizer, temporary / "model")
     torch.save(optimizer.state_dict(), temporary / "optimizer.pt")
+    if critic is not None:
+        torch.save(critic.state_dict(), temporary / "critic.pt")
     (temporary / "state.json").write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
     for path in temporary.rglob("*"):
         if path.is_file():

@@ -69,7 +69,7 @@ def train(
         say(_before_after(folder.path, split))
     say(f"curves: {folder.path / 'curves.png'}\nreport: {page}")
     if as_json:
-        print(trainer.as_json(results))
+        print(json.dumps(trainer.as_record(results)))
 
 
 @app.command("eval")

@@ -56,7 +56,7 @@ def measure(
             pool,
             panel,
             environment=environment,
-            kwargs={name: value for name, value in arguments.items() if name != "expert"},
+            kwargs=world.material(arguments),
             model=model,
             temperature=temperature,
             tries=tries,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -16,18 +15,19 @@ import torch
 from agents.engine import Sampling
 from agents.episodes import Episode
 from agents.model import load_model, load_tokenizer
-from agents.rollout import Clock, group_jobs, rollout
 from agents.setup import language_agent, make_engine, make_world
 from envs.pool import Pool
-from envs.tasks import TaskSet
 from eval.evaluate import choose_panel, evaluate
 from eval.results import EvalResult
 from gagpo import checkpoint as checkpoints
 from gagpo.batch import build_rows
-from gagpo.credit import Credit, CreditSettings, Turns, advantages
-from gagpo.credit.turns import StateKey
+from gagpo.collect import Collection, Collector
+from gagpo.controllers import Controllers
+from gagpo.credit import Credit, advantages
+from gagpo.credit.assign import turns_for
+from gagpo.critic import Critic
 from gagpo.run_folder import RunFolder
-from gagpo.update import NonFiniteLoss, update
+from gagpo.update import NonFiniteLoss, Targets, Updater
 from gagpo.warm_start import autocast
 
 Report = Callable[[dict[str, Any]], None]
@@ -43,39 +43,59 @@ class Trainer:
         self.quiet = quiet
         torch.set_num_threads(settings.threads or os.cpu_count() or 1)
         self.world = make_world(settings.environment.id, settings.environment.kwargs)
-        self.tasks = self.world.tasks(settings.environment.split).require()
+        tasks = self.world.tasks(settings.environment.split).require()
         self.panels = {
             split: choose_panel(self.world.tasks(split), settings.evaluation.tasks)
             for split in settings.evaluation.splits
         }
-        self.saved = checkpoints.latest(folder.path / "checkpoints")
+        self.controllers = Controllers(settings.algorithm.controllers)
+        self.collector = Collector(settings, tasks, self.controllers)
+        self.iteration = self.turns_total = self.tokens_total = 0
+        self._load()
+
+    def _load(self) -> None:
+        """Model, critic and optimiser, as the last checkpoint left them if there is one."""
+        settings, rate, training = self.settings, self.settings.optimizer, self.settings.training
+        saved = checkpoints.latest(self.folder.path / "checkpoints")
         self.tokenizer = load_tokenizer(settings.model)
-        source = self.saved.model if self.saved else settings.model
-        self.model = load_model(source, settings.dtype, settings.device)
-        if settings.training.gradient_checkpointing:
+        self.model = load_model(saved.model if saved else settings.model, settings.dtype, settings.device)
+        if training.gradient_checkpointing:
             self.model.gradient_checkpointing_enable()  # type: ignore[operator]
-        self.reference: torch.nn.Module | None = None
+        reference = None
         if settings.algorithm.kl.coefficient > 0:
-            self.reference = load_model(settings.model, settings.dtype, settings.device).requires_grad_(False)
-        rate = settings.optimizer
-        self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=rate.learning_rate, weight_decay=rate.weight_decay, betas=rate.betas
-        )
+            reference = load_model(settings.model, settings.dtype, settings.device).requires_grad_(False)
+        groups: list[dict[str, Any]] = [{"params": list(self.model.parameters()), "lr": rate.learning_rate}]
+        self.critic = None
+        if settings.algorithm.critic:
+            self.critic = Critic(self.model, settings.algorithm.critic)
+            groups.append({"params": list(self.critic.parameters()), "lr": settings.algorithm.critic.learning_rate})
+        self.rates = [group["lr"] for group in groups]
+        self.optimizer = torch.optim.AdamW(groups, weight_decay=rate.weight_decay, betas=rate.betas)
         self.engine = make_engine(settings.engine, self.model, self.tokenizer)
-        self.iteration = 0
-        self.turns_total = self.tokens_total = 0
-        if self.saved:
-            self._restore(self.saved)
+        self.updater = Updater(
+            self.model,
+            self.optimizer,
+            settings.algorithm,
+            epochs=training.epochs,
+            minibatches=training.minibatches,
+            microbatch_tokens=training.microbatch_tokens,
+            max_grad_norm=rate.max_grad_norm,
+            reference=reference,
+            critic=self.critic,
+            autocast=functools.partial(autocast, settings),
+            device=settings.device,
+        )
+        if saved:
+            self._restore(saved)
 
     def run(self) -> None:
         """Train to the end, evaluating before, in between and after; skips what was done before a resume."""
-        settings, last = self.settings, self.settings.training.iterations
+        settings, last, rolling = self.settings, self.settings.training.iterations, self.settings.rollout
         self.folder.rewind(self.iteration)
-        kwargs, rolling = settings.environment.kwargs, settings.rollout
         with (
             Pool(
                 settings.environment.id,
-                kwargs,
+                settings.environment.kwargs,
                 workers=rolling.workers,
                 step_deadline=rolling.step_deadline,
                 reset_deadline=rolling.reset_deadline,
@@ -99,81 +119,69 @@ class Trainer:
     def _iterate(self, pool: Pool) -> dict[str, Any]:
         """One iteration; returns its metrics."""
         begun = time.perf_counter()
-        episodes, clock = self._collect(pool)
-        trained = [episode for episode in episodes if episode.outcome != "failed" and episode.turns]
-        training_since = time.perf_counter()
-        credit = self._credit(trained)
-        learned = self._learn(trained, credit)
+        sampling = self.settings.rollout.sampling
+        collected = self.collector.collect(self._agent(sampling), pool, self.iteration)
+        collected_at = time.perf_counter()
+        credit, learned = self._learn(collected) if collected.episodes else (None, {})
         self.engine.refresh()
         self.iteration += 1
         now = time.perf_counter()
         every = self.settings.training.keep_episodes
         if every and (self.iteration == 1 or self.iteration % every == 0):
-            self.folder.save_episodes(f"train-{self.iteration:04d}", episodes)
-        tokens = sum(len(turn.response_ids) for episode in episodes for turn in episode.turns)
-        self.turns_total += sum(len(episode.turns) for episode in episodes)
+            self.folder.save_episodes(f"train-{self.iteration:04d}", collected.played)
+        turns = [turn for episode in (*collected.played, *collected.probe) for turn in episode.turns]
+        tokens = sum(len(turn.response_ids) for turn in turns)
+        self.turns_total += len(turns)
         self.tokens_total += tokens
         return {
             "iteration": self.iteration,
-            **rollout_metrics(episodes),
-            **credit.stats,
+            **rollout_metrics(collected.played),
+            "sampling_rounds": collected.rounds,
+            **(credit.stats if credit else {}),
             **learned,
+            **self.controllers.values(),
             "learning_rate": self.optimizer.param_groups[0]["lr"],
             "turns_total": self.turns_total,
             "tokens_total": self.tokens_total,
             "tokens_per_second": tokens / (now - begun),
-            "seconds_env": clock.environment,
-            "seconds_generate": clock.generation,
-            "seconds_train": now - training_since,
-            "engine_busy": clock.generation / max(clock.total, 1e-9),
-            "environment_restarts": float(pool.counters.restarts),
+            "seconds_env": collected.clock.environment,
+            "seconds_generate": collected.clock.generation,
+            "seconds_train": now - collected_at,
+            "engine_busy": collected.clock.generation / max(collected.clock.total, 1e-9),
+            "environment_restarts": pool.counters.restarts,
         }
 
-    def _collect(self, pool: Pool) -> tuple[list[Episode], Clock]:
-        """The groups of this iteration: ``samples`` episodes of each of the next ``tasks`` tasks."""
-        settings, rolling = self.settings, self.settings.rollout
-        names = upcoming_tasks(self.tasks, settings.seed, self.iteration, rolling.tasks)
-        jobs = group_jobs(names, rolling.samples, settings.seed, f"iteration {self.iteration}")
-        return rollout(
-            self._agent(rolling.sampling), pool, jobs, concurrency=rolling.concurrency, lockstep=rolling.lockstep
-        )
-
-    def _credit(self, episodes: Sequence[Episode]) -> Credit:
-        settings = self.settings
-        turns = Turns.from_episodes(episodes, state_key(settings.algorithm.credit), settings.invalid_penalty)
-        return advantages(turns, settings.algorithm.credit)
-
-    def _learn(self, episodes: Sequence[Episode], credit: Credit) -> dict[str, float]:
-        settings, training = self.settings, self.settings.training
-        rate = settings.optimizer
-        rise = min(1.0, (self.iteration + 1) / rate.warmup) if rate.warmup else 1.0
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate.learning_rate * rise
-        try:
-            return update(
-                self.model,
-                self.optimizer,
-                build_rows(episodes),
-                credit.per_token(),
-                settings.algorithm,
-                epochs=training.epochs,
-                minibatches=training.minibatches,
-                microbatch_tokens=training.microbatch_tokens,
-                max_grad_norm=rate.max_grad_norm,
-                temperature=settings.rollout.temperature,
-                rng=np.random.default_rng([settings.seed, self.iteration]),
-                reference=self.reference,
-                autocast=functools.partial(autocast, settings),
-                device=settings.device,
+    def _learn(self, collected: Collection) -> tuple[Credit, dict[str, float]]:
+        """Credit and optimiser steps for what was collected."""
+        settings, algorithm, episodes = self.settings, self.settings.algorithm, collected.episodes
+        turns = self.controllers.shape(turns_for(episodes, algorithm.credit, settings.invalid_penalty))
+        logprobs = np.concatenate([turn.logprobs for episode in episodes for turn in episode.turns])
+        # Minus the log-probability of what was sampled estimates the sampling policy's entropy without bias.
+        self.controllers.observe_batch(turns, entropy=max(0.0, -float(logprobs.mean())))
+        rows = build_rows(episodes)
+        value = None
+        if self.critic is not None:
+            microbatch = settings.training.microbatch_tokens
+            value = self.critic.of_rows(
+                self.model, rows, len(logprobs), microbatch, self.updater.autocast, settings.device
             )
+        credit, targets = give_credit(turns, algorithm.credit, value)
+        rise = min(1.0, (self.iteration + 1) / settings.optimizer.warmup) if settings.optimizer.warmup else 1.0
+        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = rate * rise
+        rng = np.random.default_rng([settings.seed, self.iteration])
+        try:
+            learned = self.updater.update(rows, targets, rng, self.controllers.controls)
         except NonFiniteLoss as error:
             path = self._save_offenders(episodes, error)
-            raise NonFiniteLoss(f"iteration {self.iteration + 1}: {error}; see {path}", error.rows) from None
+            raise NonFiniteLoss(f"iteration {self.iteration + 1}: {error}; see {path}", error.turns) from None
+        self.controllers.observe_update(learned["old_kl"])
+        return credit, learned
 
     def _save_offenders(self, episodes: Sequence[Episode], error: NonFiniteLoss) -> Path:
         """Write the episodes whose turns made the loss NaN, with their tokens (all of them where that is unknown)."""
         first = np.cumsum([0, *(len(episode.turns) for episode in episodes)])
-        places = {int(np.searchsorted(first, turn, side="right")) - 1 for turn in error.rows}
+        places = {int(np.searchsorted(first, turn, side="right")) - 1 for turn in error.turns}
         guilty = [episodes[i] for i in sorted(places)] or list(episodes)
         return self.folder.save_episodes(f"nonfinite-{self.iteration + 1:04d}", guilty, tokens=True)
 
@@ -200,7 +208,7 @@ class Trainer:
                 pool,
                 panel,
                 environment=settings.environment.id,
-                kwargs=settings.environment.kwargs,
+                kwargs=self.world.material(settings.environment.kwargs),
                 model=settings.model if stage == "before" else f"{settings.name}, iteration {self.iteration}",
                 temperature=settings.evaluation.temperature,
                 tries=settings.evaluation.tries,
@@ -212,7 +220,13 @@ class Trainer:
             self.report({"evaluation": label, "result": result})
 
     def _save(self) -> None:
-        state = {"iteration": self.iteration, "turns_total": self.turns_total, "tokens_total": self.tokens_total}
+        state = {
+            "iteration": self.iteration,
+            "turns_total": self.turns_total,
+            "tokens_total": self.tokens_total,
+            "position": self.collector.position,
+            "controllers": self.controllers.state_dict(),
+        }
         checkpoints.write(
             self.folder.path / "checkpoints",
             self.iteration,
@@ -221,13 +235,39 @@ class Trainer:
             self.optimizer,
             state,
             self.settings.training.keep,
+            self.critic,
         )
 
     def _restore(self, saved: checkpoints.Checkpoint) -> None:
-        state = saved.state()
         saved.load_optimizer(self.optimizer)
-        self.iteration = int(state["iteration"])
-        self.turns_total, self.tokens_total = int(state["turns_total"]), int(state["tokens_total"])
+        if self.critic is not None:
+            saved.load_critic(self.critic)
+        state = saved.state()
+        try:
+            self.iteration = int(state["iteration"])
+            self.turns_total, self.tokens_total = int(state["turns_total"]), int(state["tokens_total"])
+            self.collector.position = int(state["position"])
+            self.controllers.load_state_dict(state["controllers"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise checkpoints.CheckpointError(
+                f"{saved.path / 'state.json'} is not a trainer's state: {error}"
+            ) from None
+
+
+def give_credit(turns: Any, settings: Any, value_K: np.ndarray | None) -> tuple[Credit, Targets]:
+    """Advantages, and the critic's targets where there is one, spread over the response tokens."""
+    if value_K is None:
+        credit = advantages(turns, settings)
+        return credit, Targets(credit.per_token())
+    if settings.level == "token":
+        credit = advantages(turns, settings, value_K)
+        return credit, Targets(credit.per_token(), value_K, credit.target)
+    first_N = np.cumsum(turns.tokens_N) - turns.tokens_N
+    credit = advantages(turns, settings, value_K[first_N])
+    first_K = np.zeros(len(value_K), bool)
+    first_K[first_N] = True
+    assert credit.target is not None
+    return credit, Targets(credit.per_token(), value_K, np.repeat(credit.target, turns.tokens_N), first_K)
 
 
 def train(folder: RunFolder, report: Report | None = None, quiet: bool = False) -> dict[str, EvalResult]:
@@ -237,21 +277,6 @@ def train(folder: RunFolder, report: Report | None = None, quiet: bool = False) 
         trainer.run()
         results = {split: folder.evaluation(f"after-{split}") for split in trainer.panels}
     return {split: result for split, result in results.items() if result is not None}
-
-
-def state_key(credit: CreditSettings) -> StateKey:
-    """What makes two turns the same state; credits that group no states report the observations' coverage."""
-    return getattr(credit, "key", "observation")
-
-
-def upcoming_tasks(tasks: TaskSet, seed: int, iteration: int, count: int) -> list[str]:
-    """The ``count`` tasks of an iteration: the split in random order, each task once before any comes again."""
-    names = []
-    for place in range(iteration * count, (iteration + 1) * count):
-        epoch, position = divmod(place, len(tasks))
-        order = np.random.default_rng([seed, 7, epoch]).permutation(len(tasks))
-        names.append(tasks.ids[order[position]])
-    return names
 
 
 def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
@@ -283,17 +308,23 @@ def describe(metrics: dict[str, Any]) -> str:
             f"{metrics['evaluation']}: success {100 * interval.value:.1f} % "
             f"[{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
         )
-    m = {key: value for key, value in metrics.items() if isinstance(value, (int, float))}
-    return (
+    m = {"zero_groups": np.nan, "coverage": np.nan, "advantage_std": np.nan} | metrics
+    line = (
         f"{m['iteration']:>4}  success {100 * m['success_rate']:5.1f} %  turns {m['mean_turns']:4.1f}  "
-        f"invalid {100 * m['invalid_rate']:4.1f} %  zero groups {100 * m['zero_groups']:3.0f} %  "
-        f"coverage {100 * m.get('coverage', float('nan')):3.0f} %  adv {m['advantage_std']:.2f}  "
-        f"clip {100 * m['clip']:4.1f} %  kl {m['old_kl']:+.4f}  ent {m['entropy']:.3f}  grad {m['grad_norm']:.2f}  "
-        f"{m['tokens_per_second']:.0f} tok/s  env {m['seconds_env']:.1f} s  gen {m['seconds_generate']:.1f} s  "
+        f"invalid {100 * m['invalid_rate']:4.1f} %"
+    )
+    if "loss" in m:
+        line += (
+            f"  zero groups {100 * m['zero_groups']:3.0f} %  coverage {100 * m['coverage']:3.0f} %  "
+            f"adv {m['advantage_std']:.2f}  clip {100 * m['clip_fraction']:4.1f} %  kl {m['old_kl']:+.4f}  "
+            f"entropy {m['entropy']:.3f}  grad {m['grad_norm']:.2f}"
+        )
+    return line + (
+        f"  {m['tokens_per_second']:.0f} tok/s  env {m['seconds_env']:.1f} s  gen {m['seconds_generate']:.1f} s  "
         f"train {m['seconds_train']:.1f} s"
     )
 
 
-def as_json(results: dict[str, EvalResult]) -> str:
-    """The final evaluations as one JSON object."""
-    return json.dumps({split: result.summary() for split, result in results.items()})
+def as_record(results: dict[str, EvalResult]) -> dict[str, Any]:
+    """The final evaluations as JSON-ready values."""
+    return {split: result.summary() for split, result in results.items()}

@@ -34,6 +34,13 @@ class ALFWorldEnv(TextEnv):
     """
 
     splits: ClassVar[tuple[str, ...]] = SPLITS
+    immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial | {"engine"}
+    instructions: ClassVar[str] = (
+        "You are an expert agent in a household. You act by one command at a time: go to RECEPTACLE, open RECEPTACLE, "
+        "close RECEPTACLE, take OBJECT from RECEPTACLE, move OBJECT to RECEPTACLE, examine THING, use OBJECT, "
+        "heat OBJECT with RECEPTACLE, clean OBJECT with RECEPTACLE, cool OBJECT with RECEPTACLE, slice OBJECT with "
+        "OBJECT, look, inventory. Objects and receptacles are called by name and number, as in mug 1."
+    )
 
     def __init__(
         self,

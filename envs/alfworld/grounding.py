@@ -388,7 +388,12 @@ class Game:
 
     def _alternatives(self, formula: Formula, binding: Binding) -> list[frozenset[int]]:
         """Conjunctions of literals any of which makes ``formula`` true."""
-        if isinstance(formula, Junction) and formula.conjunctive or isinstance(formula, Quantified) and formula.universal:
+        if (
+            isinstance(formula, Junction)
+            and formula.conjunctive
+            or isinstance(formula, Quantified)
+            and formula.universal
+        ):
             found: list[frozenset[int]] = [frozenset()]
             for part, inner in self._parts(formula, binding):
                 found = self._both(found, self._alternatives(part, inner))

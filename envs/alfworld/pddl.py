@@ -130,7 +130,9 @@ def read_problem(text: str, domain: Domain) -> Problem:
     """Parse ``(define (problem ...) ...)`` for ``domain``; raises :class:`GameError`."""
     sections = dict(_sections(text, "problem"))
     if sections.get(":domain") != [domain.name]:
-        raise GameError(f"the problem is for domain {_show(sections.get(':domain'))}, the game's domain is {domain.name}")
+        raise GameError(
+            f"the problem is for domain {_show(sections.get(':domain'))}, the game's domain is {domain.name}"
+        )
     for keyword in (":init", ":goal"):
         if keyword not in sections:
             raise GameError(f"there is no {keyword}")
@@ -269,9 +271,7 @@ def _closure(bases: list[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
     return {name: tuple(sorted(supertypes - {name})) for name, supertypes in above.items()}
 
 
-def _read_init(
-    entries: list[Any], domain: Domain, objects: dict[str, str]
-) -> tuple[list[tuple[str, ...]], list[str]]:
+def _read_init(entries: list[Any], domain: Domain, objects: dict[str, str]) -> tuple[list[tuple[str, ...]], list[str]]:
     facts: dict[tuple[str, ...], None] = {}
     measured: list[str] = []
     predicates = domain.predicates
@@ -385,9 +385,7 @@ class _Conditions:
                 raise GameError(f"{literal} cannot be an effect")
             out.append(Effect(variables, condition, literal))
 
-    def _variables(
-        self, words: Any, scope: Mapping[str, str]
-    ) -> tuple[tuple[tuple[str, str], ...], dict[str, str]]:
+    def _variables(self, words: Any, scope: Mapping[str, str]) -> tuple[tuple[tuple[str, str], ...], dict[str, str]]:
         """Quantified variables under names used nowhere else in this action or goal, and the scope inside."""
         if not isinstance(words, list):
             raise GameError(f"expected (?variable - type ...), got {_show(words)}")

@@ -285,5 +285,3 @@ def labelled() -> list[tuple[bool, str, str]]:
         response = response.replace(r"\n####", "\n####")
         pairs.append((label == "+", gold, response if marked else rf"So it is \boxed{{{response}}}."))
     return pairs
-
-
