@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 import agents.attention
 
@@ -49,7 +50,7 @@ def load_model(name: str, dtype: str = "float32", device: str = "cpu") -> torch.
         model = AutoModelForCausalLM.from_pretrained(
             name, dtype=DTYPES[dtype], attn_implementation=agents.attention.NAME, local_files_only=path.is_dir()
         )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ModelError(_advice(name, "model", error)) from error
     return model.to(torch.device(device)).eval()  # type: ignore[arg-type]
 

@@ -177,10 +177,12 @@ def _apply(values: dict[str, Any], override: str) -> None:
         raise SettingsError(f"an override looks like section.key=value, got {override!r}")
     *path, last = key.split(".")
     place = values
-    for part in path:
+    for depth, part in enumerate(path):
         inner = place.setdefault(part, {})
         if inner is None:
             inner = place[part] = {}
+        if isinstance(inner, str) and path[0] == "algorithm":  # a mere name is short for a cell
+            inner = place[part] = {"name" if depth else "preset": inner}
         if not isinstance(inner, dict):
             raise SettingsError(f"override {override!r}: {part!r} holds a single value, not a section")
         place = inner

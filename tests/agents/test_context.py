@@ -1,0 +1,106 @@
+"""Prompts: tokens are made once, and the appended text is what the chat template says."""
+
+import numpy as np
+import pytest
+
+from agents.context import Context
+from agents.episodes import Turn
+from agents.prompts import STYLES
+from agents.rollout import derive_seed
+
+
+@pytest.fixture
+def tokenizer(tiny):
+    return tiny[1]
+
+
+def played(context, *pairs):
+    """Turns whose responses are as an engine would have written them."""
+    turns = []
+    for observation, response in pairs:
+        turn = Turn(observation, response, response)
+        turn.prompt_ids = context.prompt(turns, observation)
+        turn.response_ids = context.response(response)
+        turns.append(turn)
+    return turns
+
+
+def test_a_conversation_is_what_the_template_renders(tokenizer):
+    context = Context(tokenizer, STYLES["plain"])
+    turns = played(context, ("You stand at 3.", "left"), ("You stand at 2.", "right"))
+    prompt = context.prompt(turns, "You stand at 3.")
+    chat = [("user", "You stand at 3."), ("assistant", "left"), ("user", "You stand at 2."), ("assistant", "right")]
+    chat.append(("user", "You stand at 3."))
+    messages = [{"role": role, "content": content} for role, content in chat]
+    assert tokenizer.decode(prompt) == tokenizer.apply_chat_template(
+        messages, tokenize=False, add_generation_prompt=True
+    )
+
+
+def test_each_prompt_extends_the_last_prompt_and_response(tokenizer):
+    context = Context(tokenizer, STYLES["tags"], instructions="Walk.", admissible=True)
+    turns = played(context, ("You stand at 3.", "hm <action>left</action>"), ("You stand at 2.", "right"))
+    for before, after in zip(turns, turns[1:], strict=False):
+        row = np.concatenate([before.prompt_ids, before.response_ids])
+        assert after.prompt_ids[: len(row)].tolist() == row.tolist()
+
+
+def test_odd_response_tokens_are_kept_as_they_were(tokenizer):
+    """Ids that would encode differently (here: single bytes) are never re-encoded."""
+    context = Context(tokenizer, STYLES["plain"])
+    turns = played(context, ("You stand at 3.", "left"))
+    letters = [tokenizer.convert_tokens_to_ids(letter) for letter in "left"]
+    turns[0].response_ids = np.array([*letters, tokenizer.eos_token_id], np.int32)
+    prompt = context.prompt(turns, "You stand at 2.")
+    start = len(turns[0].prompt_ids)
+    assert prompt[start : start + 5].tolist() == turns[0].response_ids.tolist()
+
+
+def test_a_response_cut_at_its_limit_gets_the_end_token_of_the_template(tokenizer):
+    context = Context(tokenizer, STYLES["plain"])
+    turns = played(context, ("You stand at 3.", "left"))
+    turns[0].response_ids = turns[0].response_ids[:-1]
+    assert "left<|end|><|user|>You stand at 2." in tokenizer.decode(context.prompt(turns, "You stand at 2."))
+
+
+def test_a_template_that_rewrites_earlier_answers_still_appends(tokenizer):
+    """Templates of reasoning models strip thoughts from the history; what the engine wrote must stay."""
+    tokenizer.chat_template = (
+        "{% for m in messages %}<|{{ m.role }}|>{{ m.content.split('</think>')[-1] }}<|end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    )
+    context = Context(tokenizer, STYLES["plain"])
+    turns = played(context, ("You stand at 3.", "so<think>hm</think>left"))
+    text = tokenizer.decode(context.prompt(turns, "You stand at 2."))
+    assert text.endswith("so<think>hm</think>left<|end|>\n<|user|>You stand at 2.<|end|>\n<|assistant|>")
+
+
+@pytest.mark.parametrize("width", [0, 1, 2])
+def test_a_window_shows_the_last_turns_and_the_task(tokenizer, width):
+    context = Context(tokenizer, STYLES["plain"], history=width)
+    turns = played(context, ("Task: door 3.", "left"), ("at 2", "left"), ("at 1", "right"))
+    text = tokenizer.decode(context.prompt(turns, "at 2 again"))
+    shown = ["at 2", "at 1"][2 - width :] if width else []
+    assert text.startswith("<|user|>Task: door 3.") and "at 2 again" in text
+    assert [word for word in ("at 2\n", "at 1\n") if word in text] == [f"{word}\n" for word in shown]
+
+
+def test_admissible_actions_are_listed_only_when_asked(tokenizer):
+    asked, silent = (Context(tokenizer, STYLES["plain"], admissible=flag) for flag in (True, False))
+    assert "left, right" in tokenizer.decode(asked.prompt([], "at 2", ["left", "right"]))
+    assert "left, right" not in tokenizer.decode(silent.prompt([], "at 2", ["left", "right"]))
+
+
+def test_braces_in_observations_are_only_text(tokenizer):
+    context = Context(tokenizer, STYLES["tags"], instructions="Use {x} and {0}.")
+    assert "{observation} {}" in tokenizer.decode(context.prompt([], "{observation} {}"))
+
+
+def test_a_wrong_history_is_refused(tokenizer):
+    with pytest.raises(ValueError, match="'full' or a number"):
+        Context(tokenizer, STYLES["plain"], history="all")
+
+
+def test_seeds_depend_on_every_part():
+    assert derive_seed(1, "a", 2) == derive_seed(1, "a", 2)
+    assert len({derive_seed(1, "a", 2), derive_seed(1, "a", 3), derive_seed(2, "a", 2), derive_seed(1, "a2")}) == 4

@@ -1,0 +1,77 @@
+"""Model folders: what is written is read again, and what is missing is said."""
+
+import shutil
+
+import pytest
+import torch
+
+from agents.model import ModelError, load_model, load_tokenizer
+from gagpo.small_model import SmallModelSettings, save_folder
+
+WORDS = ["go to cabinet 1", "Your task is to: put a hot mug in shelf.", "naïve 漢字 \x00 ok", "12 345"]
+
+
+@pytest.fixture
+def folder(tiny, tmp_path):
+    save_folder(*tiny, tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_a_saved_folder_is_the_same_model_and_tokenizer(tiny, folder):
+    model, tokenizer = tiny
+    again, tokenizer_again = load_model(str(folder)), load_tokenizer(str(folder))
+    for name, weight in model.state_dict().items():
+        assert torch.equal(weight, again.state_dict()[name]), name
+    for text in WORDS:
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        assert ids == tokenizer_again.encode(text, add_special_tokens=False)
+        assert tokenizer_again.decode(ids) == text
+    assert tokenizer_again.chat_template == tokenizer.chat_template
+
+
+def test_saving_again_replaces_the_folder_whole(tiny, folder):
+    (folder / "left-over").touch()
+    save_folder(*tiny, folder)
+    assert not (folder / "left-over").exists() and (folder / "config.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"), [("tokenizer.json", "holds no tokenizer"), ("config.json", "holds no config.json")]
+)
+def test_a_folder_that_lacks_a_part_is_named(folder, missing, said):
+    (folder / missing).unlink()
+    with pytest.raises(ModelError, match=said):
+        load_tokenizer(str(folder))
+        load_model(str(folder))
+
+
+def test_damaged_weights_are_named(folder):
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(ModelError, match="cannot load the model"):
+        load_model(str(folder))
+
+
+def test_a_tokenizer_without_chat_template_is_refused(folder):
+    (folder / "chat_template.jinja").unlink()
+    with pytest.raises(ModelError, match="no chat template"):
+        load_tokenizer(str(folder))
+
+
+def test_a_folder_that_is_not_there_and_a_hub_name_without_network(tmp_path):
+    with pytest.raises(ModelError, match="the folder does not exist"):
+        load_tokenizer(str(tmp_path / "nowhere"))
+    with pytest.raises(ModelError, match="cached or can be downloaded"):
+        load_model("nobody/no-such-model")
+
+
+def test_an_impossible_shape_is_refused():
+    with pytest.raises(ValueError, match="multiple of heads"):
+        SmallModelSettings(width=30, heads=4)
+
+
+def test_folders_are_ordinary(folder):
+    assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= {
+        path.name for path in folder.iterdir()
+    }
+    shutil.rmtree(folder)

@@ -1,0 +1,137 @@
+"""Rollouts: every job exactly once, in order, whatever the world does meanwhile."""
+
+import numpy as np
+import pytest
+
+import envs.testing  # noqa: F401 (registers the corridor)
+from agents.agent import Decision, ExpertAgent, LanguageAgent, RandomAgent
+from agents.context import Context
+from agents.engine import Sampling
+from agents.prompts import STYLES
+from agents.rollout import group_jobs, rollout
+from agents.transformers_engine import TransformersEngine
+from envs.pool import Pool
+
+CORRIDOR = "envs.testing:gagpo-test/Corridor-v0"
+FAULTY = "envs.testing:gagpo-test/Faulty-v0"
+DOORS = ["door-01", "door-05", "door-03"]
+
+
+def language_agent(tiny, **kwargs):
+    model, tokenizer = tiny
+    context = Context(tokenizer, STYLES["plain"], **kwargs)
+    return LanguageAgent(TransformersEngine(model, tokenizer), context, Sampling(max_tokens=4))
+
+
+def transcript(episodes):
+    return [[(t.observation, t.response, t.reward, t.valid, t.state) for t in e.turns] for e in episodes]
+
+
+def test_the_expert_walks_to_every_door_and_groups_share_their_start():
+    with Pool(CORRIDOR, {"expert": True}, workers=0) as pool:
+        episodes, _ = rollout(ExpertAgent(), pool, group_jobs(DOORS, 3, seed=4))
+    assert [(e.task, e.group, e.sample) for e in episodes] == [(d, g, s) for g, d in enumerate(DOORS) for s in range(3)]
+    assert all(e.success and e.outcome == "terminated" and e.reward == 1.0 for e in episodes)
+    for group in range(3):
+        assert len({e.turns[0].observation for e in episodes if e.group == group}) == 1
+
+
+@pytest.mark.parametrize("concurrency", [1, 4, 100])
+def test_concurrency_changes_nothing(concurrency):
+    with Pool(CORRIDOR, {"max_turns": 12}, workers=0) as pool:
+        all_at_once, _ = rollout(RandomAgent(), pool, group_jobs(DOORS, 3, seed=4))
+        some, _ = rollout(RandomAgent(), pool, group_jobs(DOORS, 3, seed=4), concurrency=concurrency)
+    assert transcript(some) == transcript(all_at_once)
+
+
+def test_lockstep_rollouts_of_a_model_repeat_bit_for_bit_in_real_processes(tiny):
+    runs = []
+    for workers in (1, 2):
+        with Pool(CORRIDOR, {"max_turns": 5}, workers=workers) as pool:
+            episodes, clock = rollout(language_agent(tiny), pool, group_jobs(DOORS, 4, seed=1))
+        runs.append([turn.logprobs.tobytes() + turn.response_ids.tobytes() for e in episodes for turn in e.turns])
+        assert clock.generation > 0 and clock.total >= clock.generation
+    assert runs[0] == runs[1]
+
+
+def test_without_lockstep_the_same_episodes_come_out(tiny):
+    with Pool(CORRIDOR, {"max_turns": 4}, workers=2) as pool:
+        strict, _ = rollout(language_agent(tiny), pool, group_jobs(DOORS, 3, seed=1))
+        loose, _ = rollout(language_agent(tiny), pool, group_jobs(DOORS, 3, seed=1), lockstep=False)
+    assert [e.task for e in loose] == [e.task for e in strict]
+    assert np.mean([a == b for a, b in zip(transcript(loose), transcript(strict), strict=True)]) > 0.5
+
+
+def test_a_response_without_action_is_an_invalid_turn(tiny):
+    agent = language_agent(tiny)
+    agent.context.style = STYLES["tags"]
+    with Pool(CORRIDOR, {"max_turns": 2}, workers=0) as pool:
+        (episode,), _ = rollout(agent, pool, group_jobs(["door-01"], 1, seed=0))
+    assert [(turn.action, turn.parsed, turn.valid) for turn in episode.turns] == [("", False, False)] * 2
+
+
+def test_a_full_context_ends_the_episode(tiny):
+    agent = language_agent(tiny)
+    agent.engine.max_length = 60
+    with Pool(CORRIDOR, {"max_turns": 50}, workers=0) as pool:
+        (episode,), _ = rollout(agent, pool, group_jobs(["door-01"], 1, seed=0))
+    assert episode.outcome == "truncated" and 0 < len(episode.turns) < 10
+    row = len(episode.turns[-1].prompt_ids) + len(episode.turns[-1].response_ids)
+    assert row <= 60
+
+
+class Saying:
+    """Says the same thing in every episode, and remembers whom it was told to forget."""
+
+    def __init__(self, *words):
+        self.words, self.forgotten = words, []
+
+    def decide(self, lives):
+        said = [self.words[min(len(live.episode.turns), len(self.words) - 1)] for live in lives]
+        return [Decision(word, word) for word in said]
+
+    def forget(self, slot):
+        self.forgotten.append(slot)
+
+
+def test_an_episode_whose_world_broke_once_starts_over(tmp_path):
+    agent = Saying("walk", "raise", "end")
+    with Pool(FAULTY, {"marker": str(tmp_path / "once")}, workers=1) as pool:
+        (episode,), _ = rollout(agent, pool, group_jobs(["quiet"], 1, seed=0))
+    assert episode.success and episode.restarts == 1
+    assert [turn.action for turn in episode.turns] == ["walk", "raise", "end"]
+
+
+def test_an_episode_whose_world_keeps_breaking_fails_alone():
+    with Pool(FAULTY, {}, workers=1, max_restarts=1) as pool:
+        episodes, _ = rollout(Saying("raise"), pool, group_jobs(["quiet"], 2, seed=0))
+        good, _ = rollout(Saying("end"), pool, group_jobs(["quiet"], 2, seed=0))
+    assert [e.outcome for e in episodes] == ["failed"] * 2
+    assert all("broken on purpose" in e.info["error"] and not e.success for e in episodes)
+    assert all(e.success for e in good)
+
+
+def test_an_interrupted_rollout_leaves_the_pool_usable():
+    class Interrupted(Saying):
+        def decide(self, lives):
+            raise KeyboardInterrupt
+
+    with Pool(CORRIDOR, {"expert": True}, workers=1) as pool:
+        with pytest.raises(KeyboardInterrupt):
+            rollout(Interrupted("x"), pool, group_jobs(DOORS, 2, seed=0))
+        episodes, _ = rollout(ExpertAgent(), pool, group_jobs(DOORS, 2, seed=0))
+    assert all(episode.success for episode in episodes)
+
+
+def test_noise_is_marked_and_the_expert_recovers():
+    with Pool(CORRIDOR, {"expert": True}, workers=0) as pool:
+        episodes, _ = rollout(ExpertAgent(noise=0.3), pool, group_jobs(DOORS, 10, seed=0))
+    strays = [not turn.trainable for e in episodes for turn in e.turns]
+    assert all(e.success for e in episodes) and 0.15 < np.mean(strays) < 0.45
+
+
+def test_agents_say_what_they_miss():
+    with Pool(CORRIDOR, {}, workers=0) as pool, pytest.raises(ValueError, match="expert=True"):
+        rollout(ExpertAgent(), pool, group_jobs(DOORS, 1, seed=0))
+    with Pool(FAULTY, {}, workers=0) as pool, pytest.raises(ValueError, match="admissible_actions"):
+        rollout(RandomAgent(), pool, group_jobs(["quiet"], 1, seed=0))

@@ -1,0 +1,52 @@
+"""A corridor to walk, and a model that has seen an expert walk it a little: enough to learn from in seconds."""
+
+import pytest
+import yaml
+
+import envs.testing  # noqa: F401 (registers the corridor)
+from gagpo.settings import load
+from gagpo.warm_start import warm_start
+
+CORRIDOR = {
+    "name": "corridor",
+    "model": "to be set",
+    "threads": 1,
+    "environment": {"id": "gagpo-test/Corridor-v0", "kwargs": {"max_turns": 12}},
+    "context": {"history": 0},
+    "rollout": {"tasks": 4, "samples": 6, "max_tokens": 3, "workers": 0},
+    "algorithm": {"preset": "gagpo", "kl": {"coefficient": 0.0}},
+    "optimizer": {"learning_rate": 3e-3},
+    "training": {"iterations": 2, "minibatches": 2, "save_every": 1, "keep_episodes": 1},
+    "evaluation": {"splits": ["test"], "temperature": 1.0},
+    "warm_start": {
+        "episodes": 40,
+        "noise": 0.9,
+        "steps": 40,
+        "batch": 32,
+        "model": {"layers": 1, "width": 32, "heads": 2, "feed_forward": 32, "vocabulary": 300, "context": 128},
+    },
+}
+
+
+@pytest.fixture(scope="session")
+def warm_model(tmp_path_factory):
+    """A folder with a model that says ``left`` and ``right``, no better than by chance."""
+    folder = tmp_path_factory.mktemp("model") / "warm"
+    config = folder.with_name("warm.yaml")
+    config.write_text(yaml.safe_dump({**CORRIDOR, "model": str(folder)}))
+    return str(warm_start(load(config), quiet=True))
+
+
+@pytest.fixture
+def corridor(tmp_path, warm_model):
+    """Write a config of the corridor with some sections changed; gives its path."""
+
+    def write(**changes):
+        values = {**CORRIDOR, "model": warm_model}
+        for section, value in changes.items():
+            values[section] = {**values[section], **value} if isinstance(value, dict) else value
+        path = tmp_path / "run.yaml"
+        path.write_text(yaml.safe_dump(values))
+        return path
+
+    return write
