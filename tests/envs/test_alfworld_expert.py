@@ -141,7 +141,7 @@ def play(
     for turn in range(1, turns + 1):
         action = expert.next_action()
         if shown:
-            assert action in house.admissible(), (action, house.introduction())
+            assert action in house.admissible() and action != "look", (action, house.introduction())
         if rng is not None and rng.random() < noise:
             action = str(rng.choice(list(house.admissible())))
         observation = house.step(action)
@@ -208,6 +208,11 @@ def test_takes_over_at_any_point() -> None:
 def test_looks_around_when_the_task_makes_no_sense() -> None:
     expert = Expert("you see a desk 1. Your task is to: colourless green ideas sleep furiously.")
     assert not expert.understood
+    assert expert.next_action() == "look"
+
+
+def test_looks_around_when_it_may_not_do_what_it_would() -> None:
+    expert = Expert("you see a desk 1. Your task is to: put some pen on desk.", ["look", "help"])
     assert expert.next_action() == "look"
 
 
