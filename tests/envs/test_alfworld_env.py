@@ -15,6 +15,7 @@ import envs  # noqa: F401 (registers the environments)
 from envs.alfworld.catalogue import TASK_TYPES
 from envs.alfworld.engine import BrokenGame
 from envs.alfworld.env import BANNER, ALFWorldEnv
+from envs.alfworld.expert_rate import expert_rate
 from envs.alfworld.generate import default_root, generate
 from envs.tasks import EmptySplit, UnknownTask
 
@@ -220,3 +221,9 @@ def test_bad_settings_are_errors_with_advice(
     monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
     with pytest.raises(ValueError, match=message):
         make(**options)
+
+
+def test_the_rate_of_the_expert() -> None:
+    rate = expert_rate(games=default_root("small", 0), split="valid_unseen", noise=0.1)
+    assert (rate["tasks"], rate["success"], rate["inadmissible"]) == (3, 1.0, 0)
+    assert expert_rate(games=default_root("small", 0), split="valid_unseen", max_turns=1)["success"] == 0
