@@ -7,9 +7,9 @@ from bisect import insort
 from collections.abc import Iterable
 
 from envs.alfworld.conditions import Case, Match, Step, cases, plan
-from envs.alfworld.logic import Entry, Logic, Schema, lookups, mentioned
+from envs.alfworld.logic import Branch, Entry, Logic, lookups, mentioned
 from envs.alfworld.narration import SAID, Env
-from envs.alfworld.pddl import Atom, Formula, GameError, Problem, Quantified
+from envs.alfworld.pddl import Atom, GameError, Problem, Quantified
 from envs.alfworld.world import Binding, Fact, Row, Slot, State, World, ground, slots_of, unify
 
 Change = tuple[Fact, tuple[Slot, ...], int]  # a fact, its slots, what it weighs in the state key
@@ -25,15 +25,14 @@ class Operator:
 
     __slots__ = (
         "add", "binding", "command", "conditional", "decides", "entry", "env", "forbid", "leaves", "moves", "need",
-        "parts", "ready", "remove", "schema", "walks",
+        "parts", "ready", "remove", "walks",
     )  # fmt: skip
 
-    def __init__(self, schema: Schema, entry: Entry, binding: Binding, command: str):
-        self.schema = schema
+    def __init__(self, entry: Entry, binding: Binding, env: Env, command: str):
         self.entry = entry
         self.binding = binding
         self.command = command
-        self.env: Env = tuple([binding.get(name, "") for name, _ in schema.action.parameters])
+        self.env = env
         self.need: frozenset[Fact] = NOTHING
         self.forbid: frozenset[Fact] = NOTHING
         self.parts: tuple[Quantified, ...] = ()
@@ -50,10 +49,9 @@ class Operator:
 class Watch:
     """Operators that depend on which rows a slot holds. need, forbid: facts without which the slot need not be read."""
 
-    __slots__ = ("binding", "entry", "forbid", "known", "need", "schema", "slot")
+    __slots__ = ("binding", "entry", "forbid", "known", "need", "slot")
 
-    def __init__(self, schema: Schema, entry: Entry, binding: Binding, slot: Slot):
-        self.schema = schema
+    def __init__(self, entry: Entry, binding: Binding, slot: Slot):
         self.entry = entry
         self.binding = binding
         self.slot = slot
@@ -77,6 +75,12 @@ class Place:
         self.watches: list[Watch] = []
         self.leaving: Change | None = None
         self.binding: dict[int, Binding] = {}
+
+    def put(self, operator: Operator) -> None:
+        if operator.need or operator.forbid or operator.parts:
+            self.checked.append(operator)
+        else:
+            self.free.setdefault(operator.command, operator)
 
 
 class Game:
@@ -108,10 +112,7 @@ class Game:
         self.places: dict[tuple[Row, bool], Place] = {}
         self._shared: dict[tuple[Entry, Row], _Shared] = {}
         self.everywhere = Place()
-        for schema in logic.schemas:
-            for entry in schema.entries:
-                if entry.trigger is None:
-                    self._enter(self.everywhere, schema, entry, {})
+        self._enter(self.everywhere, logic.everywhere, {})
         self.trigger_slot: Slot = (logic.trigger or "", (), ())
 
     def _relevant(self) -> frozenset[str]:
@@ -160,39 +161,44 @@ class Game:
             place.watches += self.everywhere.watches
             place.checked += self.everywhere.checked
             place.leaving = self.change((self.logic.trigger or "", *row))
-            for schema in self.logic.schemas:
-                for entry in schema.entries:
-                    if entry.trigger is None:
-                        continue
-                    binding = unify(entry.trigger, row, entry.types, self.world)
-                    if binding is None:
-                        continue
-                    if entry.loose and alone:
-                        self._enter_shared(place, schema, entry, binding)
+            for tree in self.logic.trees:
+                binding = unify(tree.trigger, row, tree.types, self.world)
+                if binding is not None:
+                    self._enter(place, tree.root, binding)
+                    if alone:
+                        for entry in tree.shared:
+                            self._enter_shared(place, entry, binding)
                     else:
-                        self._enter(place, schema, entry, binding)
+                        self._enter(place, tree.separate, binding)
             place.order = sorted(place.free)
         return place
 
-    def _enter(self, place: Place, schema: Schema, entry: Entry, begun: Binding) -> None:
-        guard = entry.guard
-        for binding in self.world.solutions(entry.before, begun, self.start):
+    def _enter(self, place: Place, branch: Branch, binding: Binding) -> None:
+        """Follow ``branch`` as far as facts that never change lead, and put what is found into ``place``."""
+        for entry in branch.entries:
+            if entry.restricted and not self._permitted(entry.before_bans, binding):
+                continue
+            guard = entry.guard
             if guard is None:
-                operator = self.operator(schema, entry, binding)
-                if operator is None:
-                    continue
-                if operator.need or operator.forbid or operator.parts:
-                    place.checked.append(operator)
-                else:
-                    place.free.setdefault(operator.command, operator)
+                operator = self.operator(entry, binding)
+                if operator is not None:
+                    place.put(operator)
             else:
                 key = tuple([binding.get(name, name) for name in guard.keys])
-                watch = Watch(schema, entry, dict(binding), (guard.predicate, guard.positions, key))
-                watch.need = frozenset(ground(entry.before_need, binding, self.world.domain.fluents))
-                watch.forbid = frozenset(ground(entry.before_forbid, binding, self.world.domain.fluents))
+                watch = Watch(entry, binding.copy(), (guard.predicate, guard.positions, key))
+                if entry.before_need:
+                    watch.need = frozenset(ground(entry.before_need, binding))
+                if entry.before_forbid:
+                    watch.forbid = frozenset(ground(entry.before_forbid, binding))
                 place.watches.append(watch)
+        for step, further in branch.steps:
+            for _ in self.world.solutions((step,), binding, self.start):
+                self._enter(place, further, binding)
 
-    def _enter_shared(self, place: Place, schema: Schema, entry: Entry, begun: Binding) -> None:
+    def _permitted(self, bans: tuple[Atom, ...], binding: Binding) -> bool:
+        return not any(fact[1:] in self.world.rows.get(fact[0], ()) for fact in ground(bans, binding))
+
+    def _enter_shared(self, place: Place, entry: Entry, begun: Binding) -> None:
         """Enter operators that differ between places only in where the agent leaves from."""
         tight = {name: value for name, value in begun.items() if name not in entry.loose}
         name = (entry, tuple(tight.values()))
@@ -200,31 +206,23 @@ class Game:
         if shared is None:
             shared = self._shared[name] = _Shared()
             for binding in self.world.solutions(entry.before, tight, self.start):
-                operator = self.operator(schema, entry, binding)
+                operator = self.operator(entry, binding)
                 if operator is not None:
                     shared.put(operator, self._only_effect(operator))
-        here = place.leaving[0] if place.leaving else ()
-        pointless = shared.pointless.get(here, ())
-        for operator in shared.checked:
+        assert place.leaving is not None
+        pointless = shared.pointless.get(place.leaving[0], ())
+        for operator in shared.operators:
             if operator not in pointless:
-                place.checked.append(operator)
-        for command, operator in shared.free.items():
-            if operator not in pointless:
-                place.free.setdefault(command, operator)
+                place.put(operator)
         place.binding[id(entry)] = begun
 
     def _only_effect(self, operator: Operator) -> Fact | None:
         """The one fact a shared operator adds, where it does nothing else but to remove its trigger."""
-        given = set(ground(operator.entry.case.positive, operator.binding, self.world.domain.fluents))
-        literals = [outcome.literal for outcome in operator.schema.outcomes]
-        trigger = operator.entry.trigger
-        added = {
-            fact
-            for literal in literals
-            if not literal.negated
-            for fact in ground((literal,), operator.binding, self.world.domain.fluents)
-        } - given
-        others = [literal for literal in literals if literal.negated and literal.negation != trigger]
+        entry = operator.entry
+        literals = [outcome.literal for outcome in entry.schema.outcomes]
+        added = set(ground([literal for literal in literals if not literal.negated], operator.binding))
+        added -= set(ground(entry.fluent_positive, operator.binding))
+        others = [literal for literal in literals if literal.negated and literal.negation != entry.trigger]
         return added.pop() if len(added) == 1 and not others else None
 
     def expand(self, watch: Watch, row: Row, state: State) -> list[Operator]:
@@ -242,68 +240,67 @@ class Game:
             self.world.refill()
             if all(row[a] == row[b] for a, b in guard.repeated):
                 for full in self.world.solutions(entry.after, binding, state):
-                    operator = self.operator(watch.schema, entry, full)
+                    operator = self.operator(entry, full)
                     if operator is not None:
                         found.append(operator)
         if entry.static_after:
             watch.known[row] = found
         return found
 
-    def operator(self, schema: Schema, entry: Entry, binding: Binding) -> Operator | None:
+    def operator(self, entry: Entry, binding: Binding) -> Operator | None:
         """The operator of a complete binding, or None where what never changes rules it out."""
-        case = entry.case
-        if not self.world.allowed(case, binding):
+        if entry.restricted and not self.world.allowed(entry.case, binding):
             return None
-        fluents = self.world.domain.fluents
-        tight = {name: value for name, value in binding.items() if name not in entry.loose}
         bare = entry.loose and not entry.loose & binding.keys()
-        if not bare and not self._does_something(schema, case, binding):
+        if entry.doubtful and not bare and not self._does_something(entry, binding):
             return None
+        schema = entry.schema
         env = tuple([binding.get(name, "") for name, _ in schema.action.parameters])
-        if schema.command.changing:
-            raise GameError(f"grammar: action {schema.action.name}: the command depends on facts that change")
-        operator = Operator(schema, entry, tight if bare else dict(binding), schema.command.tell(env, self.world, self.start))
-        found_by = {entry.trigger} | ({_guard_atom(entry)} if entry.guard else set())
-        operator.need = frozenset(ground([a for a in case.positive if a not in found_by], binding, fluents))
-        operator.forbid = frozenset(ground(case.negative, binding, fluents))
-        operator.parts = case.universal
+        operator = Operator(entry, binding.copy(), env, schema.command.tell(env, self.world, self.start))
+        if entry.need:
+            operator.need = frozenset(ground(entry.need, binding))
+        if entry.fluent_negative:
+            operator.forbid = frozenset(ground(entry.fluent_negative, binding))
+        operator.parts = entry.case.universal
         operator.leaves = bool(bare)
         return operator
 
-    def _does_something(self, schema: Schema, case: Case, binding: Binding) -> bool:
+    def _does_something(self, entry: Entry, binding: Binding) -> bool:
         """Whether the planner keeps this action: it drops those whose every effect is already a precondition."""
-        fluents = self.world.domain.fluents
-        given = set(ground(case.positive, binding, fluents))
-        missing = set(ground(case.negative, binding, fluents))
+        given = set(ground(entry.fluent_positive, binding))
+        missing = set(ground(entry.fluent_negative, binding))
         added: set[Fact] = set()
         removed: set[Fact] = set()
-        for outcome in schema.outcomes:
+        for outcome in entry.schema.outcomes:
             if outcome.variables or not outcome.always:
                 return True
-            (removed if outcome.literal.negated else added).update(ground((outcome.literal,), binding, fluents))
+            (removed if outcome.literal.negated else added).update(ground((outcome.literal,), binding))
         return bool(added - given or removed - added - missing)
 
     # What operators do ------------------------------------------------------------------------------------------------
 
     def prepare(self, operator: Operator) -> None:
         """Work out what ``operator`` changes."""
-        schema, case, binding = operator.schema, operator.entry.case, operator.binding
+        entry, binding = operator.entry, operator.binding
         self.world.refill()
-        fluents = self.world.domain.fluents
-        given = set(ground(case.positive, binding, fluents))
-        missing = set(ground(case.negative, binding, fluents))
+        given = ground(entry.fluent_positive, binding)
+        missing = ground(entry.fluent_negative, binding)
         sure: dict[Fact, bool] = {}  # added (True) or removed whatever else is true
         unsure: list[tuple[frozenset[Fact], frozenset[Fact], Fact, bool]] = []
-        for outcome in schema.outcomes:
+        for outcome in entry.schema.outcomes:
             literal = outcome.literal
-            if literal.predicate not in self.relevant:
+            if literal.predicate not in self.relevant or (operator.leaves and literal.negation == entry.trigger):
                 continue
-            if operator.leaves and literal.negation == operator.entry.trigger:
+            ignored = missing if literal.negated else given  # the planner drops what a precondition says already
+            if outcome.always and not outcome.variables:
+                fact = (literal.predicate, *[binding.get(name, name) for name in literal.args])
+                if fact not in ignored:
+                    sure[fact] = sure.get(fact, False) or not literal.negated
                 continue
             for condition in outcome.cases:
                 for inner, need, forbid in self._conditions(condition, outcome.variables, binding):
                     fact = (literal.predicate, *[inner.get(name, name) for name in literal.args])
-                    if fact in (missing if literal.negated else given):
+                    if fact in ignored:
                         continue
                     if need or forbid:
                         unsure.append((need, forbid, fact, not literal.negated))
@@ -318,12 +315,12 @@ class Game:
         """Bindings of an effect's variables that facts that never change allow, with the changing facts it hangs on."""
         fluents = self.world.domain.fluents
         fixed = [atom for atom in case.positive if atom.predicate not in fluents]
+        positive = [atom for atom in case.positive if atom.predicate in fluents]
+        negative = [atom for atom in case.negative if atom.predicate in fluents]
         steps: tuple[Step, ...] = plan(fixed, (*variables, *case.variables), (), fluents)
         for inner in self.world.solutions(steps, dict(binding), self.start):
             if self.world.allowed(case, inner):
-                yield inner, frozenset(ground(case.positive, inner, fluents)), frozenset(
-                    ground(case.negative, inner, fluents)
-                )
+                yield inner, frozenset(ground(positive, inner)), frozenset(ground(negative, inner))
 
     def _settle(
         self,
@@ -406,33 +403,13 @@ class Game:
 class _Shared:
     """Operators that many places have in common. pointless: fact -> those that only bring about what it says."""
 
-    __slots__ = ("checked", "free", "pointless")
+    __slots__ = ("operators", "pointless")
 
     def __init__(self) -> None:
-        self.free: dict[str, Operator] = {}
-        self.checked: list[Operator] = []
+        self.operators: list[Operator] = []
         self.pointless: dict[Fact, set[Operator]] = {}
 
     def put(self, operator: Operator, only: Fact | None) -> None:
+        self.operators.append(operator)
         if only is not None:
             self.pointless.setdefault(only, set()).add(operator)
-        if operator.need or operator.forbid:
-            self.checked.append(operator)
-        else:
-            self.free.setdefault(operator.command, operator)
-
-
-def _guard_atom(entry: Entry) -> Atom:
-    """The atom that the guard of an entry looks up."""
-    guard = entry.guard
-    assert isinstance(guard, Match)
-    places: dict[int, str] = dict(zip(guard.positions, guard.keys, strict=True))
-    for position, name, _ in guard.fresh:
-        places[position] = name
-    for first, second in guard.repeated:
-        places[second] = places[first]
-    return Atom(guard.predicate, tuple(places[i] for i in range(len(places))))
-
-
-def formula_predicates(formula: Formula) -> set[str]:
-    return set().union(*[mentioned(case) for case in cases(formula)])

@@ -40,15 +40,14 @@ class Outcome:
         return self.cases == (Case(),)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Schema:
-    """An action of the domain with its wording; ``entries`` say how to find what can be done."""
+    """An action of the domain with its effects and its wording."""
 
     action: Action
     outcomes: tuple[Outcome, ...]
     command: Compiled
     feedback: Compiled
-    entries: tuple[Entry, ...]
 
 
 class Entry:
@@ -61,12 +60,16 @@ class Entry:
     all triggers that differ in these alone share what they lead to.
     """
 
-    __slots__ = ("after", "before", "before_forbid", "before_need", "case", "guard", "loose", "static_after", "trigger", "types")
+    __slots__ = (
+        "after", "before", "before_bans", "before_forbid", "before_need", "case", "doubtful", "fluent_negative",
+        "fluent_positive", "guard", "loose", "need", "restricted", "schema", "static_after", "trigger", "types",
+    )  # fmt: skip
 
-    def __init__(self, action: Action, case: Case, trigger: Atom | None, fluents: frozenset[str]):
+    def __init__(self, schema: Schema, case: Case, trigger: Atom | None, fluents: frozenset[str]):
+        self.schema = schema
         self.case = case
         self.trigger = trigger
-        variables = (*action.parameters, *case.variables)
+        variables = (*schema.action.parameters, *case.variables)
         self.types = dict(variables)
         atoms = list(case.positive)
         if trigger is not None:
@@ -81,13 +84,32 @@ class Entry:
         self.static_after = len(guards) <= 1
         known = set(trigger.args if trigger else ()) | {name for name in _binds(self.before)}
         known |= {name for atom in (*case.positive, *case.negative) for name in atom.args if name not in self.types}
-        self.before_need = tuple(
-            atom for atom in case.positive if atom.predicate in fluents and atom != trigger and known.issuperset(atom.args)
+        self.fluent_positive = tuple(a for a in case.positive if a.predicate in fluents)
+        self.fluent_negative = tuple(a for a in case.negative if a.predicate in fluents)
+        self.before_need = tuple(a for a in self.fluent_positive if a != trigger and known.issuperset(a.args))
+        self.before_forbid = tuple(a for a in self.fluent_negative if known.issuperset(a.args))
+        self.before_bans = tuple(
+            a.negation
+            for a in case.negative
+            if a.predicate != "=" and a.predicate not in fluents and known.issuperset(a.args)
         )
-        self.before_forbid = tuple(
-            atom for atom in case.negative if atom.predicate in fluents and known.issuperset(atom.args)
+        found_by = {trigger} | ({_atom(self.guard)} if isinstance(self.guard, Match) else set())
+        self.need = tuple(a for a in self.fluent_positive if a not in found_by)
+        self.restricted = any(a.predicate == "=" for a in case.positive) or any(
+            a.predicate not in fluents for a in case.negative
         )
-        self.loose: frozenset[str] = frozenset()
+        given = {atom.predicate for atom in case.positive}
+        self.doubtful = all(o.literal.negated or o.literal.predicate in given for o in schema.outcomes)
+        self.loose = _loose(self)
+
+
+def _atom(match: Match) -> Atom:
+    """The atom that a lookup looks up."""
+    names: dict[int, str] = dict(zip(match.positions, match.keys, strict=True))
+    names |= {position: name for position, name, _ in match.fresh}
+    for first, second in match.repeated:
+        names[second] = names[first]
+    return Atom(match.predicate, tuple(names[i] for i in range(len(names))))
 
 
 def _binds(steps: tuple[Step, ...]) -> Iterator[str]:
@@ -96,6 +118,39 @@ def _binds(steps: tuple[Step, ...]) -> Iterator[str]:
             yield from (name for _, name, _ in step.fresh)
         else:
             yield step.variable
+
+
+class Branch:
+    """Entries that begin with the same lookups share them. entries: those that end here. steps: (lookup, what follows)."""
+
+    __slots__ = ("entries", "steps")
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.steps: list[tuple[Step, Branch]] = []
+
+    def plant(self, entry: Entry) -> None:
+        branch = self
+        for step in entry.before:
+            further = next((other for known, other in branch.steps if known == step), None)
+            if further is None:
+                further = Branch()
+                branch.steps.append((step, further))
+            branch = further
+        branch.entries.append(entry)
+
+
+class Tree:
+    """The entries that one trigger leads to: in ``root``, and those with loose variables, twice, in the others."""
+
+    __slots__ = ("root", "separate", "shared", "trigger", "types")
+
+    def __init__(self, trigger: Atom, types: dict[str, str]):
+        self.trigger = trigger
+        self.types = types
+        self.root = Branch()
+        self.shared: list[Entry] = []
+        self.separate = Branch()
 
 
 class Logic:
@@ -127,6 +182,8 @@ class Logic:
         narration = Narration(domain, grammar.rules, self.search_order, self.apart)
         self.intro = narration.compile((Call("intro"),), ())
         self.trigger = _commonest([case for found in alternatives.values() for case in found], fluents)
+        self.everywhere = Branch()
+        self.trees: list[Tree] = []
         self.schemas: list[Schema] = []
         self.lookups = narration.lookups
         if self.trigger is not None:
@@ -138,23 +195,37 @@ class Logic:
                 command, feedback = (narration.compile(s, scope) for s in (wording.command, wording.feedback))
             except GameError as error:
                 raise error.inside(f"grammar: action {action.name}") from None
-            entries = []
+            if command.changing:
+                raise GameError(f"grammar: action {action.name}: the command depends on facts that change")
+            schema = Schema(action, outcomes[action.name], command, feedback)
+            self.schemas.append(schema)
             for case in alternatives[action.name]:
                 triggers = [atom for atom in case.positive if atom.predicate == self.trigger]
-                entry = Entry(action, case, triggers[0] if triggers else None, fluents)
-                entry.loose = _loose(entry, outcomes[action.name], command, dict(action.parameters))
-                entries.append(entry)
-                self.lookups |= lookups((*entry.before, *((entry.guard,) if entry.guard else ()), *entry.after))
-            for outcome in outcomes[action.name]:
+                self._plant(Entry(schema, case, triggers[0] if triggers else None, fluents))
+            for outcome in schema.outcomes:
                 for case in outcome.cases:
-                    steps = plan(case.positive, (*outcome.variables, *case.variables), (), fluents)
-                    self.lookups |= lookups(steps)
-            self.schemas.append(Schema(action, outcomes[action.name], command, feedback, tuple(entries)))
+                    self.lookups |= lookups(plan(case.positive, (*outcome.variables, *case.variables), (), fluents))
         self.governing = frozenset(
             name for found in alternatives.values() for case in found for name in mentioned(case)
         )
         self.told = frozenset(narration.told)
         self.denied = frozenset(name[4:] for name in self.told if narration.denies(name))
+
+    def _plant(self, entry: Entry) -> None:
+        self.lookups |= lookups((*entry.before, *((entry.guard,) if entry.guard else ()), *entry.after))
+        if entry.trigger is None:
+            self.everywhere.plant(entry)
+            return
+        types = {name: entry.types[name] for name in entry.trigger.args if name in entry.types}
+        tree = next((t for t in self.trees if t.trigger == entry.trigger and t.types == types), None)
+        if tree is None:
+            tree = Tree(entry.trigger, types)
+            self.trees.append(tree)
+        if entry.loose:
+            tree.shared.append(entry)
+            tree.separate.plant(entry)
+        else:
+            tree.root.plant(entry)
 
     def search_order(self, types: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
         """The type tuples below ``types`` in the order TextWorld searches them, which is the order things are listed in.
@@ -203,9 +274,10 @@ def _commonest(found: list[Case], fluents: frozenset[str]) -> str | None:
     return max(sorted(counts), key=lambda name: counts[name]) if counts else None
 
 
-def _loose(entry: Entry, outcomes: tuple[Outcome, ...], command: Compiled, types: dict[str, str]) -> frozenset[str]:
+def _loose(entry: Entry) -> frozenset[str]:
     """See :class:`Entry`."""
     trigger, case = entry.trigger, entry.case
+    outcomes, command = entry.schema.outcomes, entry.schema.command
     if trigger is None or entry.guard is not None or case.universal or command.open:
         return frozenset()
     if all(outcome.literal != trigger.negation for outcome in outcomes):
@@ -217,7 +289,7 @@ def _loose(entry: Entry, outcomes: tuple[Outcome, ...], command: Compiled, types
             return frozenset()
         if outcome.literal != trigger.negation:
             used |= set(outcome.literal.args)
-    return frozenset(name for name in trigger.args if name in types and name not in used)
+    return frozenset(name for name in trigger.args if name in entry.types and name not in used)
 
 
 def _outcome(effect: Effect) -> Outcome:

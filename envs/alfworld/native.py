@@ -87,7 +87,7 @@ class NativeEngine:
             assert self._place.leaving is not None
             remove = (*remove, self._place.leaving)
             begun = self._place.binding[id(operator.entry)]
-            env = tuple([o or begun[name] for o, (name, _) in zip(env, operator.schema.action.parameters, strict=True)])
+            env = tuple([o or begun[name] for o, (name, _) in zip(env, operator.entry.schema.action.parameters, strict=True)])
         if operator.conditional:
             add, remove = _with_conditional(operator, facts, add, remove)
         for fact, slots, weight in remove:
@@ -100,7 +100,7 @@ class NativeEngine:
                 state.insert(fact, slots)
                 key ^= weight
                 changed = True
-        text = operator.schema.feedback.tell(env, game.world, state)
+        text = operator.entry.schema.feedback.tell(env, game.world, state)
         if changed:
             self._key = key
             if operator.moves:

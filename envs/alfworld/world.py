@@ -160,9 +160,7 @@ class World:
     def case_holds(self, case: Case, steps: tuple[Step, ...], binding: Binding, state: State) -> bool:
         """Whether ``case`` is true now; ``steps`` is the plan for what ``binding`` leaves open."""
         for found in self.solutions(steps, dict(binding), state):
-            if self.allowed(case, found) and not any(
-                fact in state.facts for fact in ground(case.negative, found, self.domain.fluents)
-            ):
+            if self.allowed(case, found) and state.facts.isdisjoint(ground(case.negative, found)):
                 if all(self.holds(part, found, state) for part in case.universal):
                     return True
         return False
@@ -183,13 +181,9 @@ class World:
         return all(parts) if formula.conjunctive else any(parts)
 
 
-def ground(atoms: Iterable[Atom], binding: Binding, predicates: Iterable[str]) -> list[Fact]:
-    """The facts that ``atoms`` of some predicates name under ``binding``."""
-    return [
-        (atom.predicate, *[binding.get(name, name) for name in atom.args])
-        for atom in atoms
-        if atom.predicate in predicates  # type: ignore[operator]
-    ]
+def ground(atoms: Iterable[Atom], binding: Binding) -> list[Fact]:
+    """The facts that ``atoms`` name under ``binding``."""
+    return [(atom.predicate, *[binding.get(name, name) for name in atom.args]) for atom in atoms]
 
 
 def unify(atom: Atom, row: Row, types: Mapping[str, str], world: World) -> Binding | None:
