@@ -144,7 +144,7 @@ USUAL_PLACES = {
     "DishSponge": ("SinkBasin", "CounterTop", "Drawer", "Cabinet", "Cart"),
     "Egg": ("Fridge", "CounterTop", "SinkBasin", "Microwave"),
     "Fork": ("Drawer", "CounterTop", "DiningTable", "SinkBasin"),
-    "Glassbottle": ("CounterTop", "Cabinet", "Fridge", "GarbageCan"),
+    "Glassbottle": ("CounterTop", "Cabinet", "Fridge"),
     "HandTowel": ("HandTowelHolder", "CounterTop", "Cabinet"),
     "Kettle": ("StoveBurner", "CounterTop", "Cabinet", "Shelf"),
     "KeyChain": ("SideTable", "Drawer", "Dresser", "Sofa", "Desk", "CoffeeTable", "Safe"),

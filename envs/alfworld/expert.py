@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from envs.alfworld.catalogue import USUAL_PLACES
 from envs.alfworld.memory import NOTHING_HAPPENS, Memory, kind_of
-from envs.alfworld.wording import read_goal
+from envs.alfworld.wording import Goal, read_goal
 
 _USUAL = {thing.lower(): tuple(place.lower() for place in places) for thing, places in USUAL_PLACES.items()}
 _TOOLS = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
@@ -45,15 +45,17 @@ class Expert:
         self.memory.learn(action, observation, admissible)
 
     def next_action(self) -> str:
-        """What to do now."""
-        if self.goal is None:
-            return "look"
-        memory, goal = self.memory, self.goal
+        """What to do now; ``look`` where the expert is at a loss."""
+        action = "look" if self.goal is None else self._pursue(self.goal)
+        return action if self._admissible is None or action in self._admissible else "look"
+
+    def _pursue(self, goal: Goal) -> str:
+        memory = self.memory
         if memory.holding:
             if kind_of(memory.holding) == goal.wanted:
-                return self._use_held(memory.holding)
-            return self._put(memory.origin.get(memory.holding, ""))
-        settled = self._settled()
+                return self._use_held(goal, memory.holding)
+            return self._clear_hands()
+        settled = self._settled(goal)
         candidates = [name for name in memory.seen(goal.wanted) if name not in settled]
         if goal.operation in _TOOLS:
             candidates.sort(key=lambda name: goal.operation not in memory.done.get(name, ()))
@@ -65,13 +67,12 @@ class Expert:
 
     # With a wanted object in hand -------------------------------------------------------------------------------------
 
-    def _use_held(self, held: str) -> str:
-        assert self.goal is not None
-        memory, goal = self.memory, self.goal
+    def _use_held(self, goal: Goal, held: str) -> str:
+        memory = self.memory
         if goal.operation == "light":
-            lamps = [name for kind in self._lamp_kinds() for name in memory.seen(kind)]
+            lamps = [name for kind in _lamp_kinds(goal) for name in memory.seen(kind)]
             if not lamps:
-                return self._search(self._lamp_kinds()[0])
+                return self._search(_lamp_kinds(goal)[0])
             place = memory.where(lamps[0])
             return self._reach(place, open_it=False) or f"use {lamps[0]}"
         if goal.operation in _TOOLS and goal.operation not in memory.done.get(held, ()):
@@ -79,16 +80,11 @@ class Expert:
             if not tool:
                 return "look"  # no such thing in this room: the task cannot be done
             return self._reach(tool, open_it=False) or f"{goal.operation} {held} with {tool}"
-        return self._put(self._target())
+        return self._put(self._target(goal))
 
-    def _lamp_kinds(self) -> list[str]:
-        assert self.goal is not None
-        return [self.goal.lamp] if self.goal.lamp in _USUAL else ["desklamp", "floorlamp"]
-
-    def _target(self) -> str:
+    def _target(self, goal: Goal) -> str:
         """The receptacle to deliver to: of the target type, where most of the wanted lie already, known ones first."""
-        assert self.goal is not None
-        memory, goal = self.memory, self.goal
+        memory = self.memory
         targets = [name for name in reversed(memory.receptacles) if kind_of(name) == goal.target]
 
         def delivered(name: str) -> int:
@@ -96,24 +92,22 @@ class Expert:
 
         return max(targets, key=lambda name: (delivered(name), name in memory.here, memory.closed[name] is False))
 
-    def _settled(self) -> set[str]:
+    def _settled(self, goal: Goal) -> set[str]:
         """Objects of the wanted type that should stay where they are."""
-        assert self.goal is not None
-        memory, goal = self.memory, self.goal
-        if goal.count == 1 or not any(kind_of(name) == goal.target for name in memory.receptacles):
+        if goal.count == 1:
             return set()
-        return {thing for thing in memory.contents[self._target()] if kind_of(thing) == goal.wanted}
+        return {thing for thing in self.memory.contents[self._target(goal)] if kind_of(thing) == goal.wanted}
+
+    def _clear_hands(self) -> str:
+        """Put away something that is in the way: anywhere will do, and where it came from it surely fits."""
+        held = self.memory.holding
+        for command in sorted(self._admissible or ()):
+            if command.startswith((f"move {held} to ", f"put {held} in/on ")):
+                return command
+        return self._put(self.memory.origin[held]) if held in self.memory.origin else "inventory"
 
     def _put(self, place: str) -> str:
-        held = self.memory.holding
-        if self._admissible is not None and kind_of(held) != (self.goal.wanted if self.goal else ""):
-            # Anywhere will do for something that is in the way.
-            for command in sorted(self._admissible):
-                if command.startswith((f"move {held} to ", f"put {held} in/on ")):
-                    return command
-        if not place:
-            return "inventory"
-        return self._reach(place) or self._put_command(held, place)
+        return self._reach(place) or self._put_command(self.memory.holding, place)
 
     def _put_command(self, held: str, place: str) -> str:
         new, old = f"move {held} to {place}", f"put {held} in/on {place}"
@@ -129,8 +123,8 @@ class Expert:
         memory = self.memory
         if place not in memory.here:
             return f"go to {place}"
-        if open_it and memory.closed.get(place):
-            return f"open {place}"
+        if open_it and memory.closed.get(place) is not False:
+            return f"open {place}" if memory.closed.get(place) else f"examine {place}"
         return ""
 
     def _search(self, kind: str, last: str = "") -> str:
@@ -153,3 +147,7 @@ class Expert:
         alike = sum(kind_of(name) == type_ for name in self.memory.receptacles)
         turns = (place not in self.memory.here) + (self.memory.closed[place] is not False and type_ in _OPENABLE)
         return weight / alike / max(turns, 1)
+
+
+def _lamp_kinds(goal: Goal) -> list[str]:
+    return [goal.lamp] if goal.lamp in _USUAL else ["desklamp", "floorlamp"]

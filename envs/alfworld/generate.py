@@ -81,7 +81,8 @@ def generate(
 ) -> dict[str, list[Made]]:
     """Make the games of ``splits`` that are missing under ``root`` and name all that were asked for.
 
-    counts: games per split (absent ones as in :data:`DEFAULT_COUNTS`), shared evenly among ``task_types``.
+    counts: games per split, shared evenly among ``task_types``; those not named as in :data:`DEFAULT_COUNTS`, but
+        never more valid_seen than train games.
     verify: makes the engine that plays each new game's walkthrough, called once per process; ``engine`` names one.
     processes: how many are started to verify; 1 verifies in this one.
     patience: seconds to wait for another process that is making games here.
@@ -110,7 +111,9 @@ def wanted(
     size: str, counts: Mapping[str, int] | None, task_types: Sequence[str], splits: Sequence[str] = SPLITS
 ) -> list[Job]:
     """The games that these settings name, sorted; ValueError when the settings make no sense."""
-    full = dict(DEFAULT_COUNTS) | dict(counts or {})
+    full = DEFAULT_COUNTS | dict(counts or {})
+    if "valid_seen" not in (counts or {}):
+        full["valid_seen"] = max(0, min(full["valid_seen"], full["train"]))
     if size not in SIZES:
         raise ValueError(f"there is no scene size {size!r}; choose one of {', '.join(SIZES)}")
     for split in (*full, *splits):
@@ -144,7 +147,9 @@ def files_of(size: str, seed: int, job: Job) -> GameFiles:
     """The files of one game. Task texts, rooms and objects depend on these arguments only."""
     split, task_type, index = job
     source = shipped()
-    return render(source, pose(source, seed, size, split, task_type, index), f"trial_{size}_s{seed}_{index:05d}")
+    return render(
+        source, pose(source, seed, size, split, task_type, index), f"trial_{size}_s{seed}_{split}_{index:05d}"
+    )
 
 
 class _Named:

@@ -1,4 +1,4 @@
-"""Let textworld remember what it would compute again: translated PDDL and parsed text templates."""
+"""Let textworld remember what it would compute again (translated PDDL, parsed templates) and copy only what changes."""
 
 from __future__ import annotations
 
@@ -19,17 +19,35 @@ _parse_logic = functools.lru_cache(maxsize=32)(pddl_logic._parse_and_convert)
 _parse_query = functools.lru_cache(maxsize=4096)(Rule.parse_conjunctive_query)
 
 
+def _translate_once(domain: str, problem: str, verbose: bool = False, optimize: bool = False) -> Any:
+    # The optimised translation serves planning only, which is never asked for here.
+    return _translate(domain, problem)
+
+
 def _fresh_symbols(*args: Any, **kwargs: Any) -> Any:
     # Symbols are given their context by assignment, so each caller gets its own.
     return copy.deepcopy(_parse_symbols(*args, **kwargs))
+
+
+def _lean_context(context: dict[str, Any]) -> dict[str, Any]:
+    # Contexts are extended with further variables; what a variable stands for is only ever read.
+    return context | {"variables": dict(context["variables"]), "mapping": dict(context["mapping"])}
+
+
+def _lean_symbol(self: Any, context: dict[str, Any]) -> Any:
+    symbol = copy.copy(self)
+    symbol.context = _lean_context(context)
+    return symbol
 
 
 @contextmanager
 def memoised_textworld() -> Iterator[None]:
     """While active, textworld's translator and parsers look up earlier answers. Text is unchanged; not for threads."""
     places: list[tuple[Any, str, Callable[..., Any] | Any]] = [
-        (fast_downward, "pddl2sas", _translate),
+        (fast_downward, "pddl2sas", _translate_once),
         (textgen, "_parse_and_convert", _fresh_symbols),
+        (textgen, "copy_context", _lean_context),
+        (textgen.Symbol, "copy", _lean_symbol),
         (pddl_logic, "_parse_and_convert", _parse_logic),
         (Rule, "parse_conjunctive_query", staticmethod(_parse_query)),
     ]

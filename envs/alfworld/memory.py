@@ -106,6 +106,8 @@ class Memory:
             self.here = set(_NAME.findall(listing))
         for listing in _CARRYING.findall(text):
             self.holding = next(iter(_NAME.findall(listing)), "")
+        if "You are not carrying anything." in text:
+            self.holding = ""
 
     def _remove(self, name: str) -> None:
         for things in self.contents.values():
