@@ -68,9 +68,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """An expression; ``compute`` raises GameError where names or types do not fit, always where there is a ``fault``."""
+    """An expression over ``names``; ``compute`` raises GameError where types do not fit, always where ``fault`` says so."""
 
     source: str
+    names: tuple[str, ...]
     compute: Expression
     fault: str = ""
 
@@ -319,14 +320,14 @@ def _each(text: str, start: int) -> tuple[Each, int] | None:
 def _value(source: str) -> Value:
     """An expression, or what is wrong with it: rules that nothing calls may hold anything, as in TextWorld."""
     try:
-        return Value(source, expression(source))
+        return Value(source, *expression(source))
     except GameError as error:
         fault = str(error)
 
     def compute(variables: Mapping[str, Entity]) -> Any:
         raise GameError(fault)
 
-    return Value(source, compute, fault)
+    return Value(source, (), compute, fault)
 
 
 def _call(text: str, start: int) -> tuple[Call, int] | None:
@@ -377,8 +378,8 @@ def query(text: str) -> tuple[Condition, ...]:
         expect(re.compile("&"))
 
 
-def expression(source: str) -> Expression:
-    """Compile an expression to closures; anything beyond the few constructs needed raises :class:`GameError`."""
+def expression(source: str) -> tuple[tuple[str, ...], Expression]:
+    """The names in an expression and its closure; anything beyond the few constructs needed raises :class:`GameError`."""
     if len(source) > MAX_EXPRESSION:
         raise GameError(f"expression {source[:40]!r}... has more than {MAX_EXPRESSION} characters")
     try:
@@ -396,7 +397,7 @@ def expression(source: str) -> Expression:
         except (TypeError, GameError) as error:
             raise GameError(f"expression {source!r}: {error}") from None
 
-    return checked
+    return tuple(sorted({node.id for node in ast.walk(tree) if isinstance(node, ast.Name)})), checked
 
 
 _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {

@@ -1,485 +1,415 @@
-"""One game made ready to play: numbered facts, actions found by where the agent is, and their effects.
-
-Nothing here changes during an episode; what is worked out on first use (a place, a text) is kept for all later ones.
-"""
+"""One game made ready to play: what can be done where, found on first use and kept for all later episodes."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from bisect import insort
+from collections.abc import Iterable
 
-from envs.alfworld.grammar import Entity, Placeholder
-from envs.alfworld.logic import Case, Logic, Schema, Step, cases, plan
-from envs.alfworld.narration import Facts, Narrator, Teller
-from envs.alfworld.pddl import Atom, Formula, GameError, Junction, Problem, Quantified
-from envs.alfworld.world import Binding, Row, World, unify
+from envs.alfworld.conditions import Case, Match, Step, cases, plan
+from envs.alfworld.logic import Branch, Entry, Logic, lookups, mentioned
+from envs.alfworld.narration import SAID, Env
+from envs.alfworld.pddl import Atom, GameError, Problem, Quantified
+from envs.alfworld.world import Binding, Fact, Row, Slot, State, World, ground, slots_of, unify
 
-MAX_GOALS = 20_000  # ways in which a goal can be met; a generated one has at most some hundred
-
-# What can be true of a fact, as offsets to its number. SAID and TRUE are one but for conditional effects, of which
-# TextWorld's text hears even where their condition fails.
-TRUE, FALSE, SAID, DENIED = range(4)
+Change = tuple[Fact, tuple[Slot, ...], int]  # a fact, its slots, what it weighs in the state key
+NOTHING: frozenset[Fact] = frozenset()
 
 
 class Operator:
-    """A ground action. ``changes`` and ``feedback`` are filled in when it is first carried out."""
+    """A ground action. What it changes is worked out when it is first carried out (``ready``).
 
-    __slots__ = ("add", "binding", "case", "command", "conditional", "decides", "feedback", "moves", "remove", "schema")
+    env: the objects of its parameters, with holes where it is shared between places.
+    need, forbid: changing facts that must be true, or false, beyond those it is found by. parts: "for all" conditions.
+    """
 
-    def __init__(self, command: str, schema: Schema, case: Case, binding: Binding):
-        self.command = command
-        self.schema = schema
-        self.case = case
+    __slots__ = (
+        "add", "binding", "command", "conditional", "decides", "entry", "env", "forbid", "leaves", "moves", "need",
+        "parts", "ready", "remove", "walks",
+    )  # fmt: skip
+
+    def __init__(self, entry: Entry, binding: Binding, env: Env, command: str):
+        self.entry = entry
         self.binding = binding
-        self.feedback: str | Teller | None = None
-        self.remove: tuple[int, ...] = ()
-        self.add: tuple[int, ...] = ()
-        self.conditional: tuple[tuple[frozenset[int], tuple[int, ...], tuple[int, ...]], ...] = ()
-        self.moves = False  # may change which commands there are
-        self.decides = False  # may change whether the game is won
+        self.command = command
+        self.env = env
+        self.need: frozenset[Fact] = NOTHING
+        self.forbid: frozenset[Fact] = NOTHING
+        self.parts: tuple[Quantified, ...] = ()
+        self.ready = False
+        self.add: tuple[Change, ...] = ()
+        self.remove: tuple[Change, ...] = ()
+        self.conditional: tuple[tuple[frozenset[Fact], frozenset[Fact], bool, Change], ...] = ()
+        self.leaves = False  # it also removes the fact that made the place
+        self.moves = False  # it may change what can be done
+        self.walks = False  # it may change the place
+        self.decides = False  # it may win or lose the game
+
+
+class Watch:
+    """Operators that depend on which rows a slot holds. need, forbid: facts without which the slot need not be read."""
+
+    __slots__ = ("binding", "entry", "forbid", "known", "need", "slot")
+
+    def __init__(self, entry: Entry, binding: Binding, slot: Slot):
+        self.entry = entry
+        self.binding = binding
+        self.slot = slot
+        self.need: frozenset[Fact] = NOTHING
+        self.forbid: frozenset[Fact] = NOTHING
+        self.known: dict[Row, list[Operator]] = {}
 
 
 class Place:
-    """What can be done where one fact (the agent's place) is true.
+    """What can be done where the agent is; ``leaving`` is the change of going away.
 
-    free: command -> operator, nothing else needed. guarded: literal -> operators with the rest of what they need.
+    free: command -> operator that needs nothing else. order: its commands, sorted. checked: operators with conditions.
     """
 
-    __slots__ = ("free", "guarded", "guards")
+    __slots__ = ("binding", "checked", "free", "leaving", "order", "watches")
 
     def __init__(self) -> None:
         self.free: dict[str, Operator] = {}
-        self.guarded: dict[int, list[tuple[frozenset[int], Operator]]] = {}
-        self.guards: frozenset[int] = frozenset()
+        self.order: list[str] = []
+        self.checked: list[Operator] = []
+        self.watches: list[Watch] = []
+        self.leaving: Change | None = None
+        self.binding: dict[int, Binding] = {}
 
-    def put(self, guard: int | None, rest: frozenset[int], operator: Operator) -> None:
-        if guard is None:
-            self.free.setdefault(operator.command, operator)
+    def put(self, operator: Operator) -> None:
+        if operator.need or operator.forbid or operator.parts:
+            self.checked.append(operator)
         else:
-            self.guarded.setdefault(guard, []).append((rest, operator))
-
-    def finish(self) -> None:
-        self.free = dict(sorted(self.free.items()))
-        self.guards = frozenset(self.guarded)
-
-
-class _Entry:
-    """One case of one schema, found through ``trigger`` (None: always looked at)."""
-
-    __slots__ = ("case", "schema", "steps", "trigger", "types")
-
-    def __init__(self, schema: Schema, case: Case, trigger: Atom | None, fluents: frozenset[str]):
-        self.schema = schema
-        self.case = case
-        self.trigger = trigger
-        variables = (*schema.action.parameters, *case.variables)
-        self.types = dict(variables)
-        atoms = list(case.positive)
-        if trigger is not None:
-            atoms.remove(trigger)
-        self.steps: tuple[Step, ...] = plan(atoms, variables, trigger.args if trigger else (), fluents)
+            self.free.setdefault(operator.command, operator)
 
 
 class Game:
-    """A problem compiled for play. Share it between episodes; it holds no state of any of them.
+    """A problem compiled for play. Share it between episodes; nothing of an episode is kept here.
 
-    start: literals true at the beginning. salt: number that stands for all that never changes in the state key.
+    start: the state in which it begins. salt: number that stands in the state key for all that never changes.
     """
 
     def __init__(self, logic: Logic, problem: Problem, task: str, salt: bytes):
-        world = World(logic, problem)
-        world.explore()
-        self.world = world
         self.logic = logic
         self.task = task
+        self.world = world = World(logic.domain, problem)
+        fluents = logic.domain.fluents
+        self.goal = [(case, plan(case.positive, case.variables, (), fluents)) for case in cases(problem.goal)]
+        self.goal_predicates = frozenset(name for case, _ in self.goal for name in mentioned(case)) & fluents
+        indexed = logic.lookups.union(*[lookups(steps) for _, steps in self.goal])
+        self.indexes: dict[str, tuple[tuple[int, ...], ...]] = {}
+        for predicate, positions in sorted(indexed):
+            self.indexes[predicate] = (*self.indexes.get(predicate, ()), positions)
+        self.relevant = self._relevant()
         self.salt = int.from_bytes(hashlib.blake2b(salt, digest_size=16).digest(), "big")
-        self._number_facts(problem.goal)
-        self.narrator = Narrator(world, entities(problem), self)
-        self.triggers: dict[str, list[_Entry]] = {}
-        self._always: list[_Entry] = []
-        self._enter_schemas()
-        self._weights: dict[int, int] = {}
-        self._tellers: dict[tuple[str, bool], list[_Told]] = {}
-        self.places: dict[int, Place | None] = {}
-        for predicate in self.triggers:
-            for row in world.rows.get(predicate, ()):
-                self.places[self.true((predicate, *row))] = None
+        self._weights: dict[Fact, int] = {}
+        self.start = State(set(), {})
+        self.start_key = self.salt
+        for fact in sorted(world.initial):
+            for each in self._forms(fact, True):
+                self.start.insert(each[0], each[1])
+                self.start_key ^= each[2]
+        self.places: dict[tuple[Row, bool], Place] = {}
+        self._shared: dict[tuple[Entry, Row], _Shared] = {}
         self.everywhere = Place()
-        for entry in self._always:
-            self._ground(entry, {}, None, self.everywhere)
-        self.everywhere.finish()
-        self.goals = self._ground_goal(problem.goal)
-        self.goal_literals = frozenset(literal for goal in self.goals for literal in goal)
-        self.start = frozenset(self._initial())
+        self._enter(self.everywhere, logic.everywhere, {})
+        self.trigger_slot: Slot = (logic.trigger or "", (), ())
 
-    # Facts as numbers -------------------------------------------------------------------------------------------------
-
-    def _number_facts(self, goal: Formula) -> None:
-        """Number the facts that play, goal or text depend on; the rest (``checked``) is as good as absent."""
-        asked: set[str] = set()
-        refused: set[str] = set()
-        for schema in self.logic.schemas:
-            for case in schema.cases:
-                _mentioned(case, asked, refused)
-        self.governing = frozenset(asked)  # predicates that preconditions ask for
-        for case in cases(goal):
-            _mentioned(case, asked, refused)
-        told = self.logic.told
+    def _relevant(self) -> frozenset[str]:
+        """Predicates that play, goal or text depend on; facts of others (``checked``) are as good as absent."""
+        logic = self.logic
+        found = set(logic.governing) | self.goal_predicates | logic.told | logic.denied
         size = -1
-        while size != len(asked):
-            size = len(asked)
-            for schema in self.logic.schemas:
+        while size != len(found):
+            size = len(found)
+            for schema in logic.schemas:
                 for outcome in schema.outcomes:
-                    if outcome.literal.predicate in asked | told | {name.removeprefix("not_") for name in told}:
-                        for case in outcome.cases:
-                            _mentioned(case, asked, refused)
-        fluents = self.world.fluents
-        self.asked = asked & fluents
-        self.refused = refused & fluents
-        self.told = told & fluents
-        self.denied_predicates = frozenset(
-            name[4:] for name in told if name not in self.logic.domain.predicates and name.startswith("not_")
-        )
-        self.apart = self.told & self.logic.conditional  # text and planner may disagree about these
-        names = sorted(self.asked | self.told | (self.denied_predicates & fluents))
-        facts = [(name, *row) for name in names for row in sorted(self.world.rows.get(name, ()))]
-        self.numbers = {fact: 4 * i for i, fact in enumerate(facts)}
-        self.facts = facts
+                    if outcome.literal.predicate in found:
+                        found = found.union(*[mentioned(case) for case in outcome.cases])
+        return frozenset(found & logic.domain.fluents)
 
-    def true(self, fact: Row) -> int:
-        return self.numbers[fact] + TRUE
+    # Facts ------------------------------------------------------------------------------------------------------------
 
-    def said(self, fact: Row) -> int:
-        return self.numbers[fact] + (SAID if fact[0] in self.apart else TRUE)
+    def change(self, fact: Fact) -> Change:
+        weight = self._weights.get(fact)
+        if weight is None:
+            digest = hashlib.blake2b(" ".join(fact).encode(), digest_size=16).digest()
+            weight = self._weights[fact] = int.from_bytes(digest, "big")
+        return fact, slots_of(fact, self.indexes), weight
 
-    def denied(self, fact: Row) -> int:
-        return self.numbers[fact] + DENIED
+    def _forms(self, fact: Fact, planned: bool) -> list[Change]:
+        """A fact as the planner knows it (where ``planned``) and, where that may differ, as the text does."""
+        if fact[0] not in self.relevant:
+            return []
+        forms = [fact] if planned else []
+        if fact[0] in self.logic.apart and fact[0] in self.logic.told:
+            forms.append((fact[0] + SAID, *fact[1:]))
+        return [self.change(form) for form in forms]
 
-    def _initial(self) -> Iterator[int]:
-        for fact, number in self.numbers.items():
-            if fact in self.world.initial:
-                yield number + TRUE
-                if fact[0] in self.apart:
-                    yield number + SAID
-            elif fact[0] in self.refused:
-                yield number + FALSE
+    def won(self, state: State) -> bool:
+        return any(self.world.case_holds(case, steps, {}, state) for case, steps in self.goal)
 
-    def weight(self, literal: int) -> int:
-        """128 bits that stand for a literal in the state key; 0 for what follows from another."""
-        if literal & 3 == FALSE:
-            return 0
-        found = self._weights.get(literal)
-        if found is None:
-            text = f"{literal & 3}({' '.join(self.facts[literal >> 2])})"
-            found = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "big")
-            self._weights[literal] = found
-        return found
+    # Places -----------------------------------------------------------------------------------------------------------
 
-    def key(self, facts: Iterable[int]) -> int:
-        """The state key of a set of true literals."""
-        key = self.salt
-        for literal in facts:
-            key ^= self.weight(literal)
-        return key
-
-    # Operators --------------------------------------------------------------------------------------------------------
-
-    def _enter_schemas(self) -> None:
-        fluents = self.world.fluents
-        for schema in self.logic.schemas:
-            for case in schema.cases:
-                candidates = [atom for atom in case.positive if atom.predicate in fluents]
-                preferred = [atom for atom in candidates if atom.predicate == self.logic.trigger]
-                trigger = (preferred or candidates or [None])[0]
-                entry = _Entry(schema, case, trigger, fluents)
-                if trigger is None:
-                    self._always.append(entry)
-                else:
-                    self.triggers.setdefault(trigger.predicate, []).append(entry)
-
-    def place(self, literal: int) -> Place:
-        """What can be done where the fact behind ``literal`` is true."""
-        place = self.places[literal]
+    def place(self, row: Row, alone: bool) -> Place:
+        """What can be done where the trigger's fact with ``row`` is true; ``alone``: no other such fact is."""
+        place = self.places.get((row, alone))
         if place is None:
-            place = Place()
-            predicate, *row = self.facts[literal >> 2]
-            for entry in self.triggers[predicate]:
-                assert entry.trigger is not None
-                binding = unify(entry.trigger, tuple(row), entry.types, self.world)
+            place = self.places[row, alone] = Place()
+            self.world.refill()
+            place.free.update(self.everywhere.free)
+            place.watches += self.everywhere.watches
+            place.checked += self.everywhere.checked
+            place.leaving = self.change((self.logic.trigger or "", *row))
+            for tree in self.logic.trees:
+                binding = unify(tree.trigger, row, tree.types, self.world)
                 if binding is not None:
-                    self._ground(entry, binding, literal, place)
-            place.finish()
-            self.places[literal] = place
+                    self._enter(place, tree.root, binding)
+                    if alone:
+                        for entry in tree.shared:
+                            self._enter_shared(place, entry, binding)
+                    else:
+                        self._enter(place, tree.separate, binding)
+            place.order = sorted(place.free)
         return place
 
-    def _ground(self, entry: _Entry, begun: Binding, trigger: int | None, place: Place) -> None:
-        world = self.world
-        for binding in world.bindings(entry.steps, begun):
-            if not world.allowed(entry.case, binding):
+    def _enter(self, place: Place, branch: Branch, binding: Binding) -> None:
+        """Follow ``branch`` as far as facts that never change lead, and put what is found into ``place``."""
+        for entry in branch.entries:
+            if entry.restricted and not self._permitted(entry.before_bans, binding):
                 continue
-            needs = self._literals(entry.case, binding)
-            if needs is None:
-                continue
-            if not self._does_something(entry, binding):
-                continue
-            arguments = {name: binding[name] for name, _ in entry.schema.action.parameters}
-            operator = Operator(self._command(entry.schema, arguments), entry.schema, entry.case, dict(binding))
-            for more in self._universal(entry.case.universal, binding):
-                rest = (needs | more) - {trigger}
-                guard = self._guard(rest)
-                place.put(guard, rest - {guard}, operator)
+            guard = entry.guard
+            if guard is None:
+                operator = self.operator(entry, binding)
+                if operator is not None:
+                    place.put(operator)
+            else:
+                key = tuple([binding.get(name, name) for name in guard.keys])
+                watch = Watch(entry, binding.copy(), (guard.predicate, guard.positions, key))
+                if entry.before_need:
+                    watch.need = frozenset(ground(entry.before_need, binding))
+                if entry.before_forbid:
+                    watch.forbid = frozenset(ground(entry.before_forbid, binding))
+                place.watches.append(watch)
+        for step, further in branch.steps:
+            for _ in self.world.solutions((step,), binding, self.start):
+                self._enter(place, further, binding)
 
-    def _guard(self, literals: frozenset[int]) -> int | None:
-        """The literal least likely to be true: the rest need only be looked at where it is."""
-        return max(literals, key=self._rarity, default=None)
+    def _permitted(self, bans: tuple[Atom, ...], binding: Binding) -> bool:
+        return not any(fact[1:] in self.world.rows.get(fact[0], ()) for fact in ground(bans, binding))
 
-    def _rarity(self, literal: int) -> tuple[bool, int, int]:
-        return literal & 3 == TRUE, len(self.world.rows[self.facts[literal >> 2][0]]), literal
+    def _enter_shared(self, place: Place, entry: Entry, begun: Binding) -> None:
+        """Enter operators that differ between places only in where the agent leaves from."""
+        tight = {name: value for name, value in begun.items() if name not in entry.loose}
+        name = (entry, tuple(tight.values()))
+        shared = self._shared.get(name)
+        if shared is None:
+            shared = self._shared[name] = _Shared()
+            for binding in self.world.solutions(entry.before, tight, self.start):
+                operator = self.operator(entry, binding)
+                if operator is not None:
+                    shared.put(operator, self._only_effect(operator))
+        assert place.leaving is not None
+        pointless = shared.pointless.get(place.leaving[0], ())
+        for operator in shared.operators:
+            if operator not in pointless:
+                place.put(operator)
+        place.binding[id(entry)] = begun
 
-    def _literals(self, case: Case, binding: Binding) -> frozenset[int] | None:
-        """What must be true for ``case``, fixed facts aside (they are known to be right); None if it cannot be."""
-        found = set()
-        for atom in case.positive:
-            if atom.predicate in self.world.fluents:
-                found.add(self.true((atom.predicate, *[binding.get(name, name) for name in atom.args])))
-        for atom in case.negative:
-            if atom.predicate in self.world.fluents:
-                fact = (atom.predicate, *[binding.get(name, name) for name in atom.args])
-                if self.world.possible(fact):
-                    found.add(self.numbers[fact] + FALSE)
-        if any(literal ^ 1 in found for literal in found):
+    def _only_effect(self, operator: Operator) -> Fact | None:
+        """The one fact a shared operator adds, where it does nothing else but to remove its trigger."""
+        entry = operator.entry
+        literals = [outcome.literal for outcome in entry.schema.outcomes]
+        added = set(ground([literal for literal in literals if not literal.negated], operator.binding))
+        added -= set(ground(entry.fluent_positive, operator.binding))
+        others = [literal for literal in literals if literal.negated and literal.negation != entry.trigger]
+        return added.pop() if len(added) == 1 and not others else None
+
+    def expand(self, watch: Watch, row: Row, state: State) -> list[Operator]:
+        """The operators of a watch for one row of its slot."""
+        entry = watch.entry
+        guard = entry.guard
+        assert isinstance(guard, Match)
+        found: list[Operator] = []
+        binding = dict(watch.binding)
+        for position, variable, kind in guard.fresh:
+            if row[position] not in self.world.members.get(kind, ()):
+                break
+            binding[variable] = row[position]
+        else:
+            self.world.refill()
+            if all(row[a] == row[b] for a, b in guard.repeated):
+                for full in self.world.solutions(entry.after, binding, state):
+                    operator = self.operator(entry, full)
+                    if operator is not None:
+                        found.append(operator)
+        if entry.static_after:
+            watch.known[row] = found
+        return found
+
+    def operator(self, entry: Entry, binding: Binding) -> Operator | None:
+        """The operator of a complete binding, or None where what never changes rules it out."""
+        if entry.restricted and not self.world.allowed(entry.case, binding):
             return None
-        return frozenset(found)
+        bare = entry.loose and not entry.loose & binding.keys()
+        if entry.doubtful and not bare and not self._does_something(entry, binding):
+            return None
+        schema = entry.schema
+        env = tuple([binding.get(name, "") for name, _ in schema.action.parameters])
+        operator = Operator(entry, binding.copy(), env, schema.command.tell(env, self.world, self.start))
+        if entry.need:
+            operator.need = frozenset(ground(entry.need, binding))
+        if entry.fluent_negative:
+            operator.forbid = frozenset(ground(entry.fluent_negative, binding))
+        operator.parts = entry.case.universal
+        operator.leaves = bool(bare)
+        return operator
 
-    def _does_something(self, entry: _Entry, binding: Binding) -> bool:
+    def _does_something(self, entry: Entry, binding: Binding) -> bool:
         """Whether the planner keeps this action: it drops those whose every effect is already a precondition."""
-        given = _facts(entry.case.positive, binding)
-        missing = _facts(entry.case.negative, binding)
-        added = set()
+        given = set(ground(entry.fluent_positive, binding))
+        missing = set(ground(entry.fluent_negative, binding))
+        added: set[Fact] = set()
+        removed: set[Fact] = set()
         for outcome in entry.schema.outcomes:
             if outcome.variables or not outcome.always:
                 return True
-            if not outcome.literal.negated:
-                added |= _facts((outcome.literal,), binding)
-        if added - given:
-            return True
-        removed = set().union(*[_facts((o.literal,), binding) for o in entry.schema.outcomes if o.literal.negated])
-        return any(self.world.possible(fact) for fact in removed - added - missing)
+            (removed if outcome.literal.negated else added).update(ground((outcome.literal,), binding))
+        return bool(added - given or removed - added - missing)
 
-    def _command(self, schema: Schema, arguments: Binding) -> str:
-        text = self._told(schema, arguments, True)
-        if not isinstance(text, str):
-            raise GameError(f"grammar: action {schema.action.name}: the command depends on facts that change")
-        return text
+    # What operators do ------------------------------------------------------------------------------------------------
 
-    def _told(self, schema: Schema, arguments: Binding, command: bool) -> str | Teller:
-        """Command or feedback of an action; told once for all arguments that make no difference to it."""
-        name = schema.action.name
-        known = self._tellers.setdefault((name, command), [])
-        for told in known:
-            if all(arguments[n] == v for n, v in told.touched) and told.met.isdisjoint(
-                [v for n, v in arguments.items() if (n, v) not in told.touched]
-            ):
-                return told.teller
-        types = dict(schema.action.parameters)
-        mapping: dict[Placeholder, str] = {(n.strip("?"), types[n]): v for n, v in arguments.items()}
-        symbols = schema.wording.command if command else schema.wording.feedback
-        try:
-            teller = self.narrator.tell(symbols, mapping)
-        except GameError as error:
-            raise error.inside(f"action {name}") from None
-        touched = frozenset((f"?{n}", mapping[n, t]) for n, t in self.narrator.touched if (n, t) in mapping)
-        known.append(_Told(touched, frozenset(self.narrator.met), teller))
-        return teller
-
-    def intro(self) -> str:
-        """The first observation."""
-        from envs.alfworld.grammar import Call
-        from envs.alfworld.logic import TASK
-
-        teller = self.narrator.tell((Call("intro"),), {})
-        text = teller if isinstance(teller, str) else teller(set(self.start))
-        return text.replace(TASK, self.task)
-
-    def complete(self, operator: Operator) -> str | Teller:
-        """Work out an operator's effects and feedback."""
-        schema, case, binding = operator.schema, operator.case, operator.binding
-        given = _facts(case.positive, binding)
-        missing = _facts(case.negative, binding)
-        sure: dict[Row, bool] = {}  # fact -> added (True) or removed by an effect that always happens
-        unsure: list[tuple[frozenset[int], Row, bool]] = []
-        for outcome in schema.outcomes:
+    def prepare(self, operator: Operator) -> None:
+        """Work out what ``operator`` changes."""
+        entry, binding = operator.entry, operator.binding
+        self.world.refill()
+        given = ground(entry.fluent_positive, binding)
+        missing = ground(entry.fluent_negative, binding)
+        sure: dict[Fact, bool] = {}  # added (True) or removed whatever else is true
+        unsure: list[tuple[frozenset[Fact], frozenset[Fact], Fact, bool]] = []
+        for outcome in entry.schema.outcomes:
             literal = outcome.literal
-            if literal.predicate not in self.asked | self.told | self.denied_predicates:
+            if literal.predicate not in self.relevant or (operator.leaves and literal.negation == entry.trigger):
+                continue
+            ignored = missing if literal.negated else given  # the planner drops what a precondition says already
+            if outcome.always and not outcome.variables:
+                fact = (literal.predicate, *[binding.get(name, name) for name in literal.args])
+                if fact not in ignored:
+                    sure[fact] = sure.get(fact, False) or not literal.negated
                 continue
             for condition in outcome.cases:
-                variables = (*outcome.variables, *condition.variables)
-                steps = plan(condition.positive, variables, (), self.world.fluents)
-                for inner in self.world.bindings(steps, dict(binding)):
-                    needs = self._literals(condition, inner) if self.world.allowed(condition, inner) else None
-                    if needs is None:
-                        continue
+                for inner, need, forbid in self._conditions(condition, outcome.variables, binding):
                     fact = (literal.predicate, *[inner.get(name, name) for name in literal.args])
-                    if fact in (missing if literal.negated else given) or not self.world.possible(fact):
+                    if fact in ignored:
                         continue
-                    if needs:
-                        unsure.append((needs, fact, not literal.negated))
+                    if need or forbid:
+                        unsure.append((need, forbid, fact, not literal.negated))
                     else:
                         sure[fact] = sure.get(fact, False) or not literal.negated
         self._settle(operator, sure, unsure)
-        arguments = {name: binding[name] for name, _ in schema.action.parameters}
-        operator.feedback = self._told(schema, arguments, False)
-        return operator.feedback
+        operator.ready = True
+
+    def _conditions(
+        self, case: Case, variables: tuple[tuple[str, str], ...], binding: Binding
+    ) -> Iterable[tuple[Binding, frozenset[Fact], frozenset[Fact]]]:
+        """Bindings of an effect's variables that facts that never change allow, with the changing facts it hangs on."""
+        fluents = self.world.domain.fluents
+        fixed = [atom for atom in case.positive if atom.predicate not in fluents]
+        positive = [atom for atom in case.positive if atom.predicate in fluents]
+        negative = [atom for atom in case.negative if atom.predicate in fluents]
+        steps: tuple[Step, ...] = plan(fixed, (*variables, *case.variables), (), fluents)
+        for inner in self.world.solutions(steps, dict(binding), self.start):
+            if self.world.allowed(case, inner):
+                yield inner, frozenset(ground(positive, inner)), frozenset(ground(negative, inner))
 
     def _settle(
-        self, operator: Operator, sure: dict[Row, bool], unsure: list[tuple[frozenset[int], Row, bool]]
+        self,
+        operator: Operator,
+        sure: dict[Fact, bool],
+        unsure: list[tuple[frozenset[Fact], frozenset[Fact], Fact, bool]],
     ) -> None:
-        add: set[int] = set()
-        remove: set[int] = set()
-        conditional = []
+        add: list[Change] = []
+        remove: list[Change] = []
         for fact, added in sure.items():
-            for literal, becomes in self._switched(fact, added):
-                (add if becomes else remove).add(literal)
-        for needs, fact, added in unsure:
-            if sure.get(fact) is True or (not added and sure.get(fact) is False):
+            (add if added else remove).extend(self._forms(fact, True))
+        conditional = []
+        for need, forbid, fact, added in unsure:
+            if fact not in sure:
+                conditional.append((need, forbid, added, self.change(fact)))
+        for fact in {fact for _, _, fact, _ in unsure if fact not in sure}:
+            # Text hears of every effect that is listed for a fact, whether it happens or not, of removals last.
+            gone = any(f == fact and not added for _, _, f, added in unsure)
+            (remove if gone else add).extend(self._forms(fact, False))
+            sure[fact] = not gone
+        for fact, added in sure.items():
+            if fact[0] in self.logic.denied:
+                (remove if added else add).append(self.change((f"not_{fact[0]}", *fact[1:])))
+        operator.add, operator.remove = tuple(add), tuple(remove)
+        operator.conditional = tuple(conditional)
+        touched = {fact[0] for fact in sure} | ({self.logic.trigger} if operator.leaves else set())
+        operator.moves = not touched.isdisjoint(self.logic.governing)
+        operator.walks = self.logic.trigger in touched
+        operator.decides = not touched.isdisjoint(self.goal_predicates)
+
+    def applicable(self, state: State) -> tuple[Place, dict[str, Operator], list[str]]:
+        """The place, command -> operator for all that can be done in ``state``, and the sorted commands."""
+        rows = state.slots.get(self.trigger_slot, ())
+        if len(rows) == 1:
+            place = self.places.get((rows[0], True)) or self.place(rows[0], True)
+        else:
+            place = self._merged(rows)
+        facts, slots = state.facts, state.slots
+        found = place.free.copy()
+        order = place.order.copy()
+        for operator in place.checked:
+            if operator.need <= facts and operator.forbid.isdisjoint(facts) and operator.command not in found:
+                if operator.parts and not self._parts_hold(operator, state):
+                    continue
+                found[operator.command] = operator
+                insort(order, operator.command)
+        for watch in place.watches:
+            held = slots.get(watch.slot)
+            if not held or not watch.need <= facts or not watch.forbid.isdisjoint(facts):
                 continue
-            ons = tuple(literal for literal, becomes in self._planner(fact, added) if becomes)
-            offs = tuple(literal for literal, becomes in self._planner(fact, added) if not becomes)
-            conditional.append((needs, offs, ons))
-        for fact in {fact for _, fact, _ in unsure if sure.get(fact) is not True}:
-            # The text hears of every effect listed for a fact, removals last.
-            removed = sure.get(fact) is False or any(f == fact and not added for _, f, added in unsure)
-            for literal, becomes in self._text(fact, not removed):
-                (add if becomes else remove).add(literal)
-        operator.add = tuple(sorted(add))
-        operator.remove = tuple(sorted(remove - add))
-        # Removals first, so that an addition of the same fact has the last word.
-        operator.conditional = tuple(sorted(conditional, key=lambda entry: bool(entry[2])))
-        touched = {fact[0] for fact in sure} | {fact[0] for _, fact, _ in unsure}
-        literals = add | remove | {literal for _, offs, ons in conditional for literal in (*offs, *ons)}
-        operator.moves = bool(touched & self.governing)
-        operator.decides = not literals.isdisjoint(self.goal_literals)
+            known = watch.known
+            for row in held:
+                operators = known.get(row)
+                if operators is None:
+                    operators = self.expand(watch, row, state)
+                for operator in operators:
+                    if operator.need <= facts and operator.forbid.isdisjoint(facts) and operator.command not in found:
+                        if operator.parts and not self._parts_hold(operator, state):
+                            continue
+                        found[operator.command] = operator
+                        insort(order, operator.command)
+        return place, found, order
 
-    def _switched(self, fact: Row, added: bool) -> Iterator[tuple[int, bool]]:
-        yield from self._planner(fact, added)
-        yield from self._text(fact, added)
+    def _parts_hold(self, operator: Operator, state: State) -> bool:
+        self.world.refill()
+        return all(self.world.holds(part, operator.binding, state) for part in operator.parts)
 
-    def _planner(self, fact: Row, added: bool) -> Iterator[tuple[int, bool]]:
-        number = self.numbers[fact]
-        yield number + TRUE, added
-        if fact[0] in self.refused:
-            yield number + FALSE, not added
-
-    def _text(self, fact: Row, added: bool) -> Iterator[tuple[int, bool]]:
-        number = self.numbers[fact]
-        if fact[0] in self.apart:
-            yield number + SAID, added
-        if fact[0] in self.denied_predicates:
-            yield number + DENIED, not added
-
-    # Quantified conditions --------------------------------------------------------------------------------------------
-
-    def _universal(self, parts: tuple[Quantified, ...], binding: Binding) -> list[frozenset[int]]:
-        """Conjunctions of literals any of which makes all of ``parts`` true."""
-        found: list[frozenset[int]] = [frozenset()]
-        for part in parts:
-            found = self._both(found, self._alternatives(part, binding))
-        return found
-
-    def _alternatives(self, formula: Formula, binding: Binding) -> list[frozenset[int]]:
-        """Conjunctions of literals any of which makes ``formula`` true."""
-        if (
-            isinstance(formula, Junction)
-            and formula.conjunctive
-            or isinstance(formula, Quantified)
-            and formula.universal
-        ):
-            found: list[frozenset[int]] = [frozenset()]
-            for part, inner in self._parts(formula, binding):
-                found = self._both(found, self._alternatives(part, inner))
-            return found
-        alternatives: dict[frozenset[int], None] = {}
-        for case in cases(formula):
-            steps = plan(case.positive, case.variables, (), self.world.fluents)
-            for inner in self.world.bindings(steps, dict(binding)):
-                needs = self._literals(case, inner) if self.world.allowed(case, inner) else None
-                if needs is not None:
-                    for more in self._universal(case.universal, inner):
-                        alternatives[needs | more] = None
-                        if len(alternatives) > MAX_GOALS:
-                            raise GameError(f"a condition can be met in more than {MAX_GOALS:,} ways")
-        return [frozenset()] if frozenset() in alternatives else list(alternatives)
-
-    def _parts(self, formula: Formula, binding: Binding) -> Iterator[tuple[Formula, Binding]]:
-        if isinstance(formula, Junction):
-            for part in formula.parts:
-                yield part, binding
-        elif isinstance(formula, Quantified):
-            for inner in self.world.bindings(plan((), formula.variables, (), frozenset()), dict(binding)):
-                yield formula.part, dict(inner)
-
-    def _both(self, left: list[frozenset[int]], right: list[frozenset[int]]) -> list[frozenset[int]]:
-        if len(left) * len(right) > MAX_GOALS:
-            raise GameError(f"a condition can be met in more than {MAX_GOALS:,} ways")
-        return list({a | b: None for a in left for b in right if not any(x ^ 1 in b and x & 2 == 0 for x in a)})
-
-    def _ground_goal(self, goal: Formula) -> tuple[frozenset[int], ...]:
-        goals = self._alternatives(goal, {})
-        if not goals:
-            raise GameError("pddl_problem: :goal: no action can ever reach it")
-        if frozenset() in goals:
-            raise GameError("pddl_problem: :goal: it is met whatever happens")
-        return tuple(sorted(goals, key=sorted))
-
-    def won(self, facts: Facts) -> bool:
-        return any(goal <= facts for goal in self.goals)
+    def _merged(self, rows: tuple[Row, ...]) -> Place:
+        """What can be done with no place or with several at once."""
+        merged = Place()
+        for place in [self.place(row, False) for row in rows] or [self.everywhere]:
+            for command, operator in place.free.items():
+                merged.free.setdefault(command, operator)
+            merged.checked += place.checked
+            merged.watches += place.watches
+        merged.order = sorted(merged.free)
+        return merged
 
 
-class _Told:
-    __slots__ = ("met", "teller", "touched")
+class _Shared:
+    """Operators that many places have in common. pointless: fact -> those that only bring about what it says."""
 
-    def __init__(self, touched: frozenset[tuple[str, str]], met: frozenset[str], teller: str | Teller):
-        self.touched = touched
-        self.met = met
-        self.teller = teller
+    __slots__ = ("operators", "pointless")
 
+    def __init__(self) -> None:
+        self.operators: list[Operator] = []
+        self.pointless: dict[Fact, set[Operator]] = {}
 
-def _facts(atoms: Iterable[Atom], binding: Binding) -> set[Row]:
-    return {(atom.predicate, *[binding.get(name, name) for name in atom.args]) for atom in atoms}
-
-
-def _mentioned(case: Case, asked: set[str], refused: set[str]) -> None:
-    """Collect the predicates of a case, and those it wants false."""
-    asked |= {atom.predicate for atom in (*case.positive, *case.negative)}
-    refused |= {atom.predicate for atom in case.negative}
-    for part in case.universal:
-        for inner in cases(part.part):
-            _mentioned(inner, asked, refused)
-
-
-def entities(problem: Problem) -> dict[str, Entity]:
-    """What the text calls objects: ``cup_bar_...`` is ``cup 2``.
-
-    Objects of one kind are numbered from the last in alphabetical order; those named in no fact do not count.
-    """
-    ids = sorted({name for _, *row in problem.facts for name in row} | set(problem.measured))
-    kinds: dict[str, str] = {}
-    left: dict[str, int] = {}
-    for name in ids:
-        if "_bar_" in name:
-            kinds[name] = _plain(name).split("|", 1)[0] + ("basin" if "basin" in name else "")
-            left[kinds[name]] = left.get(kinds[name], 0) + 1
-    found = {}
-    for name in ids:
-        number = ""
-        if name in kinds:
-            number = str(left[kinds[name]])
-            left[kinds[name]] -= 1
-        found[name] = Entity(name, problem.objects.get(name, "object"), f"{kinds.get(name, _plain(name))} {number}")
-    return found
-
-
-def _plain(name: str) -> str:
-    for word, mark in (("_bar_", "|"), ("_minus_", "-"), ("_plus_", "+"), ("_dot_", "."), ("_comma_", ",")):
-        name = name.replace(word, mark)
-    return name
+    def put(self, operator: Operator, only: Fact | None) -> None:
+        self.operators.append(operator)
+        if only is not None:
+            self.pointless.setdefault(only, set()).add(operator)

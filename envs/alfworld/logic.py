@@ -1,7 +1,4 @@
-"""A domain and its grammar brought into the form that grounding works on, once for all games that share them.
-
-Preconditions become alternatives (:class:`Case`) of positive and negative atoms; joins over them are planned here.
-"""
+"""A domain and its grammar brought into the form that play works on, once for all games that share them."""
 
 from __future__ import annotations
 
@@ -9,9 +6,10 @@ import functools
 import json
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from envs.alfworld.conditions import Case, Match, Step, cases, plan
 from envs.alfworld.grammar import (
     Call,
     Condition,
@@ -22,121 +20,11 @@ from envs.alfworld.grammar import (
     Symbol,
     Text,
     Value,
-    Wording,
     read_grammar,
     symbols,
 )
-from envs.alfworld.pddl import Action, Atom, Domain, Effect, Formula, GameError, Quantified, read_domain
-
-MAX_CASES = 256  # alternatives of one condition; the shipped domain needs 2
-LIST_RULES = ("list_empty", "list_separator", "list_last_separator")
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One alternative of a condition: all of its atoms, for some objects in place of ``variables``.
-
-    universal: parts with "for all", kept for grounding to expand.
-    """
-
-    variables: tuple[tuple[str, str], ...] = ()
-    positive: tuple[Atom, ...] = ()
-    negative: tuple[Atom, ...] = ()
-    universal: tuple[Quantified, ...] = ()
-
-    def joined(self, other: Case) -> Case:
-        return Case(
-            self.variables + other.variables,
-            self.positive + other.positive,
-            self.negative + other.negative,
-            self.universal + other.universal,
-        )
-
-
-def cases(formula: Formula) -> tuple[Case, ...]:
-    """The disjunctive normal form of ``formula``, existential quantifiers pulled to the front."""
-    if isinstance(formula, Atom):
-        return (Case(negative=(formula,)) if formula.negated else Case(positive=(formula,)),)
-    if isinstance(formula, Quantified):
-        if formula.universal:
-            return (Case(universal=(formula,)),)
-        return tuple(Case(formula.variables).joined(case) for case in cases(formula.part))
-    if not formula.conjunctive:
-        return _few([case for part in formula.parts for case in cases(part)])
-    product = [Case()]
-    for part in formula.parts:
-        product = list(_few([left.joined(right) for right in cases(part) for left in product]))
-    return tuple(product)
-
-
-def _few(found: list[Case]) -> tuple[Case, ...]:
-    if len(found) > MAX_CASES:
-        raise GameError(f"a condition has more than {MAX_CASES} alternatives")
-    return tuple(found)
-
-
-# Joins ----------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """Look up the rows of ``predicate`` whose ``positions`` hold the values of ``keys``; bind ``fresh`` from the row.
-
-    keys: variables or objects. fresh: (position, variable, type or "" where it need not be checked).
-    repeated: pairs of positions that must be equal because the atom names a fresh variable twice.
-    """
-
-    predicate: str
-    positions: tuple[int, ...]
-    keys: tuple[str, ...]
-    fresh: tuple[tuple[int, str, str], ...]
-    repeated: tuple[tuple[int, int], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Pick:
-    """Try every object of a type."""
-
-    variable: str
-    type: str
-
-
-Step = Match | Pick
-
-
-def plan(
-    atoms: Iterable[Atom], variables: Iterable[tuple[str, str]], bound: Iterable[str], fluents: frozenset[str]
-) -> tuple[Step, ...]:
-    """Order the positive ``atoms`` into lookups that bind ``variables``, given that ``bound`` have values."""
-    types = dict(variables)
-    known = set(bound)
-    left = [atom for atom in atoms if atom.predicate != "="]
-    steps: list[Step] = []
-
-    def unknown(atom: Atom) -> int:
-        return len({name for name in atom.args if name in types and name not in known})
-
-    while left:
-        atom = min(left, key=lambda a: (unknown(a), a.predicate in fluents))
-        left.remove(atom)
-        places: dict[str, int] = {}
-        repeated = []
-        for position, name in enumerate(atom.args):
-            if name in types and name not in known:
-                if name in places:
-                    repeated.append((places[name], position))
-                else:
-                    places[name] = position
-        positions = tuple(i for i, name in enumerate(atom.args) if name not in places)
-        fresh = tuple((position, name, types[name]) for name, position in places.items())
-        keys = tuple(atom.args[i] for i in positions)
-        steps.append(Match(atom.predicate, positions, keys, fresh, tuple(repeated)))
-        known |= set(places)
-    steps += [Pick(name, types[name]) for name in types if name not in known]
-    return tuple(steps)
-
-
-# Schemas --------------------------------------------------------------------------------------------------------------
+from envs.alfworld.narration import LIST_RULES, Compiled, Narration
+from envs.alfworld.pddl import Action, Atom, Domain, Effect, GameError, read_domain
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,132 +40,256 @@ class Outcome:
         return self.cases == (Case(),)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Schema:
-    """An action of the domain with its wording."""
+    """An action of the domain with its effects and its wording."""
 
     action: Action
-    cases: tuple[Case, ...]
     outcomes: tuple[Outcome, ...]
-    wording: Wording
+    command: Compiled
+    feedback: Compiled
+
+
+class Entry:
+    """One case of an action, prepared for grounding.
+
+    trigger: the atom that says where the agent is, or None. before: what is looked up once the trigger is known, up to
+    the first lookup among facts that change (``guard``, if any); after: what follows it.
+    before_need: changing facts that are known to be needed by then. static_after: ``after`` looks at nothing that
+    changes. loose: variables of the trigger that nothing else depends on but an effect that removes the trigger itself;
+    all triggers that differ in these alone share what they lead to.
+    """
+
+    __slots__ = (
+        "after", "before", "before_bans", "before_forbid", "before_need", "case", "doubtful", "fluent_negative",
+        "fluent_positive", "guard", "loose", "need", "restricted", "schema", "static_after", "trigger", "types",
+    )  # fmt: skip
+
+    def __init__(self, schema: Schema, case: Case, trigger: Atom | None, fluents: frozenset[str]):
+        self.schema = schema
+        self.case = case
+        self.trigger = trigger
+        variables = (*schema.action.parameters, *case.variables)
+        self.types = dict(variables)
+        atoms = list(case.positive)
+        if trigger is not None:
+            atoms.remove(trigger)
+        steps = plan(atoms, variables, self.types.keys() & set(trigger.args if trigger else ()), fluents)
+        steps = tuple(s for s in steps if not (isinstance(s, Match) and s.fluent and not s.fresh))
+        guards = [i for i, step in enumerate(steps) if isinstance(step, Match) and step.fluent]
+        at = guards[0] if guards else len(steps)
+        self.before: tuple[Step, ...] = steps[:at]
+        self.guard = steps[at] if guards else None
+        self.after: tuple[Step, ...] = steps[at + 1 :]
+        self.static_after = len(guards) <= 1
+        known = set(trigger.args if trigger else ()) | {name for name in _binds(self.before)}
+        known |= {name for atom in (*case.positive, *case.negative) for name in atom.args if name not in self.types}
+        self.fluent_positive = tuple(a for a in case.positive if a.predicate in fluents)
+        self.fluent_negative = tuple(a for a in case.negative if a.predicate in fluents)
+        self.before_need = tuple(a for a in self.fluent_positive if a != trigger and known.issuperset(a.args))
+        self.before_forbid = tuple(a for a in self.fluent_negative if known.issuperset(a.args))
+        self.before_bans = tuple(
+            a.negation
+            for a in case.negative
+            if a.predicate != "=" and a.predicate not in fluents and known.issuperset(a.args)
+        )
+        found_by = {trigger} | ({_atom(self.guard)} if isinstance(self.guard, Match) else set())
+        self.need = tuple(a for a in self.fluent_positive if a not in found_by)
+        self.restricted = any(a.predicate == "=" for a in case.positive) or any(
+            a.predicate not in fluents for a in case.negative
+        )
+        given = {atom.predicate for atom in case.positive}
+        self.doubtful = all(o.literal.negated or o.literal.predicate in given for o in schema.outcomes)
+        self.loose = _loose(self)
+
+
+def _atom(match: Match) -> Atom:
+    """The atom that a lookup looks up."""
+    names: dict[int, str] = dict(zip(match.positions, match.keys, strict=True))
+    names |= {position: name for position, name, _ in match.fresh}
+    for first, second in match.repeated:
+        names[second] = names[first]
+    return Atom(match.predicate, tuple(names[i] for i in range(len(names))))
+
+
+def _binds(steps: tuple[Step, ...]) -> Iterator[str]:
+    for step in steps:
+        if isinstance(step, Match):
+            yield from (name for _, name, _ in step.fresh)
+        else:
+            yield step.variable
+
+
+class Branch:
+    """Entries that begin with the same lookups share them. entries: those that end here. steps: (lookup, what follows)."""
+
+    __slots__ = ("entries", "steps")
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.steps: list[tuple[Step, Branch]] = []
+
+    def plant(self, entry: Entry) -> None:
+        branch = self
+        for step in entry.before:
+            further = next((other for known, other in branch.steps if known == step), None)
+            if further is None:
+                further = Branch()
+                branch.steps.append((step, further))
+            branch = further
+        branch.entries.append(entry)
+
+
+class Tree:
+    """The entries that one trigger leads to: in ``root``, and those with loose variables, twice, in the others."""
+
+    __slots__ = ("root", "separate", "shared", "trigger", "types")
+
+    def __init__(self, trigger: Atom, types: dict[str, str]):
+        self.trigger = trigger
+        self.types = types
+        self.root = Branch()
+        self.shared: list[Entry] = []
+        self.separate = Branch()
 
 
 class Logic:
-    """What a (domain, grammar) pair means; immutable, shared by all games with the same texts but for the task."""
+    """What a (domain, grammar) pair means; immutable, shared by all games whose texts differ in the task alone.
+
+    trigger: the changing predicate that most conditions ask for (where the agent is), or None.
+    governing: changing predicates that say what can be done. apart: those that text and planner may disagree about.
+    told: changing facts' names that texts depend on. lookups: (predicate, positions) that rows are looked up by.
+    """
 
     def __init__(self, domain: Domain, grammar: Grammar):
         self.domain = domain
         self.grammar = grammar
-        self.schemas: list[Schema] = []
-        for action in domain.actions.values():
-            if not action.effects:
-                continue  # the planner knows no action that does nothing
+        fluents = domain.fluents
+        actions = [action for action in domain.actions.values() if action.effects]  # the planner drops the others
+        for action in actions:
             if action.name not in grammar.wordings:
                 raise GameError(f"grammar: there is no action {action.name}, which the domain defines")
-            outcomes = tuple(_outcome(effect) for effect in action.effects)
-            self.schemas.append(Schema(action, cases(action.precondition), outcomes, grammar.wordings[action.name]))
-        self.conditional = frozenset(
-            outcome.literal.predicate for schema in self.schemas for outcome in schema.outcomes if not outcome.always
+        outcomes = {action.name: tuple(_outcome(effect) for effect in action.effects) for action in actions}
+        alternatives = {action.name: cases(action.precondition) for action in actions}
+        self.apart = frozenset(
+            o.literal.predicate for action in actions for o in outcomes[action.name] if not o.always
         )
-        self.told = self._check_grammar()
-        self._subtypes: dict[tuple[str, ...], tuple[tuple[str, ...], ...]] = {}
-        children: dict[str, list[str]] = {name: [] for name in domain.types}
-        for name, supertypes in domain.types.items():
+        self._children: dict[str, list[str]] = {name: [] for name in domain.types}
+        for name, supertypes in sorted(domain.types.items()):
             for supertype in supertypes:
-                children[supertype].append(name)
-        self._children = {name: sorted(below) for name, below in children.items()}
+                self._children[supertype].append(name)
+        _check_grammar(domain, grammar, [action.name for action in actions])
+        narration = Narration(domain, grammar.rules, self.search_order, self.apart)
+        self.intro = narration.compile((Call("intro"),), ())
+        self.trigger = _commonest([case for found in alternatives.values() for case in found], fluents)
+        self.everywhere = Branch()
+        self.trees: list[Tree] = []
+        self.schemas: list[Schema] = []
+        self.lookups = narration.lookups
+        if self.trigger is not None:
+            self.lookups.add((self.trigger, ()))
+        for action in actions:
+            wording = grammar.wordings[action.name]
+            scope = tuple((name.strip("?"), kind) for name, kind in action.parameters)
+            try:
+                command, feedback = (narration.compile(s, scope) for s in (wording.command, wording.feedback))
+            except GameError as error:
+                raise error.inside(f"grammar: action {action.name}") from None
+            if command.changing:
+                raise GameError(f"grammar: action {action.name}: the command depends on facts that change")
+            schema = Schema(action, outcomes[action.name], command, feedback)
+            self.schemas.append(schema)
+            for case in alternatives[action.name]:
+                triggers = [atom for atom in case.positive if atom.predicate == self.trigger]
+                self._plant(Entry(schema, case, triggers[0] if triggers else None, fluents))
+            for outcome in schema.outcomes:
+                for case in outcome.cases:
+                    self.lookups |= lookups(plan(case.positive, (*outcome.variables, *case.variables), (), fluents))
+        self.governing = frozenset(
+            name for found in alternatives.values() for case in found for name in mentioned(case)
+        )
+        self.told = frozenset(narration.told)
+        self.denied = frozenset(name[4:] for name in self.told if narration.denies(name))
 
-    @functools.cached_property
-    def trigger(self) -> str | None:
-        """The fluent that most conditions ask for (where the agent is): grounding is organised around its facts."""
-        counts: dict[str, int] = {}
-        for schema in self.schemas:
-            for case in schema.cases:
-                for predicate in {atom.predicate for atom in case.positive} & self.domain.fluents:
-                    counts[predicate] = counts.get(predicate, 0) + 1
-        return max(sorted(counts), key=lambda name: counts[name]) if counts else None
+    def _plant(self, entry: Entry) -> None:
+        self.lookups |= lookups((*entry.before, *((entry.guard,) if entry.guard else ()), *entry.after))
+        if entry.trigger is None:
+            self.everywhere.plant(entry)
+            return
+        types = {name: entry.types[name] for name in entry.trigger.args if name in entry.types}
+        tree = next((t for t in self.trees if t.trigger == entry.trigger and t.types == types), None)
+        if tree is None:
+            tree = Tree(entry.trigger, types)
+            self.trees.append(tree)
+        if entry.loose:
+            tree.shared.append(entry)
+            tree.separate.plant(entry)
+        else:
+            tree.root.plant(entry)
 
-    def signatures(self, types: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    def search_order(self, types: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
         """The type tuples below ``types`` in the order TextWorld searches them, which is the order things are listed in.
 
         It is breadth first with the repetitions of the original: what can be reached in two ways may be listed twice.
         """
-        if types not in self._subtypes:
-            unknown = next((name for name in types if name not in self._children), None)
-            if unknown is not None:
-                raise GameError(f"grammar: unknown type {unknown}")
-            seen: set[tuple[str, ...]] = set()
-            queue = deque(self._narrowed(types))
-            found = [types]
-            while queue:
-                found.append(queue.popleft())
-                if len(found) > 10_000:
-                    raise GameError("too many subtypes")
-                for narrower in self._narrowed(found[-1]):
-                    if narrower not in seen:
-                        seen.add(narrower)
-                        queue.append(narrower)
-            self._subtypes[types] = tuple(found)
-        return self._subtypes[types]
+        seen: set[tuple[str, ...]] = set()
+        queue = deque(self._narrowed(types))
+        found = [types]
+        while queue:
+            found.append(queue.popleft())
+            if len(found) > 10_000:
+                raise GameError("grammar: a query has more than 10,000 combinations of subtypes")
+            for narrower in self._narrowed(found[-1]):
+                if narrower not in seen:
+                    seen.add(narrower)
+                    queue.append(narrower)
+        return tuple(found)
 
     def _narrowed(self, types: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        narrowed = list(types)
         for position, name in enumerate(types):
             for child in self._children[name]:
-                yield (*types[:position], child, *types[position + 1 :])
+                yield (*narrowed[:position], child, *narrowed[position + 1 :])
 
-    def _check_grammar(self) -> frozenset[str]:
-        """Predicates that what is said depends on; raises GameError for rules that are missing, circular or unsafe."""
-        rules = self.grammar.rules
-        told: set[str] = set()
-        done: set[str] = set()
-        path: list[str] = []
 
-        def ask(conditions: tuple[Condition, ...] | None) -> None:
-            for condition in conditions or ():
-                told.add(condition.predicate)
-                self.signatures_of(condition)
+def lookups(steps: tuple[Step, ...]) -> set[tuple[str, tuple[int, ...]]]:
+    """The lookups among facts that change."""
+    return {(step.predicate, step.positions) for step in steps if isinstance(step, Match) and step.fluent and step.fresh}
 
-        def rule(name: str) -> None:
-            if name in path:
-                raise GameError(f"grammar: circular rules: {' -> '.join([*path[path.index(name) :], name])}")
-            if name in done:
-                return
-            if name not in rules:
-                raise GameError(f"grammar: there is no rule {name}" + (f", which {path[-1]} calls" if path else ""))
-            if len(path) > 100:
-                raise GameError(f"grammar: rules nest too deeply: {' -> '.join(path[:5])} ...")
-            path.append(name)
-            for production in rules[name]:
-                ask(production.condition)
-                walk(production.symbols)
-            path.pop()
-            done.add(name)
 
-        def walk(found: tuple[Symbol, ...]) -> None:
-            for symbol in found:
-                if isinstance(symbol, Listing):
-                    for name in LIST_RULES:
-                        rule(name)
-                    symbol = symbol.each
-                if isinstance(symbol, Each):
-                    ask(symbol.query)
-                    symbol = symbol.part
-                if isinstance(symbol, Call):
-                    rule(symbol.rule)
-                if isinstance(symbol, Value) and symbol.fault:
-                    raise GameError(f"grammar: {f'rule {path[-1]}: ' if path else ''}{symbol.fault}")
+def mentioned(case: Case) -> set[str]:
+    """The predicates of a case, "for all" included."""
+    found = {atom.predicate for atom in (*case.positive, *case.negative)}
+    for part in case.universal:
+        for inner in cases(part.part):
+            found |= mentioned(inner)
+    return found
 
-        rule("intro")
-        for schema in self.schemas:
-            walk(schema.wording.command)
-            walk(schema.wording.feedback)
-        return frozenset(told)
 
-    def signatures_of(self, condition: Condition) -> None:
-        """Raise GameError where a query names a type the domain does not have."""
-        for _, kind in condition.parameters:
-            if kind not in self.domain.types:
-                raise GameError(f"grammar: unknown type {kind} in a query about {condition.predicate}")
+def _commonest(found: list[Case], fluents: frozenset[str]) -> str | None:
+    counts: dict[str, int] = {}
+    for case in found:
+        for predicate in {atom.predicate for atom in case.positive} & fluents:
+            counts[predicate] = counts.get(predicate, 0) + 1
+    return max(sorted(counts), key=lambda name: counts[name]) if counts else None
+
+
+def _loose(entry: Entry) -> frozenset[str]:
+    """See :class:`Entry`."""
+    trigger, case = entry.trigger, entry.case
+    outcomes, command = entry.schema.outcomes, entry.schema.command
+    if trigger is None or entry.guard is not None or case.universal or command.open:
+        return frozenset()
+    if all(outcome.literal != trigger.negation for outcome in outcomes):
+        return frozenset()
+    used = {name for atom in (*case.positive, *case.negative) if atom != trigger for name in atom.args}
+    used |= {f"?{name}" for name, _ in command.used}
+    for outcome in outcomes:
+        if not outcome.always or outcome.variables:
+            return frozenset()
+        if outcome.literal != trigger.negation:
+            used |= set(outcome.literal.args)
+    return frozenset(name for name in trigger.args if name in entry.types and name not in used)
 
 
 def _outcome(effect: Effect) -> Outcome:
@@ -285,6 +297,54 @@ def _outcome(effect: Effect) -> Outcome:
     if any(case.universal for case in found):
         raise GameError(f"'forall' in the condition of the effect {effect.literal} is not supported")
     return Outcome(effect.variables, found, effect.literal)
+
+
+def _check_grammar(domain: Domain, grammar: Grammar, actions: list[str]) -> None:
+    """Raise GameError for rules in use that are missing, circular, unsafe or ask about unknown types."""
+    rules = grammar.rules
+    done: set[str] = set()
+    path: list[str] = []
+
+    def ask(conditions: tuple[Condition, ...] | None) -> None:
+        for condition in conditions or ():
+            for _, kind in condition.parameters:
+                if kind not in domain.types:
+                    raise GameError(f"grammar: unknown type {kind} in a query about {condition.predicate}")
+
+    def rule(name: str) -> None:
+        if name in path:
+            raise GameError(f"grammar: circular rules: {' -> '.join([*path[path.index(name) :], name])}")
+        if name in done:
+            return
+        if not rules.get(name):
+            raise GameError(f"grammar: there is no rule {name}" + (f", which {path[-1]} calls" if path else ""))
+        if len(path) > 100:
+            raise GameError(f"grammar: rules nest too deeply: {' -> '.join(path[:5])} ...")
+        path.append(name)
+        for production in rules[name]:
+            ask(production.condition)
+            walk(production.symbols)
+        path.pop()
+        done.add(name)
+
+    def walk(found: tuple[Symbol, ...]) -> None:
+        for symbol in found:
+            if isinstance(symbol, Listing):
+                for name in LIST_RULES:
+                    rule(name)
+                symbol = symbol.each
+            if isinstance(symbol, Each):
+                ask(symbol.query)
+                symbol = symbol.part
+            if isinstance(symbol, Call):
+                rule(symbol.rule)
+            if isinstance(symbol, Value) and symbol.fault:
+                raise GameError(f"grammar: {f'rule {path[-1]}: ' if path else ''}{symbol.fault}")
+
+    rule("intro")
+    for name in actions:
+        walk(grammar.wordings[name].command)
+        walk(grammar.wordings[name].feedback)
 
 
 # Shared reading -------------------------------------------------------------------------------------------------------

@@ -1,316 +1,363 @@
-"""What a game says: grammar rules specialised to the objects an action is about.
+"""What a game says: grammar rules compiled, once per grammar, to functions of a world and its state.
 
-Everything that cannot change is settled once. What is left is a plain string, or a function from the set of true facts
-to a string that only looks up facts.
+TextWorld answers queries in a fixed order, which is the order things are listed in; it is kept here to the letter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
-from envs.alfworld.grammar import Call, Condition, Each, Entity, Listing, Placeholder, Production, Symbol, Text, Value
-from envs.alfworld.pddl import GameError
-from envs.alfworld.world import Row, World
+from envs.alfworld.grammar import Call, Condition, Each, Listing, Placeholder, Production, Symbol, Text, Value
+from envs.alfworld.pddl import Domain, GameError
+from envs.alfworld.world import Row, State, World
 
-Facts = set[int]
-Teller = Callable[[Facts], str]
-Literals = tuple[int, ...]
-
-MAX_PIECES = 200_000  # pieces of text and facts looked at for one template; the longest shipped one takes 2,000
-
-
-class Numbering(Protocol):
-    """Numbers of what can be true of a game's text."""
-
-    def said(self, fact: Row) -> int:
-        """The number of "the text's facts contain this"."""
-
-    def denied(self, fact: Row) -> int:
-        """The number of "the text's facts contain that this was undone"."""
+Env = tuple[str, ...]  # the objects that the placeholders in scope stand for
+Scope = tuple[Placeholder, ...]
+Teller = Callable[[Env, World, State], str]
+Answers = Callable[[Env, World, State], list[Env]]
 
 
-class Choice:
-    """The first alternative whose condition (any of several conjunctions) holds."""
+class Signatures:
+    """Type tuples in search order; equal to itself alone, which makes it a fast key."""
 
-    __slots__ = ("alternatives", "rule")
+    __slots__ = ("order",)
 
-    def __init__(self, rule: str, alternatives: list[tuple[list[Literals] | None, list[Piece]]]):
-        self.rule = rule
-        self.alternatives = alternatives
-
-
-class Items:
-    """Pieces, each told while its facts hold; joined by separators or, without them, side by side."""
-
-    __slots__ = ("entries", "separators")
-
-    def __init__(self, entries: list[tuple[Literals, list[Piece]]], separators: list[list[Piece]] | None):
-        self.entries = entries
-        self.separators = separators  # when empty, between, before the last
+    def __init__(self, order: tuple[tuple[str, ...], ...]):
+        self.order = order
 
 
-Piece = str | Choice | Items
+LIST_RULES = ("list_empty", "list_separator", "list_last_separator")
+MAX_PARTS = 100_000  # parts of one text; the longest shipped one has 60
+MAX_ANSWERS = 1_000_000  # answers to all queries of one text; the intro of a large kitchen needs 50
+SAID = "@said"  # marks facts of which text and planner may disagree
 
 
-class Narrator:
-    """Specialises the grammar of one world. entities: object -> what expressions can say of it."""
+class Narration:
+    """Compiles the rules of a grammar for a domain.
 
-    def __init__(self, world: World, entities: Mapping[str, Entity], numbering: Numbering):
-        self.world = world
-        self.rules = world.logic.grammar.rules
-        self.entities = entities
-        self.numbering = numbering
-        self._rows: dict[tuple[str, tuple[str, ...], tuple[int, ...]], dict[Row, list[Row]]] = {}
-        self._pieces = 0
-        self.touched: set[Placeholder] = set()
-        self.met: set[str] = set()
+    search_order: gives the type tuples below a type tuple, in TextWorld's order. apart: predicates that the text sees with ``SAID``.
+    lookups: (predicate, positions) of changing facts that compiled texts look up. told: predicates they depend on.
+    """
 
-    def tell(self, symbols: tuple[Symbol, ...], mapping: Mapping[Placeholder, str]) -> str | Teller:
-        """What ``symbols`` say when placeholders stand for the objects of ``mapping``.
+    def __init__(
+        self,
+        domain: Domain,
+        rules: Mapping[str, tuple[Production, ...]],
+        search_order: Callable[[tuple[str, ...]], tuple[tuple[str, ...], ...]],
+        apart: frozenset[str],
+    ):
+        self.domain = domain
+        self.rules = rules
+        self._search_order = search_order
+        self._signatures: dict[tuple[str, ...], Signatures] = {}
+        self.apart = apart
+        self.lookups: set[tuple[str, tuple[int, ...]]] = set()
+        self.told: set[str] = set()
+        self._rules: dict[tuple[str, Scope], Compiled] = {}
 
-        Afterwards ``touched`` holds the placeholders of ``mapping`` whose objects the text depends on and ``met`` the
-        objects found by queries, which the other placeholders must not stand for. Raises GameError.
-        """
-        self._pieces = 0
-        self.touched = set()
-        self.met = set()
-        variables = {name: self._entity(value) for (name, _), value in mapping.items()}
-        return _teller(self._derive(symbols, dict(mapping), variables))
+    def compile(self, symbols: tuple[Symbol, ...], scope: Scope) -> Compiled:
+        """The teller of ``symbols`` for objects in the order of ``scope``; raises GameError."""
+        return _joined([self._symbol(symbol, scope) for symbol in symbols])
 
-    def _entity(self, name: str) -> Entity:
-        if name not in self.entities:
-            raise GameError(f"the object {name} takes part in an action but in no fact")
-        return self.entities[name]
+    def _symbol(self, symbol: Symbol, scope: Scope) -> Compiled:
+        if isinstance(symbol, Text):
+            return Compiled(symbol.literal)
+        if isinstance(symbol, Call):
+            return self._rule(symbol.rule, scope)
+        if isinstance(symbol, Value):
+            return self._value(symbol, scope)
+        if isinstance(symbol, Each):
+            return self._each(symbol, None, scope)
+        return self._each(symbol.each, [self._rule(name, scope) for name in LIST_RULES], scope)
 
-    def _spend(self, pieces: int) -> None:
-        self._pieces += pieces
-        if self._pieces > MAX_PIECES:
-            raise GameError(f"grammar: a text takes more than {MAX_PIECES:,} pieces")
+    def _rule(self, name: str, scope: Scope) -> Compiled:
+        compiled = self._rules.get((name, scope))
+        if compiled is None:
+            alternatives: list[tuple[Query | None, Compiled]] = []
+            for production in self.rules[name]:
+                query = self._query(production.condition, scope) if production.condition else None
+                alternatives.append((query, self.compile(production.symbols, scope)))
+                if query is None:
+                    break
+            compiled = self._rules[name, scope] = _choice(name, alternatives)
+        return compiled
 
-    def _derive(
-        self, symbols: tuple[Symbol, ...], mapping: dict[Placeholder, str], variables: dict[str, Entity]
-    ) -> list[Piece]:
-        pieces: list[Piece] = []
-        for symbol in symbols:
-            self._spend(1)
-            if isinstance(symbol, Text):
-                pieces.append(symbol.literal)
-            elif isinstance(symbol, Call):
-                pieces += self._rule(symbol.rule, mapping, variables)
-            elif isinstance(symbol, Value):
-                pieces.append(self._value(symbol, mapping, variables))
-            elif isinstance(symbol, Listing):
-                separators = [
-                    self._rule(name, mapping, variables)
-                    for name in ("list_empty", "list_separator", "list_last_separator")
-                ]
-                pieces.append(Items(self._entries(symbol.each, mapping, variables), separators))
-            else:
-                pieces.append(Items(self._entries(symbol, mapping, variables), None))
-        return pieces
+    def _value(self, symbol: Value, scope: Scope) -> Compiled:
+        """An expression; what it says of an object never changes, so it is computed once per world."""
+        places = {name: at for at, (name, _) in enumerate(scope)}  # the last placeholder of a name counts
+        unknown = next((name for name in symbol.names if name not in places), None)
+        if symbol.fault or unknown is not None:
+            raise GameError(symbol.fault or f"expression {symbol.source!r}: unknown name {unknown}")
+        used = frozenset(scope[places[name]] for name in symbol.names)
+        names, source = symbol.names, symbol.source
 
-    def _value(self, symbol: Value, mapping: dict[Placeholder, str], variables: dict[str, Entity]) -> str:
-        self.touched |= {placeholder for placeholder in mapping if placeholder[0] in symbol.source}
-        return str(symbol.compute(variables))
+        def compute(world: World, objects: Env) -> str:
+            try:
+                return str(symbol.compute({n: world.entities[o] for n, o in zip(names, objects, strict=True)}))
+            except KeyError as error:
+                raise GameError(f"the object {error} takes part in an action but in no fact") from None
 
-    def _entries(
-        self, each: Each, mapping: dict[Placeholder, str], variables: dict[str, Entity]
-    ) -> list[tuple[Literals, list[Piece]]]:
+        if len(names) == 1:
+            at = places[names[0]]
+
+            def tell_one(env: Env, world: World, state: State) -> str:
+                thing = env[at]
+                kept = world.kept.get(source)
+                if kept is None:
+                    kept = world.kept[source] = {}
+                text = kept.get(thing)
+                if text is None:
+                    text = kept[thing] = compute(world, (thing,))
+                return text
+
+            return Compiled(tell_one, used=used)
+        positions = [places[name] for name in names]
+        return Compiled(lambda env, world, state: compute(world, tuple([env[i] for i in positions])), used=used)
+
+    def _each(self, each: Each, joints: list[Compiled] | None, scope: Scope) -> Compiled:
         if each.query is None:
-            return [((), self._derive((each.part,), mapping, variables))]
-        entries = []
-        for answer, literals in self._answers(each.query, mapping):
-            named = variables | {name: self._entity(value) for (name, _), value in answer.items()}
-            entries.append((literals, self._derive((each.part,), answer, named)))
-        return entries
+            return self._symbol(each.part, scope)
+        query = self._query(each.query, scope)
+        part = self._symbol(each.part, query.scope)
+        answers, tell_part = query.answers, part.tell
+        if joints is None:
 
-    def _rule(self, name: str, mapping: dict[Placeholder, str], variables: dict[str, Entity]) -> list[Piece]:
-        alternatives: list[tuple[list[Literals] | None, list[Piece]]] = []
-        for production in self.rules[name]:
-            when = self._when(production, mapping)
-            if when == []:
-                continue
-            alternatives.append((when, self._derive(production.symbols, mapping, variables)))
-            if when is None:
-                break
-        if alternatives and alternatives[0][0] is None:
-            return alternatives[0][1]
-        if not alternatives:
-            raise GameError(f"grammar: no alternative of rule {name} can ever apply")
-        return [Choice(name, alternatives)]
+            def tell_all(env: Env, world: World, state: State) -> str:
+                return "".join([tell_part(e, world, state) for e in answers(env, world, state)])
 
-    def _when(self, production: Production, mapping: dict[Placeholder, str]) -> list[Literals] | None:
-        """The conjunctions under which an alternative applies: None for always, empty for never."""
-        if production.condition is None:
-            return None
-        found = {literals: None for _, literals in self._answers(production.condition, mapping)}
-        return None if () in found else list(found)
+            return Compiled(tell_all, [part, query])
+        empty, between, last = (joint.tell for joint in joints)
 
-    def _answers(
-        self, conditions: tuple[Condition, ...], mapping: dict[Placeholder, str]
-    ) -> list[tuple[dict[Placeholder, str], Literals]]:
-        """Answers to a query that are or can become true, in the order TextWorld gives them, with what they hang on.
+        def tell(env: Env, world: World, state: State) -> str:
+            found = [tell_part(e, world, state) for e in answers(env, world, state)]
+            if len(found) > 1:
+                head = between(env, world, state).join(found[:-1])
+                return head + last(env, world, state) + found[-1]
+            return found[0] if found else empty(env, world, state)
 
-        Different placeholders stand for different objects, those bound before the query excepted.
+        return Compiled(tell, [part, query, *joints])
+
+    # Queries ----------------------------------------------------------------------------------------------------------
+
+    def _query(self, conditions: tuple[Condition, ...], scope: Scope) -> Query:
+        steps: list[Answers] = []
+        used = frozenset(p for condition in conditions for p in condition.parameters if p in scope)
+        inner = scope
+        for condition in conditions:
+            step, inner = self._condition(condition, inner)
+            steps.append(step)
+        changing = any(self._changes(condition.predicate) for condition in conditions)
+        query = Query(steps[0], inner, used, changing, inner != scope)
+        if len(steps) > 1:
+
+            def answers(env: Env, world: World, state: State) -> list[Env]:
+                found = [env]
+                for step in steps:
+                    found = [more for one in found for more in step(one, world, state)]
+                    if len(found) > MAX_ANSWERS:
+                        raise GameError(f"grammar: a query has more than {MAX_ANSWERS:,} answers")
+                return found
+
+            query.answers = answers
+        return query
+
+    def _condition(self, condition: Condition, scope: Scope) -> tuple[Answers, Scope]:
+        """One condition: the objects in scope, extended in all ways that make it true.
+
+        A placeholder that is new stands for no object that another one stands for.
         """
-        found: list[tuple[dict[Placeholder, str], Literals]] = []
-        self._search(conditions, 0, dict(mapping), (), found)
-        self.touched |= {p for condition in conditions for p in condition.parameters if p in mapping}
+        name = condition.predicate
+        self.told.add(name)
+        parameters = condition.parameters
+        inner = (*scope, *dict.fromkeys(p for p in parameters if p not in scope))
+        fresh = [i for i, p in enumerate(parameters) if p not in scope and p not in parameters[:i]]
+        repeated = [
+            (parameters.index(p), i) for i, p in enumerate(parameters) if p not in scope and p in parameters[:i]
+        ]
+        bound = tuple(i for i, p in enumerate(parameters) if p in scope)
+        at = [scope.index(parameters[i]) for i in bound]
+        types = tuple(kind for _, kind in parameters)
+        if types not in self._signatures:
+            self._signatures[types] = Signatures(self._search_order(types))
+        signatures = self._signatures[types]
+        rows = self._rows(name, bound, len(parameters), signatures)
+
+        def extend(env: Env, world: World, state: State) -> list[Env]:
+            found = []
+            for row in rows(tuple([env[i] for i in at]), world, state):
+                more = env
+                for i in fresh:
+                    if row[i] in more:
+                        break
+                    more = (*more, row[i])
+                else:
+                    if not repeated or all(row[a] == row[b] for a, b in repeated):
+                        found.append(more)
+            return found
+
+        if len(fresh) == 1 and not repeated:
+            only = fresh[0]
+            return (
+                lambda env, world, state: [
+                    (*env, row[only])
+                    for row in rows(tuple([env[i] for i in at]), world, state)
+                    if row[only] not in env
+                ],
+                inner,
+            )
+        return extend, inner
+
+    def _rows(
+        self, name: str, bound: tuple[int, ...], arity: int, signatures: Signatures
+    ) -> Callable[[Row, World, State], Iterable[Row]]:
+        """Rows of a predicate with given objects at the ``bound`` positions, in TextWorld's order."""
+        if self._changes(name):
+            return self._changing(name + SAID if name in self.apart else name, bound, arity, signatures)
+        if self.domain.predicates.get(name) != arity or name == "=":
+            return lambda key, world, state: ()
+        told = object()
+
+        def fixed(key: Row, world: World, state: State) -> Iterable[Row]:
+            kept = world.kept.get(told)
+            if kept is None:
+                kept = world.kept[told] = {}
+            rows = kept.get(key)
+            if rows is None:
+                rows = kept[key] = _ordered(world.lookup(name, bound, key), ranks(world, signatures))
+            return rows
+
+        return fixed
+
+    def _changes(self, name: str) -> bool:
+        return name in self.domain.fluents or self.denies(name)
+
+    def denies(self, name: str) -> bool:
+        """Whether ``name`` asks for a fact that was undone: ``not_`` and a predicate that changes."""
+        return name.startswith("not_") and name[4:] in self.domain.fluents and name not in self.domain.predicates
+
+    def _changing(
+        self, name: str, bound: tuple[int, ...], arity: int, signatures: Signatures
+    ) -> Callable[[Row, World, State], Iterable[Row]]:
+        if len(bound) == arity:
+
+            def check(key: Row, world: World, state: State) -> Iterable[Row]:
+                if (name, *key) not in state.facts:
+                    return ()
+                return _ordered((key,), ranks(world, signatures))
+
+            return check
+        self.lookups.add((name, bound))
+
+        def look(key: Row, world: World, state: State) -> Iterable[Row]:
+            rows = state.slots.get((name, bound, key))
+            return _ordered(rows, ranks(world, signatures)) if rows else ()
+
+        return look
+
+
+class Query:
+    """answers: from the objects in scope to those of all answers, whose placeholders are ``scope``.
+
+    used: placeholders it depends on. changing: it asks for facts that change. open: it looks for further objects.
+    """
+
+    __slots__ = ("answers", "changing", "open", "scope", "used")
+
+    def __init__(self, answers: Answers, scope: Scope, used: frozenset[Placeholder], changing: bool, open: bool):
+        self.answers = answers
+        self.scope = scope
+        self.used = used
+        self.changing = changing
+        self.open = open
+
+
+class Compiled:
+    """A text: a constant or a teller, made from ``parts``. size: of how many parts. The rest is as in :class:`Query`."""
+
+    __slots__ = ("changing", "constant", "open", "size", "tell", "used")
+
+    def __init__(
+        self,
+        text: str | Teller,
+        parts: Iterable[Compiled | Query] = (),
+        used: frozenset[Placeholder] = frozenset(),
+    ):
+        parts = list(parts)
+        self.constant = text if isinstance(text, str) else None
+        self.tell: Teller = (lambda env, world, state: text) if isinstance(text, str) else text
+        self.used = used.union(*[part.used for part in parts])
+        self.changing = any(part.changing for part in parts)
+        self.open = any(part.open for part in parts)
+        self.size = 1 + sum(part.size for part in parts if isinstance(part, Compiled))
+        if self.size > MAX_PARTS:
+            raise GameError(f"grammar: a text has more than {MAX_PARTS:,} parts")
+
+
+class _Ranks(dict[Row, tuple[int, ...]]):
+    """Row -> where its types stand among ``signatures``; empty for the usual case, once and first."""
+
+    def __init__(self, types: Mapping[str, str], signatures: Signatures):
+        self.types = types
+        self.signatures = signatures
+
+    def __missing__(self, row: Row) -> tuple[int, ...]:
+        signature = tuple([self.types[name] for name in row])
+        found = tuple(i for i, each in enumerate(self.signatures.order) if each == signature)
+        self[row] = found = () if found == (0,) else found or (-1,)
         return found
 
-    def _search(
-        self,
-        conditions: tuple[Condition, ...],
-        depth: int,
-        mapping: dict[Placeholder, str],
-        literals: Literals,
-        found: list[tuple[dict[Placeholder, str], Literals]],
-    ) -> None:
-        if depth == len(conditions):
-            found.append((dict(mapping), tuple(dict.fromkeys(literals))))
-            return
-        condition = conditions[depth]
-        number = self._numbering(condition.predicate)
-        parameters = condition.parameters
-        bound = tuple(i for i, placeholder in enumerate(parameters) if placeholder in mapping)
-        key = tuple([mapping[parameters[i]] for i in bound])
-        for signature in self.world.logic.signatures(tuple(kind for _, kind in parameters)):
-            rows = self._sorted(condition.predicate, signature, bound).get(key, ())
-            self._spend(len(rows))
-            for row in rows:
-                fresh: list[Placeholder] = []
-                for placeholder, value in zip(parameters, row, strict=True):
-                    known = mapping.get(placeholder)
-                    if known is None:
-                        if value in mapping.values():
-                            self.touched |= {p for p, v in mapping.items() if v == value}
-                            break
-                        self.met.add(value)
-                        mapping[placeholder] = value
-                        fresh.append(placeholder)
-                    elif known != value:
-                        break
-                else:
-                    more = () if number is None else (number((condition.predicate.removeprefix("not_"), *row)),)
-                    self._search(conditions, depth + 1, mapping, literals + more, found)
-                for placeholder in fresh:
-                    del mapping[placeholder]
 
-    def _numbering(self, predicate: str) -> Callable[[Row], int] | None:
-        """How facts of a query's predicate are numbered; None for those that never change."""
-        if predicate in self.world.fluents:
-            return self.numbering.said
-        if self._denies(predicate):
-            return self.numbering.denied
-        return None
-
-    def _denies(self, predicate: str) -> bool:
-        return predicate not in self.world.logic.domain.predicates and (
-            predicate.startswith("not_") and predicate[4:] in self.world.fluents
-        )
-
-    def _sorted(self, predicate: str, signature: tuple[str, ...], bound: tuple[int, ...]) -> dict[Row, list[Row]]:
-        """Rows whose objects have exactly these types, sorted, by the objects at the bound positions."""
-        index = self._rows.get((predicate, signature, bound))
-        if index is None:
-            index = self._rows[predicate, signature, bound] = {}
-            source = predicate[4:] if self._denies(predicate) else predicate
-            types = self.world.types
-            if source in self.world.logic.domain.predicates and source != "=":
-                for row in sorted(self.world.rows.get(source, ())):
-                    if tuple([types[name] for name in row]) == signature:
-                        index.setdefault(tuple([row[i] for i in bound]), []).append(row)
-        return index
+def ranks(world: World, signatures: Signatures) -> _Ranks:
+    found = world.kept.get(signatures)
+    if found is None:
+        found = world.kept[signatures] = _Ranks(world.types, signatures)
+    return found  # type: ignore[return-value]
 
 
-# Turning pieces into functions ----------------------------------------------------------------------------------------
+def _ordered(rows: Iterable[Row], ranks: _Ranks) -> Iterable[Row]:
+    """Sorted ``rows`` by signature, those of no signature left out; what has two ranks comes twice."""
+    if not any([ranks[row] for row in rows]):
+        return rows
+    placed = [(rank, row) for row in rows for rank in ranks[row] or (0,) if rank >= 0]
+    return [row for _, row in sorted(placed)]
 
 
-def _teller(pieces: list[Piece]) -> str | Teller:
-    parts: list[str | Teller] = []
-    for piece in pieces:
-        part = piece if isinstance(piece, str) else _choice(piece) if isinstance(piece, Choice) else _items(piece)
-        if isinstance(part, str) and parts and isinstance(parts[-1], str):
-            parts[-1] += part
-        elif part != "":
-            parts.append(part)
-    if not parts:
-        return ""
-    if len(parts) == 1:
-        return parts[0]
-    if len(parts) == 2:
-        one, two = parts
-        if isinstance(one, str) and not isinstance(two, str):
-            return lambda facts: one + two(facts)
-    if len(parts) == 3:
-        one, two, three = parts
-        if isinstance(one, str) and not isinstance(two, str) and isinstance(three, str):
-            return lambda facts: one + two(facts) + three
-    return lambda facts: "".join([part if isinstance(part, str) else part(facts) for part in parts])
-
-
-def _choice(choice: Choice) -> str | Teller:
-    tests = [(when, _teller(pieces)) for when, pieces in choice.alternatives]
-    first = tests[0][0]
-    if len(tests) == 2 and first is not None and len(first) == len(first[0]) == 1 and tests[1][0] is None:
-        literal = first[0][0]
-        yes, no = _function(tests[0][1]), _function(tests[1][1])
-        return lambda facts: yes(facts) if literal in facts else no(facts)
-    functions = [
-        (None if when is None else [frozenset(literals) for literals in when], _function(teller))
-        for when, teller in tests
-    ]
-
-    def tell(facts: Facts) -> str:
-        for when, function in functions:
-            if when is None or any(literals <= facts for literals in when):
-                return function(facts)
-        raise GameError(f"grammar: no alternative of rule {choice.rule} applies")
-
-    return tell
-
-
-def _function(teller: str | Teller) -> Teller:
-    if isinstance(teller, str):
-        return lambda facts: teller
-    return teller
-
-
-def _items(items: Items) -> str | Teller:
-    entries = [(literals, _teller(pieces)) for literals, pieces in items.entries]
-    separators = None if items.separators is None else [_teller(pieces) for pieces in items.separators]
-    fixed = all(isinstance(teller, str) for _, teller in entries) and (
-        separators is None or all(isinstance(teller, str) for teller in separators)
+def _joined(parts: list[Compiled]) -> Compiled:
+    """Parts side by side."""
+    merged: list[Compiled] = []
+    for part in parts:
+        if merged and part.constant is not None and merged[-1].constant is not None:
+            merged[-1] = Compiled(merged[-1].constant + part.constant)
+        elif part.constant != "":
+            merged.append(part)
+    if not merged:
+        return Compiled("")
+    if len(merged) == 1:
+        return merged[0]
+    pieces: list[Any] = [part.tell if part.constant is None else part.constant for part in merged]
+    if len(merged) == 3 and merged[1].constant is None and merged[0].constant and merged[2].constant:
+        one, tell, three = pieces
+        return Compiled(lambda env, world, state: one + tell(env, world, state) + three, merged)
+    return Compiled(
+        lambda env, world, state: "".join(
+            [piece if isinstance(piece, str) else piece(env, world, state) for piece in pieces]
+        ),
+        merged,
     )
-    if fixed and all(not literals for literals, _ in entries):
-        texts = [teller for _, teller in entries if isinstance(teller, str)]
-        return _join(texts, None if separators is None else [s for s in separators if isinstance(s, str)])
-    if fixed and separators is not None and all(len(literals) == 1 for literals, _ in entries):
-        single = [(literals[0], teller) for literals, teller in entries if isinstance(teller, str)]
-        empty, between, last = (s for s in separators if isinstance(s, str))
-
-        def tell_single(facts: Facts) -> str:
-            texts = [text for literal, text in single if literal in facts]
-            if len(texts) > 1:
-                return between.join(texts[:-1]) + last + texts[-1]
-            return texts[0] if texts else empty
-
-        return tell_single
-    functions = [(frozenset(literals), _function(teller)) for literals, teller in entries]
-    joints = None if separators is None else [_function(teller) for teller in separators]
-
-    def tell(facts: Facts) -> str:
-        texts = [function(facts) for literals, function in functions if literals <= facts]
-        return _join(texts, None if joints is None else [joint(facts) for joint in joints])
-
-    return tell
 
 
-def _join(texts: list[str], separators: list[str] | None) -> str:
-    if separators is None:
-        return "".join(texts)
-    empty, between, last = separators
-    if len(texts) > 1:
-        return between.join(texts[:-1]) + last + texts[-1]
-    return texts[0] if texts else empty
+def _choice(rule: str, alternatives: list[tuple[Query | None, Compiled]]) -> Compiled:
+    """The first alternative whose condition has an answer."""
+    if alternatives[0][0] is None:
+        return alternatives[0][1]
+    tests = [(None if query is None else query.answers, compiled.tell) for query, compiled in alternatives]
+
+    def tell(env: Env, world: World, state: State) -> str:
+        for answers, text in tests:
+            if answers is None or answers(env, world, state):
+                return text(env, world, state)
+        raise GameError(f"grammar: no alternative of rule {rule} applies")
+
+    parts: list[Compiled | Query] = [compiled for _, compiled in alternatives]
+    return Compiled(tell, [*parts, *[query for query, _ in alternatives if query is not None]])

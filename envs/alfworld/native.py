@@ -6,9 +6,10 @@ from collections import OrderedDict
 from pathlib import Path
 
 from envs.alfworld.engine import BrokenGame, Scene, read_game
-from envs.alfworld.grounding import Game, Operator
-from envs.alfworld.logic import read_logic
+from envs.alfworld.grounding import Change, Game, Operator
+from envs.alfworld.logic import TASK, read_logic
 from envs.alfworld.pddl import GameError, read_problem
+from envs.alfworld.world import Fact
 
 NOTHING_HAPPENS = "Nothing happens."
 
@@ -26,17 +27,16 @@ def compile_game(domain: str, grammar: str, problem: str) -> Game:
 class Position:
     """The start of a game, worked out once and copied by every episode."""
 
-    __slots__ = ("applicable", "commands", "facts", "game", "intro", "key", "places", "won")
+    __slots__ = ("applicable", "commands", "game", "intro", "key", "place", "scene_key", "state", "won")
 
     def __init__(self, game: Game):
         self.game = game
-        self.facts = set(game.start)
-        self.places = [literal for literal in game.places if literal in self.facts]
-        self.key = game.key(self.facts)
-        self.intro = game.intro()
-        self.applicable = _applicable(game, self.facts, self.places)
-        self.commands = sorted(self.applicable)
-        self.won = game.won(self.facts)
+        self.state = game.start
+        self.key = game.start_key
+        self.scene_key = f"{self.key:032x}"
+        self.intro = game.logic.intro.tell((), game.world, self.state).replace(TASK, game.task)
+        self.place, self.applicable, self.commands = game.applicable(self.state)
+        self.won = game.won(self.state)
 
 
 class NativeEngine:
@@ -53,28 +53,20 @@ class NativeEngine:
     def reset(self, game: Path) -> Scene:
         position = self._position(Path(game))
         self._game = position.game
-        self._facts = set(position.facts)
-        self._places = position.places
+        self._state = position.state.copy()
         self._key = position.key
+        self._place = position.place
         self._applicable = position.applicable
         self._commands = position.commands
-        self._won = position.won
-        won = position.won
-        return Scene(position.intro, position.commands.copy(), won, won, int(won), f"{position.key:032x}")
+        self._won = won = position.won
+        return Scene(position.intro, position.commands.copy(), won, won, int(won), position.scene_key)
 
     def step(self, command: str) -> Scene:
         game = self._game
         if game is None:
             raise RuntimeError("no game is loaded: call reset() before step()")
         operator = self._applicable.get(command.strip())
-        if operator is None:
-            text = NOTHING_HAPPENS
-        else:
-            feedback = operator.feedback
-            if feedback is None:
-                feedback = game.complete(operator)
-            self._apply(operator)
-            text = feedback if isinstance(feedback, str) else feedback(self._facts)
+        text = NOTHING_HAPPENS if operator is None else self._carry_out(game, operator)
         won = self._won
         return Scene(text, self._commands.copy(), won, won, 1 if won else 0, f"{self._key:032x}")
 
@@ -82,42 +74,41 @@ class NativeEngine:
         self._game = None
         self._games.clear()
 
-    def _apply(self, operator: Operator) -> None:
-        game = self._game
-        assert game is not None
-        facts = self._facts
-        add, remove = operator.add, operator.remove
-        if operator.conditional:
-            happening = [entry for entry in operator.conditional if entry[0] <= facts]
-            more = {literal for _, _, ons in happening for literal in ons}
-            less = {literal for _, offs, _ in happening for literal in offs}
-            add = (*add, *more)
-            remove = (*[literal for literal in remove if literal not in more], *less - more)
-        key = self._key
+    def _carry_out(self, game: Game, operator: Operator) -> str:
+        if not operator.ready:
+            game.prepare(operator)
+        state = self._state
+        facts = state.facts
+        env = operator.env
         changed = False
-        places = game.places
-        moved = False
-        for literal in remove:
-            if literal in facts:
-                facts.discard(literal)
-                key ^= game.weight(literal)
+        key = self._key
+        remove, add = operator.remove, operator.add
+        if operator.leaves:
+            assert self._place.leaving is not None
+            remove = (*remove, self._place.leaving)
+            begun = self._place.binding[id(operator.entry)]
+            env = tuple([o or begun[name] for o, (name, _) in zip(env, operator.entry.schema.action.parameters, strict=True)])
+        if operator.conditional:
+            add, remove = _with_conditional(operator, facts, add, remove)
+        for fact, slots, weight in remove:
+            if fact in facts:
+                state.discard(fact, slots)
+                key ^= weight
                 changed = True
-                moved = moved or literal in places
-        for literal in add:
-            if literal not in facts:
-                facts.add(literal)
-                key ^= game.weight(literal)
+        for fact, slots, weight in add:
+            if fact not in facts:
+                state.insert(fact, slots)
+                key ^= weight
                 changed = True
-                moved = moved or literal in places
+        text = operator.entry.schema.feedback.tell(env, game.world, state)
         if changed:
             self._key = key
-            if moved:
-                self._places = [literal for literal in places if literal in facts]
             if operator.moves:
-                self._applicable = _applicable(game, facts, self._places)
-                self._commands = sorted(self._applicable)
+                self._place, self._applicable, self._commands = game.applicable(state)
             if operator.decides:
-                self._won = game.won(facts)
+                game.world.refill()
+                self._won = game.won(state)
+        return text
 
     def _position(self, path: Path) -> Position:
         try:
@@ -141,13 +132,12 @@ class NativeEngine:
         return position
 
 
-def _applicable(game: Game, facts: set[int], places: list[int]) -> dict[str, Operator]:
-    """Command -> operator for all that can be done when ``facts`` are true and the agent is at ``places``."""
-    found = dict(game.everywhere.free)
-    for place in (game.everywhere, *[game.places[literal] or game.place(literal) for literal in places]):
-        found.update(place.free)
-        for guard in place.guards & facts:
-            for rest, operator in place.guarded[guard]:
-                if rest <= facts:
-                    found[operator.command] = operator
-    return found
+def _with_conditional(
+    operator: Operator, facts: set[Fact], add: tuple[Change, ...], remove: tuple[Change, ...]
+) -> tuple[tuple[Change, ...], tuple[Change, ...]]:
+    """Changes with those whose conditions hold; what is both added and removed is added."""
+    happening = [(a, change) for need, forbid, a, change in operator.conditional if need <= facts and forbid.isdisjoint(facts)]
+    more = tuple(change for added, change in happening if added)
+    kept = {change[0] for change in more}
+    less = tuple(change for added, change in happening if not added and change[0] not in kept)
+    return (*add, *more), (*remove, *less)

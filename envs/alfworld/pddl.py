@@ -31,6 +31,10 @@ class Atom:
     args: tuple[str, ...]
     negated: bool = False
 
+    @property
+    def negation(self) -> Atom:
+        return Atom(self.predicate, self.args, not self.negated)
+
     def __str__(self) -> str:
         text = f"({' '.join((self.predicate, *self.args))})"
         return f"(not {text})" if self.negated else text

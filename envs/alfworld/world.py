@@ -1,187 +1,193 @@
-"""The facts of one problem: which are fixed, which can ever come about, and lookups over both."""
+"""The facts of one problem: a :class:`World` of those that never change and a :class:`State` of those that do."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
-from envs.alfworld.logic import Case, Logic, Match, Step, plan
-from envs.alfworld.pddl import Atom, GameError, Problem
+from envs.alfworld.conditions import Case, Match, Step, plan
+from envs.alfworld.grammar import Entity
+from envs.alfworld.pddl import Atom, Domain, Formula, GameError, Problem, Quantified
 
-Row = tuple[str, ...]
+Row = tuple[str, ...]  # the objects of a fact
+Fact = tuple[str, ...]  # its predicate, then its objects
+Slot = tuple[str, tuple[int, ...], Row]  # predicate, positions, the objects there
 Binding = dict[str, str]
+Indexes = Mapping[str, tuple[tuple[int, ...], ...]]  # predicate -> which positions rows are looked up by
 
-MAX_STEPS = 3_000_000  # lookups while grounding one game; a kitchen takes some 20,000
-_TOO_LARGE = f"grounding takes more than {MAX_STEPS:,} steps: the game is too large"
+MAX_STEPS = 2_000_000  # rows looked at while a game is prepared; a large kitchen takes some 10,000
+
+
+class State:
+    """What is true now, of the facts that change.
+
+    facts: all of them. slots: the same, sorted, by the objects at the positions that are asked for.
+    """
+
+    __slots__ = ("facts", "slots")
+
+    def __init__(self, facts: set[Fact], slots: dict[Slot, tuple[Row, ...]]):
+        self.facts = facts
+        self.slots = slots
+
+    def copy(self) -> State:
+        return State(self.facts.copy(), self.slots.copy())
+
+    def insert(self, fact: Fact, slots: Iterable[Slot]) -> None:
+        """Make a fact true that was false; ``slots`` are those it belongs to."""
+        self.facts.add(fact)
+        row = fact[1:]
+        for slot in slots:
+            rows = self.slots.get(slot, ())
+            at = bisect_left(rows, row)
+            self.slots[slot] = (*rows[:at], row, *rows[at:])
+
+    def discard(self, fact: Fact, slots: Iterable[Slot]) -> None:
+        """Make a fact false that was true."""
+        self.facts.discard(fact)
+        row = fact[1:]
+        for slot in slots:
+            rows = self.slots[slot]
+            at = bisect_left(rows, row)
+            self.slots[slot] = rows[:at] + rows[at + 1 :]
 
 
 class World:
-    """Objects, rows per predicate and indexes on them.
+    """Objects, their names and the facts that no action changes.
 
-    rows: predicate -> rows, in no particular order; for a fluent those that can ever be true if nothing is ever undone
-    (the planner's relaxed reachability, which also decides what it calls a fact).
-    initial: facts true at the start, as (predicate, arg, ...).
+    types: object -> type. members: type -> its objects, subtypes included. rows: predicate -> rows that never change.
     """
 
-    def __init__(self, logic: Logic, problem: Problem):
-        self.logic = logic
+    def __init__(self, domain: Domain, problem: Problem):
+        self.domain = domain
         self.types = problem.objects
-        self.fluents = logic.domain.fluents
-        self.initial = set(problem.facts)
-        self.goal = problem.goal
-        self.budget = MAX_STEPS
-        self.members: dict[str, dict[str, None]] = {name: {} for name in logic.domain.types}
+        self.entities = entities(problem)
+        self.steps_left = MAX_STEPS
+        self.members: dict[str, set[str]] = {name: set() for name in domain.types}
         for name, kind in problem.objects.items():
-            for each in (kind, *logic.domain.types[kind]):
-                self.members[each][name] = None
-        self.rows: dict[str, dict[Row, None]] = {}
-        self._indexes: dict[str, dict[tuple[int, ...], dict[Row, list[Row]]]] = {}
-        for predicate, *row in problem.facts:
-            self.rows.setdefault(predicate, {})[tuple(row)] = None
+            for each in (kind, *domain.types[kind]):
+                self.members[each].add(name)
+        self.rows: dict[str, set[Row]] = {}
+        self.initial: set[Fact] = set()
+        fluents = domain.fluents
+        for fact in problem.facts:
+            if fact[0] in fluents:
+                self.initial.add(fact)
+            else:
+                self.rows.setdefault(fact[0], set()).add(fact[1:])
         for kind, names in self.members.items():
-            if kind not in logic.domain.predicates:
-                self.rows[kind] = {(name,): None for name in names}  # a type used as a predicate
-
-    def holds_always(self, atom: Row) -> bool:
-        """Whether a fact that no action changes is true."""
-        if atom[0] == "=":
-            return atom[1] == atom[2]
-        return atom[1:] in self.rows.get(atom[0], ())
-
-    def possible(self, atom: Row) -> bool:
-        """Whether a fact is true or can become so."""
-        return atom[1:] in self.rows.get(atom[0], ())
+            if kind not in domain.predicates:
+                self.rows[kind] = {(name,) for name in names}  # a type used as a predicate
+        self._indexes: dict[tuple[str, tuple[int, ...]], dict[Row, list[Row]]] = {}
+        self.kept: dict[object, dict[Any, Any]] = {}  # what narration works out about these objects once
 
     def lookup(self, predicate: str, positions: tuple[int, ...], key: Row) -> list[Row]:
-        """Rows of ``predicate`` with ``key`` at ``positions``."""
-        indexes = self._indexes.setdefault(predicate, {})
-        index = indexes.get(positions)
+        """Rows of a predicate that never changes, sorted, with ``key`` at ``positions``."""
+        index = self._indexes.get((predicate, positions))
         if index is None:
-            index = indexes[positions] = {}
-            for row in self.rows.get(predicate, ()):
+            index = self._indexes[predicate, positions] = {}
+            for row in sorted(self.rows.get(predicate, ())):
                 index.setdefault(tuple([row[i] for i in positions]), []).append(row)
         return index.get(key, [])
 
-    def add(self, predicate: str, row: Row) -> None:
-        """Add a row, keeping indexes in step."""
-        self.rows.setdefault(predicate, {})[row] = None
-        for positions, index in self._indexes.get(predicate, {}).items():
-            index.setdefault(tuple([row[i] for i in positions]), []).append(row)
-
-    def bindings(self, steps: tuple[Step, ...], binding: Binding, at: int = 0) -> Iterator[Binding]:
-        """All ways to carry out ``steps``; yields the same dictionary every time, changed in place."""
+    def solutions(self, steps: tuple[Step, ...], binding: Binding, state: State, at: int = 0) -> Iterator[Binding]:
+        """All ways to carry out ``steps`` now; yields the same dictionary every time, changed in place."""
         if at == len(steps):
             yield binding
             return
         step = steps[at]
-        if isinstance(step, Match):
-            found = self.lookup(step.predicate, step.positions, tuple([binding.get(k, k) for k in step.keys]))
-            self.budget -= len(found) + 1
-            if self.budget < 0:
-                raise GameError(_TOO_LARGE)
-            for row in found:
-                for position, variable, kind in step.fresh:
-                    value = row[position]
-                    if value not in self.members.get(kind, ()):
-                        break
-                    binding[variable] = value
-                else:
-                    if all(row[a] == row[b] for a, b in step.repeated):
-                        yield from self.bindings(steps, binding, at + 1)
-            for _, variable, _ in step.fresh:
-                binding.pop(variable, None)
-        else:
-            members = self.members.get(step.type, {})
-            self.budget -= len(members) + 1
-            if self.budget < 0:
-                raise GameError(_TOO_LARGE)
-            for value in members:
+        if not isinstance(step, Match):
+            for value in self.members.get(step.type, ()):
+                self._spend(1)
                 binding[step.variable] = value
-                yield from self.bindings(steps, binding, at + 1)
+                yield from self.solutions(steps, binding, state, at + 1)
             binding.pop(step.variable, None)
+            return
+        key = tuple([binding.get(name, name) for name in step.keys])
+        rows: Iterable[Row]
+        if not step.fresh:
+            found = (step.predicate, *key) in state.facts if step.fluent else key in self.rows.get(step.predicate, ())
+            if found:
+                yield from self.solutions(steps, binding, state, at + 1)
+            return
+        if step.fluent:
+            rows = state.slots.get((step.predicate, step.positions, key), ())
+        else:
+            rows = self.lookup(step.predicate, step.positions, key)
+        for row in rows:
+            self._spend(1)
+            for position, variable, kind in step.fresh:
+                value = row[position]
+                if value not in self.members.get(kind, ()):
+                    break
+                binding[variable] = value
+            else:
+                if not step.repeated or all(row[a] == row[b] for a, b in step.repeated):
+                    yield from self.solutions(steps, binding, state, at + 1)
+        for _, variable, _ in step.fresh:
+            binding.pop(variable, None)
+
+    def refill(self) -> None:
+        """Allow ``MAX_STEPS`` again; called before every piece of work that a command causes."""
+        self.steps_left = MAX_STEPS
+
+    def _spend(self, steps: int) -> None:
+        self.steps_left -= steps
+        if self.steps_left < 0:
+            raise GameError(f"more than {MAX_STEPS:,} facts are looked at to carry out one command: the game is too large")
 
     def allowed(self, case: Case, binding: Binding) -> bool:
-        """Whether equalities and fixed facts let ``case`` be true."""
+        """Whether equalities and the facts that never change let ``case`` be true."""
         for atom in case.positive:
-            if atom.predicate == "=" and binding.get(atom.args[0], atom.args[0]) != binding.get(
-                atom.args[1], atom.args[1]
-            ):
+            if atom.predicate == "=" and not self._equal(atom, binding):
                 return False
-        return not any(atom.predicate not in self.fluents and self.fixed(atom, binding) for atom in case.negative)
+        for atom in case.negative:
+            if atom.predicate == "=":
+                if self._equal(atom, binding):
+                    return False
+            elif atom.predicate not in self.domain.fluents:
+                row = tuple([binding.get(name, name) for name in atom.args])
+                if row in self.rows.get(atom.predicate, ()):
+                    return False
+        return True
 
-    def fixed(self, atom: Atom, binding: Binding) -> bool:
-        return self.holds_always((atom.predicate, *[binding.get(name, name) for name in atom.args]))
+    @staticmethod
+    def _equal(atom: Atom, binding: Binding) -> bool:
+        one, two = atom.args
+        return binding.get(one, one) == binding.get(two, two)
 
-    def explore(self) -> None:
-        """Add to ``rows`` every fact that actions can bring about, undoing and prohibitions left aside."""
-        rules: dict[str, list[_Rule]] = {}
-        ready: list[_Rule] = []
-        for rule in _rules(self.logic):
-            atoms = [atom for atom in rule.case.positive if atom.predicate in self.fluents]
-            for atom in atoms:
-                rules.setdefault(atom.predicate, []).append(rule.triggered(atom, self.fluents))
-            if not atoms:
-                ready.append(rule.triggered(None, self.fluents))
-        queue: list[Row] = [fact for fact in sorted(self.initial) if fact[0] in rules]
-        for predicate in rules:  # facts enter one by one, so that rules see every pair of them once
-            self.rows.pop(predicate, None)
-            self._indexes.pop(predicate, None)
-        for rule in ready:
-            for binding in self.bindings(rule.steps, {}):
-                self._derive(rule, binding, queue)
-        seen: set[Row] = set()
-        while queue:
-            fact = queue.pop()
-            if fact in seen:
-                continue
-            seen.add(fact)
-            predicate, row = fact[0], fact[1:]
-            if row not in self.rows.get(predicate, ()):
-                self.add(predicate, row)
-            for rule in rules.get(predicate, ()):
-                binding = rule.unify(row, self)
-                if binding is not None:
-                    for found in self.bindings(rule.steps, binding):
-                        self._derive(rule, found, queue)
+    def case_holds(self, case: Case, steps: tuple[Step, ...], binding: Binding, state: State) -> bool:
+        """Whether ``case`` is true now; ``steps`` is the plan for what ``binding`` leaves open."""
+        for found in self.solutions(steps, dict(binding), state):
+            if self.allowed(case, found) and state.facts.isdisjoint(ground(case.negative, found)):
+                if all(self.holds(part, found, state) for part in case.universal):
+                    return True
+        return False
 
-    def _derive(self, rule: _Rule, binding: Binding, queue: list[Row]) -> None:
-        head = rule.head
-        row = tuple([binding.get(name, name) for name in head.args])
-        if row not in self.rows.get(head.predicate, ()) and self.allowed(rule.case, binding):
-            self.add(head.predicate, row)
-            queue.append((head.predicate, *row))
+    def holds(self, formula: Formula, binding: Binding, state: State) -> bool:
+        """Whether a condition is true now."""
+        if isinstance(formula, Atom):
+            fact = (formula.predicate, *[binding.get(name, name) for name in formula.args])
+            if fact[0] == "=":
+                return (fact[1] == fact[2]) != formula.negated
+            true = fact in state.facts if fact[0] in self.domain.fluents else fact[1:] in self.rows.get(fact[0], ())
+            return true != formula.negated
+        if isinstance(formula, Quantified):
+            steps = plan((), formula.variables, (), frozenset())
+            found = (self.holds(formula.part, inner, state) for inner in self.solutions(steps, dict(binding), state))
+            return all(found) if formula.universal else any(found)
+        parts = (self.holds(part, binding, state) for part in formula.parts)
+        return all(parts) if formula.conjunctive else any(parts)
 
 
-class _Rule:
-    """``head`` can come about where ``case`` can; ``steps`` complete a binding that ``trigger`` began."""
-
-    __slots__ = ("case", "fluents", "head", "steps", "trigger", "types")
-
-    def __init__(self, case: Case, head: Atom):
-        self.case = case
-        self.head = head
-        self.trigger: Atom | None = None
-        self.types = dict(case.variables)
-        self.steps: tuple[Step, ...] = ()
-
-    def triggered(self, trigger: Atom | None, fluents: frozenset[str]) -> _Rule:
-        rule = _Rule(self.case, self.head)
-        rule.trigger = trigger
-        rest = list(self.case.positive)
-        bound: set[str] = set()
-        if trigger is not None:
-            rest.remove(trigger)
-            bound = set(trigger.args) & self.types.keys()
-        rule.steps = plan(rest, self.case.variables, bound, fluents)
-        return rule
-
-    def unify(self, row: Row, world: World) -> Binding | None:
-        """The binding under which the trigger is this row, or None."""
-        assert self.trigger is not None
-        return unify(self.trigger, row, self.types, world)
+def ground(atoms: Iterable[Atom], binding: Binding) -> list[Fact]:
+    """The facts that ``atoms`` name under ``binding``."""
+    return [(atom.predicate, *[binding.get(name, name) for name in atom.args]) for atom in atoms]
 
 
-def unify(atom: Atom, row: Row, types: dict[str, str], world: World) -> Binding | None:
-    """The binding of ``types``' variables under which ``atom`` is ``row``, or None; checks types."""
+def unify(atom: Atom, row: Row, types: Mapping[str, str], world: World) -> Binding | None:
+    """The binding of ``types``' variables under which ``atom`` is ``row``, or None; types are checked."""
     binding: Binding = {}
     for name, value in zip(atom.args, row, strict=True):
         if name in types:
@@ -192,12 +198,35 @@ def unify(atom: Atom, row: Row, types: dict[str, str], world: World) -> Binding 
     return binding
 
 
-def _rules(logic: Logic) -> Iterator[_Rule]:
-    for schema in logic.schemas:
-        parameters = Case(schema.action.parameters)
-        for case in schema.cases:
-            for outcome in schema.outcomes:
-                if not outcome.literal.negated:
-                    for condition in outcome.cases:
-                        whole = parameters.joined(case).joined(Case(outcome.variables)).joined(condition)
-                        yield _Rule(whole, outcome.literal)
+def slots_of(fact: Fact, indexes: Indexes) -> tuple[Slot, ...]:
+    """The slots a fact belongs to."""
+    row = fact[1:]
+    return tuple([(fact[0], at, tuple([row[i] for i in at])) for at in indexes.get(fact[0], ())])
+
+
+def entities(problem: Problem) -> dict[str, Entity]:
+    """What the text calls objects: ``Cup_bar_...`` is ``cup 2``.
+
+    Objects of one kind are numbered from the last in alphabetical order; those named in no fact do not count.
+    """
+    ids = sorted({name for _, *row in problem.facts for name in row} | set(problem.measured))
+    kinds: dict[str, str] = {}
+    left: dict[str, int] = {}
+    for name in ids:
+        if "_bar_" in name:
+            kinds[name] = _plain(name).split("|", 1)[0] + ("basin" if "basin" in name else "")
+            left[kinds[name]] = left.get(kinds[name], 0) + 1
+    found = {}
+    for name in ids:
+        number = ""
+        if name in kinds:
+            number = str(left[kinds[name]])
+            left[kinds[name]] -= 1
+        found[name] = Entity(name, problem.objects.get(name, "object"), f"{kinds.get(name, _plain(name))} {number}")
+    return found
+
+
+def _plain(name: str) -> str:
+    for word, mark in (("_bar_", "|"), ("_minus_", "-"), ("_plus_", "+"), ("_dot_", "."), ("_comma_", ",")):
+        name = name.replace(word, mark)
+    return name

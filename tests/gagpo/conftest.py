@@ -3,7 +3,6 @@
 import pytest
 import yaml
 
-import envs.testing  # noqa: F401 (registers the corridor)
 from gagpo.settings import load
 from gagpo.warm_start import warm_start
 
@@ -11,18 +10,19 @@ CORRIDOR = {
     "name": "corridor",
     "model": "to be set",
     "threads": 1,
-    "environment": {"id": "gagpo-test/Corridor-v0", "kwargs": {"max_turns": 12}},
+    "environment": {"id": "envs.testing:gagpo-test/Corridor-v0", "kwargs": {"max_turns": 16}},
     "context": {"history": 0},
     "rollout": {"tasks": 4, "samples": 6, "max_tokens": 3, "workers": 0},
     "algorithm": {"preset": "gagpo", "kl": {"coefficient": 0.0}},
-    "optimizer": {"learning_rate": 3e-3},
+    "optimizer": {"learning_rate": 5e-3},
     "training": {"iterations": 2, "minibatches": 2, "save_every": 1, "keep_episodes": 1},
     "evaluation": {"splits": ["test"], "temperature": 1.0},
     "warm_start": {
         "episodes": 40,
-        "noise": 0.9,
-        "steps": 40,
+        "noise": 0.5,
+        "steps": 20,
         "batch": 32,
+        "learning_rate": 1e-2,
         "model": {"layers": 1, "width": 32, "heads": 2, "feed_forward": 32, "vocabulary": 300, "context": 128},
     },
 }
@@ -30,7 +30,7 @@ CORRIDOR = {
 
 @pytest.fixture(scope="session")
 def warm_model(tmp_path_factory):
-    """A folder with a model that says ``left`` and ``right``, no better than by chance."""
+    """A folder with a model that now and then says ``left``, and much else."""
     folder = tmp_path_factory.mktemp("model") / "warm"
     config = folder.with_name("warm.yaml")
     config.write_text(yaml.safe_dump({**CORRIDOR, "model": str(folder)}))
