@@ -201,11 +201,17 @@ class Turns:
 
     def states(self, scope: Literal["task", "batch"] = "task") -> np.ndarray:
         """State groups numbered 0..S-1, int64[N]: equal state ids within one task group, or within the batch."""
+        return self._task_states if scope == "task" else self._batch_states
+
+    @cached_property
+    def _batch_states(self) -> np.ndarray:
         if self.state_N is None:
             raise BadTurns("this credit compares states: give state_N (see gagpo.credit.intern)")
-        state_N = renumber(self.state_N)
-        if scope == "batch":
-            return state_N
+        return renumber(self.state_N)
+
+    @cached_property
+    def _task_states(self) -> np.ndarray:
+        state_N = self._batch_states
         return renumber(self.group_index_N * (int(state_N.max()) + 1) + state_N)
 
     def coded_return_E(self, reward: Literal["sum", "success", "sign"]) -> np.ndarray:
