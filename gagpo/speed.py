@@ -40,7 +40,7 @@ def batch(turns: int, seed: int = 0, group: int = 8, longest: int = 50, states: 
 
 
 def credit_seconds(turns: int, repeats: int = 3) -> dict[str, float]:
-    """Processor seconds of each credit of the table on about ``turns`` turns, each time on a new batch: best of some."""
+    """Processor seconds of each credit of the table on about ``turns`` turns: the best of ``repeats`` new batches."""
     seconds: dict[str, float] = {}
     for settings in distinct_credits():
         best = np.inf

@@ -225,7 +225,7 @@ def _ratio_metrics(log_ratio: Tensor) -> Metrics:
 
 @torch.no_grad()
 def _clip_metrics(clipped: Tensor | None, sign: Tensor) -> Metrics:
-    """How many elements with A < 0 and with A > 0 were clipped (CISPO's on either side); {} for gates without a clip."""
+    """How many elements with A < 0 and with A > 0 were clipped; nothing for gates without a clip."""
     if clipped is None:
         return {}
     both, difference = torch.count_nonzero(clipped), (clipped * sign).sum()
