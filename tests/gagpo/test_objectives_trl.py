@@ -10,7 +10,7 @@ from gagpo.algorithms import Algorithm
 from gagpo.objectives import Layout, policy_loss
 
 pytest.importorskip("trl", reason="TRL is the oracle of these tests: install trl")
-from trl import GRPOTrainer  # noqa: E402
+from trl import GRPOTrainer
 
 LENGTH = 24
 GSPO_CLIP = {"name": "clip", "low": 3e-4, "high": 4e-4}
