@@ -23,7 +23,7 @@ class Apmpo(ControllerCell):
     """
 
     exponent: Literal["exponential", "linear", "fixed"] = "exponential"
-    exponent_scale: float = Field(default=0.8, ge=0, lt=1)
+    exponent_scale: float = Field(default=0.8, ge=0, le=0.95)
     radius: Literal["tanh", "mean", "deviation", "fixed"] = "tanh"
     radius_low: float = Field(default=0.2, gt=0)
     radius_high: float = Field(default=0.4, gt=0)

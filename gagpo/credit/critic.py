@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gagpo.credit.grouping import generalised_advantage, next_in_episode, temporal_difference
+from gagpo.credit.grouping import generalised_advantage
 from gagpo.credit.reinforce import response_tokens
 from gagpo.credit.turns import BadTurns, Turns
 
@@ -39,7 +39,8 @@ def ppo_turn_advantage(
 def _advantage_and_target(
     reward: np.ndarray, value: np.ndarray, last: np.ndarray, gamma: float, lam: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    delta = temporal_difference(reward, value, next_in_episode(value, last), gamma)
+    delta = reward - value
+    delta[:-1] += np.where(last[:-1], 0.0, gamma) * value[1:]
     advantage = generalised_advantage(delta, last, gamma, lam)
     return advantage, advantage + value
 

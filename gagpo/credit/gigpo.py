@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 
 from gagpo.credit.grouping import EPSILON, centre, group_mean, group_std, return_to_go, standardise
+from gagpo.credit.similarity import similar_states
 from gagpo.credit.turns import Turns
 
 GigpoNorm = Literal["mean_std", "mean"]
@@ -25,12 +26,7 @@ def step_advantage(
     similarity: group turns whose observations are at least that similar instead of equal states (needs ``text_N``).
     """
     return_N = return_to_go(turns.reward_N, turns.last_N, gamma) - turns.penalty_N
-    if similarity is None:
-        state_N = turns.states()
-    else:
-        from gagpo.credit.similarity import similar_states
-
-        state_N = similar_states(turns, similarity)
+    state_N = turns.states() if similarity is None else similar_states(turns, similarity)
     states = int(state_N.max()) + 1
     if norm == "mean":
         return centre(return_N, state_N, states)
@@ -49,8 +45,9 @@ def gigpo_advantage(
     """GiGPO's advantage of each turn, float64[N]: ``A^E + step_weight * A^S`` (arXiv 2505.10978, eq. 3, 7 and 8).
 
     ``A^E`` compares the episode's return, less the turn's own penalty, with its task group: over episodes
-    (``statistics="episode"``) or over the group's turns, each repeating its episode's return (``"turn"``, as in the
-    authors' code, where long episodes weigh more). ``A^S`` is :func:`step_advantage`; both share ``norm``.
+    (``statistics="episode"``) or over the group's turns, each with its episode's return (``"turn"``, as in the authors'
+    code, where long episodes weigh more); 0 where those are all equal. ``A^S`` is :func:`step_advantage`; both share
+    ``norm``.
     """
     group_N, groups = turns.group_index_N, turns.groups
     reward_E = np.bincount(turns.episode_N, turns.reward_N, turns.episodes)
@@ -59,10 +56,8 @@ def gigpo_advantage(
         sample, sample_group = score_N, group_N
     else:
         sample, sample_group = reward_E, turns.group_index_E
-    advantage_N = score_N - group_mean(sample, sample_group, groups)[group_N]
+    mean_N = group_mean(sample, sample_group, groups)[group_N]
     std_N = group_std(sample, sample_group, groups)[group_N]
-    # Equal returns give 0, but for the penalties: those are the turn's own and no part of the comparison.
-    advantage_N = np.where(std_N > 0, advantage_N, score_N - reward_E[turns.episode_N])
-    if norm == "mean_std":
-        advantage_N = np.where(std_N > 0, advantage_N / (std_N + epsilon), 0.0)
-    return advantage_N + step_weight * step_advantage(turns, gamma, norm, similarity, epsilon)
+    scale_N = std_N + epsilon if norm == "mean_std" else np.ones(turns.turns)
+    episode_N = np.where(std_N > 0, (score_N - mean_N) / scale_N, 0.0)
+    return episode_N + step_weight * step_advantage(turns, gamma, norm, similarity, epsilon)

@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 
 EPSILON = 1e-6
+BLOCK = 1 << 15
 
 
 def group_mean(value_N: np.ndarray, group_N: np.ndarray, groups: int) -> np.ndarray:
@@ -48,13 +49,23 @@ def standardise(
 
 
 def backward_recursion(value_N: np.ndarray, carry_N: np.ndarray) -> np.ndarray:
-    """Solve ``x_t = value_t + carry_t * x_{t+1}`` with ``x`` after the end 0.
+    """Solve ``x_t = value_t + carry_t * x_{t+1}`` with ``x`` after the end 0, float64[N].
 
-    A carry of 0 ends a segment, so all episodes are solved at once. Each pass doubles the number of later turns that a
-    turn has heard of: log2(longest segment) passes over the column.
+    A carry of 0 ends a segment (an episode), so all segments are solved at once, in blocks that fit a processor cache.
     """
     x_N, carry_N = value_N.astype(np.float64), carry_N.astype(np.float64)
-    carry_N[-1:] = 0.0
+    if not len(x_N):
+        return x_N
+    carry_N[-1] = 0.0
+    ends = np.flatnonzero(carry_N == 0.0) + 1
+    cuts = np.unique(ends[np.searchsorted(ends, np.arange(BLOCK, len(x_N) + BLOCK, BLOCK)).clip(max=len(ends) - 1)])
+    for start, stop in zip(np.append(0, cuts[:-1]), cuts, strict=True):
+        _solve_backward(x_N[start:stop], carry_N[start:stop])
+    return x_N
+
+
+def _solve_backward(x_N: np.ndarray, carry_N: np.ndarray) -> None:
+    """In place; each pass doubles the number of later turns that a turn has heard of: log2(longest segment) passes."""
     step = 1
     while step < len(x_N) and carry_N.any():
         x_N[:-step] += carry_N[:-step] * x_N[step:]
@@ -62,7 +73,6 @@ def backward_recursion(value_N: np.ndarray, carry_N: np.ndarray) -> np.ndarray:
         carry_N[-step:] = 0.0
         carry_N[np.abs(carry_N) < 1e-60] = 0.0  # of no consequence, and denormal numbers are slow
         step *= 2
-    return x_N
 
 
 def return_to_go(reward_N: np.ndarray, last_N: np.ndarray, gamma: float) -> np.ndarray:
@@ -72,7 +82,10 @@ def return_to_go(reward_N: np.ndarray, last_N: np.ndarray, gamma: float) -> np.n
 
 def next_in_episode(value_N: np.ndarray, last_N: np.ndarray) -> np.ndarray:
     """The value at the episode's next turn; 0 after its last."""
-    return np.where(last_N, 0.0, np.append(value_N[1:], 0.0))
+    next_N = np.zeros(len(value_N))
+    next_N[:-1] = value_N[1:]
+    next_N[last_N] = 0.0
+    return next_N
 
 
 def temporal_difference(

@@ -117,17 +117,17 @@ class Turns:
         object.__setattr__(self, name, array)
 
     def _check_episodes(self, episodes: int) -> None:
-        steps = np.diff(self.episode_N, prepend=-1, append=episodes)
-        if (steps < 0).any():
-            turn = int(np.flatnonzero(steps < 0)[0])
+        steps = np.diff(self.episode_N)
+        outside = (self.episode_N < 0) | (self.episode_N >= episodes)
+        if outside.any() or (steps < 0).any():
+            turn = int(np.flatnonzero(outside)[0] if outside.any() else np.flatnonzero(steps < 0)[0] + 1)
             raise BadTurns(
-                f"episode_N must not decrease and stay below {episodes}, the length of group_E; see turn {turn}: "
-                "put episodes one after the other, turns in order"
+                f"episode_N must run from 0 to {episodes - 1} (group_E has {episodes} entries) and not decrease; see "
+                f"turn {turn}: put episodes one after the other, turns in order"
             )
-        if steps[0] != 1 or (steps > 1).any():
-            place = int(np.flatnonzero(steps > 1)[0]) if (steps > 1).any() else 0
-            missing = int(self.episode_N[place - 1]) + 1 if place else 0
-            raise BadTurns(f"episode {missing} has no turns: leave it out, or number episodes from 0 without gaps")
+        present = np.bincount(self.episode_N, minlength=episodes) > 0
+        if not present.all():
+            raise BadTurns(f"episode {int(np.argmin(present))} has no turns: leave it out")
 
     @classmethod
     def from_episodes(
@@ -201,11 +201,17 @@ class Turns:
 
     def states(self, scope: Literal["task", "batch"] = "task") -> np.ndarray:
         """State groups numbered 0..S-1, int64[N]: equal state ids within one task group, or within the batch."""
+        return self._task_states if scope == "task" else self._batch_states
+
+    @cached_property
+    def _batch_states(self) -> np.ndarray:
         if self.state_N is None:
             raise BadTurns("this credit compares states: give state_N (see gagpo.credit.intern)")
-        state_N = renumber(self.state_N)
-        if scope == "batch":
-            return state_N
+        return renumber(self.state_N)
+
+    @cached_property
+    def _task_states(self) -> np.ndarray:
+        state_N = self._batch_states
         return renumber(self.group_index_N * (int(state_N.max()) + 1) + state_N)
 
     def coded_return_E(self, reward: Literal["sum", "success", "sign"]) -> np.ndarray:

@@ -5,6 +5,7 @@ from gagpo.objectives.layout import Layout, Normaliser
 from gagpo.objectives.metrics import find_nonfinite, summary
 from gagpo.objectives.policy import kl_divergence, policy_loss
 from gagpo.objectives.settings import ObjectiveSettings
+from gagpo.objectives.value import value_loss
 
 __all__ = [
     "Controls",
@@ -15,4 +16,5 @@ __all__ = [
     "kl_divergence",
     "policy_loss",
     "summary",
+    "value_loss",
 ]

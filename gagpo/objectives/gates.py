@@ -3,7 +3,10 @@
 Every gate is positively homogeneous in the advantage: its value is ``A * c`` with a coefficient ``c`` that depends on
 the ratio and on the sign of A alone. PPO's ``min(r A, clip(r) A)`` is ``A min(r, 1+high)`` for A > 0 and
 ``A max(r, 1-low)`` for A < 0. The coefficients of all gates but CISPO's are positive, so that their means of any kind
-are defined; they are given as logarithms of the ratio bounded, which keeps values and gradients finite.
+are defined; they are computed as logarithms, which keeps values and gradients finite.
+
+``sign`` is that of the advantage, a tensor like the log-ratio or one number; what depends on it, ``a`` for A > 0 and
+``b`` for A < 0, is computed as ``(a+b)/2 + sign (a-b)/2``, many times faster than a choice element by element.
 """
 
 from __future__ import annotations
@@ -19,6 +22,9 @@ from gagpo.objectives.settings import Cispo, Clip, LogClip, Sapo, Unclipped
 
 AnyGate = Clip | LogClip | Sapo | Cispo | Unclipped
 Radius = float | Tensor
+
+UNBOUNDED = 40.0
+"""In place of infinity, for which the sum above has no value; log-ratios are held within ±20."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +42,16 @@ class Controls:
 
 @dataclass(frozen=True)
 class LogBounds:
-    """Bounds of the log-ratio: at most ``high`` (A > 0), at least ``low`` and at most ``dual`` (A < 0)."""
+    """Bounds of the log-ratio: at most ``high`` for A > 0, at least ``low`` and at most ``dual`` for A < 0."""
 
-    low: Radius = -math.inf
-    high: Radius = math.inf
-    dual: float = math.inf
+    low: Radius = -UNBOUNDED
+    high: Radius = UNBOUNDED
+    dual: float = UNBOUNDED
+
+    @property
+    def any(self) -> bool:
+        numbers = (-1.0 if isinstance(bound, Tensor) else bound for bound in (self.low, self.high, self.dual))
+        return any(abs(number) < UNBOUNDED for number in numbers)
 
 
 def log_bounds(gate: AnyGate, controls: Controls) -> LogBounds:
@@ -51,50 +62,72 @@ def log_bounds(gate: AnyGate, controls: Controls) -> LogBounds:
     high = gate.high if controls.clip_high is None else controls.clip_high
     if isinstance(gate, LogClip):
         return LogBounds(-low, high)  # type: ignore[operator]
-    dual = math.log(gate.dual) if isinstance(gate, Clip) and gate.dual else math.inf
-    return LogBounds(-math.inf if low is None else _log1p(-low), _log1p(high), dual)
+    dual = math.log(gate.dual) if isinstance(gate, Clip) and gate.dual else UNBOUNDED
+    return LogBounds(-UNBOUNDED if low is None else _log1p(-low), _log1p(high), dual)
 
 
-def bounded(log_ratio: Tensor, positive: Tensor, bounds: LogBounds) -> Tensor:
-    """The log-ratio within the bounds that hold for the sign of its advantage; outside them it has no gradient."""
-    if _infinite(bounds.low) and _infinite(bounds.high) and _infinite(bounds.dual):
-        return log_ratio
-    infinity = log_ratio.new_tensor(math.inf)
-    low = torch.where(positive, -infinity, _like(bounds.low, log_ratio))
-    high = torch.where(positive, _like(bounds.high, log_ratio), _like(bounds.dual, log_ratio))
-    return torch.clamp(log_ratio, low, high)
+def bounded(log_ratio: Tensor, sign: Tensor | float, bounds: LogBounds) -> tuple[Tensor, Tensor | None]:
+    """The log-ratio within the bounds that hold for its sign, and where its first bound held it (None: nowhere).
+
+    Where it is held it has no gradient. The dual bound, of large ratios with A < 0, is not among what is reported.
+    """
+    if not bounds.any:
+        return log_ratio, None
+    if not isinstance(sign, Tensor):
+        if sign > 0:
+            return _at_most(log_ratio, bounds.high), log_ratio.detach() > bounds.high
+        return _at_least(_at_most(log_ratio, bounds.dual), bounds.low), log_ratio.detach() < bounds.low
+    # Mirrored where A < 0, every bound is one from above.
+    toward = sign * log_ratio
+    limit = _by_sign(sign, bounds.high, -bounds.low)
+    held = _at_most(toward, limit)
+    if bounds.dual < UNBOUNDED:
+        held = _at_least(held, _by_sign(sign, -UNBOUNDED, -bounds.dual))
+    return sign * held, toward.detach() > limit
 
 
-def log_coefficient(log_ratio: Tensor, positive: Tensor, gate: AnyGate, bounds: LogBounds) -> Tensor:
-    """``log c`` of each ratio; ``positive`` says where the advantage is. Not defined for CISPO."""
+def log_coefficient(
+    log_ratio: Tensor, sign: Tensor | float, gate: AnyGate, bounds: LogBounds
+) -> tuple[Tensor, Tensor | None]:
+    """``log c`` of each ratio, and where it was clipped. Not defined for CISPO."""
     if isinstance(gate, Sapo):
-        tau = torch.where(positive, log_ratio.new_tensor(gate.positive), log_ratio.new_tensor(gate.negative))
-        return torch.log(4.0 / tau) + logsigmoid(tau * torch.expm1(log_ratio))
-    return bounded(log_ratio, positive, bounds)
+        tau = _by_sign(sign, gate.positive, gate.negative)
+        log_scale = math.log(4.0 / tau) if isinstance(tau, float) else torch.log(4.0 / tau)
+        return logsigmoid(tau * torch.expm1(log_ratio)) + log_scale, None
+    return bounded(log_ratio, sign, bounds)
 
 
-def coefficient(log_ratio: Tensor, positive: Tensor, gate: AnyGate, bounds: LogBounds) -> Tensor:
-    """``c`` of each ratio; see :func:`log_coefficient`."""
+def coefficient(
+    log_ratio: Tensor, sign: Tensor | float, gate: AnyGate, bounds: LogBounds
+) -> tuple[Tensor, Tensor | None]:
+    """``c`` of each ratio, and where it was clipped; see :func:`log_coefficient`."""
     if isinstance(gate, Sapo):
-        tau = torch.where(positive, log_ratio.new_tensor(gate.positive), log_ratio.new_tensor(gate.negative))
-        return torch.sigmoid(tau * torch.expm1(log_ratio)) * (4.0 / tau)
-    return torch.exp(bounded(log_ratio, positive, bounds))
+        tau = _by_sign(sign, gate.positive, gate.negative)
+        return torch.sigmoid(tau * torch.expm1(log_ratio)) * (4.0 / tau), None
+    log_c, clipped = bounded(log_ratio, sign, bounds)
+    return torch.exp(log_c), clipped
 
 
-def cispo_weight(log_ratio: Tensor, bounds: LogBounds) -> Tensor:
-    """CISPO's detached weight, bounded alike for both signs."""
-    return torch.exp(torch.clamp(log_ratio.detach(), _like(bounds.low, log_ratio), _like(bounds.high, log_ratio)))
+def cispo_weight(log_ratio: Tensor, bounds: LogBounds) -> tuple[Tensor, Tensor]:
+    """CISPO's detached weight, bounded alike for both signs, and where it was clipped."""
+    log_ratio = log_ratio.detach()
+    held = _at_least(_at_most(log_ratio, bounds.high), bounds.low)
+    return torch.exp(held), held != log_ratio
+
+
+def _by_sign(sign: Tensor | float, positive: Radius, negative: Radius) -> Radius:
+    return sign * (0.5 * (positive - negative)) + 0.5 * (positive + negative)
 
 
 def _log1p(radius: Radius) -> Radius:
     if isinstance(radius, Tensor):
-        return torch.log1p(radius)
-    return math.log1p(radius) if radius > -1 else -math.inf
+        return torch.log1p(radius).clamp(min=-UNBOUNDED)
+    return math.log1p(radius) if radius > -1 else -UNBOUNDED
 
 
-def _infinite(bound: Radius) -> bool:
-    return not isinstance(bound, Tensor) and math.isinf(bound)
+def _at_most(value: Tensor, bound: Radius) -> Tensor:
+    return torch.clamp(value, max=bound)  # type: ignore[arg-type]  # a number or a tensor, as the annotations forget
 
 
-def _like(bound: Radius, other: Tensor) -> Tensor:
-    return bound if isinstance(bound, Tensor) else other.new_tensor(bound)
+def _at_least(value: Tensor, bound: Radius) -> Tensor:
+    return torch.clamp(value, min=bound)  # type: ignore[arg-type]

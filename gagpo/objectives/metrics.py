@@ -9,16 +9,16 @@ from torch import Tensor
 
 from gagpo.objectives.layout import Layout
 
-PER_TOKEN = ("old_kl", "advantage_abs", "kl", "entropy")
+PER_TOKEN = ("old_kl", "kl", "entropy")
 PER_ELEMENT = ("clip_low", "clip_high", "ratio")
 
 
 def summary(parts: Iterable[dict[str, Tensor]]) -> dict[str, float]:
     """Means over all micro-batches of the sums that :func:`gagpo.objectives.policy_loss` returned.
 
-    Per token: ``old_kl`` (mean of old - new log-probability), ``advantage_abs``, ``kl``, ``entropy``. Per element that
-    has a ratio of its own: ``clip_low``, ``clip_high`` and ``clip`` (shares), ``ratio``, ``log_ratio_rms``. This reads
-    the tensors: call it once per update.
+    Per token: ``old_kl`` (mean of old - new log-probability), ``kl``, ``entropy``. Per element that has a ratio of its
+    own: ``ratio``, ``log_ratio_rms``, and, for gates that clip, ``clip_low``, ``clip_high`` and ``clip`` (shares). This
+    reads the tensors: call it once per update.
     """
     total: dict[str, float] = {}
     for part in parts:
@@ -26,7 +26,8 @@ def summary(parts: Iterable[dict[str, Tensor]]) -> dict[str, float]:
             total[name] = total.get(name, 0.0) + float(value)
     result = {name: total[name] / total["tokens"] for name in PER_TOKEN if name in total}
     result |= {name: total[name] / total["elements"] for name in PER_ELEMENT if name in total}
-    result["clip"] = result["clip_low"] + result["clip_high"]
+    if "clip_low" in result:
+        result["clip"] = result["clip_low"] + result["clip_high"]
     result["log_ratio_rms"] = (total["log_ratio_squared"] / total["elements"]) ** 0.5
     return result
 

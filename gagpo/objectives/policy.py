@@ -60,7 +60,7 @@ def policy_loss(
     controls = controls or Controls()
     logprob_K = logprob_K.float() if logprob_K.dtype in (torch.float16, torch.bfloat16) else logprob_K
     advantage_K = advantage_K.to(logprob_K.dtype).detach()
-    weight_K = token_weights(settings.aggregation, layout, normaliser)
+    weight_K = token_weights(settings.aggregation, layout, normaliser, logprob_K.dtype)
     log_ratio_K = torch.clamp(logprob_K - old_logprob_K.detach(), -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
 
     if isinstance(settings.aggregation, Geometric | Power):
@@ -74,7 +74,6 @@ def policy_loss(
     with torch.no_grad():
         metrics["tokens"] = logprob_K.new_tensor(float(len(logprob_K)))
         metrics["old_kl"] = -log_ratio_K.sum()
-        metrics["advantage_abs"] = advantage_K.abs().sum()
     if ref_logprob_K is not None and settings.kl.coefficient > 0:
         kl_K = kl_divergence(logprob_K, ref_logprob_K, settings.kl.estimator)
         loss = loss + settings.kl.coefficient * (weight_K * kl_K).sum()
@@ -101,29 +100,30 @@ def kl_divergence(logprob_K: Tensor, ref_logprob_K: Tensor, estimator: str = "k3
     raise ValueError(f"unknown KL estimator {estimator!r}; choose k1, k2 or k3")
 
 
-def _pooled(log_ratio_K: Tensor, layout: Layout, settings: ObjectiveSettings) -> tuple[Tensor, Tensor]:
-    """The log-ratio of each action or sequence, and the segment of each token."""
-    segment_K, tokens_S = _ratio_segments(layout, settings)
-    pooled_S = segment_sum(log_ratio_K, segment_K, len(tokens_S))
-    if settings.ratio_pool == "mean":
-        return pooled_S / tokens_S, segment_K
-    return torch.clamp(pooled_S, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT), segment_K
-
-
 def _ratio_segments(layout: Layout, settings: ObjectiveSettings) -> tuple[Tensor, Tensor]:
     if settings.ratio == "action":
         return layout.turn_K, layout.turn_tokens_M
     return layout.row_K, layout.row_tokens_R
 
 
+def _pooled(log_ratio_K: Tensor, layout: Layout, settings: ObjectiveSettings) -> Tensor:
+    """The log-ratio of each action or sequence."""
+    segment_K, tokens_S = _ratio_segments(layout, settings)
+    pooled_S = segment_sum(log_ratio_K, segment_K, len(tokens_S))
+    if settings.ratio_pool == "mean":
+        return pooled_S / tokens_S
+    return torch.clamp(pooled_S, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+
+
 def _on_tokens(log_ratio_K: Tensor, layout: Layout, settings: ObjectiveSettings) -> Tensor:
     """The ratio of the chosen level, at every token."""
     if settings.ratio == "token":
         return log_ratio_K
-    pooled_S, segment_K = _pooled(log_ratio_K, layout, settings)
-    if settings.ratio_gradient == "token":
-        return pooled_S.detach()[segment_K] + (log_ratio_K - log_ratio_K.detach())
-    return pooled_S[segment_K]
+    segment_K, _ = _ratio_segments(layout, settings)
+    if settings.ratio_gradient == "segment":
+        return _pooled(log_ratio_K, layout, settings).index_select(0, segment_K)
+    value_K = _pooled(log_ratio_K.detach(), layout, settings).index_select(0, segment_K)
+    return log_ratio_K + (value_K - log_ratio_K.detach())
 
 
 def _tokens(
@@ -135,15 +135,17 @@ def _tokens(
     settings: ObjectiveSettings,
     controls: Controls,
 ) -> tuple[Tensor, Metrics]:
+    """A value at every token: token ratios, and longer ones whose gradient is each token's own."""
     bounds = log_bounds(settings.gate, controls)
     log_ratio_K = _on_tokens(log_ratio_K, layout, settings)
-    positive_K = advantage_K > 0
+    sign_K = torch.sign(advantage_K)
     if isinstance(settings.gate, Cispo):
-        value_K = cispo_weight(log_ratio_K, bounds) * logprob_K
+        detached_K, held_K = cispo_weight(log_ratio_K, bounds)
+        value_K, clipped_K = detached_K * logprob_K, held_K & (sign_K != 0)
     else:
-        value_K = coefficient(log_ratio_K, positive_K, settings.gate, bounds)
+        value_K, clipped_K = coefficient(log_ratio_K, sign_K, settings.gate, bounds)  # type: ignore[assignment]
     objective = (weight_K * advantage_K * value_K).sum()
-    return objective, _gate_metrics(log_ratio_K, advantage_K, advantage_K, bounds)
+    return objective, _ratio_metrics(log_ratio_K) | _clip_metrics(clipped_K, sign_K)
 
 
 def _segments(
@@ -158,25 +160,27 @@ def _segments(
 
     Positive and negative advantages are summed apart: with one ratio a segment may hold both (turns of a row).
     """
-    pooled_S, segment_K = _pooled(log_ratio_K, layout, settings)
-    segments = len(pooled_S)
-    bounds = _segment_bounds(log_bounds(settings.gate, controls), layout, settings)
-    weighted_K = weight_K * advantage_K
-    gain_S = segment_sum(weighted_K.clamp(min=0), segment_K, segments)
-    cost_S = segment_sum(weighted_K.clamp(max=0), segment_K, segments)
-    yes, no = torch.ones_like(pooled_S, dtype=torch.bool), torch.zeros_like(pooled_S, dtype=torch.bool)
-    objective = (gain_S * coefficient(pooled_S, yes, settings.gate, bounds)).sum()
-    objective = objective + (cost_S * coefficient(pooled_S, no, settings.gate, bounds)).sum()
-    return objective, _gate_metrics(pooled_S, gain_S, cost_S, bounds)
-
-
-def _segment_bounds(bounds: LogBounds, layout: Layout, settings: ObjectiveSettings) -> LogBounds:
+    pooled_S = _pooled(log_ratio_K, layout, settings)
     segment_K, tokens_S = _ratio_segments(layout, settings)
+    bounds = _segment_bounds(log_bounds(settings.gate, controls), segment_K, tokens_S)
+    weighted_K = weight_K * advantage_K
+    gain_S = segment_sum(weighted_K.clamp(min=0), segment_K, len(tokens_S))
+    cost_S = segment_sum(weighted_K.clamp(max=0), segment_K, len(tokens_S))
+    up_S, high_S = coefficient(pooled_S, 1.0, settings.gate, bounds)
+    down_S, low_S = coefficient(pooled_S, -1.0, settings.gate, bounds)
+    objective = (gain_S * up_S + cost_S * down_S).sum()
+    metrics = _ratio_metrics(pooled_S)
+    if high_S is not None and low_S is not None:
+        metrics["clip_high"] = torch.count_nonzero(high_S & (gain_S > 0))
+        metrics["clip_low"] = torch.count_nonzero(low_S & (cost_S < 0))
+    return objective, metrics
+
+
+def _segment_bounds(bounds: LogBounds, segment_K: Tensor, tokens_S: Tensor) -> LogBounds:
+    """Bounds of the token axis, which are equal within a segment, on the axis of segments."""
 
     def pooled(bound: Radius) -> Radius:
-        if not isinstance(bound, Tensor) or bound.ndim == 0:
-            return bound
-        return segment_sum(bound, segment_K, len(tokens_S)) / tokens_S
+        return segment_sum(bound, segment_K, len(tokens_S)) / tokens_S if isinstance(bound, Tensor) else bound
 
     return LogBounds(pooled(bounds.low), pooled(bounds.high), bounds.dual)
 
@@ -201,23 +205,31 @@ def _segment_means(
         exponent = aggregation.exponent if controls.exponent is None else controls.exponent
     bounds = log_bounds(settings.gate, controls)
     advantage_S = segment_sum(advantage_K, segment_K, len(tokens_S)) / tokens_S
+    sign_K = torch.sign(advantage_S).index_select(0, segment_K)
     log_ratio_K = _on_tokens(log_ratio_K, layout, settings)
-    log_K = log_coefficient(log_ratio_K, (advantage_S > 0)[segment_K], settings.gate, bounds)
-    mean_S = torch.exp(segment_power_mean(log_K, segment_K, tokens_S, exponent))
+    log_K, clipped_K = log_coefficient(log_ratio_K, sign_K, settings.gate, bounds)
+    mean_S = segment_power_mean(log_K, segment_K, tokens_S, exponent)
     objective = (advantage_S * mean_S).sum() / count
-    return objective, _gate_metrics(log_ratio_K, advantage_K, advantage_K, bounds)
+    return objective, _ratio_metrics(log_ratio_K) | _clip_metrics(clipped_K, sign_K)
 
 
 @torch.no_grad()
-def _gate_metrics(log_ratio: Tensor, gain: Tensor, cost: Tensor, bounds: LogBounds) -> Metrics:
+def _ratio_metrics(log_ratio: Tensor) -> Metrics:
     """Sums over the elements that have a ratio of their own (tokens, actions or sequences)."""
     return {
         "elements": log_ratio.new_tensor(float(len(log_ratio))),
-        "clip_low": ((log_ratio < bounds.low) & (cost < 0)).sum(),
-        "clip_high": ((log_ratio > bounds.high) & (gain > 0)).sum(),
         "ratio": log_ratio.exp().sum(),
-        "log_ratio_squared": log_ratio.square().sum(),
+        "log_ratio_squared": torch.dot(log_ratio, log_ratio),
     }
+
+
+@torch.no_grad()
+def _clip_metrics(clipped: Tensor | None, sign: Tensor) -> Metrics:
+    """How many elements with A < 0 and with A > 0 were clipped; nothing for gates without a clip."""
+    if clipped is None:
+        return {}
+    both, difference = torch.count_nonzero(clipped), (clipped * sign).sum()
+    return {"clip_low": 0.5 * (both - difference), "clip_high": 0.5 * (both + difference)}
 
 
 def _check(

@@ -109,7 +109,7 @@ class Power(Strict):
 
     name: Literal["power"] = "power"
     per: Literal["sequence", "action"] = "sequence"
-    exponent: float = Field(default=1.0, ge=1e-3, le=4)
+    exponent: float = Field(default=1.0, ge=0.05, le=2)
 
 
 Aggregation = Annotated[
