@@ -109,7 +109,7 @@ def state_at(shop: Shop, task: str, kind: str, query: str) -> State:
 _HEAD = (
     '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
     '<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{title} · WebShop</title>\n'
-    '<link rel="stylesheet" href="/style.css">\n</head>\n<body>\n<main class="{kind}">\n'
+    '<link rel="stylesheet" href="/style.css">\n</head>\n<body>\n<main class="page-{kind}">\n'
 )
 _FOOT = '</main>\n<footer><a href="/">All tasks</a></footer>\n</body>\n</html>\n'
 _NAVIGATION = {"controls": "Pages", "parts": "More about this product", "buy": "Purchase"}
