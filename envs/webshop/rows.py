@@ -141,4 +141,3 @@ class _Reader:
         self._bytes += len(data)
         self.buffer = self.buffer[self.position :] + text
         self.position = 0
-

@@ -81,6 +81,9 @@ class SearchIndex:
         import bm25s
 
         self._engine: Any = bm25s.BM25.load(folder, mmap=True, load_corpus=False)
+        for name in ("data", "indices", "indptr"):
+            # The same mapped pages without numpy.memmap's own slow indexing.
+            self._engine.scores[name] = np.asarray(self._engine.scores[name])
         self._analyzer = Analyzer()
         self._found: OrderedDict[str, tuple[int, ...]] = OrderedDict()
 

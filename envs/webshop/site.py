@@ -7,6 +7,7 @@ sent on to the page's own address.
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 from pathlib import Path
@@ -108,6 +109,8 @@ class Site:
     def __init__(self, shop: Shop, host: str = "127.0.0.1", port: int = 0, threads: int = 8):
         from waitress import create_server
 
+        # Waiting requests are served in turn; a warning for each would fill the terminal of a busy site.
+        logging.getLogger("waitress.queue").setLevel(logging.ERROR)
         app = make_app(shop, LOOPBACK if host in LOOPBACK else None)
         try:
             self._server: Any = create_server(

@@ -62,9 +62,9 @@ class Store:
         self.folder = folder
         self.manifest: dict[str, Any] = _read_manifest(folder)
         self._products = _Blobs(folder, "products")
-        self._asins = np.load(folder / "asins.npy", mmap_mode="r")
-        self._order = np.load(folder / "order.npy", mmap_mode="r")
-        self._prices = np.load(folder / "prices.npy", mmap_mode="r")
+        self._asins = _mapped(folder / "asins.npy")
+        self._order = _mapped(folder / "order.npy")
+        self._prices = _mapped(folder / "prices.npy")
         self._remembered: OrderedDict[int, Product] = OrderedDict()
         self.index = SearchIndex(folder / "index")
         self._goals = {kind: _Blobs(folder, f"goals-{kind}") for kind in KINDS}
@@ -290,6 +290,11 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
+def _mapped(path: Path) -> np.ndarray:
+    # asarray: the same mapped pages without numpy.memmap's own slow indexing.
+    return np.asarray(np.load(path, mmap_mode="r"))
+
+
 class _BlobWriter:
     """Byte strings one after the other in ``<name>.bin``, their offsets in ``<name>.npy``."""
 
@@ -314,7 +319,7 @@ class _Blobs:
     """What :class:`_BlobWriter` wrote, mapped into memory."""
 
     def __init__(self, folder: Path, name: str):
-        self._offsets = np.load(folder / f"{name}.npy", mmap_mode="r")
+        self._offsets = _mapped(folder / f"{name}.npy")
         with (folder / f"{name}.bin").open("rb") as file:
             # An empty file cannot be mapped.
             self._data: mmap.mmap | bytes = (
