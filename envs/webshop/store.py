@@ -38,7 +38,7 @@ from envs.webshop.goals import (
     synthetic_goals,
     without_doubles,
 )
-from envs.webshop.search import SearchIndex, build_index
+from envs.webshop.search import IndexBuilder, SearchIndex
 from envs.webshop.tagger import Tagger, default_tagger
 
 FORMAT = 1
@@ -97,7 +97,7 @@ class Store:
 
     def goal(self, task: str) -> Goal:
         """The goal of a task id, of either kind; raises UnknownTask."""
-        kind = "human" if "-h" in task else "synthetic"
+        kind = "human" if task.rpartition("-")[2].startswith("h") else "synthetic"
         if kind not in self._goal_numbers:
             for split in ("train", "validation", "test"):
                 self.tasks(kind, split)
@@ -189,7 +189,7 @@ def _build(folder: Path, sources: Sources, seed: int, tagger: Tagger) -> None:
     goals: dict[str, list[Goal]] = {kind: [] for kind in KINDS}
     asins: list[str] = []
     prices: list[float] = []
-    documents: list[str] = []
+    index = IndexBuilder()
     content = hashlib.sha256(json.dumps([FORMAT, seed, tagger.name]).encode())
     with _BlobWriter(folder, "products") as writer:
         for product in _tagged(read_products(sources.products, annotations, counts), tagger):
@@ -197,7 +197,7 @@ def _build(folder: Path, sources: Sources, seed: int, tagger: Tagger) -> None:
             content.update(blob)
             writer.add(blob)
             asins.append(product.asin)
-            documents.append(searched_text(product))
+            index.add(searched_text(product))
             rng = product_rng(product.asin, seed)
             price = price_of(product, rng)
             prices.append(price)
@@ -215,7 +215,7 @@ def _build(folder: Path, sources: Sources, seed: int, tagger: Tagger) -> None:
     for path, named in ((sources.attributes, annotations), (sources.humans, humans)):
         if named and not named.keys() & set(asins):
             raise CatalogueError(f"{path}: names no product of {sources.products.name}; were two data sets mixed up?")
-    build_index(folder / "index", documents)
+    index.save(folder / "index")
     _write_asins(folder, asins)
     np.save(folder / "prices.npy", np.array(prices, np.float64))
     numbers = {}

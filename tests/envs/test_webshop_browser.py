@@ -63,6 +63,17 @@ def chrome(tmp_path_factory):
     chrome.quit()
 
 
+def leave(chrome, act, deadline=20.0):
+    """Do ``act`` and wait for another address, and for its page: a click returns before either is there."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    before, old = chrome.current_url, chrome.find_element("css selector", "html")
+    act()
+    WebDriverWait(chrome, deadline).until(lambda _: chrome.current_url != before)
+    WebDriverWait(chrome, deadline).until(lambda _: chrome.find_element("css selector", "html") != old)
+    return chrome.current_url
+
+
 def same_episode(text_env, browser_env, seed, rng, wandering):
     """Play both side by side; everything they say must be equal, the infos included. Returns the number of turns."""
     left, right = text_env.reset(seed=seed), browser_env.reset(seed=seed)
@@ -149,14 +160,13 @@ def test_back_and_forward_of_the_browser_are_pages_of_the_shop(tmp_path, chrome)
         chrome.get(f"{site.address}/shop/B1-s0/results?q=shirt&page=1")
         steps = [chrome.current_url]
         for label in ("B1", "blue", "red"):
-            chrome.find_element("link text", label).click()
-            steps.append(chrome.current_url)
-        for url in (*steps[2::-1], *steps[1:]):
-            chrome.back() if steps.index(url) < steps.index(chrome.current_url) else chrome.forward()
-            assert chrome.current_url == url
-        current = [e.text for e in chrome.find_elements("css selector", "[aria-current]")]
-        assert current == ["red"]
-        chrome.find_element("link text", "Buy Now").click()
+            steps.append(leave(chrome, chrome.find_element("link text", label).click))
+        for url in steps[2::-1]:
+            assert leave(chrome, chrome.back) == url
+        for url in steps[1:]:
+            assert leave(chrome, chrome.forward) == url
+        assert [e.text for e in chrome.find_elements("css selector", "[aria-current]")] == ["red"]
+        leave(chrome, chrome.find_element("link text", "Buy Now").click)
         assert "1.0" in chrome.find_element("css selector", ".score").text
 
 
@@ -170,10 +180,10 @@ def test_the_shop_works_without_script(tmp_path):
         shop = Shop(build(tmp_path, [row("B1", customization_options=options(size=["S", "M"]))]))
         with Site(shop) as site:
             chrome.get(f"{site.address}/")
-            chrome.find_element("css selector", "button").send_keys(Keys.ENTER)
-            chrome.switch_to.active_element.send_keys("Red shirt" + Keys.ENTER)
+            leave(chrome, lambda: chrome.find_element("css selector", "button").send_keys(Keys.ENTER))
+            leave(chrome, lambda: chrome.switch_to.active_element.send_keys("Red shirt" + Keys.ENTER))
             for label in ("B1", "s", "Buy Now"):
-                chrome.find_element("link text", label).send_keys(Keys.ENTER)
+                leave(chrome, lambda label=label: chrome.find_element("link text", label).send_keys(Keys.ENTER))
             assert chrome.find_element("css selector", "h1").text == "Thank you for shopping with us!"
     finally:
         chrome.quit()

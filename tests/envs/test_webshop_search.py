@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envs.webshop.search import RESULTS, STOP_WORDS, Analyzer, SearchIndex, build_index
+from envs.webshop.search import RESULTS, STOP_WORDS, Analyzer, IndexBuilder, SearchIndex
+
+
+def build_index(folder, documents):
+    builder = IndexBuilder()
+    for text in documents:
+        builder.add(text)
+    builder.save(folder)
+
 
 DOCUMENTS = [
     "red cotton shirt for women",

@@ -158,7 +158,10 @@ def test_a_start_is_a_task_of_the_split(shop, client):
 
 def test_other_host_names_are_refused(client):
     assert client.get("/", headers={"Host": "rebound.example"}).status_code == 400
-    assert client.get("/", headers={"Host": "localhost:3000"}).status_code == 200
+    for host in ("localhost:3000", "127.0.0.1:3000", "[::1]:3000", "localhost"):
+        assert client.get("/", headers={"Host": host}).status_code == 200
+    for host in ("[::1", "localhost.evil.example", "evil@localhost:1@x", "", "["):
+        assert client.get("/", headers={"Host": host}).status_code == 400
 
 
 def test_pages_are_accessible(shop, client):
@@ -184,6 +187,28 @@ def test_a_real_server_answers_over_http(site):
 
 def test_it_listens_on_this_machine_only(site):
     assert site.address.startswith("http://127.0.0.1:")
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+def test_it_can_be_bound_by_name_or_number(shop, host):
+    with Site(shop, host=host) as site, urllib.request.urlopen(f"{site.address}/", timeout=10) as answer:
+        assert site.address.startswith("http://127.0.0.1:")
+        assert answer.status == 200
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_it_can_be_bound_to_ipv6(shop):
+    try:
+        site = Site(shop, host="::1")
+    except OSError:
+        pytest.skip("this machine has no IPv6 loopback")
+    with site, urllib.request.urlopen(f"{site.address}/", timeout=10) as answer:
+        assert answer.status == 200
+
+
+def test_a_host_that_does_not_exist_is_an_error(shop):
+    with pytest.raises(OSError, match=r"cannot serve at no-such-host\.invalid port 0"):
+        Site(shop, host="no-such-host.invalid")
 
 
 def test_oversized_requests_are_refused_and_the_site_lives_on(site):

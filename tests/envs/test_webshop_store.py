@@ -138,7 +138,7 @@ def test_a_builder_that_is_killed_leaves_neither_a_store_nor_a_lock(tmp_path):
     script = (
         "import sys, time; from pathlib import Path; from envs.webshop import store\n"
         "from envs.webshop.catalogue import find_sources; from envs.webshop.tagger import RuleTagger\n"
-        "store.build_index = lambda *_: (print('building', flush=True), time.sleep(60))\n"
+        "store.IndexBuilder.save = lambda *_: (print('building', flush=True), time.sleep(60))\n"
         "store.store_for(find_sources(Path(sys.argv[1])), Path(sys.argv[2]), tagger=RuleTagger())"
     )
     command = [sys.executable, "-c", script, str(data), str(tmp_path / "stores")]

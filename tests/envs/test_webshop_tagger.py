@@ -27,6 +27,7 @@ def test_the_rule_tagger_is_the_fallback():
     assert isinstance(default_tagger(), SpacyTagger if has_model else RuleTagger)
 
 
+@pytest.mark.slow
 def test_any_spacy_pipeline_serves(tmp_path):
     spacy = pytest.importorskip("spacy")
     pipeline = spacy.blank("en")
