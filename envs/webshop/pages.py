@@ -65,6 +65,11 @@ class Page(NamedTuple):
     has_search_bar: bool
 
 
+_CONTROLS = Section("controls", (Piece(BACK, "button"), Piece(PREVIOUS, "button")))
+_PARTS = Section("parts", tuple(Piece(part, "button") for part in PARTS))
+_BUY = Section("buy", (Piece(BUY, "button"),))
+
+
 class Unreachable(ValueError):
     """A state that no sequence of actions leads to."""
 
@@ -77,26 +82,20 @@ def make_page(state: State, sections: Iterable[Section]) -> Page:
 
 
 def clickables(pieces: Iterable[Piece]) -> dict[str, int]:
-    """Lower-cased labels that can be clicked, each with the number of the piece it means.
+    """Lower-cased labels that can be clicked, each with the number of the piece it means: buttons and products in page
+    order, then options.
 
-    When a label occurs twice, the page's own buttons come first, then the last option (as in the published
-    environment). The search button is none of them: a search carries words.
+    A label that occurs twice means the button, else the last option (as in the published environment, but that there
+    an option can hide a button). The search button is none of them: a search carries words.
     """
-    found: dict[str, int] = {}
-    buttons: set[str] = set()
-    for number, piece in enumerate(pieces):
-        label = piece.text.lower()
-        if piece.kind in ("button", "product"):
-            buttons.add(label)
-            found.setdefault(label, number)
-        elif piece.kind in ("option", "chosen"):
-            found[label] = number
-    if not buttons.isdisjoint(piece.text for piece in pieces if piece.group):
-        # An option is named like a button that stands before or after it.
-        for number, piece in enumerate(pieces):
-            if piece.kind in ("button", "product"):
-                found[piece.text.lower()] = number
-    return found
+    buttons: dict[str, int] = {}
+    options: dict[str, int] = {}
+    for number, (words, kind, group) in enumerate(pieces):
+        if group:
+            options[words.lower()] = number
+        elif kind in ("button", "product"):
+            buttons.setdefault(words.lower(), number)
+    return {**buttons, **options, **buttons} if options else buttons
 
 
 def regular_query(words: str) -> str:
@@ -120,7 +119,8 @@ class Shop:
         self.strict_options = strict_options
         self._goals: OrderedDict[str, Goal] = OrderedDict()
         self._pages: OrderedDict[State, Page] = OrderedDict()
-        self._cards: OrderedDict[int, tuple[Piece, ...]] = OrderedDict()
+        self._cards: OrderedDict[int, Section] = OrderedDict()
+        self._choices: OrderedDict[int, tuple[Section, ...]] = OrderedDict()
 
     # Moving ---------------------------------------------------------------------------------------------------------
 
@@ -241,12 +241,11 @@ class Shop:
             return [Section("brand", (Piece("WebShop"),)), instruction, Section("search", (Piece(SEARCH, "search"),))]
         if state.kind == RESULTS:
             return [instruction, *self._results(state)]
-        controls = Section("controls", (Piece(BACK, "button"), Piece(PREVIOUS, "button")))
         if state.kind == ITEM:
-            return [instruction, controls, *self._item(state)]
+            return [instruction, _CONTROLS, *self._item(state)]
         product = self.store.product(state.product)
         texts = {"description": (product.description,), "features": product.bullets, "reviews": ()}[state.part]
-        return [instruction, controls, Section("part", tuple(Piece(text) for text in texts if text))]
+        return [instruction, _CONTROLS, Section("part", tuple(Piece(text) for text in texts if text))]
 
     def _results(self, state: State) -> list[Section]:
         total = len(self.store.index.search(state.query))
@@ -255,14 +254,14 @@ class Shop:
             controls.append(Piece(PREVIOUS, "button"))
         if state.page * self.results_per_page < total:
             controls.append(Piece(NEXT, "button"))
-        return [Section("controls", tuple(controls)), *(Section("card", self._card(n)) for n in self._shown(state))]
+        return [Section("controls", tuple(controls)), *map(self._card, self._shown(state))]
 
-    def _card(self, number: int) -> tuple[Piece, ...]:
+    def _card(self, number: int) -> Section:
         card = self._cards.get(number)
         if card is None:
             product = self.store.product(number)
-            card = (Piece(product.asin, "product"), Piece(product.title), Piece(product.price_tag))
-            self._cards[number] = card
+            pieces = (Piece(product.asin, "product"), Piece(product.title), Piece(product.price_tag))
+            card = self._cards[number] = Section("card", pieces)
             if len(self._cards) > 4 * REMEMBERED_PAGES:
                 self._cards.popitem(last=False)
         return card
@@ -271,11 +270,24 @@ class Shop:
         product = self.store.product(state.product)
         chosen = dict(state.options)
         sections = []
-        for name, values in product.options.items():
-            pieces = [Piece(value, "chosen" if chosen.get(name) == value else "option", name) for value in values]
-            sections.append(Section("options", (Piece(name), *pieces)))
+        for section in self._choices_of(state.product):
+            wanted = chosen.get(section.pieces[0].text)
+            if wanted is not None:
+                marked = [p._replace(kind="chosen") if p.group and p.text == wanted else p for p in section.pieces]
+                section = Section(section.role, tuple(marked))
+            sections.append(section)
         facts = (Piece(product.title), Piece(f"Price: {product.price_tag}"), Piece("Rating: N.A."))
-        sections.append(Section("facts", facts))
-        sections.append(Section("parts", tuple(Piece(part, "button") for part in PARTS)))
-        sections.append(Section("buy", (Piece(BUY, "button"),)))
+        return [*sections, Section("facts", facts), _PARTS, _BUY]
+
+    def _choices_of(self, number: int) -> tuple[Section, ...]:
+        """The options of a product, none of them chosen."""
+        sections = self._choices.get(number)
+        if sections is None:
+            options = self.store.product(number).options
+            sections = self._choices[number] = tuple(
+                Section("options", (Piece(name), *(Piece(value, "option", name) for value in values)))
+                for name, values in options.items()
+            )
+            if len(self._choices) > REMEMBERED_PAGES:
+                self._choices.popitem(last=False)
         return sections

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from html import escape
-from urllib.parse import parse_qsl, quote, unquote, urlencode
+from urllib.parse import parse_qsl, quote_plus, unquote
 
 from envs.webshop.pages import (
     DONE,
@@ -64,17 +65,19 @@ def text_rich(pieces: tuple[Piece, ...]) -> str:
 
 def address(shop: Shop, state: State) -> str:
     """Path and query of the state's page on the site. All of the state is in it and it is the only one of the page."""
-    path = f"{ROOT}/{quote(state.task, safe='')}"
+    path = f"{ROOT}/{_quoted(state.task)}"
     if state.kind == INDEX:
         return path
-    fields: list[tuple[str, str]] = []
-    if state.kind != DONE:
-        fields += [("q", state.query), ("page", str(state.page))]
+    fields = [] if state.kind == DONE else [f"q={_quoted(state.query)}", f"page={state.page}"]
     if state.product >= 0:
-        fields.append(("asin", shop.store.product(state.product).asin))
-    fields += [(f"option.{name}", value) for name, value in state.options]
-    kind = state.part if state.kind == PART else state.kind
-    return f"{path}/{kind}?{urlencode(fields)}"
+        fields.append(f"asin={_quoted(shop.store.product(state.product).asin)}")
+    fields += [f"option.{_quoted(name)}={_quoted(value)}" for name, value in state.options]
+    return f"{path}/{state.part or state.kind}?{'&'.join(fields)}"
+
+
+@functools.lru_cache(maxsize=16_384)
+def _quoted(text: str) -> str:
+    return quote_plus(text)
 
 
 def state_at(shop: Shop, task: str, kind: str, query: str) -> State:
@@ -109,7 +112,7 @@ def state_at(shop: Shop, task: str, kind: str, query: str) -> State:
 _HEAD = (
     '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
     '<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{title} · WebShop</title>\n'
-    '<link rel="stylesheet" href="/style.css">\n</head>\n<body>\n<main class="{kind}">\n'
+    '<link rel="stylesheet" href="/style.css">\n</head>\n<body>\n<main class="page-{kind}">\n'
 )
 _FOOT = '</main>\n<footer><a href="/">All tasks</a></footer>\n</body>\n</html>\n'
 _NAVIGATION = {"controls": "Pages", "parts": "More about this product", "buy": "Purchase"}

@@ -17,6 +17,7 @@ CHUNK = 1 << 20
 LARGEST_ROW = 64 << 20  # characters; a longer row is taken for a broken file
 
 _BLANK = re.compile(r"[ \t\r\n]*")
+_AFTER_VALUE = frozenset(" \t\r\n,:]}")
 _SHAPES = {"[": "a list", "{": "an object", '"': "a string"}
 
 
@@ -108,18 +109,22 @@ class _Reader:
         self.peek()
         wanted = CHUNK
         while True:
+            reason = "a value goes on and on"
             try:
                 value, end = self._parse(self.buffer, self.position)
             except RecursionError:
                 raise CatalogueError(f"{self.path}, row {row}: nested too deeply") from None
             except ValueError as error:
-                if self.ended or len(self.buffer) - self.position > LARGEST_ROW:
-                    raise CatalogueError(f"{self.path}, row {row}: broken JSON ({_reason(error)})") from None
+                reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)[:120]
+                complete = False
             else:
-                # A number or a literal that touches the end of the buffer may go on in the next chunk.
-                if end < len(self.buffer) or self.ended:
-                    self.position = end
-                    return value
+                # What ends at the end of the buffer may go on in the next chunk, and so may "0" before ".".
+                complete = self.ended or (end < len(self.buffer) and self.buffer[end] in _AFTER_VALUE)
+            if complete:
+                self.position = end
+                return value
+            if self.ended or len(self.buffer) - self.position > LARGEST_ROW:
+                raise CatalogueError(f"{self.path}, row {row}: broken JSON ({reason})")
             self._more(wanted)
             wanted *= 2
 
@@ -136,7 +141,3 @@ class _Reader:
         self._bytes += len(data)
         self.buffer = self.buffer[self.position :] + text
         self.position = 0
-
-
-def _reason(error: ValueError) -> str:
-    return error.msg if isinstance(error, json.JSONDecodeError) else str(error)[:120]

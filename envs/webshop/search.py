@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +29,14 @@ _WORD = re.compile(r"\w+(?:(?:(?<=[^\W\d_])['’.:·](?=[^\W\d_])|(?<=\d)['’.,
 
 
 class Analyzer:
-    """Text to stemmed words; remembers the stem of every word seen while an index is built."""
+    """Text to stemmed words. The stems of up to ``remembered`` different words are kept at hand."""
 
-    def __init__(self) -> None:
+    def __init__(self, remembered: int = 50_000) -> None:
         import Stemmer
 
         self._stem = Stemmer.Stemmer("porter").stemWord
         self._stems: dict[str, str] = {}
+        self._remembered = remembered
 
     def words(self, text: str) -> list[str]:
         """The index terms of ``text``, in order.
@@ -51,27 +51,35 @@ class Analyzer:
             if stem is None:
                 plain = word.replace("’", "'").removesuffix("'s")
                 stem = "" if plain in STOP_WORDS else self._stem(plain)
-                if len(stems) < 1_000_000:
+                if len(stems) < self._remembered:
                     stems[word] = stem
             if stem:
                 terms.append(stem)
         return terms
 
 
-def build_index(folder: Path, documents: Iterable[str]) -> None:
-    """Index ``documents`` (numbered from 0 in order) into ``folder``, which is made."""
-    import bm25s
+class IndexBuilder:
+    """Takes documents one by one, keeps the numbers of their words, and writes the index."""
 
-    analyzer = Analyzer()
-    vocabulary: dict[str, int] = {}
-    rows = [
-        np.array([vocabulary.setdefault(word, len(vocabulary)) for word in analyzer.words(text)], np.int32)
-        for text in documents
-    ]
-    vocabulary.setdefault("", len(vocabulary))  # bm25s wants at least one term
-    engine = bm25s.BM25(method="lucene", k1=K1, b=B)
-    engine.index((rows, vocabulary), show_progress=False)
-    engine.save(folder, show_progress=False)
+    def __init__(self) -> None:
+        self._analyzer = Analyzer(remembered=1_000_000)
+        self._vocabulary: dict[str, int] = {}
+        self._rows: list[np.ndarray] = []
+
+    def add(self, text: str) -> None:
+        """Add the next document; the first is number 0."""
+        numbers = self._vocabulary
+        words = self._analyzer.words(text)
+        self._rows.append(np.array([numbers.setdefault(word, len(numbers)) for word in words], np.int32))
+
+    def save(self, folder: Path) -> None:
+        """Write the index of what was added into ``folder``, which is made."""
+        import bm25s
+
+        self._vocabulary.setdefault("", len(self._vocabulary))  # bm25s wants at least one term
+        engine = bm25s.BM25(method="lucene", k1=K1, b=B)
+        engine.index((self._rows, self._vocabulary), show_progress=False)
+        engine.save(folder, show_progress=False)
 
 
 class SearchIndex:
@@ -81,6 +89,9 @@ class SearchIndex:
         import bm25s
 
         self._engine: Any = bm25s.BM25.load(folder, mmap=True, load_corpus=False)
+        for name in ("data", "indices", "indptr"):
+            # The same mapped pages without numpy.memmap's own slow indexing.
+            self._engine.scores[name] = np.asarray(self._engine.scores[name])
         self._analyzer = Analyzer()
         self._found: OrderedDict[str, tuple[int, ...]] = OrderedDict()
 

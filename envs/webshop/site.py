@@ -7,11 +7,14 @@ sent on to the page's own address.
 
 from __future__ import annotations
 
+import logging
 import random
+import socket
 import threading
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from envs.tasks import UnknownTask
 from envs.webshop.env import open_catalogue
@@ -41,13 +44,19 @@ _HEADERS = {
 
 def make_app(shop: Shop, trusted_hosts: tuple[str, ...] | None = LOOPBACK) -> Flask:
     """The site over ``shop``. Requests for other host names than ``trusted_hosts`` are refused (None: any name)."""
-    from flask import Flask, Response, redirect, request
+    from flask import Flask, Response, abort, redirect, request
     from werkzeug.exceptions import HTTPException
 
     app = Flask("webshop", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = LARGEST_REQUEST
-    app.config["TRUSTED_HOSTS"] = list(trusted_hosts) if trusted_hosts else None
     chance = random.SystemRandom()
+
+    @app.before_request
+    def known_by_name() -> None:
+        # A page elsewhere whose host name is made to point here must not read this site. (Flask's own TRUSTED_HOSTS
+        # does not know IPv6 addresses.)
+        if trusted_hosts and _host_name(request.host) not in trusted_hosts:
+            abort(400)
 
     @app.get("/")
     def front() -> str:
@@ -98,6 +107,13 @@ def make_app(shop: Shop, trusted_hosts: tuple[str, ...] | None = LOOPBACK) -> Fl
     return app
 
 
+def _host_name(host: str) -> str:
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
 class Site:
     """The site, running in a thread of this process. Use as a context manager, or :meth:`close` it.
 
@@ -108,8 +124,12 @@ class Site:
     def __init__(self, shop: Shop, host: str = "127.0.0.1", port: int = 0, threads: int = 8):
         from waitress import create_server
 
+        # Waiting requests are served in turn; a warning for each would fill the terminal of a busy site.
+        logging.getLogger("waitress.queue").setLevel(logging.ERROR)
         app = make_app(shop, LOOPBACK if host in LOOPBACK else None)
         try:
+            # A name may stand for several addresses; one is served, the older kind first.
+            host = str(min(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))[4][0])
             self._server: Any = create_server(
                 app,
                 host=host,

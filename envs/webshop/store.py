@@ -38,7 +38,7 @@ from envs.webshop.goals import (
     synthetic_goals,
     without_doubles,
 )
-from envs.webshop.search import SearchIndex, build_index
+from envs.webshop.search import IndexBuilder, SearchIndex
 from envs.webshop.tagger import Tagger, default_tagger
 
 FORMAT = 1
@@ -62,9 +62,9 @@ class Store:
         self.folder = folder
         self.manifest: dict[str, Any] = _read_manifest(folder)
         self._products = _Blobs(folder, "products")
-        self._asins = np.load(folder / "asins.npy", mmap_mode="r")
-        self._order = np.load(folder / "order.npy", mmap_mode="r")
-        self._prices = np.load(folder / "prices.npy", mmap_mode="r")
+        self._asins = _mapped(folder / "asins.npy")
+        self._order = _mapped(folder / "order.npy")
+        self._prices = _mapped(folder / "prices.npy")
         self._remembered: OrderedDict[int, Product] = OrderedDict()
         self.index = SearchIndex(folder / "index")
         self._goals = {kind: _Blobs(folder, f"goals-{kind}") for kind in KINDS}
@@ -97,7 +97,7 @@ class Store:
 
     def goal(self, task: str) -> Goal:
         """The goal of a task id, of either kind; raises UnknownTask."""
-        kind = "human" if "-h" in task else "synthetic"
+        kind = "human" if task.rpartition("-")[2].startswith("h") else "synthetic"
         if kind not in self._goal_numbers:
             for split in ("train", "validation", "test"):
                 self.tasks(kind, split)
@@ -189,7 +189,7 @@ def _build(folder: Path, sources: Sources, seed: int, tagger: Tagger) -> None:
     goals: dict[str, list[Goal]] = {kind: [] for kind in KINDS}
     asins: list[str] = []
     prices: list[float] = []
-    documents: list[str] = []
+    index = IndexBuilder()
     content = hashlib.sha256(json.dumps([FORMAT, seed, tagger.name]).encode())
     with _BlobWriter(folder, "products") as writer:
         for product in _tagged(read_products(sources.products, annotations, counts), tagger):
@@ -197,7 +197,7 @@ def _build(folder: Path, sources: Sources, seed: int, tagger: Tagger) -> None:
             content.update(blob)
             writer.add(blob)
             asins.append(product.asin)
-            documents.append(searched_text(product))
+            index.add(searched_text(product))
             rng = product_rng(product.asin, seed)
             price = price_of(product, rng)
             prices.append(price)
@@ -215,7 +215,7 @@ def _build(folder: Path, sources: Sources, seed: int, tagger: Tagger) -> None:
     for path, named in ((sources.attributes, annotations), (sources.humans, humans)):
         if named and not named.keys() & set(asins):
             raise CatalogueError(f"{path}: names no product of {sources.products.name}; were two data sets mixed up?")
-    build_index(folder / "index", documents)
+    index.save(folder / "index")
     _write_asins(folder, asins)
     np.save(folder / "prices.npy", np.array(prices, np.float64))
     numbers = {}
@@ -290,6 +290,11 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
+def _mapped(path: Path) -> np.ndarray:
+    # asarray: the same mapped pages without numpy.memmap's own slow indexing.
+    return np.asarray(np.load(path, mmap_mode="r"))
+
+
 class _BlobWriter:
     """Byte strings one after the other in ``<name>.bin``, their offsets in ``<name>.npy``."""
 
@@ -314,7 +319,7 @@ class _Blobs:
     """What :class:`_BlobWriter` wrote, mapped into memory."""
 
     def __init__(self, folder: Path, name: str):
-        self._offsets = np.load(folder / f"{name}.npy", mmap_mode="r")
+        self._offsets = _mapped(folder / f"{name}.npy")
         with (folder / f"{name}.bin").open("rb") as file:
             # An empty file cannot be mapped.
             self._data: mmap.mmap | bytes = (

@@ -57,7 +57,7 @@ ul { list-style: none; margin: 0; padding: 0; }
 .facts { padding: 1rem 0; border-top: 1px solid var(--line); }
 .facts h2 { font-size: 1.4rem; }
 .buy .button { font-weight: 600; padding: .6rem 1.6rem; }
-.done { text-align: center; padding-top: 4rem; }
+.page-done { text-align: center; padding-top: 4rem; }
 .score { font-size: 3rem; font-weight: 700; color: var(--accent); }
-.front form { margin: 1rem 0; }
+.page-front form { margin: 1rem 0; }
 """

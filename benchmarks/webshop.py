@@ -1,0 +1,224 @@
+"""Measure the shop: text steps, catalogue sizes, memory per worker, and the site under load.
+
+    python benchmarks/webshop.py steps                 # text steps/s on one core, 1,000 products
+    python benchmarks/webshop.py sizes                 # build, open, memory at 100,000 products
+    python benchmarks/webshop.py load                  # 50 connections for 30 s on loopback; needs wrk
+    python benchmarks/webshop.py browser               # browser steps/s; needs Chromium and its driver
+
+Each prints one JSON object. ``--out FILE`` also writes it there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+
+def steps(products: int = 1_000, seconds: float = 5.0, observation: str = "text") -> dict[str, Any]:
+    """Text steps/s of an agent that follows the expert but strays one time in three, over all training tasks."""
+    from envs.webshop.env import WebShopEnv
+    from envs.webshop.store import open_store
+
+    env = WebShopEnv(products=products, expert=True, observation=observation)
+    rng = random.Random(0)
+    tasks = env.tasks("train").ids
+    words = sorted({env.store.product(n).query for n in range(len(env.store))})
+    # What to do is worked out first: only reset and step are timed.
+    plans = []
+    for task in rng.sample(tasks, min(len(tasks), 2_000)):
+        _, info = env.reset(options={"task": task})
+        plan, over = [], False
+        while not over:
+            action = info["expert_action"]
+            if action is None or rng.random() < 1 / 3:
+                strays = info["admissible_actions"] or [""]
+                action = rng.choice([*strays, f"search[{rng.choice(words)} {rng.choice(words)} {rng.randrange(99)}]"])
+            plan.append(action)
+            *_, terminated, truncated, info = env.step(action)
+            over = terminated or truncated
+        plans.append((task, plan))
+    kinds = {kind: sum(action.startswith(kind) for _, plan in plans for action in plan) for kind in ("search", "click")}
+    bought = sum(plan[-1] == "click[buy now]" for _, plan in plans)
+    done, passes, taken, worked = 0, 0, 0.0, 0.0
+    while taken < seconds:
+        # A store opened anew has no product, page or query in mind.
+        open_store.cache_clear()
+        env = WebShopEnv(products=products, observation=observation)
+        started, busy = time.perf_counter(), time.process_time()
+        for task, plan in plans:
+            env.reset(options={"task": task})
+            for action in plan:
+                env.step(action)
+        taken += time.perf_counter() - started
+        worked += time.process_time() - busy
+        done += sum(len(plan) for _, plan in plans)
+        passes += 1
+    return {
+        "products": products,
+        "observation": observation,
+        "steps_per_second": round(done / taken),
+        # What the wall clock would show were this process alone on its core.
+        "steps_per_cpu_second": round(done / worked),
+        "steps": done,
+        "passes_from_cold": passes,
+        "mix": {**kinds, "purchases": bought, "episodes": len(plans)},
+    }
+
+
+_WORKER = """
+import json, sys, time
+import psutil
+import gymnasium, envs
+import envs.webshop.env
+me = psutil.Process()
+before = me.memory_full_info()
+started = time.perf_counter()
+env = gymnasium.make("gagpo/WebShop-v0", products=int(sys.argv[1]), expert=True).unwrapped
+_, info = env.reset(seed=0)
+opened = time.perf_counter() - started
+for seed in range(300):
+    _, info = env.reset(seed=seed)
+    over = False
+    while not over and info["expert_action"]:
+        *_, terminated, truncated, info = env.step(info["expert_action"])
+        over = terminated or truncated
+after = me.memory_full_info()
+print(json.dumps({"open_seconds": opened, "own_mb": (after.uss - before.uss) / 2**20, "rss_mb": after.rss / 2**20}))
+sys.stdout.flush()
+sys.stdin.readline()
+"""
+
+
+def sizes(products: int = 100_000, workers: int = 2) -> dict[str, Any]:
+    """Seconds to generate and to build a catalogue; for each of several workers at once, seconds to open it and the
+    memory that is its own (USS, libraries left out) after 300 expert episodes."""
+    from envs.webshop.catalogue import find_sources
+    from envs.webshop.env import data_folder
+    from envs.webshop.generate import generated_folder
+    from envs.webshop.store import store_for
+
+    with tempfile.TemporaryDirectory() as root:
+        os.environ["GAGPO_DATA"] = root
+        started = time.perf_counter()
+        folder = generated_folder(data_folder(), products)
+        generated = time.perf_counter()
+        store = store_for(find_sources(folder), data_folder())
+        built = time.perf_counter()
+        size = sum(path.stat().st_size for path in store.rglob("*") if path.is_file())
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
+        command = [sys.executable, "-c", _WORKER, str(products)]
+        running = [
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+            for _ in range(workers)
+        ]
+        told = [json.loads(process.stdout.readline()) for process in running if process.stdout]
+        for process in running:
+            process.communicate("\n", timeout=60)
+    return {
+        "products": products,
+        "generate_seconds": round(generated - started, 1),
+        "build_seconds": round(built - generated, 1),
+        "store_mb": round(size / 2**20),
+        "workers": [{key: round(value, 2) for key, value in worker.items()} for worker in told],
+    }
+
+
+def load(seconds: int = 30, connections: int = 50, products: int = 1_000) -> dict[str, Any]:
+    """Requests/s of the site over index, results, item and sub-pages, and the errors wrk counts (there should be none).
+
+    The site runs in this process, wrk in another; both are on this machine.
+    """
+    wrk = shutil.which("wrk")
+    if not wrk:
+        raise SystemExit("wrk is needed: apt-get install wrk")
+    from envs.webshop.env import WebShopEnv
+    from envs.webshop.render import address
+    from envs.webshop.site import Site
+
+    env = WebShopEnv(products=products, expert=True, split="test")
+    paths = ["/", "/style.css"]
+    for task in env.tasks("test").ids[:200]:
+        _, info = env.reset(options={"task": task})
+        paths.append(address(env.shop, env.state))
+        while info["expert_action"]:
+            *_, info = env.step(info["expert_action"])
+            paths.append(address(env.shop, env.state))
+    with tempfile.TemporaryDirectory() as folder, Site(env.shop) as site:
+        script = Path(folder) / "paths.lua"
+        listed = ",\n".join(json.dumps(path) for path in paths)
+        script.write_text(
+            f"local paths = {{{listed}}}\nlocal n = 0\n"
+            "request = function() n = n % #paths + 1; return wrk.format('GET', paths[n]) end\n"
+            "done = function(summary, latency) io.write(string.format("
+            "'RESULT %d %d %d %d %d %d %.1f %.1f\\n', summary.requests, summary.errors.connect, summary.errors.read, "
+            "summary.errors.write, summary.errors.status, summary.errors.timeout, latency:percentile(50) / 1000, "
+            "latency:percentile(99) / 1000)) end\n"
+        )
+        command = [wrk, "-t2", f"-c{connections}", f"-d{seconds}s", "-s", str(script), site.address]
+        told = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 60, check=True).stdout
+    match = re.search(r"RESULT (.*)", told)
+    if not match:
+        raise SystemExit(f"wrk told nothing usable:\n{told}")
+    requests, *errors, median, slowest = match[1].split()
+    names = ("connect", "read", "write", "status", "timeout")
+    return {
+        "connections": connections,
+        "seconds": seconds,
+        "addresses": len(paths),
+        "requests": int(requests),
+        "requests_per_second": round(int(requests) / seconds),
+        "errors": {name: int(value) for name, value in zip(names, errors, strict=True)},
+        "median_ms": float(median),
+        "p99_ms": float(slowest),
+    }
+
+
+def browser(episodes: int = 10) -> dict[str, Any]:
+    """Steps/s of the expert in headless Chromium."""
+    from envs.webshop.browser import WebShopBrowserEnv
+
+    env = WebShopBrowserEnv(expert=True)
+    try:
+        env.reset(seed=0)
+        done, started = 0, time.perf_counter()
+        for seed in range(episodes):
+            _, info = env.reset(seed=seed)
+            while info["expert_action"]:
+                *_, info = env.step(info["expert_action"])
+                done += 1
+        return {"steps": done, "steps_per_second": round(done / (time.perf_counter() - started), 1)}
+    finally:
+        env.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["steps", "sizes", "load", "browser"])
+    parser.add_argument("--products", type=int, help="size of the generated catalogue")
+    parser.add_argument("--seconds", type=int, help="how long to measure (steps, load)")
+    parser.add_argument("--out", type=Path, help="file for the result")
+    given = parser.parse_args()
+    options = {"products": given.products, "seconds": given.seconds}
+    allowed = {"steps": ("products", "seconds"), "sizes": ("products",), "load": ("products", "seconds"), "browser": ()}
+    chosen = {name: options[name] for name in allowed[given.what] if options[name] is not None}
+    measures = {"steps": steps, "sizes": sizes, "load": load, "browser": browser}
+    result = json.dumps({given.what: measures[given.what](**chosen)}, indent=1)
+    print(result)
+    if given.out:
+        given.out.write_text(result + "\n")
+
+
+if __name__ == "__main__":
+    main()
