@@ -188,6 +188,9 @@ class MathEnv(TextEnv):
         known = [self.problem.text, sorted(self._results), sorted(self._wrong)]
         return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:16]
 
+    def close(self) -> None:
+        self.verifier.close()
+
     def expert_action(self) -> str | None:
         """The next step of a worked solution as a calculator call, or the whole of it with the boxed answer."""
         assert self.problem is not None

@@ -102,10 +102,15 @@ _PERCENT = re.compile(r"\s*(?:%|percent\b|per cent\b|percentage points\b)", re.I
 _UNIT = re.compile(r"\s*(?P<words>[a-zA-Z][a-zA-Z./ -]*(?:\s*\^\s*\{?[23]\}?)?)$", re.ASCII)
 _SIGN = re.compile(r"\s*([-+])\s*")
 _SIGN_WORD = re.compile(r"^(?:minus|negative)\s+(?=[\d\\.])", re.IGNORECASE)
-_ABOUT = re.compile(r"^(?:\\approx|\\sim|approximately|about|roughly|exactly)\s*", re.IGNORECASE)
-_NAME = re.compile(
-    r"^(?P<name>\\?[a-zA-Z]+'?(?:\s*_\s*(?:\{[^{}]{1,20}\}|\w))?(?:\(\s*[a-zA-Z]\s*\))?)\s*(?:=|\\in(?![a-zA-Z]))\s*"
+_ABOUT = re.compile(
+    r"^(?:\\approx|\\sim|approximately|about|roughly|exactly|(?:the )?(?:final )?answer is:?)\s*", re.IGNORECASE
 )
+_NAME = re.compile(
+    r"^(?P<name>(?!\\(?:sqrt|frac|text))\\?[a-zA-Z]+'?(?:(?:\s+|(?=\\))\\?[a-zA-Z]+){0,4}"
+    r"(?:\s*_\s*(?:\{[^{}]{1,20}\}|\w))?(?:\(\s*[\w, ]{1,12}\))?)\s*(?:=|\\in(?![a-zA-Z]))\s*"
+)
+_TUPLE_NAME = re.compile(r"^\(\s*[a-zA-Z](?:\s*,\s*[a-zA-Z]){1,5}\s*\)\s*(?:=|\\in(?![a-zA-Z]))\s*(?=\()")
+_FUNCTION = re.compile(r"\b(?:arc)?(?:sin|cos|tan|cot|sec|csc|log|exp|max|min|gcd|lcm|mod)\b")
 _CHOICE = re.compile(
     r"(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer)\s*:?\s*)?(?:\((?P<a>[A-Ja-j])\)|(?P<b>[A-J])(?P<mark>[).:])?)(?P<rest>.*)",
     re.DOTALL,
@@ -154,7 +159,7 @@ def _read(text: str, depth: int) -> Answer:
     choice = _choice(plain)
     if choice is not None:
         return choice
-    if _TIME.fullmatch(plain) or (normalise.is_text(text) and not re.search(r"\d", plain)):
+    if _TIME.fullmatch(plain) or normalise.is_text(text):
         return _words(plain)
     if depth < 4:
         found = _sequence(text, depth)
@@ -164,7 +169,7 @@ def _read(text: str, depth: int) -> Answer:
         return _words(plain)
     name = _NAME.match(text)
     if name and "=" not in text[name.end() :] and text[name.end() :]:
-        return Formula(text[name.end() :], name["name"])
+        return Formula(text[name.end() :], _short(name["name"]))
     return Formula(text)
 
 
@@ -176,8 +181,8 @@ def _words(plain: str) -> Words | Number:
 
 
 def _looks_like_words(plain: str) -> bool:
-    """No formula: only letters and punctuation, with a word of three letters that has a vowel."""
-    if re.search(r"[\\^_=<>+*/\d|{}]", plain):
+    """No formula: only letters, spaced numbers and punctuation, with a word of three letters that has a vowel."""
+    if re.search(r"[\\^_=<>+*/|{}]|\d[a-zA-Z]|[a-zA-Z]\d", plain) or _FUNCTION.search(plain.lower()):
         return False
     return any(len(word) >= 3 and set("aeiouyAEIOUY") & set(word) for word in re.findall(r"[^\W\d_]+", plain))
 
@@ -199,7 +204,12 @@ def _named_number(plain: str) -> Number | None:
                 return None
         except CalculatorError:
             return None
-    return replace(number, name=name["name"]) if name else number
+    return replace(number, name=_short(name["name"])) if name else number
+
+
+def _short(name: str) -> str:
+    """The name of a variable or function; a description such as "total cost" is none."""
+    return "" if re.search(r"[a-zA-Z]{3}", name) else "".join(name.split())
 
 
 def _arithmetic(text: str) -> str:
@@ -251,7 +261,8 @@ def _with_unit(number: Number, rest: str, money: bool) -> Number | None:
     if known is not None and (len(words) > 1 or rest[0].isspace()):
         return replace(number, unit=known)
     # A noun that is no unit of measure ("12 apples") says what was counted; letters alone could be variables.
-    if rest[0].isspace() and all(len(word) >= 3 or word in ("of", "per", "in", "a") for word in words.split()):
+    noun = rest[0].isspace() and not _FUNCTION.search(words)
+    if noun and all((word.isalpha() and len(word) >= 3) or word in ("of", "in", "a") for word in words.split()):
         return replace(number, unit=unit("dollar")) if money else number
     return None
 
@@ -328,6 +339,7 @@ def _sequence(text: str, depth: int) -> Answer | None:
         return Sequence(tuple(_read(_tidy(text.replace(r"\pm", sign)), depth + 1) for sign in "+-"))
     name = _NAME.match(text)
     body = text[name.end() :] if name and text[name.end() :].lstrip().startswith(("(", "[", r"\{")) else text
+    body = _TUPLE_NAME.sub("", body)
     unions = _split(body, cup=True)
     if len(unions) > 1:
         return Sequence(tuple(_read(part, depth + 1) for part in unions), r"\cup", r"\cup")
