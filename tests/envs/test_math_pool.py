@@ -82,7 +82,7 @@ def test_a_number_is_never_compared_by_algebra():
 def test_hostile_answers_do_not_delay_the_others():
     """With two workers, everything else is answered while one hostile answer uses up its time."""
     finished = []
-    with VerifyPool(workers=2, seconds=3.0, deadline=10.0) as pool:
+    with VerifyPool(workers=2, seconds=1.5, deadline=10.0) as pool:
         pool.compare_many([("x + 1", "1 + x"), ("x + 2", "2 + x")])
 
         def ask(name, gold, prediction):
@@ -138,15 +138,14 @@ SYMBOLIC = [
 
 
 def test_verdicts_do_not_depend_on_order_or_concurrency():
-    expected = None
-    for workers in (1, 3):
-        for seed in range(2):
-            order = random.Random(seed).sample(range(len(SYMBOLIC)), len(SYMBOLIC))
-            with VerifyPool(workers, seconds=0.5, deadline=20.0) as pool:
-                reasons = pool.compare_many([SYMBOLIC[i] for i in order])
-            verdicts = dict(zip(order, reasons, strict=True))
-            expected = expected or verdicts
-            assert verdicts == expected
+    runs = []
+    for workers, seed in ((1, 0), (2, 1)):
+        order = random.Random(seed).sample(range(len(SYMBOLIC)), len(SYMBOLIC))
+        with VerifyPool(workers, seconds=0.5, deadline=20.0) as pool:
+            reasons = pool.compare_many([SYMBOLIC[i] for i in order])
+        runs.append(dict(zip(order, reasons, strict=True)))
+    expected, other = runs
+    assert other == expected
     assert [expected[i] for i in (0, 1, 12, 13)] == ["match", "mismatch", "unparsable", "timeout"]
 
 
