@@ -82,6 +82,8 @@ class MathEnv(TextEnv):
             raise ValueError(f"no reward {reward!r}; choose binary or signed")
         if not 0 < discount <= 1:
             raise ValueError(f"discount must be in (0, 1], got {discount}")
+        if size < 0 or test_size < 0:
+            raise ValueError(f"size and test_size must not be negative, got {size} and {test_size}")
         if max_turns is None:
             max_turns = attempts + 8 if tools else attempts
         super().__init__(split, max_turns, expert, render_mode)

@@ -143,7 +143,7 @@ def test_gold_answers_of_every_preset_score_against_themselves(preset, tmp_path,
     for problem in problems:
         assert verifier.verify(problem.answer, rf"\boxed{{{problem.answer}}}").reason == "match"
         assert verifier.verify(problem.answer, r"\boxed{-123456}").reason == "mismatch"
-    assert survey({"test": f"{preset}:{path}"})["spelling_only"] == []
+    assert survey({"test": f"{preset}:{path}"}, pool=pool)["spelling_only"] == []
 
 
 def cached(cache, source, tables):
