@@ -16,6 +16,8 @@ from envs.math.units import Unit, unit
 
 MAX_ITEMS = 64
 """Most items of a sequence that is compared item by item."""
+MAX_DEPTH = 40
+"""Deepest nesting of brackets of any kind."""
 _MAX_EXPONENT = 300
 
 
@@ -79,11 +81,12 @@ Answer = Number | Choice | Words | Sequence | Formula
 
 
 class Unreadable(ValueError):
-    """An answer that is empty, too long, or whose brackets do not match."""
+    """An answer that is empty, too long, nested too deep, or whose braces do not match."""
 
 
 _INTEGER = r"\d{1,3}(?:,\d{3})+|\d{1,3}(?: \d{3})+|\d+"
 _DECIMAL = rf"(?:{_INTEGER})?\.\d+|(?:{_INTEGER})\.?"
+_BARE_INTEGER = re.compile(r"-?\d{1,300}", re.ASCII)
 _SIMPLE = re.compile(rf"(?P<number>{_DECIMAL})", re.ASCII)
 _SCIENTIFIC = re.compile(
     r"\s*(?:(?:\\times|\\cdot|\*|x)\s*10\s*\^\s*(?:\{\s*([-+]?\d{1,4})\s*\}|\(\s*([-+]?\d{1,4})\s*\)|([-+]?\d{1,4}))"
@@ -141,11 +144,12 @@ def read(answer: str) -> Answer:
     """
     if len(answer) > MAX_ANSWER:
         raise Unreadable(f"longer than {MAX_ANSWER} characters")
+    if _BARE_INTEGER.fullmatch(answer):  # by far the most frequent answer needs no tidying
+        return Number(Fraction(int(answer)))
     text = normalise.latex(answer)
     if not text:
         raise Unreadable("empty")
-    if not _braces_match(text):
-        raise Unreadable("its braces do not match")
+    _check_brackets(text)
     return _read(text, depth=0)
 
 
@@ -401,15 +405,22 @@ def _split(text: str, cup: bool = False) -> list[str]:
     return [*parts, wrapped[start:]]
 
 
-def _braces_match(text: str) -> bool:
-    """Braces only: round and square brackets need not match (``B) 12``, half-open intervals)."""
-    depth, escaped = 0, False
+def _check_brackets(text: str) -> None:
+    """Braces must match; round and square brackets need not (``B) 12``, half-open intervals). Depth is bounded."""
+    braces = depth = 0
+    escaped = False
     for character in text:
-        depth += 0 if escaped else (character == "{") - (character == "}")
+        step = (character in _OPENING) - (character in _CLOSING)
+        depth = max(0, depth + step)
+        if character in "{}" and not escaped:
+            braces += step
         escaped = character == "\\" and not escaped
-        if depth < 0:
-            return False
-    return depth == 0
+        if braces < 0:
+            break
+        if depth > MAX_DEPTH:
+            raise Unreadable(f"nested deeper than {MAX_DEPTH} levels")
+    if braces:
+        raise Unreadable("its braces do not match")
 
 
 # Back to text ---------------------------------------------------------------------------------------------------------

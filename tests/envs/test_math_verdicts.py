@@ -595,6 +595,12 @@ def test_fractions_match_exactly_when_they_are_equal(gold, given_):
             assert Verifier().verify(wanted, rf"\boxed{{{answer}}}").correct
 
 
+@given(st.integers())
+@settings(deadline=None)
+def test_the_short_cut_for_integers_reads_what_the_long_way_reads(value):
+    assert read(f"{value}") == read(f"${value}$") == Number(Fraction(value))
+
+
 @given(rationals, st.integers(6, 12))
 @settings(deadline=None)
 def test_a_decimal_matches_what_it_rounds(value, places):
