@@ -220,7 +220,8 @@ def main() -> None:
     cli_tools.add_to(app)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that pools close their workers
     try:
-        app(standalone_mode=False)
+        status = app(standalone_mode=False)  # typer returns the status of what it handled itself: help, Ctrl-C
+        sys.exit(status if isinstance(status, int) else 0)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:

@@ -82,6 +82,8 @@ class MathEnv(TextEnv):
             raise ValueError(f"no reward {reward!r}; choose binary or signed")
         if not 0 < discount <= 1:
             raise ValueError(f"discount must be in (0, 1], got {discount}")
+        if size < 0 or test_size < 0:
+            raise ValueError(f"size and test_size must not be negative, got {size} and {test_size}")
         if max_turns is None:
             max_turns = attempts + 8 if tools else attempts
         super().__init__(split, max_turns, expert, render_mode)
@@ -187,6 +189,9 @@ class MathEnv(TextEnv):
         assert self.problem is not None
         known = [self.problem.text, sorted(self._results), sorted(self._wrong)]
         return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:16]
+
+    def close(self) -> None:
+        self.verifier.close()
 
     def expert_action(self) -> str | None:
         """The next step of a worked solution as a calculator call, or the whole of it with the boxed answer."""

@@ -35,13 +35,13 @@ _BOX = re.compile(r"\\(?:boxed|fbox)\s*")
 _HASHES = re.compile(r"####[ \t]*([^\n]*)")
 _PHRASE = re.compile(
     r"\banswer\**(?:[ \t]+(?:to[ \t][^.\n]{1,60}?[ \t])?(?:is|was|equals|(?:would|should|must)[ \t]+be)\b[ \t]*:?"
-    r"|[ \t]*[:=])[ \t*]*",
+    r"|[ \t]*[:=])[ \t*}]*",
     re.IGNORECASE,
 )
 _NUMBER = re.compile(
     r"(?<![\w.])[-−]?[$€£]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+|(?<=\d))(?:\s*/\s*\d+)?(?:\s?\\?%)?", re.ASCII
 )
-_MATH = re.compile(r"\$\$(?P<a>.+?)\$\$|\$(?P<b>[^$\n]+)\$|\\\((?P<c>.+?)\\\)|\\\[(?P<d>.+?)\\\]", re.DOTALL)
+_MATH = re.compile(r"\$\$(?P<a>.+?)\$\$|\$(?P<b>(?:\\.|[^$\n\\])+)\$|\\\((?P<c>.+?)\\\)|\\\[(?P<d>.+?)\\\]", re.DOTALL)
 _TRAILING_UNIT = re.compile(r"\s*(\\?%|[a-zA-Z ]{1,30})(?=[.,\n]|$)")
 _TOKEN = re.compile(r"[-\w.]+")
 # A sentence ends at a stop that is followed by space, which a decimal point is not; "sq. units" is the exception.

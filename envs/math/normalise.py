@@ -48,7 +48,7 @@ CURRENCY = "¤"
 """Stands for the dollar sign of an amount of money, once the dollar signs around formulas are gone."""
 
 _SPACING = re.compile(
-    r"(?<!\\)\\(?:[!,;:> ]|(?:quad|qquad|thinspace|medspace|displaystyle|textstyle|limits|hfill)(?![a-zA-Z]))|~"
+    r"(?<!\\)\\(?:[,;:> ]|(?:quad|qquad|thinspace|medspace|displaystyle|textstyle|limits|hfill)(?![a-zA-Z]))|~"
 )
 _SIZING = re.compile(r"\\(?:left|right)\s*\.|\\(?:left|right|[bB]igg?[lrm]?)(?![a-zA-Z])\s*")
 _FRACTION = re.compile(r"\\[dtc]frac(?![a-zA-Z])")
@@ -74,7 +74,7 @@ def latex(answer: str) -> str:
     >>> latex(r"$\dfrac12$."), latex("½"), latex(r"\left( 1,\, 2 \right)")
     ('\\frac{1}{2}', '\\frac{1}{2}', '( 1, 2 )')
     """
-    text = answer.translate(_CHARACTERS).replace("{,}", ",").strip()
+    text = answer.translate(_CHARACTERS).replace("{,}", ",").replace(r"\!", "").strip()
     text = _strip_delimiters(text)
     text = text.replace(r"\$", CURRENCY).replace(r"\%", "%").replace("{%}", "%")
     text = re.sub(r"\$(?=\s*-?[\d.])", CURRENCY, text).replace("$", "")
@@ -92,7 +92,7 @@ def _strip_delimiters(text: str) -> str:
     """Take away punctuation at the end and what stands around the whole answer, layer by layer."""
     for _ in range(8):
         before = text
-        text = text.rstrip(_ENDINGS) if not text.endswith((r"\,", r"\;", r"\!")) else text[:-2].rstrip()
+        text = text.rstrip(_ENDINGS) if not text.endswith((r"\,", r"\;")) else text[:-2].rstrip()
         text = text.lstrip()
         for opening, closing in _DELIMITERS:
             inner = text[len(opening) : len(text) - len(closing)]

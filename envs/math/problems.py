@@ -107,13 +107,16 @@ class GeneratedTasks(TaskSet):
 
 
 def _distinct(family: str, level: int, split: str, count: int) -> list[Problem]:
-    """The first ``count`` problems with different content, looking at 20 times as many at most."""
+    """The first ``count`` problems with different content; fewer once new ones have become rare."""
     found: dict[str, Problem] = {}
-    for index in range(20 * count + 100):
-        if len(found) == count:
-            break
+    index = newest = 0
+    while len(found) < count and index - newest <= 200 + len(found):
         problem = generate(family, level, split, index)
-        found.setdefault(content_key(problem.text), problem)
+        key = content_key(problem.text)
+        if key not in found:
+            found[key] = problem
+            newest = index
+        index += 1
     return list(found.values())
 
 

@@ -16,6 +16,8 @@ from envs.math.units import Unit, unit
 
 MAX_ITEMS = 64
 """Most items of a sequence that is compared item by item."""
+MAX_DEPTH = 40
+"""Deepest nesting of brackets of any kind."""
 _MAX_EXPONENT = 300
 
 
@@ -79,11 +81,12 @@ Answer = Number | Choice | Words | Sequence | Formula
 
 
 class Unreadable(ValueError):
-    """An answer that is empty, too long, or whose brackets do not match."""
+    """An answer that is empty, too long, nested too deep, or whose braces do not match."""
 
 
 _INTEGER = r"\d{1,3}(?:,\d{3})+|\d{1,3}(?: \d{3})+|\d+"
 _DECIMAL = rf"(?:{_INTEGER})?\.\d+|(?:{_INTEGER})\.?"
+_BARE_INTEGER = re.compile(r"-?\d{1,300}", re.ASCII)
 _SIMPLE = re.compile(rf"(?P<number>{_DECIMAL})", re.ASCII)
 _SCIENTIFIC = re.compile(
     r"\s*(?:(?:\\times|\\cdot|\*|x)\s*10\s*\^\s*(?:\{\s*([-+]?\d{1,4})\s*\}|\(\s*([-+]?\d{1,4})\s*\)|([-+]?\d{1,4}))"
@@ -102,10 +105,15 @@ _PERCENT = re.compile(r"\s*(?:%|percent\b|per cent\b|percentage points\b)", re.I
 _UNIT = re.compile(r"\s*(?P<words>[a-zA-Z][a-zA-Z./ -]*(?:\s*\^\s*\{?[23]\}?)?)$", re.ASCII)
 _SIGN = re.compile(r"\s*([-+])\s*")
 _SIGN_WORD = re.compile(r"^(?:minus|negative)\s+(?=[\d\\.])", re.IGNORECASE)
-_ABOUT = re.compile(r"^(?:\\approx|\\sim|approximately|about|roughly|exactly)\s*", re.IGNORECASE)
-_NAME = re.compile(
-    r"^(?P<name>\\?[a-zA-Z]+'?(?:\s*_\s*(?:\{[^{}]{1,20}\}|\w))?(?:\(\s*[a-zA-Z]\s*\))?)\s*(?:=|\\in(?![a-zA-Z]))\s*"
+_ABOUT = re.compile(
+    r"^(?:\\approx|\\sim|approximately|about|roughly|exactly|(?:the )?(?:final )?answer is:?)\s*", re.IGNORECASE
 )
+_NAME = re.compile(
+    r"^(?P<name>(?!\\(?:sqrt|frac|text))\\?[a-zA-Z]+'?(?:(?:\s+|(?=\\))\\?[a-zA-Z]+){0,4}"
+    r"(?:\s*_\s*(?:\{[^{}]{1,20}\}|\w))?(?:\(\s*[\w, ]{1,12}\))?)\s*(?:=|\\in(?![a-zA-Z]))\s*"
+)
+_TUPLE_NAME = re.compile(r"^\(\s*[a-zA-Z](?:\s*,\s*[a-zA-Z]){1,5}\s*\)\s*(?:=|\\in(?![a-zA-Z]))\s*(?=\()")
+_FUNCTION = re.compile(r"\b(?:arc)?(?:sin|cos|tan|cot|sec|csc|log|exp|max|min|gcd|lcm|mod)\b")
 _CHOICE = re.compile(
     r"(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer)\s*:?\s*)?(?:\((?P<a>[A-Ja-j])\)|(?P<b>[A-J])(?P<mark>[).:])?)(?P<rest>.*)",
     re.DOTALL,
@@ -136,11 +144,12 @@ def read(answer: str) -> Answer:
     """
     if len(answer) > MAX_ANSWER:
         raise Unreadable(f"longer than {MAX_ANSWER} characters")
+    if _BARE_INTEGER.fullmatch(answer):  # by far the most frequent answer needs no tidying
+        return Number(Fraction(int(answer)))
     text = normalise.latex(answer)
     if not text:
         raise Unreadable("empty")
-    if not _braces_match(text):
-        raise Unreadable("its braces do not match")
+    _check_brackets(text)
     return _read(text, depth=0)
 
 
@@ -154,7 +163,7 @@ def _read(text: str, depth: int) -> Answer:
     choice = _choice(plain)
     if choice is not None:
         return choice
-    if _TIME.fullmatch(plain) or (normalise.is_text(text) and not re.search(r"\d", plain)):
+    if _TIME.fullmatch(plain) or normalise.is_text(text):
         return _words(plain)
     if depth < 4:
         found = _sequence(text, depth)
@@ -164,7 +173,7 @@ def _read(text: str, depth: int) -> Answer:
         return _words(plain)
     name = _NAME.match(text)
     if name and "=" not in text[name.end() :] and text[name.end() :]:
-        return Formula(text[name.end() :], name["name"])
+        return Formula(text[name.end() :], _short(name["name"]))
     return Formula(text)
 
 
@@ -176,8 +185,8 @@ def _words(plain: str) -> Words | Number:
 
 
 def _looks_like_words(plain: str) -> bool:
-    """No formula: only letters and punctuation, with a word of three letters that has a vowel."""
-    if re.search(r"[\\^_=<>+*/\d|{}]", plain):
+    """No formula: only letters, spaced numbers and punctuation, with a word of three letters that has a vowel."""
+    if re.search(r"[\\^_=<>+*/|{}]|\d[a-zA-Z]|[a-zA-Z]\d", plain) or _FUNCTION.search(plain.lower()):
         return False
     return any(len(word) >= 3 and set("aeiouyAEIOUY") & set(word) for word in re.findall(r"[^\W\d_]+", plain))
 
@@ -199,7 +208,12 @@ def _named_number(plain: str) -> Number | None:
                 return None
         except CalculatorError:
             return None
-    return replace(number, name=name["name"]) if name else number
+    return replace(number, name=_short(name["name"])) if name else number
+
+
+def _short(name: str) -> str:
+    """The name of a variable or function; a description such as "total cost" is none."""
+    return "" if re.search(r"[a-zA-Z]{3}", name) else "".join(name.split())
 
 
 def _arithmetic(text: str) -> str:
@@ -251,7 +265,8 @@ def _with_unit(number: Number, rest: str, money: bool) -> Number | None:
     if known is not None and (len(words) > 1 or rest[0].isspace()):
         return replace(number, unit=known)
     # A noun that is no unit of measure ("12 apples") says what was counted; letters alone could be variables.
-    if rest[0].isspace() and all(len(word) >= 3 or word in ("of", "per", "in", "a") for word in words.split()):
+    noun = rest[0].isspace() and not _FUNCTION.search(words)
+    if noun and all((word.isalpha() and len(word) >= 3) or word in ("of", "in", "a") for word in words.split()):
         return replace(number, unit=unit("dollar")) if money else number
     return None
 
@@ -328,6 +343,7 @@ def _sequence(text: str, depth: int) -> Answer | None:
         return Sequence(tuple(_read(_tidy(text.replace(r"\pm", sign)), depth + 1) for sign in "+-"))
     name = _NAME.match(text)
     body = text[name.end() :] if name and text[name.end() :].lstrip().startswith(("(", "[", r"\{")) else text
+    body = _TUPLE_NAME.sub("", body)
     unions = _split(body, cup=True)
     if len(unions) > 1:
         return Sequence(tuple(_read(part, depth + 1) for part in unions), r"\cup", r"\cup")
@@ -389,15 +405,22 @@ def _split(text: str, cup: bool = False) -> list[str]:
     return [*parts, wrapped[start:]]
 
 
-def _braces_match(text: str) -> bool:
-    """Braces only: round and square brackets need not match (``B) 12``, half-open intervals)."""
-    depth, escaped = 0, False
+def _check_brackets(text: str) -> None:
+    """Braces must match; round and square brackets need not (``B) 12``, half-open intervals). Depth is bounded."""
+    braces = depth = 0
+    escaped = False
     for character in text:
-        depth += 0 if escaped else (character == "{") - (character == "}")
+        step = (character in _OPENING) - (character in _CLOSING)
+        depth = max(0, depth + step)
+        if character in "{}" and not escaped:
+            braces += step
         escaped = character == "\\" and not escaped
-        if depth < 0:
-            return False
-    return depth == 0
+        if braces < 0:
+            break
+        if depth > MAX_DEPTH:
+            raise Unreadable(f"nested deeper than {MAX_DEPTH} levels")
+    if braces:
+        raise Unreadable("its braces do not match")
 
 
 # Back to text ---------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ refused, or skipped and counted.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import functools
 import json
@@ -22,6 +23,7 @@ from typing import Any, Literal, get_args
 from envs.math.extract import MAX_ANSWER, extract
 from envs.math.problems import SPLITS, Problem, content_key, split_of
 from envs.math.verifier import read_gold
+from envs.math.verify_pool import VerifyPool
 from envs.tasks import TaskSet, UnknownTask
 
 MAX_PROBLEM = 20_000
@@ -115,8 +117,10 @@ def gold_of(value: Any, how: str) -> str:
         if not parts:
             raise ValueError("the answer is an empty list")
         return ", ".join(part.strip("$ ") for part in parts) if len(parts) > 1 else parts[0]
+    if value != value:
+        raise ValueError("the answer is not a number")
     if isinstance(value, int | float):
-        return str(int(value)) if value == value and abs(value) < 1e15 and value == int(value) else repr(value)
+        return str(int(value)) if abs(value) < 1e15 and value == int(value) else repr(value)
     if not isinstance(value, str):
         raise ValueError(f"the answer is of type {type(value).__name__}")
     if how != "plain":
@@ -277,6 +281,26 @@ def _cell(row: Mapping[str, Any], columns: str) -> Any:
     raise ValueError(f"no column {' or '.join(map(repr, columns.split('|')))}; the row has {have or 'no columns'}")
 
 
+def survey(data: Data, on_bad_row: str = "refuse", pool: VerifyPool | None = None) -> dict[str, Any]:
+    """What ``data`` holds: problems per split, skipped rows, duplicates, and gold answers that algebra cannot read.
+
+    The last ones (``spelling_only``, as ``id: answer``) are matched by an equally spelled answer only.
+    """
+    loaded = load(data, on_bad_row)
+    problems = [problem for split in SPLITS for problem in loaded.problems[split].values()]
+    with contextlib.nullcontext(pool) if pool is not None else VerifyPool() as comparer:
+        # A symbol nobody uses: comparing with it makes the worker read the gold answer, and nothing else can fail.
+        reasons = comparer.compare_many([(problem.answer, r"\xi_{9}") for problem in problems])
+    return {
+        "problems": {split: len(loaded.problems[split]) for split in SPLITS},
+        "skipped": loaded.skipped,
+        "duplicates": loaded.duplicates,
+        "spelling_only": [
+            f"{p.id}: {p.answer}" for p, reason in zip(problems, reasons, strict=True) if reason == "unparsable"
+        ],
+    }
+
+
 # Reading rows ---------------------------------------------------------------------------------------------------------
 
 
@@ -354,19 +378,21 @@ def _hub_tables(source: Source) -> Mapping[str, Any]:
         import datasets
     except ImportError:
         raise DataMissing(f"reading {source.path} needs the datasets package: pip install 'gagpo[data]'") from None
-    was_offline = datasets.config.HF_HUB_OFFLINE
+    was_offline, verbosity = datasets.config.HF_HUB_OFFLINE, datasets.logging.get_verbosity()
     # The cache first: no waiting for the network at every start, and the same rows as the last time.
     for offline in (True, False):
         if not offline and (was_offline or not _reachable(datasets.config.HF_ENDPOINT)):
             reason = "offline mode is set" if was_offline else f"no connection to {datasets.config.HF_ENDPOINT}"
             break
         datasets.config.HF_HUB_OFFLINE = offline
+        datasets.logging.set_verbosity_error()  # it would warn that it uses its cache, which is what was asked for
         try:
             return dict(datasets.load_dataset(source.path, source.config))
         except Exception as error:  # the library raises errors of a dozen unrelated classes here
             reason = " ".join(str(error).split())[:160] or type(error).__name__
         finally:
             datasets.config.HF_HUB_OFFLINE = was_offline
+            datasets.logging.set_verbosity(verbosity)
     arguments = f"'{source.path}'" + (f", '{source.config}'" if source.config else "")
     raise DataMissing(
         f"data set {source.path} is not on this machine and could not be fetched ({reason}); where there is a network, "

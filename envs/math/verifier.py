@@ -73,14 +73,24 @@ class Verifier:
         self.policy = policy or Policy()
         self.methods = check_methods(methods)
         self._pool = pool
+        self._shares = False
 
     @property
     def pool(self) -> Comparer:
         if self._pool is None:
-            from envs.math.verify_pool import shared_pool
+            from envs.math.verify_pool import acquire_shared_pool
 
-            self._pool = shared_pool()
+            self._pool = acquire_shared_pool()
+            self._shares = True
         return self._pool
+
+    def close(self) -> None:
+        """Let go of the process-wide pool, which ends with its last user. Safe to call twice."""
+        if self._shares:
+            from envs.math.verify_pool import release_shared_pool
+
+            self._pool, self._shares = None, False
+            release_shared_pool()
 
     def verify(self, gold: str, response: str) -> Verdict:
         """The verdict on the final answer of ``response``; :class:`GoldError` when ``gold`` cannot be read."""

@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -30,6 +31,7 @@ from envs.math.verifier import Reason
 START_SECONDS = 60.0
 """How long a verifier process may take to import its libraries."""
 _CACHED = 65_536
+_MODULE = "envs.math.verify_worker"
 
 
 class VerifierFailed(RuntimeError):
@@ -49,13 +51,14 @@ class _Worker:
         # A fixed hash seed: the order of sets, which SymPy iterates over, is then the same in every process.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONHASHSEED": "0"}
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "envs.math.verify_worker"],
+            [sys.executable, "-P", "-m", _MODULE],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environment,
         )
         self._buffer = b""
+        self.generation = 0
         try:
             self._reply(time.monotonic() + START_SECONDS)
         except _Died:
@@ -134,6 +137,7 @@ class VerifyPool:
         self._owner = os.getpid()
         self._idle: list[_Worker] = []
         self._busy: set[_Worker] = set()
+        self._generation = 0
         self._slots = threading.BoundedSemaphore(self.workers)
         self._lock = threading.Lock()
         self._known: OrderedDict[tuple[str, str, Policy], Reason] = OrderedDict()
@@ -166,27 +170,42 @@ class VerifyPool:
             return list(threads.map(lambda pair: self.compare(pair[0], pair[1], policy), pairs))
 
     def _ask(self, gold: str, prediction: str, policy: Policy) -> Reason:
+        request = {"gold": gold, "prediction": prediction, "policy": asdict(policy), "seconds": self.seconds}
+        # A process can also end for reasons that lie outside the answer; only an answer that ends two is to blame.
+        for _ in range(2):
+            worker = self._take()
+            began = time.monotonic()
+            try:
+                reply = worker.ask(request, began + self.deadline)
+            except _Died:
+                late = time.monotonic() - began >= self.deadline
+                worker.close()
+                with self._lock:
+                    self._busy.discard(worker)
+                if late or worker.process.returncode == -signal.SIGXCPU:
+                    break
+            else:
+                self._give_back(worker)
+                return reply["reason"]
+        return "timeout"
+
+    def _take(self) -> _Worker:
         with self._lock:
             worker = self._idle.pop() if self._idle else None
-        if worker is None:
-            worker = _Worker()
+        worker = worker or _Worker()
+        worker.generation = self._generation
         with self._lock:
             self._busy.add(worker)
-        request = {"gold": gold, "prediction": prediction, "policy": asdict(policy), "seconds": self.seconds}
-        healthy = False
-        try:
-            reply = worker.ask(request, time.monotonic() + self.deadline)
-            healthy = True
-        except _Died:
-            return "timeout"
-        finally:
-            with self._lock:
-                self._busy.discard(worker)
-                if healthy:
-                    self._idle.append(worker)
-            if not healthy:
-                worker.close()
-        return reply["reason"]
+        return worker
+
+    def _give_back(self, worker: _Worker) -> None:
+        with self._lock:
+            self._busy.discard(worker)
+            stays = worker.generation == self._generation
+            if stays:
+                self._idle.append(worker)
+        if not stays:  # the pool was closed in the meantime
+            worker.close(grace=1.0)
 
     @property
     def processes(self) -> list[int]:
@@ -200,6 +219,7 @@ class VerifyPool:
             return
         with self._lock:
             idle, self._idle = self._idle, []
+            self._generation += 1
         for worker in idle:
             worker.close(grace=1.0)
 
@@ -211,12 +231,22 @@ class VerifyPool:
 
 
 _shared: VerifyPool | None = None
+_users = 0
 
 
-def shared_pool() -> VerifyPool:
-    """The pool of this process, one worker wide: what environments use. It is closed when the process ends."""
-    global _shared
+def acquire_shared_pool() -> VerifyPool:
+    """The pool of this process, one worker wide: what environments use. Every use ends with its release."""
+    global _shared, _users
     if _shared is None:
         _shared = VerifyPool()
         atexit.register(_shared.close)
+    _users += 1
     return _shared
+
+
+def release_shared_pool() -> None:
+    """End one use of the process-wide pool; its processes end with the last one."""
+    global _users
+    _users -= 1
+    if _users == 0 and _shared is not None:
+        _shared.close()

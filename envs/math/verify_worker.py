@@ -78,6 +78,7 @@ def main() -> None:
         request: dict[str, Any] = json.loads(line)
         reason = compare(request["gold"], request["prediction"], Policy(**request["policy"]), request["seconds"])
         replies.write(json.dumps({"reason": reason}) + "\n")
+    os._exit(0)  # nothing to clean up, and taking SymPy apart would take most of a second
 
 
 if __name__ == "__main__":
