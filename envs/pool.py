@@ -33,7 +33,7 @@ from envs.pool_nursery import Nursery, NurseryLost, find_spec
 from envs.pool_wire import describe, plain
 from envs.pool_worker import Host, maker
 
-_COALESCE_SECONDS = 0.0005
+_COALESCE_SECONDS = 0.001
 
 
 class EnvironmentBroken(ValueError):
