@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -29,7 +30,10 @@ def start(seed: int = 0, task: str = "door-11", **settings: Any) -> tuple[Corrid
 def test_importing_the_environments_loads_nothing_heavy() -> None:
     heavy = ["torch", "transformers", "textworld", "alfworld", "datasets", "selenium", "flask", "spacy", "rich"]
     program = f"import sys, envs, envs.pool; print([name for name in {heavy} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, timeout=120, check=True
+    )
     assert done.stdout.strip() == "[]"
 
 

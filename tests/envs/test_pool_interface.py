@@ -54,7 +54,8 @@ def test_every_number_of_workers_gives_the_same_episodes() -> None:
         assert [event.info["turn"] for event in events] == list(range(len(events)))
 
 
-def test_the_caller_gets_whichever_are_ready_and_nobody_waits_for_the_slowest() -> None:
+def test_the_caller_gets_whichever_are_ready_and_nobody_waits_for_the_slowest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("envs.pool_link.CLOSE_SECONDS", 0.2)
     with Pool(FAULTY, workers=2) as pool:
         for slot in range(2):
             pool.reset(slot, "quiet", seed=slot)
@@ -161,6 +162,21 @@ def test_settings_that_cannot_be_right_are_refused(settings: dict, words: str) -
     with pytest.raises(ValueError) as caught:
         Pool(CORRIDOR, **settings)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "words"),
+    [
+        ("gagpo/ALFWrld-v0", "there are gagpo/ALFWorld-v0"),
+        ("gagpo/ALFWorld-v7", "ALFWorld"),
+        ("no_such_module:Name-v0", "No module named 'no_such_module'; is its folder on PYTHONPATH?"),
+        ("not an id!", "not an id!"),
+    ],
+)
+def test_an_unknown_environment_is_refused_with_advice(env_id: str, words: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        Pool(env_id)
+    assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_an_unknown_task_fails_its_episode_with_the_nearest_ids() -> None:
