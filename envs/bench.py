@@ -101,9 +101,10 @@ def measure(
         random.Random(seed).shuffle(tasks)
         del tasks[TASKS:]
         result: dict[str, Any] = {"kwargs": kwargs, "tasks": len(tasks)}
-        result |= _rates(env, tasks, seconds, seed)
+        sampled = _sampled(env, seed)
+        result |= _rates(env, tasks, sampled, seconds, seed)
     result |= call("envs.bench:footprint", portable(spec), kwargs, tasks, seed, time.time(), timeout=_START_SECONDS)
-    result["pool"] = _pools(env_id, kwargs, tasks, seconds, workers, seed)
+    result["pool"] = _pools(env_id, kwargs, tasks, sampled, seconds, workers, seed)
     return result
 
 
@@ -136,15 +137,15 @@ def table(report: Mapping[str, Any]) -> Table:
 # One process ----------------------------------------------------------------------------------------------------------
 
 
-def _choose(env: gymnasium.Env, info: Mapping[str, Any], rng: random.Random) -> str:
-    admissible = info.get("admissible_actions")
-    return admissible[int(rng.random() * len(admissible))] if admissible else env.action_space.sample()
-
-
-def _rates(env: gymnasium.Env, tasks: list[str], seconds: float, seed: int) -> dict[str, float]:
-    clock = time.perf_counter
-    rng = random.Random(seed)
+def _sampled(env: gymnasium.Env, seed: int) -> list[str]:
+    """Actions for where the environment lists none, drawn beforehand: sampling one takes longer than many a step."""
     env.action_space.seed(seed)
+    return [env.action_space.sample() for _ in range(256)]
+
+
+def _rates(env: gymnasium.Env, tasks: list[str], sampled: list[str], seconds: float, seed: int) -> dict[str, float]:
+    clock = time.perf_counter
+    draw = random.Random(seed).random
     first = []
     end = clock() + seconds
     for task in tasks:
@@ -163,7 +164,8 @@ def _rates(env: gymnasium.Env, tasks: list[str], seconds: float, seed: int) -> d
         resets += 1
         over = False
         while not over:
-            action = _choose(env, info, rng)
+            choices = info.get("admissible_actions") or sampled
+            action = choices[int(draw() * len(choices))]
             begin = clock()
             _, _, terminated, truncated, info = env.step(action)
             stepping += clock() - begin
@@ -238,11 +240,11 @@ def _processor() -> str:
 class _PoolWalk:
     """Random walks through a pool whose slots never rest."""
 
-    def __init__(self, pool: Pool, slots: int, tasks: list[str], space: gymnasium.Space, seed: int):
+    def __init__(self, pool: Pool, slots: int, tasks: list[str], sampled: list[str], seed: int):
         self._pool = pool
         self._slots = slots
         self._tasks = itertools.cycle(enumerate(tasks, seed))
-        self._space = space
+        self._sampled = sampled
         self._random = random.Random(seed).random
         for slot in range(slots):
             self._reset(slot)
@@ -251,7 +253,7 @@ class _PoolWalk:
     def run(self, seconds: float) -> tuple[float, float]:
         """Walk for so long; returns steps per second and this process's processor seconds per step."""
         steps = 0
-        enough = max(1, self._slots // 4)
+        enough = max(1, self._slots // 2)
         processor, begin = time.process_time(), time.perf_counter()
         end = begin + seconds
         self._go_on(self._waiting)
@@ -276,9 +278,8 @@ class _PoolWalk:
             if terminated or truncated:
                 self._reset(slot)
                 continue
-            admissible = info.get("admissible_actions")
-            action = admissible[int(self._random() * len(admissible))] if admissible else self._space.sample()
-            self._pool.step(slot, action)
+            choices = info.get("admissible_actions") or self._sampled
+            self._pool.step(slot, choices[int(self._random() * len(choices))])
 
     def _reset(self, slot: int) -> None:
         seed, task = next(self._tasks)
@@ -286,14 +287,19 @@ class _PoolWalk:
 
 
 def _pools(
-    env_id: str, kwargs: Mapping[str, Any], tasks: list[str], seconds: float, workers: Sequence[int], seed: int
+    env_id: str,
+    kwargs: Mapping[str, Any],
+    tasks: list[str],
+    sampled: list[str],
+    seconds: float,
+    workers: Sequence[int],
+    seed: int,
 ) -> dict[str, dict[str, float]]:
     with ExitStack() as stack:
         walks = {}
         for number in workers:
             pool = stack.enter_context(Pool(env_id, kwargs, workers=number))
-            env = stack.enter_context(closing(gymnasium.make(find_spec(env_id), disable_env_checker=True, **kwargs)))
-            walks[number] = _PoolWalk(pool, SLOTS * number, tasks, env.action_space, seed)
+            walks[number] = _PoolWalk(pool, SLOTS * number, tasks, sampled, seed)
         rounds = [{number: walk.run(seconds / ROUNDS) for number, walk in walks.items()} for _ in range(ROUNDS)]
     base = workers[0]
     return {
