@@ -145,10 +145,11 @@ class TextEnv(gymnasium.Env[str, str]):
         Raises ``envs.tasks.UnknownTask`` with the nearest ids when the task does not exist.
         """
         super().reset(seed=seed)
+        self._over = True  # a reset that fails leaves no episode to step
         self.task = self._choose(dict(options or {}))
         self.turn = 0
-        self._over = False
         outcome = self.begin(self.task)
+        self._over = False
         self._observation = outcome.observation
         return outcome.observation, self._info(outcome)
 

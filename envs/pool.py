@@ -25,54 +25,22 @@ import weakref
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
+from envs.pool_events import Counters, Event
 from envs.pool_link import Link, Resources
 from envs.pool_nursery import Nursery, NurseryLost, find_spec
 from envs.pool_wire import describe, plain
 from envs.pool_worker import Host, maker
 
-_COALESCE_SECONDS = 0.0005
+__all__ = ["Counters", "EnvironmentBroken", "Event", "Pool"]
+
+START_SECONDS = 60.0  # a worker has at least so long to import, preload and build its first environment
+_COALESCE_SECONDS = 0.001  # a caller who wants many answers is not woken for each
 
 
 class EnvironmentBroken(ValueError):
     """No worker can start: the environment's settings are wrong, or its constructor breaks every time."""
-
-
-class Event(NamedTuple):
-    """The answer to one reset or step.
-
-    kind: ``reset`` (the first observation), ``step``, ``restarted`` (a first observation again: the turns so far are
-    void) or ``failed`` (the episode is over for good; ``error`` says why, and the slot is free).
-    error: empty but for ``restarted`` and ``failed``, where it says what broke.
-    """
-
-    slot: int
-    kind: str
-    observation: str
-    reward: float
-    terminated: bool
-    truncated: bool
-    info: dict[str, Any]
-    error: str = ""
-
-
-@dataclass
-class Counters:
-    """What a pool has seen. ``crashes`` and ``hangs`` count workers, ``errors`` broken answers of an environment,
-    ``restarts`` episodes started over, ``failures`` episodes given up, ``steps`` and ``resets`` good answers."""
-
-    crashes: int = 0
-    hangs: int = 0
-    errors: int = 0
-    restarts: int = 0
-    failures: int = 0
-    steps: int = 0
-    resets: int = 0
-
-    def as_dict(self) -> dict[str, int]:
-        return asdict(self)
 
 
 class _Episode:
@@ -115,8 +83,8 @@ class Pool:
     """Steps environments in ``workers`` processes; with ``workers=0`` in this one, where nothing can be killed.
 
     env_id: a registered id, or ``"module:Name-v0"`` to import a module that registers it. env_kwargs: plain data.
-    step_deadline, reset_deadline: seconds that one request may take once its worker has come to it; the second one
-    also bounds the start of a worker. max_restarts: how often one episode may break before it is given up.
+    step_deadline, reset_deadline: seconds that one request may take once its worker has come to it; a worker may take
+    the second one, or a minute, to start. max_restarts: how often one episode may break before it is given up.
 
     Environments are built in the workers, one per slot in use, and are reused by later episodes. A class may offer
     ``preload(**kwargs)``, a class method run once before the workers are forked: what it loads is shared by all.
@@ -143,7 +111,7 @@ class Pool:
         self.counters = Counters()
         self._spec = find_spec(env_id)
         self._kwargs = plain(dict(env_kwargs or {}), "env_kwargs")
-        self._deadlines = {"step": step_deadline, "reset": reset_deadline}
+        self._deadlines = {"step": step_deadline, "reset": reset_deadline, "start": max(reset_deadline, START_SECONDS)}
         self._max_restarts = max_restarts
         self._episodes: dict[int, _Episode] = {}
         self._ready: list[Event] = []
@@ -340,7 +308,7 @@ class Pool:
     def _deadline(self, worker: _Worker) -> float:
         """When the worker's start, or its present request, will have taken too long (``time.monotonic``)."""
         if self._links[worker.number].process is None:
-            return worker.since + self._deadlines["reset"]
+            return worker.since + self._deadlines["start"]
         return worker.since + self._deadlines[worker.queue[0][1]] if worker.sent else math.inf
 
     def _collect(self, until: float) -> None:
@@ -424,7 +392,7 @@ class Pool:
             end = "unknown how"
             self._new_nursery(str(lost))
         if hung:
-            present = "reset" if link.process is None else worker.queue[0][1]
+            present = "start" if link.process is None else worker.queue[0][1]
             self.counters.hangs += 1
             error = f"its worker was killed: {present} took more than {self._deadlines[present]:g} s"
         else:

@@ -42,12 +42,26 @@ class NurseryLost(RuntimeError):
     """The nursery died or does not answer."""
 
 
+class UnknownEnvironment(ValueError):
+    """An id under which no environment is registered."""
+
+
 def find_spec(env_id: str) -> EnvSpec:
-    """The registered ``EnvSpec`` of ``env_id``, which may name a module to import first (``"module:Name-v0"``)."""
+    """The registered ``EnvSpec`` of ``env_id``, which may name a module to import first (``"module:Name-v0"``).
+
+    Raises :class:`UnknownEnvironment` with advice when there is no such module or no such id.
+    """
     module, _, name = env_id.rpartition(":")
-    if module:
-        importlib.import_module(module)
-    return gymnasium.spec(name)
+    try:
+        if module:
+            importlib.import_module(module)
+        return gymnasium.spec(name)
+    except ModuleNotFoundError as error:
+        raise UnknownEnvironment(f"environment {env_id!r}: {error}; is its folder on PYTHONPATH?") from None
+    except gymnasium.error.Error as error:
+        known = ", ".join(name for name in gymnasium.registry if name.startswith("gagpo/"))
+        advice = f"there are {known}, and module:Name-v0 for one of your own"
+        raise UnknownEnvironment(f"environment {env_id!r}: {' '.join(str(error).split())} ({advice})") from None
 
 
 def portable(spec: EnvSpec) -> str:

@@ -72,10 +72,10 @@ class TaskSet:
         return iter(self._tasks)
 
     def __contains__(self, task_id: object) -> bool:
-        return task_id in self._index
+        return isinstance(task_id, str) and task_id in self._index
 
     def __getitem__(self, task_id: str) -> Task:
-        if task_id in self._index:
+        if task_id in self:
             return self._tasks[self._index[task_id]]
         near = difflib.get_close_matches(str(task_id)[:200], self.ids, n=3, cutoff=0.3)
         hint = f"nearest: {', '.join(near)}" if near else f"the split has {len(self)} tasks"

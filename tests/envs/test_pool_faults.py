@@ -16,7 +16,13 @@ import pytest
 from envs.pool import EnvironmentBroken, Event, Pool
 
 FAULTY = "envs.testing:gagpo-test/Faulty-v0"
+ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0  # for what happens at once on an idle machine
+
+
+@pytest.fixture(autouse=True)
+def no_patience_with_the_hung(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("envs.pool_link.CLOSE_SECONDS", 0.3)
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
@@ -235,7 +241,7 @@ def test_an_environment_that_writes_into_the_pools_own_connection_is_a_crash() -
 
 @pytest.mark.parametrize("fault", ["crash", "sleep", "raise"])
 def test_a_fault_at_the_reset_is_retried_and_then_given_up(fault: str) -> None:
-    with Pool(FAULTY, workers=2, max_restarts=2, reset_deadline=1.5) as pool:
+    with Pool(FAULTY, workers=2, max_restarts=2, reset_deadline=0.7) as pool:
         pool.reset(0, f"at-reset:{fault}", seed=0)
         pool.reset(1, "quiet", seed=1)
         events = answers(pool, 2)
@@ -273,7 +279,8 @@ def test_an_environment_that_cannot_be_built_is_one_clear_error(kwargs: dict[str
         assert words in str(caught.value)
 
 
-def test_a_constructor_that_hangs_is_given_up() -> None:
+def test_a_constructor_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("envs.pool.START_SECONDS", 0.5)
     with Pool(FAULTY, {"broken": "sleep"}, workers=1, reset_deadline=0.5, max_restarts=1) as pool:
         pool.reset(0, "quiet")
         with pytest.raises(EnvironmentBroken, match="more than"):
@@ -303,7 +310,9 @@ def test_the_loss_of_the_process_that_forks_workers_is_survived() -> None:
 
 SCRIPT = """
 import sys, time
+import envs.pool_link
 from envs.pool import Pool
+envs.pool_link.CLOSE_SECONDS = 0.3
 pool = Pool("envs.testing:gagpo-test/Faulty-v0", workers=2, step_deadline=1000)
 for slot in range(4):
     pool.reset(slot, "quiet", seed=slot)
@@ -323,7 +332,12 @@ pool.wait()
 def script(*arguments: str, **settings: object) -> tuple[subprocess.Popen, list[int]]:
     """A program with a pool (unguarded, from standard input), and the ids of the pool's processes."""
     process = subprocess.Popen(
-        [sys.executable, "-", *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **settings
+        [sys.executable, "-", *arguments],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        **settings,
     )  # type: ignore[call-overload]
     assert process.stdin is not None and process.stdout is not None
     process.stdin.write(SCRIPT)
