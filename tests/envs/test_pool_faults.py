@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -15,6 +17,7 @@ import pytest
 
 from envs.pool import EnvironmentBroken, Event, Pool
 
+CORRIDOR = "envs.testing:gagpo-test/Corridor-v0"
 FAULTY = "envs.testing:gagpo-test/Faulty-v0"
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0  # for what happens at once on an idle machine
@@ -306,6 +309,40 @@ def test_the_loss_of_the_process_that_forks_workers_is_survived() -> None:
     until(lambda: all(gone(worker_of(event)) for event in (*first.values(), *events.values())), "the workers' end")
 
 
+def corridor(workers: int, kills: int) -> tuple[dict[int, list[str]], Pool]:
+    """The observations of 60 corridor episodes, while ``kills`` workers are killed or stopped on the way."""
+    rng = random.Random(kills)
+    played: dict[int, list[str]] = {slot: [] for slot in range(60)}
+    with Pool(CORRIDOR, workers=workers, step_deadline=1.0, reset_deadline=1.0, max_restarts=1000) as pool:
+        for slot in played:
+            pool.reset(slot, f"door-{slot % 8:02d}", seed=slot)
+        seen, running = 0, len(played)
+        while running:
+            for event in pool.wait(timeout=PATIENCE):
+                if event.kind != "step":
+                    played[event.slot].clear()
+                played[event.slot].append(event.observation)
+                if event.terminated:
+                    running -= 1
+                else:
+                    pool.step(event.slot, "left")
+                seen += 1
+                if kills and seen % 40 == 0 and pool.processes:
+                    kills -= 1
+                    fault = signal.SIGKILL if rng.random() < 0.7 else signal.SIGSTOP
+                    with suppress(ProcessLookupError):
+                        os.kill(rng.choice(pool.processes), fault)
+    return played, pool
+
+
+def test_no_episode_is_lost_or_altered_while_workers_are_killed_and_stopped_again_and_again() -> None:
+    undisturbed, _ = corridor(workers=0, kills=0)
+    disturbed, pool = corridor(workers=2, kills=8)
+    assert disturbed == undisturbed
+    assert pool.counters.crashes >= 3 and pool.counters.hangs >= 1
+    assert pool.counters.restarts > 0 and pool.counters.failures == 0
+
+
 # Ends -----------------------------------------------------------------------------------------------------------------
 
 SCRIPT = """
@@ -388,3 +425,16 @@ def test_a_forgotten_pool_is_closed() -> None:
     child = worker_of(start(pool, 1)[0])
     del pool
     until(lambda: gone(child), "the worker's end")
+
+
+def test_a_forked_copy_of_the_caller_cannot_end_the_pool() -> None:
+    with Pool(FAULTY, workers=1) as pool:
+        start(pool, 1)
+        copy = os.fork()
+        if copy == 0:
+            pool.close()
+            os._exit(0)
+        assert os.waitpid(copy, 0)[1] == 0
+        pool.step(0, "look")
+        assert answers(pool, 1)[0].kind == "step"
+        assert pool.counters.crashes == 0
