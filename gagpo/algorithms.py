@@ -15,6 +15,9 @@ from gagpo.objectives.settings import Cispo, Clip, Geometric, LogClip, Objective
 CLIP = {"name": "clip", "low": 0.2, "high": 0.2}
 KL = {"coefficient": 0.01, "estimator": "k3"}
 
+NAMED = ("credit", "gate", "aggregation")
+"""Cells that have a name, which stands for the whole cell where it is written alone."""
+
 PRESETS: dict[str, dict[str, Any]] = {
     "gagpo": {"credit": "gagpo", "ratio": "action", "gate": CLIP, "aggregation": "action_mean", "kl": KL},
     "grpo": {"credit": "grpo", "ratio": "token", "gate": CLIP, "aggregation": "sequence_mean", "kl": KL},
@@ -248,15 +251,9 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
     """``base`` with ``changes`` laid over it, cell by cell; a cell that changes its name starts from its defaults."""
     merged = dict(base)
     for key, change in changes.items():
-        old, new = _cell(merged.get(key)), _cell(change)
-        if (
-            isinstance(old, Mapping)
-            and isinstance(new, Mapping)
-            and new.get("name", old.get("name")) == old.get("name")
-        ):
-            merged[key] = merge(old, new)
-        else:
-            merged[key] = change
+        old, new = (_cell(value) if key in NAMED else value for value in (merged.get(key), change))
+        both = isinstance(old, Mapping) and isinstance(new, Mapping)
+        merged[key] = merge(old, new) if both and new.get("name", old.get("name")) == old.get("name") else change
     return merged
 
 
