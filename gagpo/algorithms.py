@@ -251,9 +251,16 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
     """``base`` with ``changes`` laid over it, cell by cell; a cell that changes its name starts from its defaults."""
     merged = dict(base)
     for key, change in changes.items():
-        old, new = (_cell(value) if key in NAMED else value for value in (merged.get(key), change))
-        both = isinstance(old, Mapping) and isinstance(new, Mapping)
-        merged[key] = merge(old, new) if both and new.get("name", old.get("name")) == old.get("name") else change
+        old, new = merged.get(key), change
+        if key in NAMED:
+            old, new = _cell(old), _cell(new)
+        if (
+            isinstance(old, Mapping)
+            and isinstance(new, Mapping)
+            and new.get("name", old.get("name")) == old.get("name")
+        ):
+            change = merge(old, new)
+        merged[key] = change
     return merged
 
 
