@@ -15,6 +15,9 @@ from gagpo.objectives.settings import Cispo, Clip, Geometric, LogClip, Objective
 CLIP = {"name": "clip", "low": 0.2, "high": 0.2}
 KL = {"coefficient": 0.01, "estimator": "k3"}
 
+NAMED = ("credit", "gate", "aggregation")
+"""Cells that have a name, which stands for the whole cell where it is written alone."""
+
 PRESETS: dict[str, dict[str, Any]] = {
     "gagpo": {"credit": "gagpo", "ratio": "action", "gate": CLIP, "aggregation": "action_mean", "kl": KL},
     "grpo": {"credit": "grpo", "ratio": "token", "gate": CLIP, "aggregation": "sequence_mean", "kl": KL},
@@ -249,16 +252,15 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
     merged = dict(base)
     for key, change in changes.items():
         old, new = merged.get(key), change
-        if isinstance(old, Mapping) or isinstance(new, Mapping):  # then a mere name is short for a cell
+        if key in NAMED:
             old, new = _cell(old), _cell(new)
         if (
             isinstance(old, Mapping)
             and isinstance(new, Mapping)
             and new.get("name", old.get("name")) == old.get("name")
         ):
-            merged[key] = merge(old, new)
-        else:
-            merged[key] = change
+            change = merge(old, new)
+        merged[key] = change
     return merged
 
 

@@ -13,6 +13,7 @@ from gagpo.credit.gagpo import gagpo_advantage, value_proxy
 from gagpo.credit.gigpo import gigpo_advantage, step_advantage
 from gagpo.credit.grouping import return_to_go
 from gagpo.credit.hgpo import hgpo_advantage
+from gagpo.credit.padded import turn_numbers, turns_from_tokens
 from gagpo.credit.reinforce import reinforce_baseline_advantage, reinforce_plus_plus_advantage, token_returns
 from gagpo.credit.settings import AnyCredit, CreditSettings
 from gagpo.credit.turns import BadTurns, Turns, intern
@@ -40,6 +41,8 @@ __all__ = [
     "rloo_advantage",
     "step_advantage",
     "token_returns",
+    "turn_numbers",
     "turns_for",
+    "turns_from_tokens",
     "value_proxy",
 ]

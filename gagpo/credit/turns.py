@@ -32,6 +32,11 @@ def intern(keys: Iterable[Hashable]) -> np.ndarray:
     return np.fromiter((numbers.setdefault(key, len(numbers)) for key in keys), dtype=np.int64)
 
 
+def as_array(values: Any) -> np.ndarray:
+    """``values`` as an array; tensors are detached and brought to the CPU first."""
+    return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+
+
 def renumber(ids: np.ndarray) -> np.ndarray:
     """The same ids as 0..n-1 in their own order, int64; sorts only where their range is far wider than their number."""
     low = int(ids.min())
@@ -45,7 +50,7 @@ def renumber(ids: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Turns:
-    """Columns of N turns of E episodes; lists are converted, every column is checked.
+    """Columns of N turns of E episodes; lists and tensors are converted, every column is checked.
 
     reward_N: what the environment paid for each turn, penalties excluded.
     episode_N: 0..E-1, not decreasing; every episode has at least one turn.
@@ -105,7 +110,7 @@ class Turns:
             if default is not None:
                 object.__setattr__(self, name, np.full(length, default, dtype))
             return
-        array = np.asarray(value)
+        array = as_array(value)
         if array.ndim != 1 or len(array) != length:
             raise BadTurns(f"{name} must have {length} entries in one dimension, got shape {array.shape}")
         if np.issubdtype(dtype, np.integer) and not np.issubdtype(array.dtype, np.integer):

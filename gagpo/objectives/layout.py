@@ -60,6 +60,20 @@ class Layout:
         row_K, row_tokens_R = _number(row_K)
         return cls(turn_K, row_K, turn_tokens_M.float(), row_tokens_R.float())
 
+    @classmethod
+    def of_mask(cls, mask_BL: Tensor) -> Layout:
+        """Layout of a padded batch's sampled tokens, those where the mask is not 0, in the order of ``x[mask.bool()]``.
+
+        A row of the batch is a row here, and each unbroken run of sampled tokens in it an action.
+        """
+        if mask_BL.ndim != 2:
+            raise ValueError(f"the mask must have one row per sequence, got shape {_shape(mask_BL)}")
+        mask_BL = mask_BL.bool()
+        starts_BL = mask_BL.clone()
+        starts_BL[:, 1:] &= ~mask_BL[:, :-1]
+        row_BL = torch.arange(len(mask_BL), device=mask_BL.device)[:, None].expand_as(mask_BL)
+        return cls.of(starts_BL.flatten().cumsum(0)[mask_BL.flatten()], row_BL[mask_BL])
+
     @property
     def normaliser(self) -> Normaliser:
         return Normaliser(len(self.turn_K), len(self.turn_tokens_M), len(self.row_tokens_R))

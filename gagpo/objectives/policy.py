@@ -72,7 +72,7 @@ def policy_loss(
 
     loss = -objective
     with torch.no_grad():
-        metrics["tokens"] = logprob_K.new_tensor(float(len(logprob_K)))
+        metrics["tokens"] = logprob_K.new_full((), float(len(logprob_K)))
         metrics["old_kl"] = -log_ratio_K.sum()
     if ref_logprob_K is not None and settings.kl.coefficient > 0:
         kl_K = kl_divergence(logprob_K, ref_logprob_K, settings.kl.estimator)
@@ -217,7 +217,7 @@ def _segment_means(
 def _ratio_metrics(log_ratio: Tensor) -> Metrics:
     """Sums over the elements that have a ratio of their own (tokens, actions or sequences)."""
     return {
-        "elements": log_ratio.new_tensor(float(len(log_ratio))),
+        "elements": log_ratio.new_full((), float(len(log_ratio))),
         "ratio": log_ratio.exp().sum(),
         "log_ratio_squared": torch.dot(log_ratio, log_ratio),
     }

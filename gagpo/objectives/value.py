@@ -30,7 +30,7 @@ def value_loss(
     loss = 0.5 * largest.sum() / (count or value.numel())
     with torch.no_grad():
         metrics = {
-            "values": value.new_tensor(float(value.numel())),
+            "values": value.new_full((), float(value.numel())),
             "value_clipped": (largest > error).sum(),
             "value_error": error.sum(),
             "target": target.sum(),

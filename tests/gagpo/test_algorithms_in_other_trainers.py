@@ -1,0 +1,216 @@
+"""The code of docs/use-in-your-trainer.md, taken from that file and run."""
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from gagpo.credit import BadTurns, Turns, gagpo_advantage, turn_numbers, turns_from_tokens
+from gagpo.objectives import Layout
+
+PAGE = Path(__file__).parents[2] / "docs" / "use-in-your-trainer.md"
+
+
+def example(name: str) -> str:
+    """The page's code block of that name."""
+    found = re.search(rf"```python {name}\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert found, f"{PAGE} has no block {name}"
+    return found.group(1)
+
+
+def run(name: str) -> dict:
+    scope: dict = {"__name__": f"example_{name}"}
+    exec(compile(example(name), f"{PAGE.name}:{name}", "exec"), scope)
+    return scope
+
+
+@pytest.mark.parametrize("name", ["trl", "verl"])
+def test_examples_are_short(name):
+    code = [line for line in example(name).splitlines() if line.strip() and not re.match(r"(import|from) ", line)]
+    assert len(code) < 30
+
+
+def test_own_loop_runs(capsys):
+    scope = run("loop")
+    assert scope["new_K"].grad.abs().sum() > 0
+    assert "clip_low" in capsys.readouterr().out
+
+
+# Padded rows -------------------------------------------------------------------------------------------------------
+
+MASK = [[1, 1, 0, 0, 1, 0], [1, 0, 0, 1, 1, 1], [0, 1, 1, 0, 0, 0]]
+TOKENS = [[5, 6, 9, 8, 7, 0], [5, 9, 8, 4, 4, 4], [3, 3, 3, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("kind", [np.array, torch.tensor])
+def test_rows_are_cut_into_turns(kind):
+    turns = turns_from_tokens(kind(TOKENS), kind(MASK), kind([1.0, 2.0, 3.0]), [0, 0, 4])
+    assert turns.episode_N.tolist() == [0, 0, 1, 1, 2]
+    assert turns.reward_N.tolist() == [0, 1, 0, 2, 3]
+    assert turns.tokens_N.tolist() == [2, 1, 1, 3, 2]
+    # First turns of a group share their state; both second turns come after the observation 9 8.
+    assert turns.states().tolist() == [0, 1, 0, 1, 2]
+
+
+def test_rewards_of_tokens_go_to_the_turn_they_stand_in_or_behind():
+    reward = np.array([[0, 1, 2, 0, 0, 4.0], [0, 0, 0, 0, 0, 8], [16, 0, 0, 0, 0, 32]])
+    turns = turns_from_tokens(TOKENS, MASK, reward, [0, 0, 0])
+    assert turns.reward_N.tolist() == [3, 4, 0, 8, 48]
+
+
+def test_the_layout_of_a_mask_has_the_same_turns():
+    layout = Layout.of_mask(torch.tensor(MASK))
+    numbers = turn_numbers(MASK)
+    assert layout.turn_K.tolist() == numbers[numbers >= 0].tolist()
+    assert layout.row_K.tolist() == [0, 0, 0, 1, 1, 1, 1, 2, 2]
+    assert layout.turn_tokens_M.tolist() == [2, 1, 1, 3, 2]
+
+
+def test_padding_changes_nothing():
+    plain = turns_from_tokens(TOKENS, MASK, [1.0, 2.0, 3.0], [0, 0, 0])
+    wide = turns_from_tokens(
+        np.pad(TOKENS, ((0, 0), (0, 5)), constant_values=77), np.pad(MASK, ((0, 0), (0, 5))), [1.0, 2.0, 3.0], [0, 0, 0]
+    )
+    assert gagpo_advantage(wide).tolist() == gagpo_advantage(plain).tolist()
+
+
+def test_rows_that_do_not_fit_are_refused():
+    with pytest.raises(BadTurns, match="do not fit"):
+        turns_from_tokens(TOKENS, MASK, [1.0, 2.0], [0, 0, 0])
+    with pytest.raises(BadTurns, match="episode 1 has no sampled token"):
+        turns_from_tokens([[1], [1]], [[1], [0]], [1.0, 2.0], [0, 0])
+    with pytest.raises(BadTurns, match="one row per episode"):
+        turn_numbers([1, 0])
+    with pytest.raises(ValueError, match="one row per sequence"):
+        Layout.of_mask(torch.ones(3))
+
+
+# verl ----------------------------------------------------------------------------------------------------------------
+
+
+def test_verl_registries_take_credit_and_loss(monkeypatch):
+    """The example against stand-ins with the registries and the call of verl's ``compute_advantage``."""
+    estimators, losses = {}, {}
+
+    def register(registry):
+        return lambda name: lambda function: registry.setdefault(name, function)
+
+    def compute_advantage(data, adv_estimator):
+        batch = data.batch
+        batch["advantages"], batch["returns"] = estimators[adv_estimator](
+            token_level_rewards=batch["token_level_rewards"],
+            response_mask=batch["response_mask"],
+            config=None,
+            index=data.non_tensor_batch["uid"],
+        )
+        return data
+
+    core = ModuleType("verl.trainer.ppo.core_algos")
+    core.register_adv_est, core.register_policy_loss = register(estimators), register(losses)
+    trainer = ModuleType("verl.trainer.ppo.ray_trainer")
+    trainer.compute_advantage = compute_advantage
+    ppo = ModuleType("verl.trainer.ppo")
+    ppo.ray_trainer, ppo.core_algos = trainer, core
+    for module in (core, trainer, ppo, ModuleType("verl.trainer"), ModuleType("verl")):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    run("verl")
+
+    mask = torch.tensor(MASK)
+    reward = torch.zeros(3, 6)
+    reward[0, 4] = 10.0
+    batch = {"responses": torch.tensor(TOKENS), "response_mask": mask, "token_level_rewards": reward}
+    data = SimpleNamespace(batch=batch, non_tensor_batch={"uid": np.array(["a", "a", "b"], dtype=object)})
+    trainer.compute_advantage(data, "gagpo")
+    turns = Turns([0, 10, 0, 0, 0], [0, 0, 1, 1, 2], [0, 0, 1], state_N=[0, 1, 0, 1, 0], tokens_N=[2, 1, 1, 3, 2])
+    expected = np.repeat(gagpo_advantage(turns), turns.tokens_N)
+    assert batch["advantages"][mask.bool()].numpy() == pytest.approx(expected, abs=1e-5)
+    assert batch["advantages"][~mask.bool()].abs().max() == 0
+
+    new = torch.full((3, 6), -1.0, requires_grad=True)
+    loss, metrics = losses["gagpo"](
+        old_log_prob=torch.full((3, 6), -1.0),
+        log_prob=new,
+        advantages=batch["advantages"],
+        response_mask=mask,
+        loss_agg_mode="token-mean",
+        config=None,
+        rollout_is_weights=None,
+    )
+    loss.backward()
+    assert loss.item() == pytest.approx(-gagpo_advantage(turns).mean(), abs=1e-6)
+    assert metrics["actor/ratio"] == pytest.approx(1.0)
+    assert new.grad[~mask.bool()].abs().max() == 0
+
+
+# TRL -----------------------------------------------------------------------------------------------------------------
+
+WORDS = ["<pad>", "<eos>", "start", "left", "right", "door", "wall", "open"]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("many_turns", [False, True])
+def test_trl_trains_a_tiny_model(tmp_path, many_turns):
+    pytest.importorskip("trl", reason="the example is one for TRL: install trl")
+    from datasets import Dataset
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+    from trl import GRPOConfig
+
+    raw = Tokenizer(models.WordLevel({word: place for place, word in enumerate(WORDS)}, unk_token="<pad>"))
+    raw.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="<pad>", eos_token="<eos>")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 64}
+    model = Qwen2ForCausalLM(Qwen2Config(vocab_size=len(WORDS), **sizes, **heads, pad_token_id=0, eos_token_id=1))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+
+    def two_turns(prompts, trainer):
+        """A turn of two tokens, an observation that tells whether the first was "left", and a turn of one token."""
+        ids = torch.tensor([tokenizer(prompt)["input_ids"] for prompt in prompts])
+        first = trainer.model.generate(ids, do_sample=True, max_new_tokens=2, min_new_tokens=2)
+        seen = torch.tensor([[WORDS.index("door" if row[-2] == 3 else "wall")] for row in first.tolist()])
+        whole = trainer.model.generate(torch.cat([first, seen], 1), do_sample=True, max_new_tokens=1, min_new_tokens=1)
+        completions = whole[:, ids.shape[1] :].tolist()
+        return {
+            "prompt_ids": ids.tolist(),
+            "completion_ids": completions,
+            "logprobs": None,
+            "env_mask": [[1, 1, 0, 1] for _ in completions],
+        }
+
+    def reward(completion_ids, **_):
+        return [float(sum(ids)) % 5 for ids in completion_ids]
+
+    options = GRPOConfig(
+        output_dir=str(tmp_path),
+        per_device_train_batch_size=4,
+        gradient_accumulation_steps=2,
+        num_generations=4,
+        max_completion_length=4,
+        max_steps=2,
+        learning_rate=1e-2,
+        use_cpu=True,
+        bf16=False,
+        report_to=[],
+        save_strategy="no",
+        logging_steps=1,
+        disable_tqdm=True,
+    )
+    trainer = run("trl")["GagpoTrainer"](
+        model=model,
+        args=options,
+        reward_funcs=reward,
+        processing_class=tokenizer,
+        train_dataset=Dataset.from_dict({"prompt": ["start", "start left"] if not many_turns else ["start"] * 2}),
+        **({"rollout_func": two_turns} if many_turns else {}),
+    )
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert len(losses) == 2
+    assert np.isfinite(losses).all()
+    assert any(not torch.equal(before[name], value) for name, value in trainer.model.state_dict().items())

@@ -1,0 +1,199 @@
+"""The table of algorithms: its files, its cells, and the combinations that are refused."""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from pydantic import ValidationError
+
+from gagpo.algorithms import PRESETS, Algorithm, load
+from gagpo.controllers import Controllers
+from gagpo.credit import Turns, advantages
+from gagpo.objectives import Layout, policy_loss
+
+FOLDER = Path(__file__).parents[2] / "configs" / "algorithms"
+CREDITS = sorted({load(name).credit.name for name in PRESETS})
+GATES = ["clip", "log_clip", "sapo", "cispo", "none"]
+AGGREGATIONS = ["token_mean", "sequence_mean", "action_mean", "constant", "geometric", "power"]
+
+
+def test_every_row_has_its_file_and_both_say_the_same():
+    assert sorted(path.stem for path in FOLDER.glob("*.yaml")) == sorted(PRESETS)
+    for name in PRESETS:
+        cells = yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))["algorithm"]
+        assert Algorithm.model_validate(cells) == load(name)
+        alone = {key: cell for key, cell in cells.items() if key != "preset"}
+        assert Algorithm.model_validate(alone).model_copy(update={"preset": name}) == load(name), name
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_settings_survive_being_written_down(name):
+    algorithm = load(name)
+    assert Algorithm.model_validate(algorithm.model_dump()) == algorithm
+    assert Algorithm.model_validate(yaml.safe_load(yaml.safe_dump(algorithm.model_dump(mode="json")))) == algorithm
+
+
+def test_gagpo_has_its_published_settings():
+    algorithm = load("gagpo")
+    credit = algorithm.credit
+    assert (credit.gamma, credit.lam, credit.norm, credit.scope, credit.trajectory_weight) == (
+        0.95,
+        0.8,
+        "group",
+        "task",
+        0,
+    )
+    assert (algorithm.ratio, algorithm.ratio_pool, algorithm.aggregation.name) == ("action", "mean", "action_mean")
+
+
+def test_cells_are_changed_one_by_one():
+    assert load("gagpo", {"credit": {"lam": 0.5}}).credit.gamma == 0.95
+    assert load("gagpo", {"gate": {"high": 0.3}}).gate.model_dump() == {
+        "name": "clip",
+        "low": 0.2,
+        "high": 0.3,
+        "dual": None,
+    }
+    assert load("gigpo", {"gate": {"high": 0.3}}).gate.dual == 3.0
+    assert load("gspo", {"gate": "sapo"}).gate.positive == 1.0
+    # A cell of another kind starts from that kind's defaults.
+    assert load("gspo", {"gate": {"name": "log_clip"}}).gate.low == 0.4
+    assert load("gspo", {"gate": "clip"}).gate.low == 3e-4
+    assert load("dapo", {"controllers": {"overlong": None}}).controllers.dynamic_sampling.rounds == 10
+    assert Algorithm.model_validate("sapo") == load("sapo")
+
+
+def test_a_preset_is_not_changed_by_its_use():
+    before = {name: dict(row) for name, row in PRESETS.items()}
+    load("gagpo", {"gate": {"high": 0.9}, "credit": "grpo", "critic": None})
+    load("ppo_token", {"critic": {"head": "separate"}, "credit": {"lam": 0.1}})
+    assert before == PRESETS
+
+
+def test_critics_come_and_go_with_their_credit():
+    assert load("ppo_token").critic.head == "shared"
+    assert load("ppo_token", {"critic": {"head": "separate"}}).critic.head == "separate"
+    assert load("ppo_turn", {"credit": "gagpo"}).critic is None
+    assert load("gagpo", {"credit": "ppo_turn"}).critic is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "reason"),
+    [
+        ("gagpoo", {}, "no algorithm 'gagpoo'; nearest: gagpo"),
+        ("zzz", {}, "known: gagpo, grpo"),
+        ("gagpo", {"gamma": 0.9}, "algorithm.gamma: Extra inputs"),
+        ("gagpo", {"credit": {"gama": 0.9}}, "algorithm.credit.gagpo.gama: Extra inputs"),
+        ("gagpo", {"credit": {"gamma": 1.1}}, "algorithm.credit.gagpo.gamma: .*less than or equal to 1"),
+        ("gagpo", {"credit": "gapo"}, "algorithm.credit: .*'gapo'"),
+        ("gagpo", {"gate": {"high": float("nan")}}, "algorithm.gate.clip.high"),
+        ("gmpo", {"gate": "cispo"}, "weight \\* log-probability, which is negative"),
+        ("apmpo", {"gate": "cispo"}, "no power mean"),
+        ("gmpo", {"credit": "gagpo"}, "credit gagpo gives each turn its own: set aggregation.per=action"),
+        ("gmpo", {"credit": "reinforce_plus_plus"}, "gives each token its own"),
+        ("grpo", {"ratio_pool": "sum"}, "set ratio=action or ratio=sequence"),
+        ("grpo", {"ratio_gradient": "token"}, "needs ratio=action or ratio=sequence"),
+        ("cispo", {"ratio": "sequence", "ratio_gradient": "token"}, "a gate whose ratio has a gradient"),
+        ("apmpo", {"aggregation": "sequence_mean"}, "set aggregation=power"),
+        ("apmpo", {"gate": "sapo"}, "gate sapo has none: use gate=clip"),
+        ("apmpo", {"controllers": {"apmpo": {"symmetric": True, "radius": "fixed"}}}, "follows an adaptive radius"),
+        ("apmpo", {"controllers": {"agpo": {}}}, "both set the clip radius"),
+        ("agpo_adaptive", {"gate": "none"}, "gate none has none"),
+        ("grpo", {"critic": {}}, "credit grpo has no use for a critic"),
+        ("ppo_token", {"critic": None}, "credit ppo_token needs a learned value"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_reason_in_one_line(name, changes, reason):
+    with pytest.raises(ValueError, match=reason) as caught:
+        load(name, changes)
+    assert "\n" not in str(caught.value)
+    assert not isinstance(caught.value, ValidationError)
+
+
+@pytest.mark.parametrize("credit", CREDITS)
+@pytest.mark.parametrize("single_turn", [True, False])
+def test_any_credit_goes_with_any_ratio_gate_and_aggregation(credit, single_turn):
+    """On several turns and on one; what is refused is refused for the two documented reasons."""
+    turns = Turns(
+        reward_N=[0, 1, 0, 0, 0, 1] if not single_turn else [0, 1, 1],
+        episode_N=[0, 0, 1, 1, 2, 2] if not single_turn else [0, 1, 2],
+        group_E=[0, 0, 0],
+        state_N=[0, 1, 0, 2, 0, 1] if not single_turn else [0, 0, 0],
+        tokens_N=[2, 1, 3, 1, 2, 2] if not single_turn else [2, 3, 1],
+        success_E=[True, False, True],
+    )
+    tokens = int(turns.tokens_N.sum())
+    values = {"ppo_turn": np.zeros(turns.turns), "ppo_token": np.zeros(tokens)}
+    turn_K = torch.arange(turns.turns).repeat_interleave(torch.as_tensor(turns.tokens_N))
+    layout = Layout.of(turn_K, torch.as_tensor(turns.episode_N)[turn_K])
+    generator = torch.Generator().manual_seed(0)
+    old = -torch.rand(tokens, generator=generator)
+    ran = 0
+    for ratio, gate, aggregation in itertools.product(("token", "action", "sequence"), GATES, AGGREGATIONS):
+        cells = {"credit": credit, "ratio": ratio, "gate": gate, "aggregation": aggregation}
+        if credit.startswith("ppo"):
+            cells["critic"] = {}
+        try:
+            algorithm = Algorithm.model_validate(cells)
+        except ValidationError as error:
+            assert aggregation in ("geometric", "power")
+            assert "cispo" in str(error) or "aggregation.per=action" in str(error)
+            if "aggregation.per=action" not in str(error):
+                continue
+            cells["aggregation"] = {"name": aggregation, "per": "action"}
+            if gate == "cispo":
+                continue
+            algorithm = Algorithm.model_validate(cells)
+        advantage = torch.as_tensor(advantages(turns, algorithm.credit, values.get(credit)).per_token()).float()
+        new = (old + 0.2 * torch.randn(tokens, generator=generator)).requires_grad_()
+        loss, _ = policy_loss(new, old, advantage, layout, algorithm)
+        loss.backward()
+        assert torch.isfinite(loss)
+        assert new.grad.abs().sum() > 0
+        ran += 1
+    assert ran == 3 * (5 * 6 - 2)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_row_runs_an_iteration(name):
+    algorithm = load(name)
+    turns = Turns(
+        reward_N=[0, 10, 0, 0, 0, 10, 0, 0],
+        episode_N=[0, 0, 1, 1, 2, 2, 3, 3],
+        group_E=[0, 0, 1, 1],
+        state_N=[0, 1, 0, 2, 0, 1, 0, 2],
+        tokens_N=[2, 1, 3, 1, 2, 2, 2, 2],
+        success_E=[True, False, True, False],
+    )
+    controllers = Controllers(algorithm.controllers)
+    if controllers.probe_episodes:
+        controllers.observe_probe(turns)
+        controllers.temperature_G(1.0, turns.groups)
+    assert controllers.keep(turns).all()
+    turns = controllers.shape(turns)
+    controllers.observe_batch(turns, entropy=1.0)
+    size = int(turns.tokens_N.sum()) if algorithm.credit.level == "token" else turns.turns
+    value = np.zeros(size) if algorithm.critic else None
+    advantage = torch.as_tensor(advantages(turns, algorithm.credit, value).per_token()).float()
+    turn_K = torch.arange(turns.turns).repeat_interleave(torch.as_tensor(turns.tokens_N))
+    group_K = torch.as_tensor(turns.group_index_N)[turn_K]
+    new = torch.full((len(turn_K),), -1.0, requires_grad=True)
+    entropy = torch.ones(len(turn_K))
+    loss, metrics = policy_loss(
+        new,
+        new.detach(),
+        advantage,
+        Layout.of(turn_K, torch.as_tensor(turns.episode_N)[turn_K]),
+        algorithm,
+        controls=controllers.controls(group_K),
+        ref_logprob_K=new.detach(),
+        entropy_K=entropy,
+    )
+    loss.backward()
+    # On policy, every objective pushes the same way: up where the advantage is positive.
+    assert (new.grad * advantage <= 0).all()
+    assert new.grad.abs().sum() > 0
+    assert metrics["tokens"].item() == len(turn_K)

@@ -1,0 +1,233 @@
+"""The adaptive controllers against published numbers, hand-computed cases and their own state."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from gagpo.controllers import Agpo, Apmpo, Controllers, ControllerSettings
+from gagpo.controllers.agpo import agpo_radius
+from gagpo.controllers.apmpo import apmpo_exponent, apmpo_radius
+from gagpo.credit import BadTurns, Turns
+
+
+def episodes(successes: list[int], groups: list[int] | None = None, **more) -> Turns:
+    """One turn per episode, paid 1 for success."""
+    count = len(successes)
+    return Turns(
+        np.array(successes, float),
+        np.arange(count),
+        groups or [0] * count,
+        success_E=np.array(successes, bool),
+        **more,
+    )
+
+
+def with_apmpo(**options) -> Controllers:
+    return Controllers(ControllerSettings(apmpo=Apmpo(**options)))
+
+
+def with_agpo(**options) -> Controllers:
+    return Controllers(ControllerSettings(agpo=Agpo(**options)))
+
+
+# APMPO --------------------------------------------------------------------------------------------------------------
+
+
+def test_apmpo_by_hand():
+    controllers = with_apmpo()
+    controllers.observe_batch(episodes([1, 0, 0, 1]))
+    controls = controllers.controls()
+    std = math.sqrt(1 / 3)
+    assert controls.exponent == pytest.approx(math.exp(-0.4))
+    assert controls.clip_high == pytest.approx(0.2 + 0.2 * math.tanh(0.5 / (std + 1e-6)))
+    assert controls.clip_low is None
+    assert controllers.values() == pytest.approx(
+        {"apmpo_exponent": controls.exponent, "apmpo_radius": controls.clip_high}
+    )
+
+
+def test_apmpo_at_its_ends():
+    controllers = with_apmpo()
+    controllers.observe_batch(episodes([0, 0]))
+    assert (controllers.controls().exponent, controllers.controls().clip_high) == (1.0, 0.2)
+    controllers.observe_batch(episodes([1, 1]))
+    assert controllers.controls().exponent == pytest.approx(math.exp(-0.8))
+    assert controllers.controls().clip_high == pytest.approx(0.4)
+
+
+def test_apmpo_ablations():
+    mean, std = np.array(0.5), np.array(0.25)
+    assert apmpo_exponent(mean, Apmpo(exponent="linear", exponent_scale=0.6)) == pytest.approx(0.7)
+    assert apmpo_radius(mean, std, Apmpo(radius="mean")) == pytest.approx(0.2 + 0.2 * math.tanh(0.5))
+    assert apmpo_radius(mean, std, Apmpo(radius="deviation")) == pytest.approx(0.2 + 0.2 * math.tanh(1 / 0.250001))
+    fixed = with_apmpo(exponent="fixed", radius="fixed")
+    fixed.observe_batch(episodes([1, 0]))
+    assert (fixed.controls().exponent, fixed.controls().clip_high, fixed.values()) == (None, None, {})
+    symmetric = with_apmpo(symmetric=True)
+    symmetric.observe_batch(episodes([1, 0]))
+    assert symmetric.controls().clip_low == symmetric.controls().clip_high > 0.2
+
+
+def test_apmpo_per_group_needs_the_group_of_each_token():
+    controllers = with_apmpo(statistics="group")
+    controllers.observe_batch(episodes([1, 1, 0, 0], groups=[8, 8, 3, 3]))
+    with pytest.raises(ValueError, match="give group_K"):
+        controllers.controls()
+    controls = controllers.controls(torch.tensor([0, 1, 1]))
+    # Groups in increasing order: 3 failed wholly, 8 succeeded wholly.
+    assert controls.exponent == pytest.approx([1.0, math.exp(-0.8), math.exp(-0.8)])
+    assert controls.clip_high == pytest.approx([0.2, 0.4, 0.4])
+
+
+def test_apmpo_wants_returns_between_0_and_1():
+    controllers = with_apmpo(reward="sum")
+    with pytest.raises(BadTurns, match=r"\[0, 1\]; episode 1 has 10.*reward='success'"):
+        controllers.observe_batch(Turns([0, 10], [0, 1], [0, 0]))
+    controllers.observe_batch(Turns([0, 1, 0.5], [0, 1, 2], [0, 0, 0]))
+    assert controllers.controls().exponent == pytest.approx(math.exp(-0.4))
+
+
+# AGPO ---------------------------------------------------------------------------------------------------------------
+
+
+def test_agpo_radius_has_its_published_number():
+    settings = Agpo(entropy_low=0.5, entropy_high=2.0, skewness_gain=0.2)
+    radius = agpo_radius(np.array(0.4), np.array(-0.3), np.array(0.7), 1.5 / 1.0, 0.2, settings)
+    assert radius == pytest.approx(0.2057692, abs=5e-8)
+
+
+def test_agpo_radius_is_bounded():
+    zero = np.array(0.0)
+    assert agpo_radius(np.array(50.0), zero, zero, 1.0, 0.0, Agpo()) == pytest.approx(0.05)
+    assert agpo_radius(zero, zero, np.array(100.0), 9.0, 0.0, Agpo()) == pytest.approx(0.4)
+    assert agpo_radius(zero, zero, zero, 9.0, 0.0, Agpo()) == pytest.approx(0.2 * 1.5)
+
+
+def test_agpo_by_hand_over_two_iterations():
+    controllers = with_agpo(entropy_rate=0.5)
+    base = controllers.temperature_G(1.0, groups=1)
+    assert base.tolist() == [1.0]
+
+    controllers.observe_probe(episodes([1, 0, 0, 0]))
+    votes = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
+    first = 0.5 + votes
+    assert controllers.temperature_G(1.0, 1).tolist() == [1.0]  # nothing to compare with yet
+    controllers.observe_batch(episodes([1, 0, 0, 0]), entropy=2.0)
+    assert controllers.controls().clip_high == pytest.approx(0.2 * (1 + 0.1 * votes) / 1.5)
+    controllers.observe_update(old_kl=0.4)
+    controllers.observe_update(old_kl=-3.0)  # counts as 0
+    kl = 0.9 * (0.1 * 0.4)
+
+    controllers.observe_probe(episodes([1, 1, 0, 0]))
+    second = math.sqrt(1 / 3) + math.log(2)
+    share = (second - first) / (first + 1e-8)
+    assert controllers.temperature_G(0.8, 1) == pytest.approx([0.8 * (1 + 0.15 * share)])
+    controllers.observe_batch(episodes([1, 1, 0, 0]), entropy=1.0)
+    radius = 0.2 * 0.5 * (1 + 0.1 * math.log(2)) / (1 + math.sqrt(1 / 3) + 0.5 * kl)
+    assert controllers.controls().clip_low == controllers.controls().clip_high == pytest.approx(radius)
+    state = controllers.state_dict()["agpo"]
+    assert state["uncertainty"] == pytest.approx(0.9 * first + 0.1 * second)
+    assert state["entropy_reference"] == pytest.approx(1.5)
+    assert controllers.values()["agpo_kl"] == pytest.approx(kl)
+
+
+def test_agpo_per_group_and_per_batch():
+    probe = episodes([1, 0, 0, 0, 1, 1, 1, 1], groups=[5, 5, 5, 5, 2, 2, 2, 2])
+    apart, together = with_agpo(), with_agpo(per="batch")
+    for controllers in (apart, together):
+        controllers.observe_probe(probe)
+        controllers.observe_probe(probe)
+        controllers.observe_batch(probe, entropy=1.0)
+    # Group 2 (first) is certain, group 5 is not: hotter and held tighter.
+    sure, unsure = apart.temperature_G(1.0, 2)
+    assert sure < 1.0 < unsure
+    radius = apart.controls(torch.tensor([0, 1])).clip_high
+    assert radius[0] == pytest.approx(0.2)
+    assert radius[1] < 0.2
+    assert together.temperature_G(1.0, 2).tolist() == [1.0, 1.0]
+    assert together.controls().clip_high == pytest.approx(0.2 * (1 + 0.05 * apart.agpo.state.votes_G[1]) / 1.25)
+    with pytest.raises(ValueError, match="probe had 2 task groups, the batch has 3"):
+        apart.temperature_G(1.0, 3)
+
+
+def test_agpo_votes_are_outcomes_where_given_and_skewness_is_an_option():
+    by_answer = episodes([1, 0, 0, 0], outcome_E=[4, 7, 8, 9])
+    controllers = with_agpo(skewness_weight=1.0)
+    controllers.observe_probe(by_answer)
+    assert controllers.agpo.state.votes_G == pytest.approx([math.log(4)])
+    assert controllers.agpo.state.skewness_G == pytest.approx([2.0])
+    assert controllers.agpo.state.uncertainty == pytest.approx(0.5 + math.log(4) + 2.0)
+
+
+def test_agpo_temperature_is_bounded():
+    controllers = with_agpo()
+    controllers.observe_probe(episodes([1, 1, 1, 1]))
+    controllers.observe_probe(episodes([1, 1, 0, 0]))  # infinitely more uncertain than none at all
+    assert controllers.temperature_G(1.0, 1).tolist() == [1.5]
+
+
+@pytest.mark.parametrize("entropy", [None, math.nan, -1.0])
+def test_agpo_wants_an_entropy(entropy):
+    with pytest.raises(ValueError, match="mean token entropy"):
+        with_agpo().observe_batch(episodes([1, 0]), entropy)
+
+
+# State --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [with_agpo, with_apmpo])
+def test_state_survives_json_and_goes_on_alike(make):
+    probes = [episodes([1, 0, 0, 0]), episodes([1, 1, 0, 1])]
+
+    def iteration(controllers, probe):
+        controllers.observe_probe(probe)
+        controllers.observe_batch(probe, entropy=1.3 + probe.return_E.sum())
+        controllers.observe_update(0.02)
+
+    straight, resumed = make(), make()
+    iteration(straight, probes[0])
+    resumed.load_state_dict(json.loads(json.dumps(straight.state_dict())))
+    assert resumed.controls() == straight.controls()
+    for controllers in (straight, resumed):
+        iteration(controllers, probes[1])
+    assert resumed.state_dict() == straight.state_dict()
+    assert resumed.values() == straight.values()
+
+
+def test_a_state_of_other_controllers_is_refused():
+    with pytest.raises(ValueError, match=r"\['agpo'\], the algorithm has \['apmpo'\]"):
+        with_apmpo().load_state_dict(with_agpo().state_dict())
+
+
+def test_without_controllers_nothing_changes():
+    controllers, turns = Controllers(), episodes([1, 1])
+    controllers.observe_probe(turns)
+    controllers.observe_batch(turns)
+    controllers.observe_update(0.1)
+    assert controllers.controls().clip_high is None
+    assert controllers.temperature_G(0.7, 2).tolist() == [0.7, 0.7]
+    assert controllers.keep(turns).all()
+    assert controllers.shape(turns) is turns
+    assert (controllers.probe_episodes, controllers.sampling_rounds) == (0, 1)
+    assert (controllers.values(), controllers.state_dict()) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"apmpo": {"radius_low": 0.5, "radius_high": 0.4}},
+        {"apmpo": {"symmetric": True, "radius_high": 1.5}},
+        {"apmpo": {"exponent_scale": 1.0}},
+        {"agpo": {"probe": 1}},
+        {"agpo": {"unknown": 1}},
+        {"overlong": {"limit": 10, "buffer": 11}},
+        {"dynamic_sampling": {"rounds": 0}},
+    ],
+)
+def test_impossible_settings_are_refused(settings):
+    with pytest.raises(ValidationError):
+        ControllerSettings.model_validate(settings)

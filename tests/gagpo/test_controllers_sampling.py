@@ -1,0 +1,39 @@
+"""DAPO's dynamic sampling and overlong shaping."""
+
+import numpy as np
+import pytest
+
+from gagpo.controllers import Controllers, ControllerSettings, DynamicSampling, Overlong, overlong_penalty
+from gagpo.credit import Turns
+
+
+def test_groups_that_all_came_out_alike_are_dropped():
+    controllers = Controllers(ControllerSettings(dynamic_sampling=DynamicSampling()))
+    turns = Turns([0, 1, 1, 0.1, 0.1, 0.1, 5], [0, 0, 1, 2, 3, 4, 5], [3, 3, 1, 1, 7, 3])
+    # Group 3: returns 1, 1, 5; group 1: 0.1, 0.1; group 7: a single episode.
+    assert controllers.keep(turns).tolist() == [True, True, False, False, False, True]
+    assert controllers.sampling_rounds == 10
+
+
+def test_what_counts_as_alike_may_be_success():
+    turns = Turns([0.2, 0.4], [0, 1], [0, 0], success_E=[True, True])
+    by_reward, by_success = (
+        Controllers(ControllerSettings(dynamic_sampling=DynamicSampling(reward=reward)))
+        for reward in ("sum", "success")
+    )
+    assert by_reward.keep(turns).all()
+    assert not by_success.keep(turns).any()
+
+
+def test_overlong_penalty_by_hand():
+    lengths = np.array([1, 383, 384, 448, 512, 576])
+    assert overlong_penalty(lengths, limit=512, buffer=128).tolist() == [0, 0, 0, -0.5, -1, -1.5]
+
+
+def test_every_turn_pays_for_its_own_length():
+    controllers = Controllers(ControllerSettings(overlong=Overlong(limit=100, buffer=50)))
+    turns = Turns([0, 10, 0], [0, 0, 1], [0, 0], tokens_N=[75, 20, 100], penalty_N=[0.1, 0, 0])
+    shaped = controllers.shape(turns)
+    assert shaped.reward_N == pytest.approx([-0.5, 10, -1])
+    assert shaped.return_E == pytest.approx([9.4, -1])
+    assert turns.return_E == pytest.approx([9.9, 0])
