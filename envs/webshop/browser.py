@@ -6,10 +6,10 @@ for what no page shows (the parts of the reward).
 
 from __future__ import annotations
 
+import http.client
 import shutil
 import tempfile
 import time
-import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -187,5 +187,9 @@ class WebShopBrowserEnv(WebShopEnv):
             return self._path
         # A browser shows what it made of a document, not the document: that is fetched from the address it shows.
         assert self._site is not None
-        with urllib.request.urlopen(f"{self._site.address}{self._path}", timeout=DEADLINE) as answer:
-            return answer.read().decode()
+        connection = http.client.HTTPConnection(urlsplit(self._site.address).netloc, timeout=DEADLINE)
+        try:
+            connection.request("GET", self._path)
+            return connection.getresponse().read().decode()
+        finally:
+            connection.close()

@@ -53,6 +53,7 @@ def hostile(tmp_path_factory):
         choices = options(**{name[:60]: [name, f"hostile {n}"], "color": ["Red/Blue", "buy now", "< prev"]})
         fields = {"full_description": name, "small_description": [name, "hostile"], "customization_options": choices}
         rows.append(row(f"B{n}", f"hostile {name}", **fields))
+    rows.append(row("B99", "", full_description="hostile", small_description=[""]))
     return write_files(tmp_path_factory.mktemp("hostile"), rows)
 
 
