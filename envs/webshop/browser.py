@@ -6,10 +6,13 @@ for what no page shows (the parts of the reward).
 
 from __future__ import annotations
 
+import contextlib
+import http.client
+import os
 import shutil
+import signal
 import tempfile
 import time
-import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -75,11 +78,30 @@ def open_browser(profile: Path) -> Chrome:
     return chrome
 
 
+def _answers(browser: Chrome) -> bool:
+    try:
+        return bool(browser.current_url)
+    except Exception:  # whatever a dead browser or driver raises
+        return False
+
+
+def _end(browser: Chrome, profile: str) -> None:
+    """Quit ``browser``; where it or its driver has crashed, stop the one and kill the other."""
+    with contextlib.suppress(Exception):
+        browser.quit()
+    browser.service.stop()
+    process = int(browser.capabilities.get("goog:processID", 0))
+    with contextlib.suppress(OSError):
+        # The number may by now be another process's: ours names our profile.
+        if profile in Path(f"/proc/{process}/cmdline").read_text(errors="replace"):
+            os.kill(process, signal.SIGKILL)
+
+
 class WebShopBrowserEnv(WebShopEnv):
     """:class:`~envs.webshop.env.WebShopEnv` played by Selenium in headless Chromium; takes the same arguments.
 
     The environment serves the site itself, on a free port of this machine. Close it: a browser belongs to it. A page
-    that does not come within half a minute raises TimeoutError.
+    that does not come within half a minute raises TimeoutError. After a crash of the browser, ``reset`` starts another.
     """
 
     def __init__(self, split: str = "train", max_turns: int = 15, **options: Any):
@@ -91,6 +113,8 @@ class WebShopBrowserEnv(WebShopEnv):
         self._path = ""
 
     def begin(self, task: Task) -> Outcome:
+        if self._browser is not None and not _answers(self._browser):
+            self.close()
         browser = self._started()
         assert self._site is not None
         start = self.shop.start(task.id)
@@ -111,7 +135,7 @@ class WebShopBrowserEnv(WebShopEnv):
         """Quit the browser and stop the site; a second call does nothing."""
         try:
             if self._browser is not None:
-                self._browser.quit()
+                _end(self._browser, str(self._profile))
         finally:
             self._browser = None
             if self._site is not None:
@@ -187,5 +211,9 @@ class WebShopBrowserEnv(WebShopEnv):
             return self._path
         # A browser shows what it made of a document, not the document: that is fetched from the address it shows.
         assert self._site is not None
-        with urllib.request.urlopen(f"{self._site.address}{self._path}", timeout=DEADLINE) as answer:
-            return answer.read().decode()
+        connection = http.client.HTTPConnection(urlsplit(self._site.address).netloc, timeout=DEADLINE)
+        try:
+            connection.request("GET", self._path)
+            return connection.getresponse().read().decode()
+        finally:
+            connection.close()

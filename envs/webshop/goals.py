@@ -24,6 +24,7 @@ OFFICIAL_FROM = 3_000
 BUDGETS = tuple(10.0 * n for n in range(1, 100))
 NO_BUDGET = 1_000_000.0
 MOST_COMBINATIONS = 1_000
+MOST_GOALS = 50_000  # of one kind in one catalogue: every worker holds the list of task ids
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from envs.webshop.reward import Verdict, judge
 from envs.webshop.store import Store
 
 INDEX, RESULTS, ITEM, PART, DONE = "index", "results", "item", "part", "done"
-KINDS = (INDEX, RESULTS, ITEM, PART, DONE)
 PARTS = ("Description", "Features", "Reviews")
 BACK, PREVIOUS, NEXT, BUY, SEARCH = "Back to Search", "< Prev", "Next >", "Buy Now", "Search"
 LONGEST_QUERY = 500

@@ -29,6 +29,7 @@ from envs.tasks import Task, TaskSet, UnknownTask
 from envs.webshop.catalogue import CatalogueError, Product, Sources, read_annotations, read_humans, read_products
 from envs.webshop.goals import (
     KINDS,
+    MOST_GOALS,
     Goal,
     digest_of,
     human_goals,
@@ -43,7 +44,7 @@ from envs.webshop.tagger import Tagger, default_tagger
 
 FORMAT = 1
 REMEMBERED_PRODUCTS = 2_048
-LOCK_TIMEOUT = 1_800.0  # seconds; the full catalogue takes minutes to build
+LOCK_TIMEOUT = 3_600.0  # seconds; the full catalogue takes minutes to build
 
 _FIELDS = tuple(Product.__dataclass_fields__)
 
@@ -137,7 +138,7 @@ def store_for(sources: Sources, root: Path, seed: int = 0, tagger: Tagger | None
 
     Files count as the same while path, size and time of change are; what was in them is hashed while building. Other
     processes that want the same store wait for the one that builds it. Raises CatalogueError for bad data and
-    TimeoutError when another process holds the lock for half an hour.
+    TimeoutError when another process holds the lock for an hour.
     """
     tagger = tagger or default_tagger()
     stamps = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in sources.paths]
@@ -210,6 +211,10 @@ def _build(folder: Path, sources: Sources, seed: int, tagger: Tagger) -> None:
             # A generator of its own: whether a catalogue also has synthetic instructions must not change human goals.
             human_rng = product_rng(f"{product.asin}:human", seed)
             goals["human"] += human_goals(product, humans.get(product.asin, ()), price, human_rng)
+            for kind in KINDS:
+                # Published product files are in random order, so that the first goals are a fair sample.
+                counts["goals_too_many"] += len(goals[kind][MOST_GOALS:])
+                del goals[kind][MOST_GOALS:]
     if not asins:
         raise CatalogueError(f"{sources.products}: holds no usable product (left out: {dict(counts) or 'none'})")
     for path, named in ((sources.attributes, annotations), (sources.humans, humans)):
@@ -231,7 +236,7 @@ def _build(folder: Path, sources: Sources, seed: int, tagger: Tagger) -> None:
         "seed": seed,
         "content": content.hexdigest(),
         "sources": str(sources.products),
-        "left_out": dict(counts),
+        "left_out": {what: number for what, number in counts.items() if number},
     }
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
 

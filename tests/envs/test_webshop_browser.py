@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import gymnasium
+import psutil
 import pytest
 from webshop_shelf import build, options, row, shared_root, write_files
 
@@ -53,6 +54,7 @@ def hostile(tmp_path_factory):
         choices = options(**{name[:60]: [name, f"hostile {n}"], "color": ["Red/Blue", "buy now", "< prev"]})
         fields = {"full_description": name, "small_description": [name, "hostile"], "customization_options": choices}
         rows.append(row(f"B{n}", f"hostile {name}", **fields))
+    rows.append(row("B99", "", full_description="hostile", small_description=[""]))
     return write_files(tmp_path_factory.mktemp("hostile"), rows)
 
 
@@ -200,6 +202,20 @@ def test_closing_leaves_no_browser_no_profile_no_server(monkeypatch):
     assert not site._thread.is_alive()
     env.reset(seed=0)  # and it can be used again
     env.close()
+
+
+@pytest.mark.parametrize("victim", ["browser", "driver"])
+def test_a_crashed_browser_is_replaced_at_the_next_reset(victim):
+    env = gymnasium.make("gagpo/WebShopBrowser-v0").unwrapped
+    try:
+        expected = env.reset(seed=0)
+        chrome = psutil.Process(env._browser.capabilities["goog:processID"])
+        (chrome if victim == "browser" else psutil.Process(env._browser.service.process.pid)).kill()
+        assert env.reset(seed=0) == expected
+        gone, _ = psutil.wait_procs([chrome], timeout=10)
+        assert gone
+    finally:
+        env.close()
 
 
 def test_a_missing_browser_is_an_error_with_advice(monkeypatch, tmp_path):

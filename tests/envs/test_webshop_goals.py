@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from webshop_shelf import build, generated_store, options, row, shared_root
+from webshop_shelf import build, generated_store, options, row
 
 from envs.webshop.catalogue import Instruction, Product
 from envs.webshop.goals import (
@@ -114,8 +114,7 @@ def test_a_goal_asked_twice_is_kept_once():
 
 
 @pytest.mark.parametrize("kind", ["synthetic", "human"])
-def test_no_two_splits_of_a_catalogue_share_a_goal(monkeypatch, kind):
-    monkeypatch.setenv("GAGPO_DATA", str(shared_root()))
+def test_no_two_splits_of_a_catalogue_share_a_goal(kind):
     store = generated_store()
     ids, words = [], []
     for split in ("train", "validation", "test"):

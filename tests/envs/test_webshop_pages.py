@@ -1,12 +1,16 @@
 """The page machine: what each page shows, where each action leads, and properties that hold on every path."""
 
+import random
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from webshop_shelf import build, generated_store, options, row, shared_root, small_shop
+from webshop_shelf import build, generated_store, options, row
 
 from envs.tasks import UnknownTask
+from envs.webshop import pages, search, store
 from envs.webshop.pages import (
     DONE,
     INDEX,
@@ -230,10 +234,8 @@ class Shopper(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("GAGPO_DATA", str(shared_root()))
-            self.shop = small_shop(results_per_page=7)
-            self.task = generated_store().tasks("synthetic", "test").ids[0]
+        self.shop = Shop(generated_store(), results_per_page=7)
+        self.task = self.shop.store.tasks("synthetic", "test").ids[0]
         self.state = self.shop.start(self.task)
 
     @rule(words=st.sampled_from(["red shirt", "usb cable", "gluten free", "zebra", "  Coffee "]) | st.text(max_size=30))
@@ -286,6 +288,34 @@ class Shopper(RuleBasedStateMachine):
 
 TestShopper = Shopper.TestCase
 TestShopper.settings = settings(deadline=None, max_examples=15, stateful_step_count=20)
+
+
+def wander(shop, task, seed, steps=60):
+    """The pages of a random walk."""
+    rng, state, pages = random.Random(seed), shop.start(task), []
+    for _ in range(steps):
+        page = shop.page(state)
+        pages.append((state, page, html(shop, page)))
+        choices = [label for label in page.clickables if label != "buy now"]
+        words = rng.choice(["red shirt", "usb cable", "free shampoo", "coffee", "for women", "metal", "tea"])
+        state = shop.click(state, rng.choice(choices)) if choices and rng.random() < 0.8 else shop.search(state, words)
+    return pages
+
+
+@pytest.fixture
+def forgetful(monkeypatch):
+    """A shop that forgets nearly everything at once, so that shoppers push each other's pages out."""
+    for module, name in ((pages, "REMEMBERED_PAGES"), (store, "REMEMBERED_PRODUCTS"), (search, "REMEMBERED_QUERIES")):
+        monkeypatch.setattr(module, name, 2)
+    return Shop(store.Store(generated_store().folder))
+
+
+def test_shoppers_in_one_shop_do_not_meet(forgetful):
+    tasks = forgetful.store.tasks("synthetic", "test").ids[:6]
+    alone = [wander(Shop(generated_store()), task, seed) for seed, task in enumerate(tasks)]
+    with ThreadPoolExecutor(len(tasks)) as crowd:
+        together = list(crowd.map(lambda pair: wander(forgetful, pair[1], pair[0]), enumerate(tasks)))
+    assert together == alone
 
 
 def test_states_are_plain_values():

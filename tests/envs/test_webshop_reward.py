@@ -4,9 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from thefuzz import fuzz
+from webshop_shelf import generated_store
 
 from envs.webshop.catalogue import Product
+from envs.webshop.expert import options_to_choose
 from envs.webshop.goals import Goal
+from envs.webshop.pages import Shop
 from envs.webshop.reward import COLOURS, alike, colour_of, has_attribute, judge, option_matches, similarity, type_score
 
 SHIRT = Product(
@@ -163,6 +166,18 @@ def test_the_colours_are_sorted_and_single():
 )
 def test_known_ratios(first, second, ratio):
     assert similarity(first, second) == ratio
+
+
+@pytest.mark.parametrize("kind", ["synthetic", "human"])
+def test_every_goal_of_the_generated_catalogue_can_be_met(kind):
+    shop = Shop(generated_store())
+    for split in ("train", "validation", "test"):
+        for task in shop.store.tasks(kind, split).ids:
+            wanted, start = shop.goal(task), shop.start(task)
+            number = shop.store.number(wanted.asin)
+            product = shop.store.product(number)
+            chosen = dict(options_to_choose(shop, start._replace(product=number), wanted))
+            assert judge(wanted, product, product, shop.store.price(number), chosen).success, task
 
 
 words = st.text(st.sampled_from("abc ABC-|/é木1²ß\u212a'"), max_size=20) | st.text(max_size=20)

@@ -70,6 +70,14 @@ def test_the_manifest_tells_what_was_left_out(tmp_path):
     assert (store.manifest["products"], store.manifest["tagger"]) == (1, "rule-1")
 
 
+def test_a_catalogue_has_a_bounded_number_of_goals(tmp_path, monkeypatch):
+    monkeypatch.setattr(store_module, "MOST_GOALS", 5)
+    choices = options(size=["S", "M"])
+    store = build(tmp_path, [row(f"B{n}", f"shirt {n}", customization_options=choices) for n in range(4)])
+    assert store.manifest["goals"]["synthetic"] == 5
+    assert store.manifest["left_out"] == {"goals_too_many": 3}
+
+
 def test_an_empty_catalogue_is_refused(tmp_path):
     with pytest.raises(CatalogueError, match=r"items_shuffle\.json: holds no usable product"):
         build(tmp_path, [])

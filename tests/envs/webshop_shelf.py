@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from envs.webshop.catalogue import find_sources
-from envs.webshop.env import open_catalogue
-from envs.webshop.pages import Shop
-from envs.webshop.store import Store, store_for
+from envs.webshop.generate import generated_folder
+from envs.webshop.store import Store, open_store, store_for
 from envs.webshop.tagger import RuleTagger
 
 
@@ -72,10 +71,7 @@ def shared_root() -> Path:
     return root
 
 
-def generated_store(products: int = 1_000) -> Store:
-    """The store of a generated catalogue (``$GAGPO_DATA`` must be :func:`shared_root`)."""
-    return open_catalogue(products=products)
-
-
-def small_shop(results_per_page: int = 10) -> Shop:
-    return Shop(generated_store(), results_per_page)
+def generated_store() -> Store:
+    """The store of the default generated catalogue, the one environments open when ``$GAGPO_DATA`` is shared_root()."""
+    root = shared_root() / "webshop"
+    return open_store(store_for(find_sources(generated_folder(root)), root))
