@@ -16,7 +16,7 @@ from envs.math.units import Unit, unit
 
 MAX_ITEMS = 64
 """Most items of a sequence that is compared item by item."""
-MAX_DEPTH = 40
+MAX_DEPTH = 16
 """Deepest nesting of brackets of any kind."""
 _MAX_EXPONENT = 300
 
