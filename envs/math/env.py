@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
@@ -21,7 +20,7 @@ from envs.tasks import Task, TaskSet
 
 Feedback = Literal["none", "wrong", "hint"]
 
-_CALL = re.compile(r"<calc>(.{0,2000}?)</calc>", re.DOTALL)
+_OPEN, _CLOSE = "<calc>", "</calc>"
 
 
 class MathEnv(TextEnv):
@@ -124,9 +123,9 @@ class MathEnv(TextEnv):
 
     def act(self, action: str) -> Outcome:
         answer = extract(action, self.verifier.methods)
-        call = _CALL.search(action) if self.tools else None
-        if call is not None and (answer is None or answer.start < _last_call(action)):
-            return self._calculate(call[1])
+        call = _first_call(action) if self.tools else None
+        if call is not None and (answer is None or answer.start < action.rfind(_CLOSE)):
+            return self._calculate(call)
         if answer is None and self.tools:
             self._verdict = Verdict("no_answer")
             return self._outcome("No calculator call and no answer found.", valid=False)
@@ -205,8 +204,11 @@ class MathEnv(TextEnv):
         return rf"\boxed{{{self.problem.answer}}}"
 
 
-def _last_call(action: str) -> int:
-    return action.rfind("<calc>")
+def _first_call(action: str) -> str | None:
+    """The expression of the first call that is opened and closed, or None; linear in the length of ``action``."""
+    end = action.find(_CLOSE, action.find(_OPEN))
+    start = action.rfind(_OPEN, 0, end) if end >= 0 else -1
+    return action[start + len(_OPEN) : end] if start >= 0 else None
 
 
 @functools.lru_cache(maxsize=64)

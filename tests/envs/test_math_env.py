@@ -84,6 +84,24 @@ def test_the_later_of_call_and_answer_counts_and_the_first_of_several_calls():
     assert env.step(r"<calc>2 + 3</calc> \boxed{-56}")[0] == "Right."
 
 
+@pytest.mark.parametrize(
+    ("response", "answered"),
+    [
+        ("<calc>2 + 2", "No calculator call"),
+        ("2 + 2</calc>", "No calculator call"),
+        ("</calc><calc>2 + 2", "No calculator call"),
+        ("</calc><calc>2 + 2</calc>", "Calculator: 4"),
+        ("<calc>9<calc>2 + 2</calc>", "Calculator: 4"),
+        ("<calc>" * 200_000, "No calculator call"),
+        ("<calc>" * 200_000 + "2 + 2</calc>", "Calculator: 4"),
+        ("<calc>" + "1" * 1_000_000 + "</calc>", "Calculator: the expression is longer"),
+    ],
+)
+def test_calls_that_do_not_close(response, answered):
+    env, _ = started()
+    assert env.step(response)[0].startswith(answered)
+
+
 def test_attempts_run_out():
     env, _ = started(attempts=2)
     observation, reward, terminated, _, info = env.step(r"\boxed{3}")
