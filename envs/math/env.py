@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from envs.base import Outcome, TextEnv
 from envs.math import problems
-from envs.math.calculator import CalculatorError, calculate, show
+from envs.math.calculator import FUNCTIONS, CalculatorError, calculate, show
 from envs.math.compare import PercentPolicy, Policy
 from envs.math.extract import check_methods, extract
 from envs.math.problems import GeneratedTasks, Problem
@@ -99,6 +99,23 @@ class MathEnv(TextEnv):
         self._results: set[str] = set()
         self._calls = 0
         self._verdict = Verdict("no_answer")
+
+    @property
+    def instructions(self) -> str:  # type: ignore[override]
+        r"""What an instruction-tuned model must be told about its turns; it depends on the settings.
+
+        >>> MathEnv(attempts=1, tools=False).instructions
+        'Solve the problem. Work it out step by step and put the final answer in \\boxed{}.'
+        """
+        if not self.tools:
+            told = r"Solve the problem. Work it out step by step and put the final answer in \boxed{}."
+        else:
+            told = (
+                "Solve the problem over several turns. In each turn either call the calculator once, for example "
+                r"<calc>(3 + 4) * 5 / 2</calc>, and wait for its result, or put the final answer in \boxed{}. "
+                f"The calculator knows + - * / ^ mod, brackets, {', '.join(FUNCTIONS)}; its results are exact."
+            )
+        return told if self.attempts == 1 else f"{told} You have {self.attempts} attempts at the answer."
 
     def tasks(self, split: str) -> TaskSet:
         if split not in self.splits:

@@ -102,6 +102,16 @@ def test_calls_that_do_not_close(response, answered):
     assert env.step(response)[0].startswith(answered)
 
 
+def test_the_instructions_fit_the_settings():
+    full = MathEnv(attempts=4).instructions
+    assert "<calc>" in full and r"\boxed{}" in full and "4 attempts" in full and "gcd" in full
+    single = MathEnv(attempts=1, tools=False).instructions
+    assert "calc" not in single and "attempts" not in single and r"\boxed{}" in single
+    example = full.split("<calc>")[1].split("</calc>")[0]
+    env, _ = started()
+    assert env.step(f"<calc>{example}</calc>")[0] == "Calculator: 35/2"
+
+
 def test_attempts_run_out():
     env, _ = started(attempts=2)
     observation, reward, terminated, _, info = env.step(r"\boxed{3}")
