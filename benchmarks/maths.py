@@ -27,7 +27,7 @@ from envs.math.verify_pool import VerifyPool
 
 HOSTILE = {
     "power tower": "9^{9^{9^{9}}}",
-    "39 nested brackets": "(" * 39 + "x" + ")" * 39,
+    "endless sum": r"\sum_{k=1}^{10^{12}} k^k",
     "huge binomial": r"\binom{10^{9}}{5 \cdot 10^{8}}",
 }
 

@@ -99,7 +99,7 @@ def _factorial(value: int) -> int:
     return math.factorial(value)
 
 
-_FUNCTIONS: dict[str, tuple[int | None, Callable[[list[Fraction]], Fraction | int]]] = {
+FUNCTIONS: dict[str, tuple[int | None, Callable[[list[Fraction]], Fraction | int]]] = {
     # name: (how many arguments, None for one or more; what it computes)
     "abs": (1, lambda v: abs(v[0])),
     "sqrt": (1, lambda v: _root(v[0])),
@@ -203,12 +203,12 @@ class _Reader:
         if token[:1].isdigit() or token[:1] == ".":
             self.position += 1
             return _bounded(Fraction(token))
-        if token in _FUNCTIONS:
+        if token in FUNCTIONS:
             self.position += 1
             return self.call(token)
         if not token:
             raise CalculatorError("the expression ends too early")
-        known = f"; functions: {', '.join(_FUNCTIONS)}" if token.isalpha() else ""
+        known = f"; functions: {', '.join(FUNCTIONS)}" if token.isalpha() else ""
         raise CalculatorError(f"unexpected {token[:12]!r}{known}")
 
     def call(self, name: str) -> Fraction:
@@ -217,7 +217,7 @@ class _Reader:
         while self.take(","):
             values.append(self.sum())
         self.expect(")")
-        count, function = _FUNCTIONS[name]
+        count, function = FUNCTIONS[name]
         if count is not None and len(values) != count:
             raise CalculatorError(f"{name} takes {count} argument, got {len(values)}")
         return _bounded(Fraction(function(values)))

@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Literal, get_args
 
 from envs.math import normalise
-from envs.math.reading import Answer, Choice, Formula, Number, Sequence, Words, canonical, thousands_as_list, to_latex
+from envs.math.answers import Answer, Choice, Formula, Number, Sequence, Words, canonical, thousands_as_list, to_latex
 
 SIGNIFICANT_DIGITS = 6
 """A decimal equals a value it is not exactly if it has this many significant digits and all of them are right."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from envs.base import Outcome, TextEnv
 from envs.math import problems
-from envs.math.calculator import CalculatorError, calculate, show
+from envs.math.calculator import FUNCTIONS, CalculatorError, calculate, show
 from envs.math.compare import PercentPolicy, Policy
 from envs.math.extract import check_methods, extract
 from envs.math.problems import GeneratedTasks, Problem
@@ -21,7 +20,7 @@ from envs.tasks import Task, TaskSet
 
 Feedback = Literal["none", "wrong", "hint"]
 
-_CALL = re.compile(r"<calc>(.{0,2000}?)</calc>", re.DOTALL)
+_OPEN, _CLOSE = "<calc>", "</calc>"
 
 
 class MathEnv(TextEnv):
@@ -101,6 +100,23 @@ class MathEnv(TextEnv):
         self._calls = 0
         self._verdict = Verdict("no_answer")
 
+    @property
+    def instructions(self) -> str:  # type: ignore[override]
+        r"""What an instruction-tuned model must be told about its turns; it depends on the settings.
+
+        >>> MathEnv(attempts=1, tools=False).instructions
+        'Solve the problem. Work it out step by step and put the final answer in \\boxed{}.'
+        """
+        if not self.tools:
+            told = r"Solve the problem. Work it out step by step and put the final answer in \boxed{}."
+        else:
+            told = (
+                "Solve the problem over several turns. In each turn either call the calculator once, for example "
+                r"<calc>(3 + 4) * 5 / 2</calc>, and wait for its result, or put the final answer in \boxed{}. "
+                f"The calculator knows + - * / ^ mod, brackets, {', '.join(FUNCTIONS)}; its results are exact."
+            )
+        return told if self.attempts == 1 else f"{told} You have {self.attempts} attempts at the answer."
+
     def tasks(self, split: str) -> TaskSet:
         if split not in self.splits:
             raise ValueError(f"no split {split!r}; choose one of {', '.join(self.splits)}")
@@ -124,9 +140,9 @@ class MathEnv(TextEnv):
 
     def act(self, action: str) -> Outcome:
         answer = extract(action, self.verifier.methods)
-        call = _CALL.search(action) if self.tools else None
-        if call is not None and (answer is None or answer.start < _last_call(action)):
-            return self._calculate(call[1])
+        call = _first_call(action) if self.tools else None
+        if call is not None and (answer is None or answer.start < action.rfind(_CLOSE)):
+            return self._calculate(call)
         if answer is None and self.tools:
             self._verdict = Verdict("no_answer")
             return self._outcome("No calculator call and no answer found.", valid=False)
@@ -205,8 +221,11 @@ class MathEnv(TextEnv):
         return rf"\boxed{{{self.problem.answer}}}"
 
 
-def _last_call(action: str) -> int:
-    return action.rfind("<calc>")
+def _first_call(action: str) -> str | None:
+    """The expression of the first call that is opened and closed, or None; linear in the length of ``action``."""
+    end = action.find(_CLOSE, action.find(_OPEN))
+    start = action.rfind(_OPEN, 0, end) if end >= 0 else -1
+    return action[start + len(_OPEN) : end] if start >= 0 else None
 
 
 @functools.lru_cache(maxsize=64)

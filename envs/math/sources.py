@@ -8,13 +8,9 @@ refused, or skipped and counted.
 from __future__ import annotations
 
 import contextlib
-import csv
 import functools
 import json
 import logging
-import os
-import socket
-import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -22,24 +18,15 @@ from typing import Any, Literal, get_args
 
 from envs.math.extract import MAX_ANSWER, extract
 from envs.math.problems import SPLITS, Problem, content_key, split_of
+from envs.math.tables import BadRow, file_rows, hub_tables
 from envs.math.verifier import read_gold
 from envs.math.verify_pool import VerifyPool
 from envs.tasks import TaskSet, UnknownTask
 
 MAX_PROBLEM = 20_000
 """Longest problem text, in characters."""
-MAX_LINE = 10_000_000
-"""Longest line of a JSONL file, in characters."""
 Gold = Literal["plain", "hashes", "boxed"]
 _SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
-
-
-class BadRow(ValueError):
-    """A row without a usable problem or answer; the message names source and row."""
-
-
-class DataMissing(ValueError):
-    """A data set that is neither on this machine nor reachable; the message holds the command that fetches it."""
 
 
 def _known_split(split: str) -> None:
@@ -203,7 +190,7 @@ def _load(data: str, on_bad_row: str) -> Loaded:
     loaded = Loaded()
     for split, source in _parts(json.loads(data)):
         if source.is_file:
-            loaded.add(split, _checked(_file_rows(Path(source.path)), source), on_bad_row)
+            loaded.add(split, _checked(file_rows(Path(source.path)), source), on_bad_row)
         else:
             for ours, rows in _hub_splits(source, split):
                 loaded.add(ours, _checked(enumerate(rows, 1), source), on_bad_row)
@@ -281,6 +268,25 @@ def _cell(row: Mapping[str, Any], columns: str) -> Any:
     raise ValueError(f"no column {' or '.join(map(repr, columns.split('|')))}; the row has {have or 'no columns'}")
 
 
+def _hub_splits(source: Source, split: str | None) -> Iterator[tuple[str | None, Iterable[Any]]]:
+    """The splits of a Hugging Face data set that are wanted, held-out ones first, with their rows."""
+    tables = hub_tables(source.path, source.config)
+    names = source.splits or {ours: ours for ours in SPLITS if ours in tables}
+    if split is not None:
+        theirs = names.get(split, next(iter(tables)) if len(tables) == 1 else None)
+        if theirs is None:
+            raise ValueError(f"{source.path} has no split {split!r}; it has {', '.join(tables)}")
+        yield split, tables[theirs]
+    elif source.splits is None and len(tables) == 1:
+        yield None, next(iter(tables.values()))
+    else:
+        for ours in reversed(SPLITS):
+            if ours in names:
+                if names[ours] not in tables:
+                    raise ValueError(f"{source.path} has no split {names[ours]!r}; it has {', '.join(tables)}")
+                yield ours, tables[names[ours]]
+
+
 def survey(data: Data, on_bad_row: str = "refuse", pool: VerifyPool | None = None) -> dict[str, Any]:
     """What ``data`` holds: problems per split, skipped rows, duplicates, and gold answers that algebra cannot read.
 
@@ -299,114 +305,3 @@ def survey(data: Data, on_bad_row: str = "refuse", pool: VerifyPool | None = Non
             f"{p.id}: {p.answer}" for p, reason in zip(problems, reasons, strict=True) if reason == "unparsable"
         ],
     }
-
-
-# Reading rows ---------------------------------------------------------------------------------------------------------
-
-
-def _file_rows(path: Path) -> Iterator[tuple[int, Any]]:
-    """Rows with their numbers, from 1; a row that cannot be read comes as the exception that says why."""
-    if not path.is_file():
-        raise DataMissing(
-            f"no file {path}: write one JSON object per line with 'problem' and 'answer', or fix the path"
-        )
-    if path.suffix == ".parquet":
-        yield from enumerate(_parquet_rows(path), 1)
-    elif path.suffix == ".csv":
-        with path.open(encoding="utf-8", newline="") as file:
-            yield from enumerate(csv.DictReader(file), 1)
-    else:
-        yield from _json_rows(path)
-
-
-def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
-    with path.open(encoding="utf-8", errors="replace") as file:
-        if path.suffix == ".json" and file.read(1) == "[":
-            file.seek(0)
-            try:
-                yield from enumerate(json.load(file), 1)
-            except json.JSONDecodeError as error:
-                raise BadRow(f"{path}: not a JSON array ({error})") from None
-            return
-        file.seek(0)
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            if len(line) > MAX_LINE:
-                yield number, ValueError(f"the line is longer than {MAX_LINE} characters")
-                continue
-            try:
-                yield number, json.loads(line)
-            except (json.JSONDecodeError, RecursionError) as error:
-                yield number, ValueError(f"not a JSON object ({error})")
-
-
-def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
-    try:
-        import pyarrow.parquet
-    except ImportError:
-        raise DataMissing(f"reading {path} needs pyarrow: pip install 'gagpo[data]'") from None
-    try:
-        for batch in pyarrow.parquet.ParquetFile(path).iter_batches(1024):
-            yield from batch.to_pylist()
-    except pyarrow.lib.ArrowException as error:
-        raise BadRow(f"{path}: not a Parquet file ({error})") from None
-
-
-def _hub_splits(source: Source, split: str | None) -> Iterator[tuple[str | None, Iterable[Any]]]:
-    """The splits of a Hugging Face data set that are wanted, held-out ones first, with their rows."""
-    tables = _hub_tables(source)
-    names = source.splits or {ours: ours for ours in SPLITS if ours in tables}
-    if split is not None:
-        theirs = names.get(split, next(iter(tables)) if len(tables) == 1 else None)
-        if theirs is None:
-            raise ValueError(f"{source.path} has no split {split!r}; it has {', '.join(tables)}")
-        yield split, tables[theirs]
-    elif source.splits is None and len(tables) == 1:
-        yield None, next(iter(tables.values()))
-    else:
-        for ours in reversed(SPLITS):
-            if ours in names:
-                if names[ours] not in tables:
-                    raise ValueError(f"{source.path} has no split {names[ours]!r}; it has {', '.join(tables)}")
-                yield ours, tables[names[ours]]
-
-
-def _hub_tables(source: Source) -> Mapping[str, Any]:
-    """The tables of a data set by split name: from the cache where they are there, else fetched."""
-    try:
-        import datasets
-    except ImportError:
-        raise DataMissing(f"reading {source.path} needs the datasets package: pip install 'gagpo[data]'") from None
-    was_offline, verbosity = datasets.config.HF_HUB_OFFLINE, datasets.logging.get_verbosity()
-    # The cache first: no waiting for the network at every start, and the same rows as the last time.
-    for offline in (True, False):
-        if not offline and (was_offline or not _reachable(datasets.config.HF_ENDPOINT)):
-            reason = "offline mode is set" if was_offline else f"no connection to {datasets.config.HF_ENDPOINT}"
-            break
-        datasets.config.HF_HUB_OFFLINE = offline
-        datasets.logging.set_verbosity_error()  # it would warn that it uses its cache, which is what was asked for
-        try:
-            return dict(datasets.load_dataset(source.path, source.config))
-        except Exception as error:  # the library raises errors of a dozen unrelated classes here
-            reason = " ".join(str(error).split())[:160] or type(error).__name__
-        finally:
-            datasets.config.HF_HUB_OFFLINE = was_offline
-            datasets.logging.set_verbosity(verbosity)
-    arguments = f"'{source.path}'" + (f", '{source.config}'" if source.config else "")
-    raise DataMissing(
-        f"data set {source.path} is not on this machine and could not be fetched ({reason}); where there is a network, "
-        f'fetch it with: python -c "from datasets import load_dataset; load_dataset({arguments})"'
-    )
-
-
-def _reachable(endpoint: str) -> bool:
-    """Whether a host answers within three seconds; taken for granted where a proxy stands in between."""
-    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
-        return True
-    address = urllib.parse.urlsplit(endpoint)
-    try:
-        socket.create_connection((address.hostname or "", address.port or 443), timeout=3).close()
-    except OSError:
-        return False
-    return True

@@ -11,9 +11,10 @@ import logging
 from fractions import Fraction
 from typing import Any
 
+from envs.math.answers import Number
 from envs.math.compare import SIGNIFICANT_DIGITS, agrees
 from envs.math.normalise import plain
-from envs.math.reading import Number, read_number
+from envs.math.numerals import read_number
 
 
 class Unparsable(ValueError):

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from envs.math.answers import Answer, Number, canonical
 from envs.math.compare import NeedsAlgebra, Policy, not_here, same
 from envs.math.extract import METHODS, check_methods, extract
-from envs.math.reading import Answer, Number, Unreadable, canonical, read
+from envs.math.reading import Unreadable, read
 
 Reason = Literal["match", "mismatch", "no_answer", "unparsable", "timeout"]
 

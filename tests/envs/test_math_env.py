@@ -84,6 +84,34 @@ def test_the_later_of_call_and_answer_counts_and_the_first_of_several_calls():
     assert env.step(r"<calc>2 + 3</calc> \boxed{-56}")[0] == "Right."
 
 
+@pytest.mark.parametrize(
+    ("response", "answered"),
+    [
+        ("<calc>2 + 2", "No calculator call"),
+        ("2 + 2</calc>", "No calculator call"),
+        ("</calc><calc>2 + 2", "No calculator call"),
+        ("</calc><calc>2 + 2</calc>", "Calculator: 4"),
+        ("<calc>9<calc>2 + 2</calc>", "Calculator: 4"),
+        ("<calc>" * 200_000, "No calculator call"),
+        ("<calc>" * 200_000 + "2 + 2</calc>", "Calculator: 4"),
+        ("<calc>" + "1" * 1_000_000 + "</calc>", "Calculator: the expression is longer"),
+    ],
+)
+def test_calls_that_do_not_close(response, answered):
+    env, _ = started()
+    assert env.step(response)[0].startswith(answered)
+
+
+def test_the_instructions_fit_the_settings():
+    full = MathEnv(attempts=4).instructions
+    assert "<calc>" in full and r"\boxed{}" in full and "4 attempts" in full and "gcd" in full
+    single = MathEnv(attempts=1, tools=False).instructions
+    assert "calc" not in single and "attempts" not in single and r"\boxed{}" in single
+    example = full.split("<calc>")[1].split("</calc>")[0]
+    env, _ = started()
+    assert env.step(f"<calc>{example}</calc>")[0] == "Calculator: 35/2"
+
+
 def test_attempts_run_out():
     env, _ = started(attempts=2)
     observation, reward, terminated, _, info = env.step(r"\boxed{3}")

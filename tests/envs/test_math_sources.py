@@ -11,8 +11,9 @@ import datasets
 import pytest
 from datasets.naming import camelcase_to_snakecase, filename_prefix_for_split
 
-from envs.math import sources
-from envs.math.sources import PRESETS, BadRow, DataMissing, Source, gold_of, load, survey
+from envs.math import sources, tables
+from envs.math.sources import PRESETS, Source, gold_of, load, survey
+from envs.math.tables import BadRow, DataMissing
 from envs.math.verifier import Verifier
 from envs.math.verify_pool import VerifyPool
 from envs.tasks import EmptySplit
@@ -146,14 +147,14 @@ def test_gold_answers_of_every_preset_score_against_themselves(preset, tmp_path,
     assert survey({"test": f"{preset}:{path}"}, pool=pool)["spelling_only"] == []
 
 
-def cached(cache, source, tables):
+def cached(cache, source, splits_):
     """Put tables into the cache of the datasets library, as if the data set had been fetched once."""
     owner, name = source.path.split("/")
     config = source.config or "default"
     folder = cache / f"{owner}___{camelcase_to_snakecase(name)}" / config / "0.0.0" / "0123456789abcdef"
     folder.mkdir(parents=True)
     splits = datasets.SplitDict()
-    for split, rows in tables.items():
+    for split, rows in splits_.items():
         table = datasets.Dataset.from_list(rows)
         file = folder / f"{filename_prefix_for_split(camelcase_to_snakecase(name), split)}.arrow"
         with datasets.arrow_writer.ArrowWriter(path=str(file), features=table.features) as writer:
@@ -174,7 +175,7 @@ def cached(cache, source, tables):
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setattr(sources, "_reachable", lambda endpoint: False)
+    monkeypatch.setattr(tables, "_reachable", lambda endpoint: False)
     sources._load.cache_clear()
     return tmp_path / "cache"
 
@@ -218,7 +219,7 @@ def test_missing_data_set_names_the_command(cache):
 
 
 def test_nothing_listens_where_nothing_is():
-    assert not sources._reachable("http://127.0.0.1:9")
+    assert not tables._reachable("http://127.0.0.1:9")
 
 
 def test_a_file_is_divided_by_content_and_the_same_everywhere(tmp_path):
