@@ -7,6 +7,7 @@ from bisect import insort
 from collections.abc import Iterable
 
 from envs.alfworld.conditions import Case, Match, Step, cases, plan
+from envs.alfworld.history import can_show
 from envs.alfworld.logic import Branch, Entry, Logic, lookups, mentioned
 from envs.alfworld.narration import SAID, Env
 from envs.alfworld.pddl import Atom, GameError, Problem, Quantified
@@ -131,10 +132,15 @@ class Game:
     # Facts ------------------------------------------------------------------------------------------------------------
 
     def change(self, fact: Fact) -> Change:
+        """A change of ``fact``. Traces of the past that can never show weigh nothing."""
         weight = self._weights.get(fact)
         if weight is None:
             digest = hashlib.blake2b(" ".join(fact).encode(), digest_size=16).digest()
-            weight = self._weights[fact] = int.from_bytes(digest, "big")
+            weight = int.from_bytes(digest, "big")
+            undone = (fact[0][4:], *fact[1:])
+            if fact[0] not in self.relevant and undone[0] in self.logic.denied:
+                weight *= can_show(self.logic, self.world, undone)
+            self._weights[fact] = weight
         return fact, slots_of(fact, self.indexes), weight
 
     def _forms(self, fact: Fact, planned: bool) -> list[Change]:

@@ -45,6 +45,7 @@ class Schema:
     """An action of the domain with its effects and its wording."""
 
     action: Action
+    cases: tuple[Case, ...]
     outcomes: tuple[Outcome, ...]
     command: Compiled
     feedback: Compiled
@@ -159,6 +160,7 @@ class Logic:
     trigger: the changing predicate that most conditions ask for (where the agent is), or None.
     governing: changing predicates that say what can be done. apart: those that text and planner may disagree about.
     told: changing facts' names that texts depend on. lookups: (predicate, positions) that rows are looked up by.
+    queries: those that texts ask. denied: predicates whose undone facts they ask for.
     """
 
     def __init__(self, domain: Domain, grammar: Grammar):
@@ -197,7 +199,7 @@ class Logic:
                 raise error.inside(f"grammar: action {action.name}") from None
             if command.changing:
                 raise GameError(f"grammar: action {action.name}: the command depends on facts that change")
-            schema = Schema(action, outcomes[action.name], command, feedback)
+            schema = Schema(action, alternatives[action.name], outcomes[action.name], command, feedback)
             self.schemas.append(schema)
             for case in alternatives[action.name]:
                 triggers = [atom for atom in case.positive if atom.predicate == self.trigger]
@@ -209,6 +211,7 @@ class Logic:
             name for found in alternatives.values() for case in found for name in mentioned(case)
         )
         self.told = frozenset(narration.told)
+        self.queries = tuple(narration.queries)
         self.denied = frozenset(name[4:] for name in self.told if narration.denies(name))
 
     def _plant(self, entry: Entry) -> None:

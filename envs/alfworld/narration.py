@@ -38,6 +38,7 @@ class Narration:
 
     search_order: gives the type tuples below a type tuple, in TextWorld's order. apart: predicates that the text sees with ``SAID``.
     lookups: (predicate, positions) of changing facts that compiled texts look up. told: predicates they depend on.
+    queries: all of them.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Narration:
         self.apart = apart
         self.lookups: set[tuple[str, tuple[int, ...]]] = set()
         self.told: set[str] = set()
+        self.queries: dict[tuple[Condition, ...], None] = {}
         self._rules: dict[tuple[str, Scope], Compiled] = {}
 
     def compile(self, symbols: tuple[Symbol, ...], scope: Scope) -> Compiled:
@@ -141,6 +143,7 @@ class Narration:
     # Queries ----------------------------------------------------------------------------------------------------------
 
     def _query(self, conditions: tuple[Condition, ...], scope: Scope) -> Query:
+        self.queries[conditions] = None
         steps: list[Answers] = []
         used = frozenset(p for condition in conditions for p in condition.parameters if p in scope)
         inner = scope
