@@ -162,7 +162,6 @@ class Game:
         place = self.places.get((row, alone))
         if place is None:
             place = self.places[row, alone] = Place()
-            self.world.refill()
             place.free.update(self.everywhere.free)
             place.watches += self.everywhere.watches
             place.checked += self.everywhere.checked
@@ -243,7 +242,6 @@ class Game:
                 break
             binding[variable] = row[position]
         else:
-            self.world.refill()
             if all(row[a] == row[b] for a, b in guard.repeated):
                 for full in self.world.solutions(entry.after, binding, state):
                     operator = self.operator(entry, full)
@@ -261,7 +259,7 @@ class Game:
         if entry.doubtful and not bare and not self._does_something(entry, binding):
             return None
         schema = entry.schema
-        env = tuple([binding.get(name, "") for name, _ in schema.action.parameters])
+        env = tuple([self.world.cast(binding.get(name, ""), kind) for name, kind in schema.action.parameters])
         operator = Operator(entry, binding.copy(), env, schema.command.tell(env, self.world, self.start))
         if entry.need:
             operator.need = frozenset(ground(entry.need, binding))
@@ -288,7 +286,6 @@ class Game:
     def prepare(self, operator: Operator) -> None:
         """Work out what ``operator`` changes."""
         entry, binding = operator.entry, operator.binding
-        self.world.refill()
         given = ground(entry.fluent_positive, binding)
         missing = ground(entry.fluent_negative, binding)
         sure: dict[Fact, bool] = {}  # added (True) or removed whatever else is true
@@ -391,7 +388,6 @@ class Game:
         return place, found, order
 
     def _parts_hold(self, operator: Operator, state: State) -> bool:
-        self.world.refill()
         return all(self.world.holds(part, operator.binding, state) for part in operator.parts)
 
     def _merged(self, rows: tuple[Row, ...]) -> Place:

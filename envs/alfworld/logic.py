@@ -173,9 +173,7 @@ class Logic:
                 raise GameError(f"grammar: there is no action {action.name}, which the domain defines")
         outcomes = {action.name: tuple(_outcome(effect) for effect in action.effects) for action in actions}
         alternatives = {action.name: cases(action.precondition) for action in actions}
-        self.apart = frozenset(
-            o.literal.predicate for action in actions for o in outcomes[action.name] if not o.always
-        )
+        self.apart = frozenset(o.literal.predicate for action in actions for o in outcomes[action.name] if not o.always)
         self._children: dict[str, list[str]] = {name: [] for name in domain.types}
         for name, supertypes in sorted(domain.types.items()):
             for supertype in supertypes:
@@ -257,7 +255,9 @@ class Logic:
 
 def lookups(steps: tuple[Step, ...]) -> set[tuple[str, tuple[int, ...]]]:
     """The lookups among facts that change."""
-    return {(step.predicate, step.positions) for step in steps if isinstance(step, Match) and step.fluent and step.fresh}
+    return {
+        (step.predicate, step.positions) for step in steps if isinstance(step, Match) and step.fluent and step.fresh
+    }
 
 
 def mentioned(case: Case) -> set[str]:

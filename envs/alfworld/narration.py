@@ -29,7 +29,6 @@ class Signatures:
 
 LIST_RULES = ("list_empty", "list_separator", "list_last_separator")
 MAX_PARTS = 100_000  # parts of one text; the longest shipped one has 60
-MAX_ANSWERS = 1_000_000  # answers to all queries of one text; the intro of a large kitchen needs 50
 SAID = "@said"  # marks facts of which text and planner may disagree
 
 
@@ -126,13 +125,17 @@ class Narration:
         if joints is None:
 
             def tell_all(env: Env, world: World, state: State) -> str:
-                return "".join([tell_part(e, world, state) for e in answers(env, world, state)])
+                found = answers(env, world, state)
+                world.spend(len(found))
+                return "".join([tell_part(e, world, state) for e in found])
 
             return Compiled(tell_all, [part, query])
         empty, between, last = (joint.tell for joint in joints)
 
         def tell(env: Env, world: World, state: State) -> str:
-            found = [tell_part(e, world, state) for e in answers(env, world, state)]
+            found: list[Any] = answers(env, world, state)
+            world.spend(len(found))
+            found = [tell_part(e, world, state) for e in found]
             if len(found) > 1:
                 head = between(env, world, state).join(found[:-1])
                 return head + last(env, world, state) + found[-1]
@@ -158,8 +161,7 @@ class Narration:
                 found = [env]
                 for step in steps:
                     found = [more for one in found for more in step(one, world, state)]
-                    if len(found) > MAX_ANSWERS:
-                        raise GameError(f"grammar: a query has more than {MAX_ANSWERS:,} answers")
+                    world.spend(len(found))
                 return found
 
             query.answers = answers
@@ -203,9 +205,7 @@ class Narration:
             only = fresh[0]
             return (
                 lambda env, world, state: [
-                    (*env, row[only])
-                    for row in rows(tuple([env[i] for i in at]), world, state)
-                    if row[only] not in env
+                    (*env, row[only]) for row in rows(tuple([env[i] for i in at]), world, state) if row[only] not in env
                 ],
                 inner,
             )

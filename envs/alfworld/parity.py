@@ -136,7 +136,9 @@ def _read_journal(journal: Path | None) -> dict[Job, Unit]:
             try:
                 unit = Unit(**json.loads(line))
             except (ValueError, TypeError):
-                raise ValueError(f"{journal}, line {number}: not a finished unit; delete the line or the file") from None
+                raise ValueError(
+                    f"{journal}, line {number}: not a finished unit; delete the line or the file"
+                ) from None
             found[unit.game, unit.variant] = unit
     return found
 

@@ -7,11 +7,14 @@ Reading is iterative and bounded: hostile text costs time in proportion to its l
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 MAX_DEPTH = 100  # nesting of parentheses; the shipped domain uses 7
+MAX_NAMES = (
+    20_000  # objects of a problem, or types, predicates and actions of a domain; a large kitchen has 250 objects
+)
 CASTS = {"and", "or", "not", "imply", "forall", "exists"}
 
 
@@ -134,7 +137,9 @@ def read_problem(text: str, domain: Domain) -> Problem:
     """Parse ``(define (problem ...) ...)`` for ``domain``; raises :class:`GameError`."""
     sections = dict(_sections(text, "problem"))
     if sections.get(":domain") != [domain.name]:
-        raise GameError(f"the problem is for domain {_show(sections.get(':domain'))}, the game's domain is {domain.name}")
+        raise GameError(
+            f"the problem is for domain {_show(sections.get(':domain'))}, the game's domain is {domain.name}"
+        )
     for keyword in (":init", ":goal"):
         if keyword not in sections:
             raise GameError(f"there is no {keyword}")
@@ -156,15 +161,6 @@ def read_problem(text: str, domain: Domain) -> Problem:
         return Problem(objects, facts, measured, _Conditions(domain, objects).read(goal[0]))
     except GameError as error:
         raise error.inside(":goal") from None
-
-
-def conjuncts(formula: Formula) -> Iterator[Formula]:
-    """The parts of a conjunction, or the formula itself."""
-    if isinstance(formula, Junction) and formula.conjunctive:
-        for part in formula.parts:
-            yield from conjuncts(part)
-    else:
-        yield formula
 
 
 # Nested lists ---------------------------------------------------------------------------------------------------------
@@ -232,10 +228,13 @@ def _sections(text: str, kind: str) -> list[tuple[str, list[Any]]]:
         if not isinstance(node, list) or not node or not isinstance(node[0], str):
             raise GameError(f"expected (:keyword ...), got {_show(node)}")
         sections.append((node[0], node[1:]))
-    doubles = [word for word, _ in sections if word != ":action"]
-    for word in doubles:
-        if doubles.count(word) > 1:
+    seen: set[str] = set()
+    for word, rest in sections:
+        if len(sections) > MAX_NAMES or (word in (":types", ":predicates", ":objects") and len(rest) > 3 * MAX_NAMES):
+            raise GameError(f"{word}: the game is too large")
+        if word in seen and word != ":action":
             raise GameError(f"{word} is given twice")
+        seen.add(word)
     return sections
 
 
@@ -266,16 +265,16 @@ def _closure(bases: list[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
     unknown = next((base for _, base in bases if base not in above), None)
     if unknown is not None:
         raise GameError(f":types: unknown supertype {unknown}")
-    for _ in above:
+    if len(above) > 500:
+        raise GameError(f":types: {len(above)} types are too many")
+    for middle in above:
         for supertypes in above.values():
-            for base in list(supertypes):
-                supertypes |= above[base]
+            if middle in supertypes:
+                supertypes |= above[middle]
     return {name: tuple(sorted(supertypes - {name})) for name, supertypes in above.items()}
 
 
-def _read_init(
-    entries: list[Any], domain: Domain, objects: dict[str, str]
-) -> tuple[list[tuple[str, ...]], list[str]]:
+def _read_init(entries: list[Any], domain: Domain, objects: dict[str, str]) -> tuple[list[tuple[str, ...]], list[str]]:
     facts: dict[tuple[str, ...], None] = {}
     measured: list[str] = []
     predicates = domain.predicates
@@ -389,9 +388,7 @@ class _Conditions:
                 raise GameError(f"{literal} cannot be an effect")
             out.append(Effect(variables, condition, literal))
 
-    def _variables(
-        self, words: Any, scope: Mapping[str, str]
-    ) -> tuple[tuple[tuple[str, str], ...], dict[str, str]]:
+    def _variables(self, words: Any, scope: Mapping[str, str]) -> tuple[tuple[tuple[str, str], ...], dict[str, str]]:
         """Quantified variables under names used nowhere else in this action or goal, and the scope inside."""
         if not isinstance(words, list):
             raise GameError(f"expected (?variable - type ...), got {_show(words)}")

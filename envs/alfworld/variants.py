@@ -37,7 +37,9 @@ def _old_verb(game: dict[str, Any], number: int) -> None:
 def _human_task(game: dict[str, Any], number: int) -> None:
     """Somebody's own words for the task."""
     task = TASKS[number % len(TASKS)]
-    game["grammar"] = re.sub(r"Your task is to: [^\"]*", lambda _: f"Your task is to: {task}.", game["grammar"], count=1)
+    game["grammar"] = re.sub(
+        r"Your task is to: [^\"]*", lambda _: f"Your task is to: {task}.", game["grammar"], count=1
+    )
 
 
 def _slicing(game: dict[str, Any], number: int) -> None:
