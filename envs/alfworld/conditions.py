@@ -63,7 +63,7 @@ def _few(found: list[Case]) -> tuple[Case, ...]:
 class Match:
     """Look up the rows of ``predicate`` whose ``positions`` hold the values of ``keys``; bind ``fresh`` from the row.
 
-    fluent: the predicate's facts change. keys: variables or objects. fresh: (position, variable, type or "" where it need not be checked).
+    fluent: the predicate's facts change. keys: variables or objects. fresh: (position, variable, type).
     repeated: pairs of positions that must be equal because the atom names a fresh variable twice.
     """
 

@@ -10,7 +10,7 @@ from envs.alfworld.conditions import Case, Match, Step, cases, plan
 from envs.alfworld.history import can_show
 from envs.alfworld.logic import Branch, Entry, Logic, lookups, mentioned
 from envs.alfworld.narration import SAID, Env
-from envs.alfworld.pddl import Atom, GameError, Problem, Quantified
+from envs.alfworld.pddl import Atom, Problem, Quantified
 from envs.alfworld.world import Binding, Fact, Row, Slot, State, World, ground, slots_of, unify
 
 Change = tuple[Fact, tuple[Slot, ...], int]  # a fact, its slots, what it weighs in the state key

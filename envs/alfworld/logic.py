@@ -80,10 +80,11 @@ class Entry:
         guards = [i for i, step in enumerate(steps) if isinstance(step, Match) and step.fluent]
         at = guards[0] if guards else len(steps)
         self.before: tuple[Step, ...] = steps[:at]
-        self.guard = steps[at] if guards else None
+        guard = steps[at] if guards else None
+        self.guard = guard if isinstance(guard, Match) else None
         self.after: tuple[Step, ...] = steps[at + 1 :]
         self.static_after = len(guards) <= 1
-        known = set(trigger.args if trigger else ()) | {name for name in _binds(self.before)}
+        known = set(trigger.args if trigger else ()) | set(_binds(self.before))
         known |= {name for atom in (*case.positive, *case.negative) for name in atom.args if name not in self.types}
         self.fluent_positive = tuple(a for a in case.positive if a.predicate in fluents)
         self.fluent_negative = tuple(a for a in case.negative if a.predicate in fluents)
@@ -122,7 +123,10 @@ def _binds(steps: tuple[Step, ...]) -> Iterator[str]:
 
 
 class Branch:
-    """Entries that begin with the same lookups share them. entries: those that end here. steps: (lookup, what follows)."""
+    """Entries that begin with the same lookups share them.
+
+    entries: those whose lookups end here. steps: (lookup, what follows).
+    """
 
     __slots__ = ("entries", "steps")
 
@@ -229,7 +233,7 @@ class Logic:
             tree.root.plant(entry)
 
     def search_order(self, types: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-        """The type tuples below ``types`` in the order TextWorld searches them, which is the order things are listed in.
+        """The type tuples below ``types`` in the order TextWorld searches them, in which things are listed.
 
         It is breadth first with the repetitions of the original: what can be reached in two ways may be listed twice.
         """
@@ -357,7 +361,7 @@ _TASK_RULE = re.compile(r'("task"\s*:\s*\[\s*\{\s*"rhs"\s*:\s*)("(?:[^"\\\x00-\x
 
 
 def read_logic(domain_text: str, grammar_text: str) -> tuple[Logic, str]:
-    """The logic of a domain and a grammar, and the text to put for ``TASK``; games that differ by task share the logic."""
+    """The logic of a domain and a grammar, shared by games that differ in the task, and the text to put for ``TASK``."""
     halves = _TASK_RULE.split(grammar_text)
     if len(halves) == 4 and TASK not in grammar_text:
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from envs.alfworld.grammar import Call, Condition, Each, Listing, Placeholder, Production, Symbol, Text, Value
+from envs.alfworld.grammar import Call, Condition, Each, Placeholder, Production, Symbol, Text, Value
 from envs.alfworld.pddl import Domain, GameError
 from envs.alfworld.world import Row, State, World
 
@@ -35,7 +35,8 @@ SAID = "@said"  # marks facts of which text and planner may disagree
 class Narration:
     """Compiles the rules of a grammar for a domain.
 
-    search_order: gives the type tuples below a type tuple, in TextWorld's order. apart: predicates that the text sees with ``SAID``.
+    search_order: gives the type tuples below a type tuple, in TextWorld's order.
+    apart: predicates that the text sees with ``SAID``.
     lookups: (predicate, positions) of changing facts that compiled texts look up. told: predicates they depend on.
     queries: all of them.
     """
@@ -276,7 +277,7 @@ class Query:
 
 
 class Compiled:
-    """A text: a constant or a teller, made from ``parts``. size: of how many parts. The rest is as in :class:`Query`."""
+    """A text: a constant or a teller, made from ``parts``. size: how many. The rest is as in :class:`Query`."""
 
     __slots__ = ("changing", "constant", "open", "size", "tell", "used")
 
@@ -289,10 +290,12 @@ class Compiled:
         parts = list(parts)
         self.constant = text if isinstance(text, str) else None
         self.tell: Teller = (lambda env, world, state: text) if isinstance(text, str) else text
-        self.used = used.union(*[part.used for part in parts])
-        self.changing = any(part.changing for part in parts)
-        self.open = any(part.open for part in parts)
-        self.size = 1 + sum(part.size for part in parts if isinstance(part, Compiled))
+        self.used: frozenset[Placeholder] = used.union(*[part.used for part in parts])
+        self.changing: bool = any(part.changing for part in parts)
+        self.open: bool = any(part.open for part in parts)
+        self.size: int = (
+            1 + sum(part.size for part in parts if isinstance(part, Compiled)) + len(self.constant or "") // 64
+        )
         if self.size > MAX_PARTS:
             raise GameError(f"grammar: a text has more than {MAX_PARTS:,} parts")
 
@@ -320,7 +323,7 @@ def ranks(world: World, signatures: Signatures) -> _Ranks:
 
 def _ordered(rows: Iterable[Row], ranks: _Ranks) -> Iterable[Row]:
     """Sorted ``rows`` by signature, those of no signature left out; what has two ranks comes twice."""
-    if not any([ranks[row] for row in rows]):
+    if not any(map(ranks.__getitem__, rows)):
         return rows
     placed = [(rank, row) for row in rows for rank in ranks[row] or (0,) if rank >= 0]
     return [row for _, row in sorted(placed)]

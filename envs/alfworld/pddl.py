@@ -96,7 +96,7 @@ class Domain:
 
 @dataclass(slots=True)
 class Problem:
-    """objects: name -> type, constants included. facts: (predicate, arg, ...). measured: arguments of ``(= (f ...) n)``."""
+    """objects: name -> type, constants too. facts: (predicate, arg, ...). measured: objects in ``(= (f ...) number)``."""
 
     objects: dict[str, str]
     facts: list[tuple[str, ...]]
@@ -285,18 +285,20 @@ def _read_init(entries: list[Any], domain: Domain, objects: dict[str, str]) -> t
             if len(entry) != 3 or not isinstance(entry[2], str):
                 raise GameError(f":init: expected (= (function object ...) number), got {_show(entry)}")
             if isinstance(entry[1], list) and entry[1] and entry[1][0] != "total-cost":
+                if any(not isinstance(name, str) or name not in objects for name in entry[1][1:]):
+                    raise GameError(f":init: unknown object in {_show(entry)}")
                 measured += entry[1][1:]
             continue
         if entry[0] == "not":
             continue  # what is not listed is false anyway
         try:
-            fact = tuple(entry)
+            fact: tuple[str, ...] = tuple(entry)
             if predicates[fact[0]] != len(fact) - 1:
                 raise GameError(f":init: {_show(entry)} has {len(fact) - 1} arguments, not {predicates[fact[0]]}")
         except (KeyError, TypeError):
             raise GameError(f":init: unknown predicate in {_show(entry)}") from None
         for name in fact[1:]:
-            if name not in objects:
+            if not isinstance(name, str) or name not in objects:
                 raise GameError(f":init: unknown object {_show(name)} in {_show(entry)}")
         facts[fact] = None
     return list(facts), measured

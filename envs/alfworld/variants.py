@@ -79,7 +79,8 @@ def _states_told(game: dict[str, Any], number: int) -> None:
     )
     grammar = grammar.replace(
         "You turn on the {o.name}.",
-        "You use {o.definite} {o.name}, #lamp-state#, of {t.definite + ' ' + t.id or 'no type' | objecttype(o:object, t:otype)}.",
+        "You use {o.definite} {o.name}, #lamp-state#, of "
+        "{t.definite + ' ' + t.id or 'no type' | objecttype(o:object, t:otype)}.",
     )
     grammar = grammar.replace(
         '"list_empty": [',

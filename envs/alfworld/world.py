@@ -174,9 +174,10 @@ class World:
     def case_holds(self, case: Case, steps: tuple[Step, ...], binding: Binding, state: State) -> bool:
         """Whether ``case`` is true now; ``steps`` is the plan for what ``binding`` leaves open."""
         for found in self.solutions(steps, dict(binding), state):
-            if self.allowed(case, found) and state.facts.isdisjoint(ground(case.negative, found)):
-                if all(self.holds(part, found, state) for part in case.universal):
-                    return True
+            if not self.allowed(case, found) or not state.facts.isdisjoint(ground(case.negative, found)):
+                continue
+            if all(self.holds(part, found, state) for part in case.universal):
+                return True
         return False
 
     def holds(self, formula: Formula, binding: Binding, state: State) -> bool:

@@ -1,4 +1,5 @@
-"""A small game of our own that uses what ALFWorld's domain does not: subtypes, "for all", conditional effects, odd texts."""
+# ruff: noqa: E501 (the grammar's rules stand on one line each)
+"""A small game that uses what ALFWorld's domain does not: subtypes, "for all", conditional effects, odd texts."""
 
 import json
 from pathlib import Path
