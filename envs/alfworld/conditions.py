@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from envs.alfworld.pddl import Atom, Formula, GameError, Quantified
 
 MAX_CASES = 256  # alternatives of one condition; the shipped domain needs 2
+MAX_ATOMS = 256  # atoms of one alternative; the shipped domain needs 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,8 @@ def cases(formula: Formula) -> tuple[Case, ...]:
 def _few(found: list[Case]) -> tuple[Case, ...]:
     if len(found) > MAX_CASES:
         raise GameError(f"a condition has more than {MAX_CASES} alternatives")
+    if any(len(case.positive) + len(case.negative) > MAX_ATOMS for case in found):
+        raise GameError(f"a condition has more than {MAX_ATOMS} parts")
     return tuple(found)
 
 
@@ -60,7 +63,7 @@ def _few(found: list[Case]) -> tuple[Case, ...]:
 class Match:
     """Look up the rows of ``predicate`` whose ``positions`` hold the values of ``keys``; bind ``fresh`` from the row.
 
-    fluent: the predicate's facts change. keys: variables or objects. fresh: (position, variable, type or "" where it need not be checked).
+    fluent: the predicate's facts change. keys: variables or objects. fresh: (position, variable, type).
     repeated: pairs of positions that must be equal because the atom names a fresh variable twice.
     """
 

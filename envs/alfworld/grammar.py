@@ -68,7 +68,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """An expression over ``names``; ``compute`` raises GameError where types do not fit, always where ``fault`` says so."""
+    """An expression over ``names``. ``compute`` raises GameError where types do not fit; always if there is a ``fault``."""
 
     source: str
     names: tuple[str, ...]
@@ -379,7 +379,7 @@ def query(text: str) -> tuple[Condition, ...]:
 
 
 def expression(source: str) -> tuple[tuple[str, ...], Expression]:
-    """The names in an expression and its closure; anything beyond the few constructs needed raises :class:`GameError`."""
+    """The names in an expression and its closure; all but the few constructs needed raises :class:`GameError`."""
     if len(source) > MAX_EXPRESSION:
         raise GameError(f"expression {source[:40]!r}... has more than {MAX_EXPRESSION} characters")
     try:

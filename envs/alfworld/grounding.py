@@ -7,9 +7,10 @@ from bisect import insort
 from collections.abc import Iterable
 
 from envs.alfworld.conditions import Case, Match, Step, cases, plan
+from envs.alfworld.history import can_show
 from envs.alfworld.logic import Branch, Entry, Logic, lookups, mentioned
 from envs.alfworld.narration import SAID, Env
-from envs.alfworld.pddl import Atom, GameError, Problem, Quantified
+from envs.alfworld.pddl import Atom, Problem, Quantified
 from envs.alfworld.world import Binding, Fact, Row, Slot, State, World, ground, slots_of, unify
 
 Change = tuple[Fact, tuple[Slot, ...], int]  # a fact, its slots, what it weighs in the state key
@@ -131,10 +132,15 @@ class Game:
     # Facts ------------------------------------------------------------------------------------------------------------
 
     def change(self, fact: Fact) -> Change:
+        """A change of ``fact``. Traces of the past that can never show weigh nothing."""
         weight = self._weights.get(fact)
         if weight is None:
             digest = hashlib.blake2b(" ".join(fact).encode(), digest_size=16).digest()
-            weight = self._weights[fact] = int.from_bytes(digest, "big")
+            weight = int.from_bytes(digest, "big")
+            undone = (fact[0][4:], *fact[1:])
+            if fact[0] not in self.relevant and undone[0] in self.logic.denied:
+                weight *= can_show(self.logic, self.world, undone)
+            self._weights[fact] = weight
         return fact, slots_of(fact, self.indexes), weight
 
     def _forms(self, fact: Fact, planned: bool) -> list[Change]:
@@ -156,7 +162,6 @@ class Game:
         place = self.places.get((row, alone))
         if place is None:
             place = self.places[row, alone] = Place()
-            self.world.refill()
             place.free.update(self.everywhere.free)
             place.watches += self.everywhere.watches
             place.checked += self.everywhere.checked
@@ -237,7 +242,6 @@ class Game:
                 break
             binding[variable] = row[position]
         else:
-            self.world.refill()
             if all(row[a] == row[b] for a, b in guard.repeated):
                 for full in self.world.solutions(entry.after, binding, state):
                     operator = self.operator(entry, full)
@@ -255,7 +259,7 @@ class Game:
         if entry.doubtful and not bare and not self._does_something(entry, binding):
             return None
         schema = entry.schema
-        env = tuple([binding.get(name, "") for name, _ in schema.action.parameters])
+        env = tuple([self.world.cast(binding.get(name, ""), kind) for name, kind in schema.action.parameters])
         operator = Operator(entry, binding.copy(), env, schema.command.tell(env, self.world, self.start))
         if entry.need:
             operator.need = frozenset(ground(entry.need, binding))
@@ -282,7 +286,6 @@ class Game:
     def prepare(self, operator: Operator) -> None:
         """Work out what ``operator`` changes."""
         entry, binding = operator.entry, operator.binding
-        self.world.refill()
         given = ground(entry.fluent_positive, binding)
         missing = ground(entry.fluent_negative, binding)
         sure: dict[Fact, bool] = {}  # added (True) or removed whatever else is true
@@ -385,7 +388,6 @@ class Game:
         return place, found, order
 
     def _parts_hold(self, operator: Operator, state: State) -> bool:
-        self.world.refill()
         return all(self.world.holds(part, operator.binding, state) for part in operator.parts)
 
     def _merged(self, rows: tuple[Row, ...]) -> Place:

@@ -45,6 +45,7 @@ class Schema:
     """An action of the domain with its effects and its wording."""
 
     action: Action
+    cases: tuple[Case, ...]
     outcomes: tuple[Outcome, ...]
     command: Compiled
     feedback: Compiled
@@ -79,10 +80,11 @@ class Entry:
         guards = [i for i, step in enumerate(steps) if isinstance(step, Match) and step.fluent]
         at = guards[0] if guards else len(steps)
         self.before: tuple[Step, ...] = steps[:at]
-        self.guard = steps[at] if guards else None
+        guard = steps[at] if guards else None
+        self.guard = guard if isinstance(guard, Match) else None
         self.after: tuple[Step, ...] = steps[at + 1 :]
         self.static_after = len(guards) <= 1
-        known = set(trigger.args if trigger else ()) | {name for name in _binds(self.before)}
+        known = set(trigger.args if trigger else ()) | set(_binds(self.before))
         known |= {name for atom in (*case.positive, *case.negative) for name in atom.args if name not in self.types}
         self.fluent_positive = tuple(a for a in case.positive if a.predicate in fluents)
         self.fluent_negative = tuple(a for a in case.negative if a.predicate in fluents)
@@ -121,7 +123,10 @@ def _binds(steps: tuple[Step, ...]) -> Iterator[str]:
 
 
 class Branch:
-    """Entries that begin with the same lookups share them. entries: those that end here. steps: (lookup, what follows)."""
+    """Entries that begin with the same lookups share them.
+
+    entries: those whose lookups end here. steps: (lookup, what follows).
+    """
 
     __slots__ = ("entries", "steps")
 
@@ -159,6 +164,7 @@ class Logic:
     trigger: the changing predicate that most conditions ask for (where the agent is), or None.
     governing: changing predicates that say what can be done. apart: those that text and planner may disagree about.
     told: changing facts' names that texts depend on. lookups: (predicate, positions) that rows are looked up by.
+    queries: those that texts ask. denied: predicates whose undone facts they ask for.
     """
 
     def __init__(self, domain: Domain, grammar: Grammar):
@@ -171,9 +177,7 @@ class Logic:
                 raise GameError(f"grammar: there is no action {action.name}, which the domain defines")
         outcomes = {action.name: tuple(_outcome(effect) for effect in action.effects) for action in actions}
         alternatives = {action.name: cases(action.precondition) for action in actions}
-        self.apart = frozenset(
-            o.literal.predicate for action in actions for o in outcomes[action.name] if not o.always
-        )
+        self.apart = frozenset(o.literal.predicate for action in actions for o in outcomes[action.name] if not o.always)
         self._children: dict[str, list[str]] = {name: [] for name in domain.types}
         for name, supertypes in sorted(domain.types.items()):
             for supertype in supertypes:
@@ -197,7 +201,7 @@ class Logic:
                 raise error.inside(f"grammar: action {action.name}") from None
             if command.changing:
                 raise GameError(f"grammar: action {action.name}: the command depends on facts that change")
-            schema = Schema(action, outcomes[action.name], command, feedback)
+            schema = Schema(action, alternatives[action.name], outcomes[action.name], command, feedback)
             self.schemas.append(schema)
             for case in alternatives[action.name]:
                 triggers = [atom for atom in case.positive if atom.predicate == self.trigger]
@@ -209,6 +213,7 @@ class Logic:
             name for found in alternatives.values() for case in found for name in mentioned(case)
         )
         self.told = frozenset(narration.told)
+        self.queries = tuple(narration.queries)
         self.denied = frozenset(name[4:] for name in self.told if narration.denies(name))
 
     def _plant(self, entry: Entry) -> None:
@@ -228,7 +233,7 @@ class Logic:
             tree.root.plant(entry)
 
     def search_order(self, types: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-        """The type tuples below ``types`` in the order TextWorld searches them, which is the order things are listed in.
+        """The type tuples below ``types`` in the order TextWorld searches them, in which things are listed.
 
         It is breadth first with the repetitions of the original: what can be reached in two ways may be listed twice.
         """
@@ -254,7 +259,9 @@ class Logic:
 
 def lookups(steps: tuple[Step, ...]) -> set[tuple[str, tuple[int, ...]]]:
     """The lookups among facts that change."""
-    return {(step.predicate, step.positions) for step in steps if isinstance(step, Match) and step.fluent and step.fresh}
+    return {
+        (step.predicate, step.positions) for step in steps if isinstance(step, Match) and step.fluent and step.fresh
+    }
 
 
 def mentioned(case: Case) -> set[str]:
@@ -354,7 +361,7 @@ _TASK_RULE = re.compile(r'("task"\s*:\s*\[\s*\{\s*"rhs"\s*:\s*)("(?:[^"\\\x00-\x
 
 
 def read_logic(domain_text: str, grammar_text: str) -> tuple[Logic, str]:
-    """The logic of a domain and a grammar, and the text to put for ``TASK``; games that differ by task share the logic."""
+    """The logic of a domain and a grammar, shared by games that differ in the task, and the text to put for ``TASK``."""
     halves = _TASK_RULE.split(grammar_text)
     if len(halves) == 4 and TASK not in grammar_text:
         try:

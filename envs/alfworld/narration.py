@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from envs.alfworld.grammar import Call, Condition, Each, Listing, Placeholder, Production, Symbol, Text, Value
+from envs.alfworld.grammar import Call, Condition, Each, Placeholder, Production, Symbol, Text, Value
 from envs.alfworld.pddl import Domain, GameError
 from envs.alfworld.world import Row, State, World
 
@@ -29,15 +29,16 @@ class Signatures:
 
 LIST_RULES = ("list_empty", "list_separator", "list_last_separator")
 MAX_PARTS = 100_000  # parts of one text; the longest shipped one has 60
-MAX_ANSWERS = 1_000_000  # answers to all queries of one text; the intro of a large kitchen needs 50
 SAID = "@said"  # marks facts of which text and planner may disagree
 
 
 class Narration:
     """Compiles the rules of a grammar for a domain.
 
-    search_order: gives the type tuples below a type tuple, in TextWorld's order. apart: predicates that the text sees with ``SAID``.
+    search_order: gives the type tuples below a type tuple, in TextWorld's order.
+    apart: predicates that the text sees with ``SAID``.
     lookups: (predicate, positions) of changing facts that compiled texts look up. told: predicates they depend on.
+    queries: all of them.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Narration:
         self.apart = apart
         self.lookups: set[tuple[str, tuple[int, ...]]] = set()
         self.told: set[str] = set()
+        self.queries: dict[tuple[Condition, ...], None] = {}
         self._rules: dict[tuple[str, Scope], Compiled] = {}
 
     def compile(self, symbols: tuple[Symbol, ...], scope: Scope) -> Compiled:
@@ -124,13 +126,17 @@ class Narration:
         if joints is None:
 
             def tell_all(env: Env, world: World, state: State) -> str:
-                return "".join([tell_part(e, world, state) for e in answers(env, world, state)])
+                found = answers(env, world, state)
+                world.spend(len(found))
+                return "".join([tell_part(e, world, state) for e in found])
 
             return Compiled(tell_all, [part, query])
         empty, between, last = (joint.tell for joint in joints)
 
         def tell(env: Env, world: World, state: State) -> str:
-            found = [tell_part(e, world, state) for e in answers(env, world, state)]
+            found: list[Any] = answers(env, world, state)
+            world.spend(len(found))
+            found = [tell_part(e, world, state) for e in found]
             if len(found) > 1:
                 head = between(env, world, state).join(found[:-1])
                 return head + last(env, world, state) + found[-1]
@@ -141,6 +147,7 @@ class Narration:
     # Queries ----------------------------------------------------------------------------------------------------------
 
     def _query(self, conditions: tuple[Condition, ...], scope: Scope) -> Query:
+        self.queries[conditions] = None
         steps: list[Answers] = []
         used = frozenset(p for condition in conditions for p in condition.parameters if p in scope)
         inner = scope
@@ -155,8 +162,7 @@ class Narration:
                 found = [env]
                 for step in steps:
                     found = [more for one in found for more in step(one, world, state)]
-                    if len(found) > MAX_ANSWERS:
-                        raise GameError(f"grammar: a query has more than {MAX_ANSWERS:,} answers")
+                    world.spend(len(found))
                 return found
 
             query.answers = answers
@@ -200,9 +206,7 @@ class Narration:
             only = fresh[0]
             return (
                 lambda env, world, state: [
-                    (*env, row[only])
-                    for row in rows(tuple([env[i] for i in at]), world, state)
-                    if row[only] not in env
+                    (*env, row[only]) for row in rows(tuple([env[i] for i in at]), world, state) if row[only] not in env
                 ],
                 inner,
             )
@@ -273,7 +277,7 @@ class Query:
 
 
 class Compiled:
-    """A text: a constant or a teller, made from ``parts``. size: of how many parts. The rest is as in :class:`Query`."""
+    """A text: a constant or a teller, made from ``parts``. size: how many. The rest is as in :class:`Query`."""
 
     __slots__ = ("changing", "constant", "open", "size", "tell", "used")
 
@@ -286,10 +290,12 @@ class Compiled:
         parts = list(parts)
         self.constant = text if isinstance(text, str) else None
         self.tell: Teller = (lambda env, world, state: text) if isinstance(text, str) else text
-        self.used = used.union(*[part.used for part in parts])
-        self.changing = any(part.changing for part in parts)
-        self.open = any(part.open for part in parts)
-        self.size = 1 + sum(part.size for part in parts if isinstance(part, Compiled))
+        self.used: frozenset[Placeholder] = used.union(*[part.used for part in parts])
+        self.changing: bool = any(part.changing for part in parts)
+        self.open: bool = any(part.open for part in parts)
+        self.size: int = (
+            1 + sum(part.size for part in parts if isinstance(part, Compiled)) + len(self.constant or "") // 64
+        )
         if self.size > MAX_PARTS:
             raise GameError(f"grammar: a text has more than {MAX_PARTS:,} parts")
 
@@ -317,7 +323,7 @@ def ranks(world: World, signatures: Signatures) -> _Ranks:
 
 def _ordered(rows: Iterable[Row], ranks: _Ranks) -> Iterable[Row]:
     """Sorted ``rows`` by signature, those of no signature left out; what has two ranks comes twice."""
-    if not any([ranks[row] for row in rows]):
+    if not any(map(ranks.__getitem__, rows)):
         return rows
     placed = [(rank, row) for row in rows for rank in ranks[row] or (0,) if rank >= 0]
     return [row for _, row in sorted(placed)]

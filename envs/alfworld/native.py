@@ -49,10 +49,13 @@ class NativeEngine:
         self._keep = keep
         self._games: OrderedDict[tuple[str, int, int], Position] = OrderedDict()
         self._game: Game | None = None
+        self._path = Path()
 
     def reset(self, game: Path) -> Scene:
-        position = self._position(Path(game))
+        game = Path(game)
+        position = self._position(game)
         self._game = position.game
+        self._path = game
         self._state = position.state.copy()
         self._key = position.key
         self._place = position.place
@@ -66,7 +69,13 @@ class NativeEngine:
         if game is None:
             raise RuntimeError("no game is loaded: call reset() before step()")
         operator = self._applicable.get(command.strip())
-        text = NOTHING_HAPPENS if operator is None else self._carry_out(game, operator)
+        if operator is None:
+            text = NOTHING_HAPPENS
+        else:
+            try:
+                text = self._carry_out(game, operator)
+            except GameError as error:
+                raise BrokenGame(f"{self._path}: command {command.strip()!r}: {error}") from None
         won = self._won
         return Scene(text, self._commands.copy(), won, won, 1 if won else 0, f"{self._key:032x}")
 
@@ -75,6 +84,7 @@ class NativeEngine:
         self._games.clear()
 
     def _carry_out(self, game: Game, operator: Operator) -> str:
+        game.world.refill()
         if not operator.ready:
             game.prepare(operator)
         state = self._state
@@ -87,7 +97,10 @@ class NativeEngine:
             assert self._place.leaving is not None
             remove = (*remove, self._place.leaving)
             begun = self._place.binding[id(operator.entry)]
-            env = tuple([o or begun[name] for o, (name, _) in zip(env, operator.entry.schema.action.parameters, strict=True)])
+            parameters = operator.entry.schema.action.parameters
+            env = tuple(
+                [o or game.world.cast(begun[name], kind) for o, (name, kind) in zip(env, parameters, strict=True)]
+            )
         if operator.conditional:
             add, remove = _with_conditional(operator, facts, add, remove)
         for fact, slots, weight in remove:
@@ -106,7 +119,6 @@ class NativeEngine:
             if operator.moves:
                 self._place, self._applicable, self._commands = game.applicable(state)
             if operator.decides:
-                game.world.refill()
                 self._won = game.won(state)
         return text
 
@@ -136,7 +148,9 @@ def _with_conditional(
     operator: Operator, facts: set[Fact], add: tuple[Change, ...], remove: tuple[Change, ...]
 ) -> tuple[tuple[Change, ...], tuple[Change, ...]]:
     """Changes with those whose conditions hold; what is both added and removed is added."""
-    happening = [(a, change) for need, forbid, a, change in operator.conditional if need <= facts and forbid.isdisjoint(facts)]
+    happening = [
+        (a, change) for need, forbid, a, change in operator.conditional if need <= facts and forbid.isdisjoint(facts)
+    ]
     more = tuple(change for added, change in happening if added)
     kept = {change[0] for change in more}
     less = tuple(change for added, change in happening if not added and change[0] not in kept)

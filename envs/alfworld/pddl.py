@@ -7,11 +7,14 @@ Reading is iterative and bounded: hostile text costs time in proportion to its l
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 MAX_DEPTH = 100  # nesting of parentheses; the shipped domain uses 7
+MAX_NAMES = (
+    20_000  # objects of a problem, or types, predicates and actions of a domain; a large kitchen has 250 objects
+)
 CASTS = {"and", "or", "not", "imply", "forall", "exists"}
 
 
@@ -93,7 +96,7 @@ class Domain:
 
 @dataclass(slots=True)
 class Problem:
-    """objects: name -> type, constants included. facts: (predicate, arg, ...). measured: arguments of ``(= (f ...) n)``."""
+    """objects: name -> type, constants too. facts: (predicate, arg, ...). measured: objects in ``(= (f ...) number)``."""
 
     objects: dict[str, str]
     facts: list[tuple[str, ...]]
@@ -158,15 +161,6 @@ def read_problem(text: str, domain: Domain) -> Problem:
         return Problem(objects, facts, measured, _Conditions(domain, objects).read(goal[0]))
     except GameError as error:
         raise error.inside(":goal") from None
-
-
-def conjuncts(formula: Formula) -> Iterator[Formula]:
-    """The parts of a conjunction, or the formula itself."""
-    if isinstance(formula, Junction) and formula.conjunctive:
-        for part in formula.parts:
-            yield from conjuncts(part)
-    else:
-        yield formula
 
 
 # Nested lists ---------------------------------------------------------------------------------------------------------
@@ -234,10 +228,13 @@ def _sections(text: str, kind: str) -> list[tuple[str, list[Any]]]:
         if not isinstance(node, list) or not node or not isinstance(node[0], str):
             raise GameError(f"expected (:keyword ...), got {_show(node)}")
         sections.append((node[0], node[1:]))
-    doubles = [word for word, _ in sections if word != ":action"]
-    for word in doubles:
-        if doubles.count(word) > 1:
+    seen: set[str] = set()
+    for word, rest in sections:
+        if len(sections) > MAX_NAMES or (word in (":types", ":predicates", ":objects") and len(rest) > 3 * MAX_NAMES):
+            raise GameError(f"{word}: the game is too large")
+        if word in seen and word != ":action":
             raise GameError(f"{word} is given twice")
+        seen.add(word)
     return sections
 
 
@@ -268,10 +265,12 @@ def _closure(bases: list[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
     unknown = next((base for _, base in bases if base not in above), None)
     if unknown is not None:
         raise GameError(f":types: unknown supertype {unknown}")
-    for _ in above:
+    if len(above) > 500:
+        raise GameError(f":types: {len(above)} types are too many")
+    for middle in above:
         for supertypes in above.values():
-            for base in list(supertypes):
-                supertypes |= above[base]
+            if middle in supertypes:
+                supertypes |= above[middle]
     return {name: tuple(sorted(supertypes - {name})) for name, supertypes in above.items()}
 
 
@@ -286,18 +285,20 @@ def _read_init(entries: list[Any], domain: Domain, objects: dict[str, str]) -> t
             if len(entry) != 3 or not isinstance(entry[2], str):
                 raise GameError(f":init: expected (= (function object ...) number), got {_show(entry)}")
             if isinstance(entry[1], list) and entry[1] and entry[1][0] != "total-cost":
+                if any(not isinstance(name, str) or name not in objects for name in entry[1][1:]):
+                    raise GameError(f":init: unknown object in {_show(entry)}")
                 measured += entry[1][1:]
             continue
         if entry[0] == "not":
             continue  # what is not listed is false anyway
         try:
-            fact = tuple(entry)
+            fact: tuple[str, ...] = tuple(entry)
             if predicates[fact[0]] != len(fact) - 1:
                 raise GameError(f":init: {_show(entry)} has {len(fact) - 1} arguments, not {predicates[fact[0]]}")
         except (KeyError, TypeError):
             raise GameError(f":init: unknown predicate in {_show(entry)}") from None
         for name in fact[1:]:
-            if name not in objects:
+            if not isinstance(name, str) or name not in objects:
                 raise GameError(f":init: unknown object {_show(name)} in {_show(entry)}")
         facts[fact] = None
     return list(facts), measured

@@ -9,6 +9,7 @@ from typing import Any
 from envs.alfworld.conditions import Case, Match, Step, plan
 from envs.alfworld.grammar import Entity
 from envs.alfworld.pddl import Atom, Domain, Formula, GameError, Problem, Quantified
+from envs.alfworld.scenes import spoken_names
 
 Row = tuple[str, ...]  # the objects of a fact
 Fact = tuple[str, ...]  # its predicate, then its objects
@@ -16,7 +17,7 @@ Slot = tuple[str, tuple[int, ...], Row]  # predicate, positions, the objects the
 Binding = dict[str, str]
 Indexes = Mapping[str, tuple[tuple[int, ...], ...]]  # predicate -> which positions rows are looked up by
 
-MAX_STEPS = 2_000_000  # rows looked at while a game is prepared; a large kitchen takes some 10,000
+MAX_STEPS = 1_000_000  # facts looked at for one command; a large kitchen takes some 1,000
 
 
 class State:
@@ -82,6 +83,18 @@ class World:
         self._indexes: dict[tuple[str, tuple[int, ...]], dict[Row, list[Row]]] = {}
         self.kept: dict[object, dict[Any, Any]] = {}  # what narration works out about these objects once
 
+    def cast(self, name: str, kind: str) -> str:
+        """``name`` as the text sees the argument of a parameter of type ``kind``.
+
+        To TextWorld an object of a narrower type than the parameter's is, as an argument, none that any fact is about.
+        """
+        if not name or self.types[name] == kind:
+            return name
+        strange = f"{name}\0{kind}"
+        if name in self.entities:
+            self.entities[strange] = self.entities[name]
+        return strange
+
     def lookup(self, predicate: str, positions: tuple[int, ...], key: Row) -> list[Row]:
         """Rows of a predicate that never changes, sorted, with ``key`` at ``positions``."""
         index = self._indexes.get((predicate, positions))
@@ -99,7 +112,7 @@ class World:
         step = steps[at]
         if not isinstance(step, Match):
             for value in self.members.get(step.type, ()):
-                self._spend(1)
+                self.spend(1)
                 binding[step.variable] = value
                 yield from self.solutions(steps, binding, state, at + 1)
             binding.pop(step.variable, None)
@@ -116,7 +129,7 @@ class World:
         else:
             rows = self.lookup(step.predicate, step.positions, key)
         for row in rows:
-            self._spend(1)
+            self.spend(1)
             for position, variable, kind in step.fresh:
                 value = row[position]
                 if value not in self.members.get(kind, ()):
@@ -129,13 +142,14 @@ class World:
             binding.pop(variable, None)
 
     def refill(self) -> None:
-        """Allow ``MAX_STEPS`` again; called before every piece of work that a command causes."""
+        """Allow ``MAX_STEPS`` again; called when a game is prepared and before every command."""
         self.steps_left = MAX_STEPS
 
-    def _spend(self, steps: int) -> None:
+    def spend(self, steps: int) -> None:
+        """Count ``steps`` facts as looked at; raises GameError when it is too many for one command."""
         self.steps_left -= steps
         if self.steps_left < 0:
-            raise GameError(f"more than {MAX_STEPS:,} facts are looked at to carry out one command: the game is too large")
+            raise GameError(f"one command takes more than {MAX_STEPS:,} lookups: the game is too large")
 
     def allowed(self, case: Case, binding: Binding) -> bool:
         """Whether equalities and the facts that never change let ``case`` be true."""
@@ -160,9 +174,10 @@ class World:
     def case_holds(self, case: Case, steps: tuple[Step, ...], binding: Binding, state: State) -> bool:
         """Whether ``case`` is true now; ``steps`` is the plan for what ``binding`` leaves open."""
         for found in self.solutions(steps, dict(binding), state):
-            if self.allowed(case, found) and state.facts.isdisjoint(ground(case.negative, found)):
-                if all(self.holds(part, found, state) for part in case.universal):
-                    return True
+            if not self.allowed(case, found) or not state.facts.isdisjoint(ground(case.negative, found)):
+                continue
+            if all(self.holds(part, found, state) for part in case.universal):
+                return True
         return False
 
     def holds(self, formula: Formula, binding: Binding, state: State) -> bool:
@@ -205,28 +220,8 @@ def slots_of(fact: Fact, indexes: Indexes) -> tuple[Slot, ...]:
 
 
 def entities(problem: Problem) -> dict[str, Entity]:
-    """What the text calls objects: ``Cup_bar_...`` is ``cup 2``.
-
-    Objects of one kind are numbered from the last in alphabetical order; those named in no fact do not count.
-    """
-    ids = sorted({name for _, *row in problem.facts for name in row} | set(problem.measured))
-    kinds: dict[str, str] = {}
-    left: dict[str, int] = {}
-    for name in ids:
-        if "_bar_" in name:
-            kinds[name] = _plain(name).split("|", 1)[0] + ("basin" if "basin" in name else "")
-            left[kinds[name]] = left.get(kinds[name], 0) + 1
-    found = {}
-    for name in ids:
-        number = ""
-        if name in kinds:
-            number = str(left[kinds[name]])
-            left[kinds[name]] -= 1
-        found[name] = Entity(name, problem.objects.get(name, "object"), f"{kinds.get(name, _plain(name))} {number}")
-    return found
-
-
-def _plain(name: str) -> str:
-    for word, mark in (("_bar_", "|"), ("_minus_", "-"), ("_plus_", "+"), ("_dot_", "."), ("_comma_", ",")):
-        name = name.replace(word, mark)
-    return name
+    """The objects that facts name, as expressions see them."""
+    ids = {name for _, *row in problem.facts for name in row} | set(problem.measured)
+    return {
+        name: Entity(name, problem.objects.get(name, "object"), spoken) for name, spoken in spoken_names(ids).items()
+    }
