@@ -15,7 +15,11 @@ PLAIN_EVERY = 15.0  # seconds between the lines of a pipe
 
 
 class Meter(Protocol):
+    """What :func:`track` hands out: ``advance`` by an amount, or ``reach`` a count of a total known only now."""
+
     def advance(self, amount: int = 1, note: str = "") -> None: ...
+
+    def reach(self, done: int, total: int) -> None: ...
 
 
 class _Plain:
@@ -30,6 +34,10 @@ class _Plain:
         if now - self.last >= PLAIN_EVERY:
             self.last = now
             self.line(note)
+
+    def reach(self, done: int, total: int) -> None:
+        self.total = total
+        self.advance(done - self.done)
 
     def line(self, note: str = "") -> None:
         seconds = max(time.monotonic() - self.begun, 1e-9)
@@ -51,6 +59,10 @@ class _Bar:
         done = self.progress.tasks[0].completed
         rate = f"{done / max(time.monotonic() - self.begun, 1e-9):.1f} {self.unit}/s"
         self.progress.update(self.task, rate=rate, note=note)
+
+    def reach(self, done: int, total: int) -> None:
+        self.progress.update(self.task, total=total)
+        self.advance(done - int(self.progress.tasks[0].completed))
 
 
 @contextmanager

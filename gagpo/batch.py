@@ -89,7 +89,8 @@ class _Draft:
         self.ids, self.columns = np.zeros(0, np.int32), []
         if not columns:
             return []
-        return [Row(ids, *map(np.concatenate, zip(*columns, strict=True)), self.temperature, self.group)]
+        place_K, turn_K, token_K, logprob_K = (np.concatenate(column) for column in zip(*columns, strict=True))
+        return [Row(ids, place_K, turn_K, token_K, logprob_K, self.temperature, self.group)]
 
 
 @dataclass

@@ -12,6 +12,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from gagpo.options import Json, Kwargs, Quiet, say, values
+
 app = typer.Typer(
     name="gagpo",
     help="Train language-model agents that act over many turns, evaluate them, and add environments.",
@@ -19,12 +21,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
-Kwargs = Annotated[
-    list[str] | None, typer.Option("--kwargs", "-k", help="An argument of the environment, name=value (YAML); repeat.")
-]
 
 
 @app.command()
@@ -98,7 +94,7 @@ def evaluate(
         model,
         environment=env,
         split=split,
-        kwargs=_pairs(kwargs),
+        kwargs=values(kwargs),
         tasks=tasks,
         tries=tries,
         temperature=temperature,
@@ -183,27 +179,10 @@ def _before_after(run: Path, split: str) -> str:
     return "\n".join(compare_results({stage: EvalResult.load(path) for stage, path in files.items()}).lines())
 
 
-def _pairs(pairs: list[str] | None) -> dict[str, Any]:
-    import yaml
-
-    values = {}
-    for pair in pairs or []:
-        name, equals, text = pair.partition("=")
-        if not equals:
-            raise ValueError(f"an argument looks like name=value, got {pair!r}")
-        values[name] = yaml.safe_load(text)
-    return values
-
-
 def _threads(count: int) -> None:
     import torch
 
     torch.set_num_threads(count or os.cpu_count() or 1)
-
-
-def say(text: str) -> None:
-    """Print for people; a closed pipe ends the program quietly."""
-    print(text, flush=True)
 
 
 def main() -> None:
@@ -212,6 +191,7 @@ def main() -> None:
         os.environ.setdefault(name, "1")
     from transformers.utils import logging
 
+    sys.path.insert(0, os.getcwd())  # environments of the user's own, as in module:Name-v0
     from gagpo import cli_tools
 
     logging.disable_progress_bar()
@@ -234,6 +214,8 @@ def main() -> None:
 def _complain(error: Exception) -> None:
     import click
 
+    from envs.fresh_process import FreshProcessFailed
+
     if isinstance(error, click.exceptions.Exit):
         sys.exit(error.exit_code)
     if isinstance(error, click.exceptions.Abort):
@@ -241,7 +223,7 @@ def _complain(error: Exception) -> None:
     if isinstance(error, click.ClickException):
         error.show()
         sys.exit(error.exit_code)
-    expected = (ValueError, OSError, KeyError, FloatingPointError, TimeoutError, ImportError)
+    expected = (ValueError, OSError, KeyError, FloatingPointError, TimeoutError, ImportError, FreshProcessFailed)
     if os.environ.get("GAGPO_DEBUG") or not isinstance(error, expected):
         raise error
     Console(stderr=True, highlight=False).print(f"gagpo: {error}", markup=False, soft_wrap=True)

@@ -1,5 +1,7 @@
 """Prompts: tokens are made once, and the appended text is what the chat template says."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -40,7 +42,7 @@ def test_a_conversation_is_what_the_template_renders(tokenizer):
 def test_each_prompt_extends_the_last_prompt_and_response(tokenizer):
     context = Context(tokenizer, STYLES["tags"], instructions="Walk.", admissible=True)
     turns = played(context, ("You stand at 3.", "hm <action>left</action>"), ("You stand at 2.", "right"))
-    for before, after in zip(turns, turns[1:], strict=False):
+    for before, after in pairwise(turns):
         row = np.concatenate([before.prompt_ids, before.response_ids])
         assert after.prompt_ids[: len(row)].tolist() == row.tolist()
 

@@ -58,13 +58,16 @@ def test_groups_are_numbered_in_order_and_empty_episodes_leave_no_row():
     assert [row.group for row in rows] == [1, 0]
 
 
+token = st.integers(0, 300)
 episodes_strategy = st.lists(
     st.lists(
-        st.tuples(st.lists(st.integers(0, 300), min_size=1, max_size=6), st.lists(st.integers(0, 300), min_size=1, max_size=4)),
-        min_size=1, max_size=4,
+        st.tuples(st.lists(token, min_size=1, max_size=6), st.lists(token, min_size=1, max_size=4)),
+        min_size=1,
+        max_size=4,
     ),
-    min_size=1, max_size=6,
-)  # fmt: skip
+    min_size=1,
+    max_size=6,
+)
 
 
 @settings(max_examples=50, deadline=None)

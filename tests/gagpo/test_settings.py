@@ -21,7 +21,7 @@ def config(tmp_path):
 
 
 def test_every_config_of_the_repository_is_valid():
-    configs = [path for path in Path("configs").glob("*.yaml")]
+    configs = list(Path("configs").glob("*.yaml"))
     assert configs
     for path in configs:
         load(path)

@@ -49,9 +49,10 @@ def test_training_raises_success(corridor, tmp_path):
     assert after.success.value >= before.success.value + 0.4
     rows = folder.metrics()
     assert [row["iteration"] for row in rows] == list(range(1, 21))
-    assert np.mean([row["success_rate"] for row in rows[-3:]]) > np.mean([row["success_rate"] for row in rows[:3]]) + 0.4
-    logged = {"mean_turns", "invalid_rate", "zero_groups", "coverage", "advantage_std", "clip_fraction", "old_kl", "entropy"}
-    logged |= {"grad_norm", "tokens_per_second", "seconds_env", "seconds_generate", "seconds_train"}
+    success = [row["success_rate"] for row in rows]
+    assert np.mean(success[-3:]) > np.mean(success[:3]) + 0.4
+    logged = {"mean_turns", "invalid_rate", "zero_groups", "coverage", "advantage_std", "clip_fraction", "old_kl"}
+    logged |= {"entropy", "grad_norm", "tokens_per_second", "seconds_env", "seconds_generate", "seconds_train"}
     assert logged <= rows[0].keys() and all(np.isfinite([row[name] for row in rows]).all() for name in logged)
 
 
@@ -187,5 +188,5 @@ def test_interrupting_says_how_to_go_on_and_leaves_no_process(corridor, tmp_path
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 130 and "continue with: gagpo train --resume" in output
     assert "Traceback" not in output
-    gone, alive = psutil.wait_procs(children, timeout=20)
+    _, alive = psutil.wait_procs(children, timeout=20)
     assert children and not alive

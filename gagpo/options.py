@@ -1,0 +1,42 @@
+"""What the commands share: options, and how they print."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
+Kwargs = Annotated[
+    list[str] | None, typer.Option("--kwargs", "-k", help="An argument of the environment, name=value (YAML); repeat.")
+]
+
+
+def values(pairs: list[str] | None) -> dict[str, Any]:
+    """``name=value`` pairs as a mapping; the values are YAML."""
+    import yaml
+
+    found = {}
+    for pair in pairs or []:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise ValueError(f"an argument looks like name=value, got {pair!r}")
+        try:
+            found[name] = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise ValueError(f"argument {pair!r}: the value is not YAML; quote it") from None
+    return found
+
+
+def say(text: str) -> None:
+    """Print for people."""
+    print(text, flush=True)
+
+
+def print_table(table: Any) -> None:
+    """Print a rich table, whole lines in a pipe, fitted to a terminal."""
+    from rich.console import Console
+
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
