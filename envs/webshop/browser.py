@@ -7,12 +7,14 @@ for what no page shows (the parts of the reward).
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import http.client
-import os
 import shutil
 import signal
+import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 DEADLINE = 30.0  # seconds for one page
 
+_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
 _FLAGS = (
     "--headless=new",
     "--no-sandbox",
@@ -40,6 +43,8 @@ _FLAGS = (
     "--disable-component-update",
     "--disable-sync",
     "--disable-extensions",
+    # Over a pipe: a browser whose driver is gone goes too.
+    "--remote-debugging-pipe",
     "--window-size=1200,900",
     # Pages may hold any text; whatever it makes the browser try, no other host can be reached.
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
@@ -72,10 +77,18 @@ def open_browser(profile: Path) -> Chrome:
     options.binary_location = browser
     for flag in (*_FLAGS, f"--user-data-dir={profile}"):
         options.add_argument(flag)
-    chrome = Chrome(options=options, service=Service(driver))
+    chrome = Chrome(options=options, service=Service(driver, popen_kw={"preexec_fn": _dying_with_parent()}))
     chrome.set_page_load_timeout(DEADLINE)
     chrome.set_script_timeout(DEADLINE)
     return chrome
+
+
+def _dying_with_parent() -> Callable[[], None] | None:
+    """What a child process calls first so that it is killed when this process ends, however that ends (Linux)."""
+    if not sys.platform.startswith("linux"):
+        return None
+    control = ctypes.CDLL(None, use_errno=True).prctl
+    return lambda: control(_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def _answers(browser: Chrome) -> bool:
@@ -83,18 +96,6 @@ def _answers(browser: Chrome) -> bool:
         return bool(browser.current_url)
     except Exception:  # whatever a dead browser or driver raises
         return False
-
-
-def _end(browser: Chrome, profile: str) -> None:
-    """Quit ``browser``; where it or its driver has crashed, stop the one and kill the other."""
-    with contextlib.suppress(Exception):
-        browser.quit()
-    browser.service.stop()
-    process = int(browser.capabilities.get("goog:processID", 0))
-    with contextlib.suppress(OSError):
-        # The number may by now be another process's: ours names our profile.
-        if profile in Path(f"/proc/{process}/cmdline").read_text(errors="replace"):
-            os.kill(process, signal.SIGKILL)
 
 
 class WebShopBrowserEnv(WebShopEnv):
@@ -135,7 +136,10 @@ class WebShopBrowserEnv(WebShopEnv):
         """Quit the browser and stop the site; a second call does nothing."""
         try:
             if self._browser is not None:
-                _end(self._browser, str(self._profile))
+                # A browser that crashed cannot be asked to leave; its driver is stopped all the same.
+                with contextlib.suppress(Exception):
+                    self._browser.quit()
+                self._browser.service.stop()
         finally:
             self._browser = None
             if self._site is not None:

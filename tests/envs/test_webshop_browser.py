@@ -2,6 +2,8 @@
 
 import random
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import gymnasium
@@ -216,6 +218,21 @@ def test_a_crashed_browser_is_replaced_at_the_next_reset(victim):
         assert gone
     finally:
         env.close()
+
+
+def test_a_killed_process_takes_its_browser_along():
+    script = (
+        "import gymnasium, envs, time; env = gymnasium.make('gagpo/WebShopBrowser-v0').unwrapped; env.reset(seed=0)\n"
+        "print(env._browser.capabilities['goog:processID'], env._browser.service.process.pid, flush=True)\n"
+        "time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        orphans = [psutil.Process(int(number)) for number in process.stdout.readline().split()]
+        assert len(orphans) == 2
+        process.kill()
+    gone, _ = psutil.wait_procs(orphans, timeout=15)
+    assert set(gone) == set(orphans)
 
 
 def test_a_missing_browser_is_an_error_with_advice(monkeypatch, tmp_path):
