@@ -94,6 +94,8 @@ def same_numbers(gold: Number, prediction: Number, policy: Policy) -> bool:
     if gold.base or prediction.base:
         bases = {number.base for number in (gold, prediction) if number.base}
         return len(bases) == 1 and gold.value == prediction.value
+    if (gold.unit and prediction.percent) or (gold.percent and prediction.unit):
+        return False
     if gold.unit and prediction.unit:
         if gold.unit.dimension != prediction.unit.dimension:
             return False
