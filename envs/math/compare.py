@@ -8,6 +8,7 @@ Both callers run this same code, so that a verdict does not depend on where it w
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -93,6 +94,8 @@ def same_numbers(gold: Number, prediction: Number, policy: Policy) -> bool:
     if gold.base or prediction.base:
         bases = {number.base for number in (gold, prediction) if number.base}
         return len(bases) == 1 and gold.value == prediction.value
+    if (gold.unit and prediction.percent) or (gold.percent and prediction.unit):
+        return False
     if gold.unit and prediction.unit:
         if gold.unit.dimension != prediction.unit.dimension:
             return False
@@ -129,6 +132,7 @@ def agrees(decimal: Fraction, places: int, exact: Fraction) -> bool:
     return (decimal < 0) == (exact < 0) and shift in rounded
 
 
+_RELATION = re.compile(r"[=<>]|\\(?:le|ge|lt|gt|ne|neq)(?![a-zA-Z])")
 _PLAIN_REPLIES = ("yes", "no", "true", "false")
 
 
@@ -145,11 +149,12 @@ def _same_words(gold: Answer, prediction: Answer) -> bool:
 def _same_formulas(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
     if canonical(gold) == canonical(prediction):
         return True
-    if isinstance(gold, Formula) and isinstance(prediction, Formula) and not (gold.name and prediction.name):
-        if normalise.squeeze(gold.latex) == normalise.squeeze(prediction.latex):
-            return True
-        return symbolic(gold.latex, prediction.latex)
-    return symbolic(to_latex(gold), to_latex(prediction))
+    if not isinstance(gold, Formula) or not isinstance(prediction, Formula) or (gold.name and prediction.name):
+        return symbolic(to_latex(gold), to_latex(prediction))
+    if _RELATION.search(gold.latex + prediction.latex):  # the name of one side belongs to an equation, then
+        return symbolic(to_latex(gold), to_latex(prediction))
+    equal = normalise.squeeze(gold.latex) == normalise.squeeze(prediction.latex)
+    return equal or symbolic(gold.latex, prediction.latex)
 
 
 def _same_sequences(gold: Sequence, prediction: Sequence, policy: Policy, symbolic: Symbolic) -> bool:

@@ -21,6 +21,7 @@ _SCIENTIFIC = re.compile(
     r"|[eE]([-+]?\d{1,4})(?!\w))",
     re.ASCII,
 )
+_POWER_OF_TEN = re.compile(r"10\s*\^\s*(?:\{\s*(-?\d{1,3})\s*\}|(-?\d{1,3}))", re.ASCII)
 _REPEATING = re.compile(r"(?P<whole>\d*)\.(?P<fixed>\d*)\\(?:overline|bar|dot)\s*\{?(?P<cycle>\d+)\}?", re.ASCII)
 _FRACTION = re.compile(
     rf"(?:(?P<whole>\d+)\s*(?=\\frac))?\\frac\{{\s*(?P<top>-?\s*(?:{_DECIMAL}))\s*\}}\{{\s*(?P<bottom>-?\s*(?:{_DECIMAL}))\s*\}}"
@@ -31,6 +32,9 @@ _FRACTION = re.compile(
 _BASED = re.compile(r"(\d+)\s*_\s*(?:\{\s*(\d{1,2})\s*\}|(\d{1,2}))(?:\s*)", re.ASCII)
 _PERCENT = re.compile(r"\s*(?:%|percent\b|per cent\b|percentage points\b)", re.IGNORECASE)
 _UNIT = re.compile(r"\s*(?P<words>[a-zA-Z][a-zA-Z./ -]*(?:\s*\^\s*\{?[23]\}?)?)$", re.ASCII)
+_MULTIPLES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_NO_NOUNS = {*("and", "not", "nor", "half", "third", "quarter", "plus", "minus", "times", "over"), "squared", "cubed"}
+_DOTS = re.compile(r"(\.\d+)\s*\\[lc]?dots$")
 _SIGN = re.compile(r"\s*([-+])\s*")
 _SIGN_WORD = re.compile(r"^(?:minus|negative)\s+(?=[\d\\.])", re.IGNORECASE)
 _ABOUT = re.compile(
@@ -58,7 +62,7 @@ def named_number(plain: str) -> Number | None:
     name = NAME.match(plain)
     rest = plain[name.end() :] if name else plain
     *lefts, last = rest.split("=")
-    number = read_number(_ABOUT.sub("", last.strip()))
+    number = read_number(_DOTS.sub(r"\1", _ABOUT.sub("", last.strip())))
     if number is None:
         return None
     for left in lefts:
@@ -130,6 +134,12 @@ def _with_unit(number: Number, rest: str, money: bool) -> Number | None:
     if match is None or number.base is not None:
         return None
     words = match["words"].strip(" .-")
+    first, _, others = words.partition(" ")
+    if first.lower() in _MULTIPLES and rest[0].isspace():
+        number = replace(number, value=number.value * _MULTIPLES[first.lower()], places=None)
+        if not others:
+            return replace(number, unit=unit("dollar")) if money else number
+        return _with_unit(number, f" {others}", money)
     known = unit(words)
     if known is not None and (len(words) > 1 or rest[0].isspace()):
         return replace(number, unit=known)
@@ -141,7 +151,9 @@ def _with_unit(number: Number, rest: str, money: bool) -> Number | None:
 
 
 def _counted(word: str) -> bool:
-    return word in ("of", "in", "a") or (word.isalpha() and len(word) >= 3 and word not in NUMBER_WORDS)
+    if word in NUMBER_WORDS or word in _MULTIPLES or word in _NO_NOUNS:
+        return False
+    return word in ("of", "in", "a") or (word.isalpha() and len(word) >= 3)
 
 
 def _value(text: str, position: int) -> tuple[Number, int] | None:
@@ -150,6 +162,8 @@ def _value(text: str, position: int) -> tuple[Number, int] | None:
         whole, fixed, cycle = match["whole"] or "0", match["fixed"], match["cycle"]
         cycles = Fraction(int(cycle), (10 ** len(cycle) - 1) * 10 ** len(fixed))
         return Number(Fraction(int(whole + fixed), 10 ** len(fixed)) + cycles), match.end()
+    if match := _POWER_OF_TEN.match(text, position):
+        return Number(Fraction(10) ** int(match[1] or match[2])), match.end()
     if match := _FRACTION.match(text, position):
         number = _quotient(match)
         return (number, match.end()) if number is not None else None

@@ -21,6 +21,7 @@ _CHOICE = re.compile(
     r"(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer)\s*:?\s*)?(?:\((?P<a>[A-Ja-j])\)|(?P<b>[A-J])(?P<mark>[).:])?)(?P<rest>.*)",
     re.DOTALL,
 )
+_SET_BUILDER = re.compile(r"\\\{\s*[a-zA-Z]\s*(?:\\in[^|:]{1,40}?)?(?:\\mid(?![a-zA-Z])|[|:])\s*(.+?)\s*\\\}")
 _JOINT = re.compile(r"\s(?:and|or)\s|;|\\cup(?![a-zA-Z])")
 _TIME = re.compile(r"\d{1,2}:\d{2}\s*(?:[ap]\.?\s?m\.?)?", re.IGNORECASE | re.ASCII)
 
@@ -102,6 +103,8 @@ def _choice(plain: str) -> Choice | None:
 def _sequence(text: str, depth: int) -> Answer | None:
     if r"\pm" in text and text.count(r"\pm") == 1:
         return Sequence(tuple(_read(_tidy(text.replace(r"\pm", sign)), depth + 1) for sign in "+-"))
+    if described := _SET_BUILDER.fullmatch(text):
+        return _read(described[1], depth + 1)
     name = NAME.match(text)
     body = text[name.end() :] if name and text[name.end() :].lstrip().startswith(("(", "[", r"\{")) else text
     body = _TUPLE_NAME.sub("", body)

@@ -135,6 +135,7 @@ class Loaded:
         self.duplicates = 0
         self.advice = ""
         self._taken: set[str] = set()
+        self._sets: dict[str, TaskSet] = {}
 
     def add(self, split: str | None, rows: Iterable[Problem | BadRow], on_bad_row: str) -> None:
         """Take rows into ``split``, or each into the split its content belongs to."""
@@ -154,9 +155,11 @@ class Loaded:
             row = replace(row, id=f"{name}-{wanted}-{number}", split=wanted)
             self.problems[wanted][row.id] = row
 
-    @functools.cache  # noqa: B019 (a handful of these objects exist, and they live as long as the process)
     def tasks(self, split: str) -> TaskSet:
-        return TaskSet(split, (problem.task() for problem in self.problems[split].values()), self.advice)
+        if split not in self._sets:
+            tasks = (problem.task() for problem in self.problems[split].values())
+            self._sets[split] = TaskSet(split, tasks, self.advice)
+        return self._sets[split]
 
     def problem(self, task_id: str) -> Problem:
         for problems in self.problems.values():

@@ -11,7 +11,7 @@ import atexit
 import contextlib
 import json
 import os
-import select
+import selectors
 import signal
 import subprocess
 import sys
@@ -57,25 +57,18 @@ class _Worker:
             stderr=subprocess.PIPE,
             env=environment,
         )
+        assert self.process.stdout is not None and self.process.stderr is not None
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self.process.stdout, selectors.EVENT_READ)
         self._buffer = b""
         self.generation = 0
         try:
             self._reply(time.monotonic() + START_SECONDS)
         except _Died:
-            self.close()
-            assert self.process.stderr is not None
+            self.process.kill()
             lines = self.process.stderr.read().decode(errors="replace").strip().splitlines() or ["no message"]
+            self.close()
             raise VerifierFailed(f"a verifier process did not start: {lines[-1]}") from None
-        # What a library prints later is of no use to anybody; a full pipe would block the process.
-        threading.Thread(target=self._drain, daemon=True).start()
-
-    def _drain(self) -> None:
-        assert self.process.stderr is not None
-        try:
-            while self.process.stderr.read(65_536):
-                pass
-        except (OSError, ValueError):
-            return
 
     def ask(self, request: dict[str, Any], deadline: float) -> dict[str, Any]:
         """Send one request and wait until ``deadline`` (monotonic seconds) for its reply."""
@@ -91,7 +84,7 @@ class _Worker:
         assert self.process.stdout is not None
         while b"\n" not in self._buffer:
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self.process.stdout], [], [], left)[0]:
+            if left <= 0 or not self._selector.select(left):
                 raise _Died
             chunk = os.read(self.process.stdout.fileno(), 65_536)
             if not chunk:
@@ -110,12 +103,15 @@ class _Worker:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        self.let_go()
 
-    def abandon(self) -> None:
-        """Let go of the pipes in a forked child; the process belongs to the parent."""
+    def let_go(self) -> None:
+        """Close this process's ends of the pipes; all that a forked child may do with its parent's worker."""
+        self._selector.close()
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             if pipe is not None:
-                os.close(pipe.fileno())
+                with contextlib.suppress(OSError):
+                    pipe.close()
 
 
 class VerifyPool:
@@ -148,8 +144,8 @@ class VerifyPool:
         if len(prediction) > MAX_ANSWER or len(gold) > MAX_ANSWER:
             return "unparsable"
         if os.getpid() != self._owner:
-            for worker in (*self._idle, *self._busy):
-                worker.abandon()
+            for worker in self._idle:
+                worker.let_go()
             self._reset()
         key = (gold, prediction, policy)
         with self._lock:

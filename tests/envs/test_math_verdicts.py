@@ -19,6 +19,8 @@ from envs.math.verify_pool import VerifyPool
 DISAGREEMENTS = {
     # Words are compared as words, so a product of letters that spells one must stand in the same order.
     ("abc", r"So it is \boxed{cba}."),
+    # Remarks in brackets after a number are not understood.
+    ("7", r"So it is \boxed{7 \text{ (seven)}}."),
     # The grammar keeps degrees and radians apart only where the whole answer is an angle.
     (r"\sin(30^\circ)", r"So it is \boxed{\frac{1}{2}}."),
 }
