@@ -70,7 +70,6 @@ def _solve_backward(x_N: np.ndarray, carry_N: np.ndarray) -> None:
     while step < len(x_N) and carry_N.any():
         x_N[:-step] += carry_N[:-step] * x_N[step:]
         carry_N[:-step] *= carry_N[step:]
-        carry_N[-step:] = 0.0
         carry_N[np.abs(carry_N) < 1e-60] = 0.0  # of no consequence, and denormal numbers are slow
         step *= 2
 

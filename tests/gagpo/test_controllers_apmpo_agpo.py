@@ -1,4 +1,4 @@
-"""The adaptive controllers against published numbers, hand-computed cases and their own state."""
+"""The adaptive controllers against worked numbers, hand-computed cases and their own state."""
 
 import json
 import math
@@ -94,7 +94,7 @@ def test_apmpo_wants_returns_between_0_and_1():
 # AGPO ---------------------------------------------------------------------------------------------------------------
 
 
-def test_agpo_radius_has_its_published_number():
+def test_agpo_radius_has_its_worked_number():
     settings = Agpo(entropy_low=0.5, entropy_high=2.0, skewness_gain=0.2)
     radius = agpo_radius(np.array(0.4), np.array(-0.3), np.array(0.7), 1.5 / 1.0, 0.2, settings)
     assert radius == pytest.approx(0.2057692, abs=5e-8)

@@ -1,4 +1,4 @@
-"""Episode-level credits: published numbers, hand-computed cases, and the statistics beneath them."""
+"""Episode-level credits: worked numbers, hand-computed cases, and the statistics beneath them."""
 
 import math
 
@@ -55,11 +55,16 @@ def test_groups_do_not_see_each_other(credit):
 @pytest.mark.parametrize(
     ("right", "positive", "negative"), [(1, 1.4596, -1.2085), (4, 0.7071, -1.7071), (7, 0.2085, -2.4596)]
 )
-def test_asymmetric_agpo_has_its_published_numbers(right, positive, negative):
+def test_asymmetric_agpo_has_its_worked_numbers(right, positive, negative):
     turns = single_turns([1.0] * right + [-1.0] * (8 - right))
     advantage = agpo_asymmetric_advantage(turns, reward="sum")
     assert advantage[:right] == pytest.approx([positive] * right, abs=5e-5)
     assert advantage[right:] == pytest.approx([negative] * (8 - right), abs=5e-5)
+
+
+def test_asymmetric_agpo_options_by_hand():
+    advantage = agpo_asymmetric_advantage(single_turns([1.0, -1.0]), reward="sum", delta=2.0, bonus=-0.25)
+    assert advantage == pytest.approx([1 / math.sqrt(5), -1 / math.sqrt(5) - 0.25])
 
 
 def test_asymmetric_agpo_of_uniform_groups():

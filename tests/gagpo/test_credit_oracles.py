@@ -101,7 +101,9 @@ def test_gagpo_by_loops(turns, lam, leave_one_out, bootstrap, proxy, scope):
     assert raw == pytest.approx(expected, abs=1e-9)
 
     group = turns.group_E[turns.episode_N]
-    for norm, ids in (("group", group), ("batch", np.zeros(turns.turns)), ("scale_only", group)):
+    state = np.array([group[t] * 100 + turns.state_N[t] for t in range(turns.turns)])
+    state = state if scope == "task" else turns.state_N
+    for norm, ids in (("group", group), ("batch", np.zeros(turns.turns)), ("scale_only", group), ("state", state)):
         normed = gagpo_advantage(turns, GAMMA, lam, norm=norm, **options)
         for one in set(ids.tolist()):
             members = raw[ids == one]
@@ -187,11 +189,12 @@ def test_hgpo_by_loops(turns, depth, alpha, offset):
         states = [turns.state_N[path[p]] if p >= 0 else None for p in range(place - back, place + 1)]
         return (turns.group_E[turns.episode_N[turn]], *states)
 
+    contexts = [[context(turn, back) for turn in range(turns.turns)] for back in range(depth + 1)]
     expected = np.zeros(turns.turns)
     for turn in range(turns.turns):
         total = weights = 0.0
         for back in range(depth + 1):
-            same = [t for t in range(turns.turns) if context(t, back) == context(turn, back)]
+            same = [t for t in range(turns.turns) if contexts[back][t] == contexts[back][turn]]
             if len(same) > 1:
                 weight, values = (back + offset) ** alpha, returns[same]
                 total += weight * (returns[turn] - values.mean()) / (spread(values, 0) + 1e-6)

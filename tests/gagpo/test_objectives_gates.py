@@ -1,4 +1,4 @@
-"""Gates: published numbers, the textbook's form of the clip, and gradients that stay finite."""
+"""Gates: worked numbers, the textbook's form of the clip, and gradients that stay finite."""
 
 import math
 
@@ -20,7 +20,7 @@ def column(*values: float) -> torch.Tensor:
     [(0.5, 1.0, 1.510163, 0.940015), (1.2, 1.0, 2.199336, 0.990066), (2.0, 1.05, 2.822000, 0.768110)],
 )
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_sapo_has_its_published_values_and_slopes(ratio, tau, value, slope, sign):
+def test_sapo_has_its_worked_values_and_slopes(ratio, tau, value, slope, sign):
     gate = Sapo(positive=tau, negative=9.0) if sign > 0 else Sapo(positive=9.0, negative=tau)
     for signs in (sign, torch.tensor([sign], dtype=torch.float64)):
         r = column(ratio)

@@ -1,4 +1,4 @@
-"""The policy loss against an implementation token by token, published numbers, identities and invariances."""
+"""The policy loss against an implementation token by token, worked numbers, identities and invariances."""
 
 import itertools
 import math
@@ -153,7 +153,7 @@ def on_ratios(ratios: list[float], advantages: list[float], turn=None, row=None,
 
 
 @pytest.mark.parametrize(("advantage", "value"), [(1.0, 0.9270), (-1.0, -1.04544)])
-def test_gmpo_has_its_published_numbers(advantage, value):
+def test_gmpo_has_its_worked_numbers(advantage, value):
     loss = on_ratios([0.5, 0.9, 1.1, 1.8], [advantage] * 4, gate="log_clip", aggregation="geometric")
     assert -loss == pytest.approx(value, abs=5e-5)
 
