@@ -361,7 +361,7 @@ _TASK_RULE = re.compile(r'("task"\s*:\s*\[\s*\{\s*"rhs"\s*:\s*)("(?:[^"\\\x00-\x
 
 
 def read_logic(domain_text: str, grammar_text: str) -> tuple[Logic, str]:
-    """The logic of a domain and a grammar, shared by games that differ in the task, and the text to put for ``TASK``."""
+    """The logic of a domain and a grammar, shared by games that differ in the task, and what to put for ``TASK``."""
     halves = _TASK_RULE.split(grammar_text)
     if len(halves) == 4 and TASK not in grammar_text:
         try:

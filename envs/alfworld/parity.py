@@ -27,7 +27,8 @@ GARBAGE = (
     "", " ", "\n", "look\n", " look", "\tinventory ", "Look", "HELP", "help me", "examine", "examine nothing",
     "go to", "go to  cabinet 1", "go to cabinet 99", "go to Cabinet 1", "take", "take all", "put", "move", "use",
     "open", "open fridge", "close door", "xyzzy", "north", "quit", "restart", "save", "undo", "\u00a0look\u00a0",
-    "go to café 1", "看", "#look.feedback#", "{o.name}", "[{r.name}]", "'; drop", "examine {r}", "%s%n", "\x00", "look\x00", "a" * 5000,
+    "go to café 1", "看",
+    "#look.feedback#", "{o.name}", "[{r.name}]", "'; drop", "examine {r}", "%s%n", "\x00", "look\x00", "a" * 5000,
     "take apple 1 from apple 1", "move apple 1 to fridge 1", "put apple 1 in/on fridge 1", "-= Welcome =-",
 )  # fmt: skip
 
