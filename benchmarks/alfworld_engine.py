@@ -66,7 +66,9 @@ def bench(
     return report
 
 
-def measure(name: str, files: list[str], episodes: int, turns: int, reference_steps: int, seed: int) -> dict[str, float]:
+def measure(
+    name: str, files: list[str], episodes: int, turns: int, reference_steps: int, seed: int
+) -> dict[str, float]:
     """Rates of one engine in this process."""
     base = resident_mb()
     started = time.perf_counter()
