@@ -68,7 +68,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """An expression over ``names``. ``compute`` raises GameError where types do not fit; always if there is a ``fault``."""
+    """An expression over ``names``. ``compute`` raises GameError where types do not fit, always with a ``fault``."""
 
     source: str
     names: tuple[str, ...]

@@ -216,9 +216,11 @@ class Game:
                     shared.put(operator, self._only_effect(operator))
         assert place.leaving is not None
         pointless = shared.pointless.get(place.leaving[0], ())
-        for operator in shared.operators:
-            if operator not in pointless:
-                place.put(operator)
+        place.free = shared.free | place.free
+        for operator in pointless:
+            if place.free.get(operator.command) is operator:
+                del place.free[operator.command]
+        place.checked += [operator for operator in shared.checked if operator not in pointless]
         place.binding[id(entry)] = begun
 
     def _only_effect(self, operator: Operator) -> Fact | None:
@@ -247,7 +249,7 @@ class Game:
                     operator = self.operator(entry, full)
                     if operator is not None:
                         found.append(operator)
-        if entry.static_after:
+        if entry.static_after or not any(True for _ in self.world.solutions(entry.after_fixed, binding, state)):
             watch.known[row] = found
         return found
 
@@ -405,13 +407,17 @@ class Game:
 class _Shared:
     """Operators that many places have in common. pointless: fact -> those that only bring about what it says."""
 
-    __slots__ = ("operators", "pointless")
+    __slots__ = ("checked", "free", "pointless")
 
     def __init__(self) -> None:
-        self.operators: list[Operator] = []
+        self.free: dict[str, Operator] = {}
+        self.checked: list[Operator] = []
         self.pointless: dict[Fact, set[Operator]] = {}
 
     def put(self, operator: Operator, only: Fact | None) -> None:
-        self.operators.append(operator)
+        if operator.need or operator.forbid or operator.command in self.free:
+            self.checked.append(operator)
+        else:
+            self.free[operator.command] = operator
         if only is not None:
             self.pointless.setdefault(only, set()).add(operator)

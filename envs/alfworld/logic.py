@@ -52,18 +52,24 @@ class Schema:
 
 
 class Entry:
-    """One case of an action, prepared for grounding.
+    """One case of an action, prepared for being found.
 
-    trigger: the atom that says where the agent is, or None. before: what is looked up once the trigger is known, up to
-    the first lookup among facts that change (``guard``, if any); after: what follows it.
-    before_need: changing facts that are known to be needed by then. static_after: ``after`` looks at nothing that
-    changes. loose: variables of the trigger that nothing else depends on but an effect that removes the trigger itself;
-    all triggers that differ in these alone share what they lead to.
+    trigger: the atom that says where the agent is, or None.
+    before: what is looked up once the trigger is known, up to the first lookup among facts that change (``guard``).
+    after: what is looked up then; after_fixed: of that, what comes before the next lookup among facts that change.
+    static_after: ``after`` has none of these.
+    before_need, before_forbid, before_bans: facts that must hold, must not, and must never, known after ``before``.
+    need: changing facts beyond trigger and guard.
+    restricted: there are equalities or prohibitions of what never changes.
+    doubtful: the action may turn out to change nothing, in which case the planner does not know it.
+    loose: variables of the trigger that nothing else depends on but the effect that removes the trigger itself; all
+    places that differ in these alone share what can be done there.
     """
 
     __slots__ = (
-        "after", "before", "before_bans", "before_forbid", "before_need", "case", "doubtful", "fluent_negative",
-        "fluent_positive", "guard", "loose", "need", "restricted", "schema", "static_after", "trigger", "types",
+        "after", "after_fixed", "before", "before_bans", "before_forbid", "before_need", "case", "doubtful",
+        "fluent_negative", "fluent_positive", "guard", "loose", "need", "restricted", "schema", "static_after",
+        "trigger", "types",
     )  # fmt: skip
 
     def __init__(self, schema: Schema, case: Case, trigger: Atom | None, fluents: frozenset[str]):
@@ -84,6 +90,7 @@ class Entry:
         self.guard = guard if isinstance(guard, Match) else None
         self.after: tuple[Step, ...] = steps[at + 1 :]
         self.static_after = len(guards) <= 1
+        self.after_fixed: tuple[Step, ...] = steps[at + 1 : guards[1]] if len(guards) > 1 else self.after
         known = set(trigger.args if trigger else ()) | set(_binds(self.before))
         known |= {name for atom in (*case.positive, *case.negative) for name in atom.args if name not in self.types}
         self.fluent_positive = tuple(a for a in case.positive if a.predicate in fluents)
@@ -361,7 +368,7 @@ _TASK_RULE = re.compile(r'("task"\s*:\s*\[\s*\{\s*"rhs"\s*:\s*)("(?:[^"\\\x00-\x
 
 
 def read_logic(domain_text: str, grammar_text: str) -> tuple[Logic, str]:
-    """The logic of a domain and a grammar, shared by games that differ in the task, and the text to put for ``TASK``."""
+    """The logic of a domain and a grammar, shared by games that differ in the task, and what to put for ``TASK``."""
     halves = _TASK_RULE.split(grammar_text)
     if len(halves) == 4 and TASK not in grammar_text:
         try:

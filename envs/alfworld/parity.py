@@ -27,7 +27,8 @@ GARBAGE = (
     "", " ", "\n", "look\n", " look", "\tinventory ", "Look", "HELP", "help me", "examine", "examine nothing",
     "go to", "go to  cabinet 1", "go to cabinet 99", "go to Cabinet 1", "take", "take all", "put", "move", "use",
     "open", "open fridge", "close door", "xyzzy", "north", "quit", "restart", "save", "undo", "\u00a0look\u00a0",
-    "go to café 1", "看", "#look.feedback#", "{o.name}", "[{r.name}]", "'; drop", "examine {r}", "%s%n", "\x00", "look\x00", "a" * 5000,
+    "go to café 1", "看",
+    "#look.feedback#", "{o.name}", "[{r.name}]", "'; drop", "examine {r}", "%s%n", "\x00", "look\x00", "a" * 5000,
     "take apple 1 from apple 1", "move apple 1 to fridge 1", "put apple 1 in/on fridge 1", "-= Welcome =-",
 )  # fmt: skip
 
@@ -73,13 +74,13 @@ def parity(
     started = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="parity-"))
     try:
-        files = [Path(game) for game in games] if games is not None else _generated(folder, seed)
+        files = {str(game): Path(game) for game in games} if games is not None else _generated(folder, seed)
         if not files:
             raise ValueError("there are no games to compare")
         done = _read_journal(journal)
-        jobs = _jobs(files, variants, steps, steps_per_game)
+        jobs = _jobs(list(files), variants, steps, steps_per_game)
         units = [done[job] for job in jobs if job in done]
-        missing = [job for job in jobs if job not in done]
+        missing = [(game, str(files[game]), variant) for game, variant in jobs if (game, variant) not in done]
         for unit in _played(missing, steps_per_game, seed, processes, patience):
             units.append(unit)
             if journal is not None:
@@ -104,29 +105,30 @@ def parity(
     }
 
 
-def _generated(folder: Path, seed: int) -> list[Path]:
-    """400 games of all task types, made from ``seed``."""
-    found = []
+def _generated(folder: Path, seed: int) -> dict[str, Path]:
+    """400 games of all task types, made from ``seed``, by names that are the same every time."""
+    found = {}
     for size, count in (("full", 300), ("small", 100)):
         counts = {"train": count, "valid_seen": 0, "valid_unseen": 0}
         root = folder / size
         made = generate(size, seed, counts, root=root, splits=("train",), engine="native")
-        found += [root / "train" / game.id / "game.tw-pddl" for game in made["train"]]
+        for game in made["train"]:
+            found[f"seed {seed} {size} {game.id}"] = root / "train" / game.id / "game.tw-pddl"
     return found
 
 
-Job = tuple[str, str]  # game file, variant
+Job = tuple[str, str]  # game, variant
 
 
-def _jobs(files: list[Path], variants: Sequence[str], steps: int, steps_per_game: int) -> list[Job]:
+def _jobs(games: list[str], variants: Sequence[str], steps: int, steps_per_game: int) -> list[Job]:
     """Every game in one variant, then every game in the next one, until there are enough steps."""
     wanted = -(-steps // steps_per_game)
     jobs = [
-        (str(path), variants[(number + turn) % len(variants)])
+        (game, variants[(number + turn) % len(variants)])
         for turn in range(len(variants))
-        for number, path in enumerate(files)
+        for number, game in enumerate(games)
     ]
-    return jobs[: max(wanted, min(len(files), len(jobs)))]
+    return jobs[: max(wanted, len(games))]
 
 
 def _read_journal(journal: Path | None) -> dict[Job, Unit]:
@@ -143,10 +145,10 @@ def _read_journal(journal: Path | None) -> dict[Job, Unit]:
     return found
 
 
-def _played(jobs: list[Job], steps: int, seed: int, processes: int, patience: float) -> Iterator[Unit]:
+def _played(jobs: list[tuple[str, str, str]], steps: int, seed: int, processes: int, patience: float) -> Iterator[Unit]:
     if processes <= 1:
-        for game, variant in jobs:
-            yield compare_game(game, variant, steps, seed)
+        for game, path, variant in jobs:
+            yield compare_game(game, path, variant, steps, seed)
         return
     context = multiprocessing.get_context("spawn")  # TextWorld's planner must not be forked
     pool = ProcessPoolExecutor(processes, context)
@@ -154,8 +156,8 @@ def _played(jobs: list[Job], steps: int, seed: int, processes: int, patience: fl
         waiting: set[Future[Unit]] = set()
         left = iter(jobs)
         while True:
-            for game, variant in left:
-                waiting.add(pool.submit(compare_game, game, variant, steps, seed))
+            for game, path, variant in left:
+                waiting.add(pool.submit(compare_game, game, path, variant, steps, seed))
                 if len(waiting) >= 2 * processes:
                     break
             if not waiting:
@@ -179,19 +181,19 @@ def _pair() -> tuple[Engine, Engine]:
     return _engines[0], _engines[1]
 
 
-def compare_game(game: str, variant: str, steps: int, seed: int) -> Unit:
-    """Play ``game`` in ``variant`` with all kinds of walks, ``steps`` steps together, and compare."""
+def compare_game(game: str, source: str, variant: str, steps: int, seed: int) -> Unit:
+    """Play the game file ``source`` in ``variant`` with all kinds of walks, ``steps`` steps together, and compare."""
     started = time.monotonic()
     unit = Unit(game, variant)
     native, reference = _pair()
     with tempfile.TemporaryDirectory(prefix="parity-") as folder:
-        path = write_variant(Path(game), variant, Path(folder) / "game.tw-pddl")
+        path = write_variant(Path(source), variant, Path(folder) / "game.tw-pddl")
         plan = list(read_game(path).get("walkthrough") or [])
         keys = Keys()
         length = max(2, steps // len(WALKS))
         while unit.steps < steps and not unit.mismatches:
             for number, kind in enumerate(WALKS):
-                rng = random.Random(f"{seed} {Path(game).parent} {variant} {kind} {unit.steps}")
+                rng = random.Random(f"{seed} {Path(source).parent.name} {variant} {kind} {unit.steps}")
                 walk = Walk(kind, plan, rng)
                 count = min(length, steps - unit.steps) if number < len(WALKS) - 1 else steps - unit.steps
                 _compare_walk(native, reference, path, walk, count, unit, keys)

@@ -96,7 +96,7 @@ class Domain:
 
 @dataclass(slots=True)
 class Problem:
-    """objects: name -> type, constants too. facts: (predicate, arg, ...). measured: objects in ``(= (f ...) number)``."""
+    """objects: name -> type, constants too. facts: (predicate, arg, ...). measured: objects in ``(= (f ..) 1)``."""
 
     objects: dict[str, str]
     facts: list[tuple[str, ...]]

@@ -104,6 +104,6 @@ def write_variant(source: Path, variant: str, target: Path) -> Path:
     """Write the game at ``source`` in ``variant`` to ``target`` and return ``target``."""
     game = read_game(source)
     del game["digest"]
-    VARIANTS[variant](game, sum(str(source).encode()))
+    VARIANTS[variant](game, sum(source.parent.name.encode()))
     target.write_text(json.dumps(game), encoding="utf-8")
     return target

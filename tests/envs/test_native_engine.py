@@ -232,3 +232,26 @@ def test_rules_that_multiply_are_refused_before_or_while_they_are_told(den):
     problem = problem.replace("(:init", "(:init" + "".join(f"(in {toy} hall_bar_1)" for toy in toys))
     native_den.write(den.parent, grammar=grammar, pddl_problem=problem)
     assert "the game is too large" in refused(den)
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the process's memory from /proc")
+def test_memory_stays_flat_over_ten_thousand_episodes(tmp_path):
+    games = []
+    for number in range(6):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        games.append(native_den.write(folder, grammar=native_den.GRAMMAR.replace("tidy up", f"tidy up {number}")))
+    engine = NativeEngine(keep=4)
+    rng = random.Random(0)
+    for episode in range(10_000):
+        # Most episodes play what is in memory; every fifth makes the engine drop a game and compile another.
+        scene = engine.reset(games[(episode // 5) % 6])
+        for _ in range(3):
+            scene = engine.step(rng.choice(scene.admissible_commands))
+        if episode == 2_000:
+            before = resident_bytes()
+    assert resident_bytes() - before < 4_000_000

@@ -34,7 +34,7 @@ CASES = list(zip(TASK_TYPES, ["small", "full"] * 3, VARIANTS, strict=True))
 
 @pytest.mark.parametrize(("task_type", "size", "variant"), CASES)
 def test_every_type_of_task_in_every_variant_says_the_same(tmp_path, task_type, size, variant):
-    unit = compare_game(str(game_file(tmp_path, size, task_type)), variant, 150, seed=1)
+    unit = compare_game("one", str(game_file(tmp_path, size, task_type)), variant, 150, seed=1)
     assert unit.mismatches == []
     assert unit.steps == 150 and unit.wins >= 1
 
@@ -83,7 +83,7 @@ def test_a_game_beyond_households_says_the_same(tmp_path, monkeypatch):
 def test_a_difference_is_found_and_reported_with_all_that_repeats_it(tmp_path, monkeypatch):
     path = game_file(tmp_path, "small", "pick_two_obj_and_place")
     monkeypatch.setattr("envs.alfworld.native.NOTHING_HAPPENS", "Nothing  happens.")
-    unit = compare_game(str(path), "as is", 200, seed=1)
+    unit = compare_game("one", str(path), "as is", 200, seed=1)
     (mismatch,) = unit.mismatches
     assert mismatch["field"] == "observation"
     assert (mismatch["native"], mismatch["textworld"]) == ("Nothing  happens.", "Nothing happens.")
