@@ -57,6 +57,9 @@ def load_model(name: str, dtype: str = "float32", device: str = "cpu") -> torch.
 
 def save(model: torch.nn.Module, tokenizer: Any, folder: Path) -> None:
     """Write an ordinary Hugging Face folder: weights as safetensors, config, tokenizer."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # a bar for every checkpoint would drown the run's own lines
     model.save_pretrained(folder)  # type: ignore[operator]
     tokenizer.save_pretrained(folder)
 

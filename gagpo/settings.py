@@ -103,9 +103,12 @@ class WarmStartSettings(_Section):
 
     episodes: int = Field(3000, ge=1)
     noise: float = Field(0.1, ge=0, le=1)
-    steps: int = Field(700, ge=1)
+    steps: int = Field(600, ge=1)
     batch: int = Field(32, ge=1, description="episodes of one step")
     learning_rate: float = Field(3e-3, gt=0)
+    observations: float = Field(
+        0.3, ge=0, description="weight of predicting what is read beside what is said: copying is learned from it"
+    )
     seed: int = 1
     model: SmallModelSettings = SmallModelSettings()
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from envs.pool import Pool
 from gagpo.batch import Row, build_rows, micro_batches, token_logprobs
 from gagpo.settings import RunSettings, SettingsError
 from gagpo.small_model import build, save_folder
+
+SAID, READ = 0, 1
 
 
 def warm_start(settings: RunSettings, quiet: bool = False) -> Path:
@@ -83,12 +86,14 @@ def tokenize(episode: Episode, context: Context) -> None:
 
 
 def fit(model: torch.nn.Module, rows: Sequence[Row], settings: RunSettings, quiet: bool = False) -> list[float]:
-    """Train ``model`` in place on the rows' response tokens; returns the mean loss (nats per token) of every step.
+    """Train ``model`` in place; returns the mean loss on response tokens (nats per token) of every step.
 
-    AdamW; the learning rate rises over the first twentieth of the steps and falls to zero along a cosine.
+    The loss is that mean plus ``observations`` times the mean over all other tokens. AdamW; the learning rate rises
+    over the first twentieth of the steps and falls to zero along a cosine.
     """
     warm, training = settings.warm_start, settings.training
     assert warm is not None
+    rows = [everything(row) if warm.observations else replace(row, turn_K=0 * row.turn_K) for row in rows]
     rng = np.random.default_rng([warm.seed, 1])
     optimizer = torch.optim.AdamW(model.parameters(), lr=warm.learning_rate, weight_decay=0.01, betas=(0.9, 0.98))
     rise = max(1, warm.steps // 20)
@@ -101,14 +106,16 @@ def fit(model: torch.nn.Module, rows: Sequence[Row], settings: RunSettings, quie
             for group in optimizer.param_groups:
                 group["lr"] = warm.learning_rate * scale
             batch = list(itertools.islice(supply, warm.batch))
-            tokens = sum(len(row.place_K) for row in batch)
+            said = sum(int((row.turn_K == SAID).sum()) for row in batch)
+            read = max(1, sum(len(row.turn_K) for row in batch) - said)
             total = 0.0
             for micro in micro_batches(batch, training.microbatch_tokens, settings.device):
                 with autocast(settings):
                     logprob_K, _ = token_logprobs(model, micro, entropy=False)
-                loss = -logprob_K.sum() / tokens
-                loss.backward()
+                said_K = micro.turn_K == SAID
+                loss = -logprob_K[said_K].sum() / said
                 total += loss.item()
+                (loss - warm.observations * logprob_K[~said_K].sum() / read).backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
@@ -122,6 +129,13 @@ def fit(model: torch.nn.Module, rows: Sequence[Row], settings: RunSettings, quie
     return losses
 
 
+def everything(row: Row) -> Row:
+    """The row with every token but the first to be predicted; ``turn_K`` tells what is said from what is read."""
+    place_K = np.arange(1, len(row.ids))
+    turn_K = np.where(np.isin(place_K, row.place_K), SAID, READ)
+    return replace(row, place_K=place_K, turn_K=turn_K, token_K=place_K, logprob_K=np.zeros(len(place_K), np.float32))
+
+
 def autocast(settings: RunSettings) -> Any:
     """Mixed precision as ``training.precision`` says; weights stay as they are."""
     return torch.autocast(
@@ -129,7 +143,7 @@ def autocast(settings: RunSettings) -> Any:
     )
 
 
-def _endless(rows: Sequence[Row], rng: np.random.Generator) -> Any:
+def _endless(rows: Sequence[Row], rng: np.random.Generator) -> Iterator[Row]:
     """Every row once, in random order, again and again."""
     while True:
         yield from (rows[i] for i in rng.permutation(len(rows)))
