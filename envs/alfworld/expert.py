@@ -19,7 +19,7 @@ _OPENABLE = {"fridge", "cabinet", "microwave", "drawer", "safe", "box"}
 class Expert:
     """Plays one episode: made from the first observation, told of every turn, asked for the next action.
 
-    >>> expert = Expert("You see a desk 1, and a shelf 1. Your task is to: put some pen on shelf.")
+    >>> expert = Expert("Looking around, you see a desk 1, and a shelf 1. Your task is to: put some pen on shelf.")
     >>> expert.next_action()
     'go to desk 1'
     """

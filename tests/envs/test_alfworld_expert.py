@@ -4,11 +4,15 @@ The model below is written from ALFWorld's rules alone (it shares no code with a
 the real engine is checked in test_alfworld_env.py.
 """
 
+import doctest
 from collections import Counter
+from types import ModuleType
 
 import numpy as np
 import pytest
 
+from envs.alfworld import draws, wording
+from envs.alfworld import expert as expert_module
 from envs.alfworld.catalogue import SIZES, TASK_TYPES, TOOL_OF_TASK
 from envs.alfworld.expert import Expert
 from envs.alfworld.generate import SPLITS
@@ -250,6 +254,13 @@ def test_reads_task_texts(text: str, goal: Goal) -> None:
 @pytest.mark.parametrize("text", ["", "put a mug in zeppelin", "漢字 100 %", "go away", "put"])
 def test_admits_not_to_understand(text: str) -> None:
     assert read_goal(text, ROOM) is None
+
+
+@pytest.mark.parametrize("module", [draws, wording, expert_module], ids=lambda module: module.__name__)
+def test_the_examples_hold(module: ModuleType) -> None:
+    result = doctest.testmod(module)
+    assert result.attempted > 0
+    assert result.failed == 0
 
 
 def test_remembers_what_it_read() -> None:
