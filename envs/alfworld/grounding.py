@@ -10,7 +10,7 @@ from envs.alfworld.conditions import Case, Match, Step, cases, plan
 from envs.alfworld.history import can_show
 from envs.alfworld.logic import Branch, Entry, Logic, lookups, mentioned
 from envs.alfworld.narration import SAID, Env
-from envs.alfworld.pddl import Atom, Problem, Quantified
+from envs.alfworld.pddl import Atom, GameError, Problem, Quantified
 from envs.alfworld.world import Binding, Fact, Row, Slot, State, World, ground, slots_of, unify
 
 Change = tuple[Fact, tuple[Slot, ...], int]  # a fact, its slots, what it weighs in the state key
@@ -94,6 +94,10 @@ class Game:
         self.logic = logic
         self.task = task
         self.world = world = World(logic.domain, problem)
+        for schema in logic.schemas:
+            for name in (name for outcome in schema.outcomes for name in outcome.literal.args):
+                if not name.startswith("?") and name not in world.types:
+                    raise GameError(f"pddl_domain: action {schema.action.name}: an effect on the unknown object {name}")
         fluents = logic.domain.fluents
         self.goal = [(case, plan(case.positive, case.variables, (), fluents)) for case in cases(problem.goal)]
         self.goal_predicates = frozenset(name for case, _ in self.goal for name in mentioned(case)) & fluents

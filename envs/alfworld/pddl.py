@@ -123,6 +123,9 @@ def read_domain(text: str) -> Domain:
             raise GameError(f"{keyword} is not supported (line {_line_of(text, keyword)})")
     domain.predicates.setdefault("=", 2)
     domain.types = _closure(bases)
+    for name, kind in domain.constants.items():
+        if kind not in domain.types:
+            raise GameError(f":constants: {name} has the unknown type {kind}")
     for keyword, rest in sections[1:]:
         if keyword == ":action":
             action = _read_action(rest, domain)
@@ -278,6 +281,8 @@ def _read_init(entries: list[Any], domain: Domain, objects: dict[str, str]) -> t
     facts: dict[tuple[str, ...], None] = {}
     measured: list[str] = []
     predicates = domain.predicates
+    known = {name: name for name in objects}  # every name once in memory
+    heads = {name: name for name in predicates}
     for entry in entries:
         if not isinstance(entry, list) or not entry:
             raise GameError(f":init: expected (predicate object ...), got {_show(entry)}")
@@ -292,16 +297,25 @@ def _read_init(entries: list[Any], domain: Domain, objects: dict[str, str]) -> t
         if entry[0] == "not":
             continue  # what is not listed is false anyway
         try:
-            fact: tuple[str, ...] = tuple(entry)
-            if predicates[fact[0]] != len(fact) - 1:
-                raise GameError(f":init: {_show(entry)} has {len(fact) - 1} arguments, not {predicates[fact[0]]}")
+            fact = (heads[entry[0]], *[known[name] for name in entry[1:]])
+            fits = predicates[fact[0]] == len(fact) - 1
         except (KeyError, TypeError):
-            raise GameError(f":init: unknown predicate in {_show(entry)}") from None
-        for name in fact[1:]:
-            if not isinstance(name, str) or name not in objects:
-                raise GameError(f":init: unknown object {_show(name)} in {_show(entry)}")
+            fits = False
+        if not fits:
+            raise _bad_fact(entry, predicates, objects)
         facts[fact] = None
     return list(facts), measured
+
+
+def _bad_fact(entry: list[Any], predicates: dict[str, int], objects: dict[str, str]) -> GameError:
+    """What is wrong with a fact of :init."""
+    arity = predicates.get(entry[0]) if isinstance(entry[0], str) else None
+    if arity is None:
+        return GameError(f":init: unknown predicate in {_show(entry)}")
+    if arity != len(entry) - 1:
+        return GameError(f":init: {_show(entry)} has {len(entry) - 1} arguments, not {arity}")
+    stranger = next((name for name in entry[1:] if not isinstance(name, str) or name not in objects), "")
+    return GameError(f":init: unknown object {_show(stranger)} in {_show(entry)}")
 
 
 # Conditions and effects -----------------------------------------------------------------------------------------------
@@ -397,6 +411,8 @@ class _Conditions:
         inner = dict(scope)
         variables = []
         for name, kind in _typed(words, "quantifier"):
+            if not name.startswith("?"):
+                raise GameError(f"expected (?variable - type ...), got {_show(words)}")
             inner[name] = name
             while inner[name] in self.used:
                 inner[name] += "'"

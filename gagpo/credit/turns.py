@@ -144,6 +144,8 @@ class Turns:
         environment hands over; ``history``: all observations and actions of the episode up to the turn.
         penalty: cost of an invalid action, >= 0. texts: keep the observations (for similarity groups).
 
+        Where every episode is a single turn, its action (the extracted answer) is its outcome, else its success.
+
         Raises :class:`BadTurns` when there is no episode, one without turns, a failed one, or when ``key="state"``
         and the environment named no state.
         """
@@ -155,6 +157,7 @@ class Turns:
             if not episode.turns:
                 raise BadTurns(f"episode {number} (task {episode.task!r}) has no turns: leave it out")
         turns = [turn for episode in episodes for turn in episode.turns]
+        single = len(turns) == len(episodes)
         return cls(
             reward_N=np.array([turn.reward for turn in turns], np.float64),
             episode_N=np.repeat(np.arange(len(episodes)), [len(episode.turns) for episode in episodes]),
@@ -164,6 +167,7 @@ class Turns:
             tokens_N=np.array([len(turn.response_ids) for turn in turns], np.int64),
             truncated_E=np.array([episode.outcome == "truncated" for episode in episodes], np.bool_),
             success_E=np.array([episode.success for episode in episodes], np.bool_),
+            outcome_E=intern(turn.action for turn in turns) if single else None,
             text_N=[turn.observation for turn in turns] if texts else None,
         )
 

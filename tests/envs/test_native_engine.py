@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -255,3 +256,25 @@ def test_memory_stays_flat_over_ten_thousand_episodes(tmp_path):
         if episode == 2_000:
             before = resident_bytes()
     assert resident_bytes() - before < 4_000_000
+
+
+@pytest.mark.parametrize("field", ["pddl_problem", "pddl_domain", "grammar"])
+def test_a_garbled_game_is_refused_or_played_but_never_crashes(den, field):
+    text = {"pddl_problem": native_den.PROBLEM, "pddl_domain": native_den.DOMAIN, "grammar": native_den.GRAMMAR}[field]
+    words = re.findall(r"\w+|\s+|[^\w\s]", text)
+    rng = random.Random(field)
+    refusals = 0
+    for _ in range(250):
+        garbled = list(words)
+        for _ in range(rng.choice((1, 2, 4))):
+            at, other = rng.randrange(len(words)), rng.randrange(len(words))
+            garbled[at], garbled[other] = rng.choice([(garbled[other], garbled[at]), ("", garbled[other])])
+        native_den.write(den.parent, **{field: "".join(garbled)})
+        engine = NativeEngine()
+        try:
+            scene = engine.reset(den)
+            for _ in range(10):
+                scene = engine.step(rng.choice(scene.admissible_commands or ["wait"]))
+        except BrokenGame:
+            refusals += 1
+    assert refusals > 25

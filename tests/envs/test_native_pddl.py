@@ -54,6 +54,7 @@ def test_a_problem_has_typed_objects_facts_and_a_goal():
         ("(lit hall_bar_1)", "(lit)", "0 arguments, not 1"),
         ("(lit hall_bar_1)", "(lit cellar)", "unknown object cellar"),
         ("(lit hall_bar_1)", "(lit (hall_bar_1))", "unknown object"),
+        ("(lit hall_bar_1)", "(lit lit)", "unknown object lit"),
         ("(lit hall_bar_1)", "((lit))", "unknown predicate"),
         ("(lit hall_bar_1)", "lit", ":init: expected"),
         ("anvil_bar_1 - thing", "anvil_bar_1 - nothing", "unknown type nothing"),

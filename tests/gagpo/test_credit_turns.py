@@ -38,6 +38,12 @@ def test_columns_of_episodes():
     assert turns.last_N.tolist() == [False, True, True]
 
 
+def test_answers_are_the_outcomes_of_single_turns():
+    answers = [episode(("2+2?", answer, 0)) for answer in ("4", "5", "4")]
+    assert Turns.from_episodes(answers).outcome_E.tolist() == [0, 1, 0]
+    assert Turns.from_episodes([*answers, episode(("2+2?", "?", 0), ("well?", "4", 1))]).outcome_E is None
+
+
 def test_keys_tell_states_apart_differently():
     episodes = [
         episode(("hall", "north", 0), ("attic", "south", 0), ("hall", "north", 0)),
