@@ -193,9 +193,10 @@ class WebShopBrowserEnv(WebShopEnv):
         self._pieces = tuple(Piece(*piece) for piece in seen)
         self.state = self._state()
         outcome = self.outcome_of(self.shop.page(self.state), self._observed(), valid)
-        outcome.admissible_actions = [f"click[{label}]" for label in clickables(self._pieces)]
+        search_bar = any(piece.kind == "search" for piece in self._pieces)
+        outcome.admissible_actions = self.offered(search_bar, clickables(self._pieces))
         outcome.state = self._path
-        outcome.extras["has_search_bar"] = any(piece.kind == "search" for piece in self._pieces)
+        outcome.extras["has_search_bar"] = search_bar
         if self.state.kind == DONE:
             outcome.reward = float(self._pieces[-1].text)
             outcome.success = outcome.reward == 1.0

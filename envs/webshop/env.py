@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -61,11 +62,17 @@ class WebShopEnv(TextEnv):
 
     Besides what every environment gives, ``info`` holds ``has_search_bar`` (searching is possible on every page, the
     bar is on the first), and after a purchase ``r_type``, ``r_att``, ``r_option`` (None when the goal names no option),
-    ``r_price``, ``title_score``, ``bought``. ``admissible_actions`` lists the clicks; any ``search[...]`` is possible
-    too. ``state`` is the address of the page, in which all of its state is.
+    ``r_price``, ``title_score``, ``bought``. ``admissible_actions`` lists the clicks and, beside a search bar, the
+    search for the instruction itself; any other ``search[...]`` is possible too. ``state`` is the address of the page,
+    in which all of its state is.
     """
 
     splits: ClassVar[tuple[str, ...]] = ("train", "validation", "test")
+    instructions: ClassVar[str] = (
+        "You are shopping online. Find a product that fits the instruction, choose the options it asks for, and buy "
+        "it. You act by one command at a time: search[words] looks for products, click[label] presses something on "
+        "the page."
+    )
 
     def __init__(
         self,
@@ -124,6 +131,11 @@ class WebShopEnv(TextEnv):
         page = self.shop.page(self.state)
         return self.outcome_of(page, observation(self.shop, page, self.mode), valid)
 
+    def offered(self, search_bar: bool, labels: Iterable[str]) -> list[str]:
+        """The clicks of a page and, where it has a search bar, one search out of all that are possible."""
+        searches = [f"search[{self.shop.goal(self.state.task).instruction}]"] if search_bar else []
+        return searches + [f"click[{label}]" for label in labels]
+
     def outcome_of(self, page: Page, shown: str, valid: bool) -> Outcome:
         """The outcome of standing on ``page``, observed as ``shown``."""
         extras: dict[str, Any] = {"has_search_bar": page.has_search_bar}
@@ -131,7 +143,7 @@ class WebShopEnv(TextEnv):
             shown,
             valid=valid,
             state=observation(self.shop, page, "url"),
-            admissible_actions=[f"click[{label}]" for label in page.clickables],
+            admissible_actions=self.offered(page.has_search_bar, page.clickables),
             extras=extras,
         )
         if page.state.kind == DONE:

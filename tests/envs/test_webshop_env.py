@@ -109,7 +109,8 @@ def test_a_purchase_reports_the_parts_of_its_reward():
 def test_before_the_purchase_there_is_neither_reward_nor_success():
     env = make(expert=True)
     _, info = env.reset(seed=1)
-    assert info["has_search_bar"] is True and info["admissible_actions"] == []
+    search = f"search[{env.shop.goal(env.state.task).instruction}]"
+    assert info["has_search_bar"] is True and info["admissible_actions"] == [search]
     _, reward, terminated, truncated, info = env.step(info["expert_action"])
     assert (reward, terminated, truncated, info["success"], info["valid"]) == (0.0, False, False, False, True)
     assert info["has_search_bar"] is False and "r_type" not in info
