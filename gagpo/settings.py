@@ -78,6 +78,7 @@ class TrainingSettings(_Section):
     """minibatches: updates per epoch; microbatch_tokens: padded tokens of one forward pass."""
 
     iterations: int = Field(150, ge=0)
+    turns: int | None = Field(None, ge=1, description="end with the iteration that reaches so many environment turns")
     epochs: int = Field(1, ge=1)
     minibatches: int = Field(1, ge=1)
     microbatch_tokens: int = Field(16384, ge=1)

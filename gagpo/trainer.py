@@ -88,9 +88,16 @@ class Trainer:
         if saved:
             self._restore(saved)
 
+    @property
+    def done(self) -> bool:
+        """Whether the last iteration, or the last environment turn, has been trained on."""
+        training = self.settings.training
+        enough = training.turns is not None and self.turns_total >= training.turns
+        return enough or self.iteration >= training.iterations
+
     def run(self) -> None:
         """Train to the end, evaluating before, in between and after; skips what was done before a resume."""
-        settings, last, rolling = self.settings, self.settings.training.iterations, self.settings.rollout
+        settings, rolling = self.settings, self.settings.rollout
         self.folder.rewind(self.iteration)
         with (
             Pool(
@@ -103,16 +110,16 @@ class Trainer:
             _tensorboard(self.folder.path, self.iteration) as board,
         ):
             self._evaluate(pool, "before")
-            while self.iteration < last:
+            while not self.done:
                 metrics = self._iterate(pool)
                 self.folder.log(metrics)
                 for name, value in metrics.items():
                     board.add_scalar(name, value, self.iteration)
                 self.report(metrics)
                 every = settings.evaluation.every
-                if every and self.iteration % every == 0 and self.iteration < last:
+                if every and self.iteration % every == 0 and not self.done:
                     self._evaluate(pool, f"iteration-{self.iteration:04d}")
-                if self.iteration % settings.training.save_every == 0 or self.iteration == last:
+                if self.iteration % settings.training.save_every == 0 or self.done:
                     self._save()
             self._evaluate(pool, "after")
 

@@ -1,0 +1,211 @@
+"""Learning studies: several algorithms from one warm start, several seeds each, two runs at a time, resumable.
+
+    python benchmarks/learning.py alfworld            # GAGPO, GiGPO and GRPO
+    python benchmarks/learning.py algorithms          # every preset
+    python benchmarks/learning.py ablations           # GAGPO's options
+    python benchmarks/learning.py alfworld --table    # only the table and plot of what is there
+
+Run it again after an interruption and it goes on where it was. Each run is an ordinary ``gagpo train`` in its own
+process with one thread. The raw numbers go to ``docs/results/STUDY.jsonl`` (one line per run), the plot beside them, and the
+table to standard output. Learning rates were chosen on ``valid_seen``; what is reported is another split.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from eval.curves import plot_curves
+from eval.results import EvalResult
+from eval.runs import load_run
+from eval.statistics import area_under_curve, mean_over_seeds
+from eval.tables import grid
+from gagpo.algorithms import PRESETS
+
+LEVEL = 0.95
+
+
+@dataclass
+class Study:
+    """What is compared: ``variants`` names lists of overrides of ``config``; ``split`` is what is reported."""
+
+    config: str
+    variants: dict[str, list[str]]
+    split: str = "valid_unseen"
+    common: list[str] = field(default_factory=list)
+
+
+def preset(name: str, *more: str) -> list[str]:
+    """Overrides that train with a preset, without the reference model's KL."""
+    return [f"algorithm={{preset: {name}, kl: {{coefficient: 0.0}}}}", *more]
+
+
+STATE = "algorithm.credit.key=state"
+ALFWORLD = "configs/alfworld-small.yaml"
+RATES = {"gagpo": [], "gigpo": [], "grpo": []}
+"""Per-algorithm overrides found by the sweep ``rates``; see docs/log.md."""
+
+STUDIES = {
+    "alfworld": Study(
+        ALFWORLD,
+        {
+            "GAGPO": preset("gagpo", STATE, *RATES["gagpo"]),
+            "GiGPO": preset("gigpo", STATE, *RATES["gigpo"]),
+            "GRPO": preset("grpo", *RATES["grpo"]),
+        },
+    ),
+    "rates": Study(
+        ALFWORLD,
+        {
+            f"{name} {rate}": [*preset(name, *([STATE] if name != "grpo" else [])), f"optimizer.learning_rate={rate}"]
+            for name in ("gagpo", "gigpo", "grpo")
+            for rate in ("1e-4", "3e-4", "1e-3")
+        },
+        split="valid_seen",
+        common=["evaluation.splits=[valid_seen]"],
+    ),
+    "algorithms": Study(ALFWORLD, {name: preset(name) for name in PRESETS}),
+    "ablations": Study(
+        ALFWORLD,
+        {
+            "GAGPO": preset("gagpo", STATE),
+            **{f"lambda {lam}": preset("gagpo", STATE, f"algorithm.credit.lam={lam}") for lam in (0, 0.5, 0.95, 1)},
+            "key observation": preset("gagpo", "algorithm.credit.key=observation"),
+            "key history": preset("gagpo", "algorithm.credit.key=history"),
+            **{f"norm {norm}": preset("gagpo", STATE, f"algorithm.credit.norm={norm}") for norm in ("batch", "none")},
+            "trajectory term": preset("gagpo", STATE, "algorithm.credit.trajectory_weight=1.0"),
+            "token ratio": preset("gagpo", STATE, "algorithm.ratio=token", "algorithm.aggregation=token_mean"),
+            **{
+                f"clip {radius}": preset(
+                    "gagpo", STATE, f"algorithm.gate={{name: clip, low: {radius}, high: {radius}}}"
+                )
+                for radius in (0.02, 0.05)
+            },
+        },
+    ),
+    "webshop": Study(
+        "configs/webshop-small.yaml", {"GAGPO": preset("gagpo", STATE), "GRPO": preset("grpo")}, split="test"
+    ),
+    "maths": Study(
+        "configs/maths-small.yaml",
+        {
+            "GAGPO, multi-turn": preset("gagpo", STATE),
+            "GRPO, single turn": [*preset("grpo"), "environment.kwargs.attempts=1", "environment.kwargs.tools=false"],
+        },
+        split="test",
+    ),
+}
+
+
+def folder_of(runs: Path, study: str, label: str, seed: int) -> Path:
+    name = "".join(c if c.isalnum() else "-" for c in label).strip("-").lower()
+    return runs / study / f"{name}-{seed}"
+
+
+def play(study_name: str, label: str, seed: int, runs: Path, more: list[str]) -> tuple[Path, int]:
+    """Start or continue one run; its folder and exit status."""
+    study = STUDIES[study_name]
+    folder = folder_of(runs, study_name, label, seed)
+    if (folder / "evals" / f"after-{study.split}.json").exists():
+        return folder, 0
+    command = [sys.executable, "-m", "gagpo.cli", "train"]
+    if (folder / "config.yaml").exists():
+        command += ["--resume", str(folder)]
+    else:
+        overrides = [*study.common, *study.variants[label], f"name={folder.name}", f"seed={seed}", "threads=1", *more]
+        command += [study.config, *overrides, "--runs", str(folder.parent)]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with (folder.parent / f"{folder.name}.log").open("a") as log:
+        status = subprocess.run([*command, "-q"], stdout=log, stderr=log, env=environment, check=False).returncode
+    return folder, status
+
+
+def gather(study_name: str, label: str, seed: int, folder: Path) -> dict | None:
+    """One run's numbers, or None when it is not finished."""
+    study = STUDIES[study_name]
+    files = {stage: folder / "evals" / f"{stage}-{study.split}.json" for stage in ("before", "after")}
+    if not all(path.exists() for path in files.values()):
+        return None
+    before, after = (EvalResult.load(path) for path in files.values())
+    turns, success = load_run(folder).series("success_rate", x="turns_total")
+    return {
+        "study": study_name,
+        "label": label,
+        "seed": seed,
+        "split": study.split,
+        "split_hash": after.panel.split_hash,
+        "tasks": after.panel.tasks,
+        "tries": after.panel.tries,
+        "before": before.success.value,
+        "after": after.success.value,
+        "reward_before": before.mean_reward.value,
+        "reward_after": after.mean_reward.value,
+        "area": area_under_curve(turns, success),
+        "turns": turns,
+        "success": success,
+    }
+
+
+def table(rows: list[dict]) -> list[str]:
+    """Mean and Student-t interval over seeds of the area under the training curve and of success before and after."""
+    lines = []
+    for label in dict.fromkeys(row["label"] for row in rows):
+        mine = [row for row in rows if row["label"] == label]
+        cells = [label, str(len(mine))]
+        for key in ("area", "before", "after"):
+            interval = mean_over_seeds([row[key] for row in mine], LEVEL)
+            spread = f" ± {100 * (interval.high - interval.low) / 2:.1f}" if len(mine) > 1 and key != "before" else ""
+            cells.append(f"{100 * interval.value:.1f}{spread}")
+        lines.append(cells)
+    lines.sort(key=lambda cells: -float(cells[2].split()[0]))
+    return grid(["", "seeds", "area %", "before %", "after %"], lines, 100)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("study", choices=STUDIES)
+    parser.add_argument("overrides", nargs="*", help="section.key=value for every run")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--only", nargs="+", help="these variants")
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
+    parser.add_argument("--runs", type=Path, default=Path("runs/learning"))
+    parser.add_argument("--out", type=Path, default=Path("docs/results"))
+    parser.add_argument("--table", action="store_true", help="train nothing")
+    arguments = parser.parse_args()
+    labels = arguments.only or list(STUDIES[arguments.study].variants)
+    todo = [(label, seed) for seed in arguments.seeds for label in labels]
+    if not arguments.table:
+        begun = time.monotonic()
+        with ThreadPoolExecutor(arguments.jobs) as executor:
+            waiting = {
+                key: executor.submit(play, arguments.study, *key, arguments.runs, arguments.overrides) for key in todo
+            }
+            for (label, seed), future in waiting.items():
+                folder, status = future.result()
+                outcome = "done" if status == 0 else f"failed with status {status}, see {folder}.log"
+                print(f"{time.monotonic() - begun:6.0f} s  {label}, seed {seed}: {outcome}", flush=True)
+    found = [gather(arguments.study, *key, folder_of(arguments.runs, arguments.study, *key)) for key in todo]
+    rows = [row for row in found if row]
+    if not rows:
+        sys.exit("no run is finished yet")
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    raw = arguments.out / f"{arguments.study}.jsonl"
+    raw.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    finished = [
+        f"{row['label']}={folder_of(arguments.runs, arguments.study, row['label'], row['seed'])}" for row in rows
+    ]
+    plot = plot_curves(finished, arguments.out / f"{arguments.study}.png", x="turns", smooth=3)
+    print("\n".join(table(rows)))
+    print(f"raw numbers: {raw}\nplot: {plot}")
+
+
+if __name__ == "__main__":
+    main()
