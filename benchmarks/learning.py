@@ -5,9 +5,9 @@
     python benchmarks/learning.py ablations           # GAGPO's options
     python benchmarks/learning.py alfworld --table    # only the table and plot of what is there
 
-Run it again after an interruption and it goes on where it was. Each run is an ordinary ``gagpo train`` in its own
-process with one thread. The raw numbers go to ``docs/results/STUDY.jsonl`` (one line per run), the plot beside them, and the
-table to standard output. Learning rates were chosen on ``valid_seen``; what is reported is another split.
+Run it again after an interruption and it goes on where it was. Each run is an ordinary ``gagpo train`` in a process of
+one thread. The raw numbers go to ``docs/results/STUDY.jsonl`` (one line per run), the plot beside them, and the table to
+standard output. Learning rates were chosen on ``valid_seen``; what is reported is another split.
 """
 
 from __future__ import annotations

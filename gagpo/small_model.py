@@ -33,6 +33,7 @@ class SmallModelSettings(BaseModel):
     key_value_heads: int = Field(1, ge=1)
     feed_forward: int = Field(384, ge=8)
     vocabulary: int = Field(1024, ge=300, description="at most this many tokens; a small world needs fewer")
+    split_digits: bool = Field(False, description="a token per digit: numbers are copied alike wherever they stand")
     context: int = Field(4096, ge=64, description="most tokens of a prompt and its response")
 
     @model_validator(mode="after")
@@ -42,12 +43,14 @@ class SmallModelSettings(BaseModel):
         return self
 
 
-def train_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
+def train_tokenizer(texts: Iterable[str], vocabulary: int, split_digits: bool = False) -> PreTrainedTokenizerFast:
     """A byte-level BPE tokenizer: frequent words become one token, and no text whatsoever is unknown."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     core = Tokenizer(models.BPE())
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    words = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    digits = [pre_tokenizers.Digits(individual_digits=True)] if split_digits else []
+    core.pre_tokenizer = pre_tokenizers.Sequence([*digits, words])
     core.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,
@@ -88,7 +91,7 @@ def create(settings: SmallModelSettings, tokenizer: Any, seed: int) -> torch.nn.
 
 def build(settings: SmallModelSettings, texts: Iterable[str], seed: int) -> tuple[torch.nn.Module, Any]:
     """Tokenizer and model in one go; ``texts`` is what the tokenizer learns its words from."""
-    tokenizer = train_tokenizer(texts, settings.vocabulary)
+    tokenizer = train_tokenizer(texts, settings.vocabulary, settings.split_digits)
     return create(settings, tokenizer, seed), tokenizer
 
 
