@@ -6,7 +6,7 @@
     python benchmarks/learning.py alfworld --table    # only the table and plot of what is there
 
 Run it again after an interruption and it goes on where it was. Each run is an ordinary ``gagpo train`` in a process of
-one thread. The raw numbers go to ``docs/results/STUDY.jsonl`` (one line per run), the plot beside them, and the table to
+one thread. The raw numbers go to ``docs/results/STUDY.jsonl`` (one line per run), the plot beside it, the table to
 standard output. Learning rates were chosen on ``valid_seen``; what is reported is another split.
 """
 
