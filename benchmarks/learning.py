@@ -179,7 +179,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/learning"))
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     parser.add_argument("--table", action="store_true", help="train nothing")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     labels = arguments.only or list(STUDIES[arguments.study].variants)
     todo = [(label, seed) for seed in arguments.seeds for label in labels]
     if not arguments.table:

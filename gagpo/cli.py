@@ -189,6 +189,8 @@ def main() -> None:
     """Entry point: errors of use are one line on standard error, never a traceback (GAGPO_DEBUG=1 shows it)."""
     for name in ("HF_HUB_DISABLE_TELEMETRY", "TRANSFORMERS_NO_ADVISORY_WARNINGS"):
         os.environ.setdefault(name, "1")
+    # Threads that wait must sleep: spinning ones take the processor from the environments and from each other.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from transformers.utils import logging
 
     sys.path.insert(0, os.getcwd())  # environments of the user's own, as in module:Name-v0
