@@ -7,7 +7,7 @@ where it stopped; of several processes that want the same games, one makes them 
 
 from __future__ import annotations
 
-import fcntl
+import functools
 import hashlib
 import json
 import logging
@@ -15,10 +15,8 @@ import multiprocessing
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +26,7 @@ from envs.alfworld.engine import DEFAULT_ENGINE, Engine, make_engine
 from envs.alfworld.gamefile import GAME, TRAJECTORY, GameFiles, render
 from envs.alfworld.scenes import pose
 from envs.alfworld.shipped import shipped
+from envs.lock import held
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +94,8 @@ def generate(
     made = _Index(root, size, seed).lookup(jobs)
     if made is None:
         root.mkdir(parents=True, exist_ok=True)
-        with _alone(root / ".lock", patience):
+        tell = functools.partial(log.warning, "waiting for another process that makes ALFWorld games in %s", root)
+        with held(root / ".lock", patience, tell):
             index = _Index(root, size, seed)
             made = index.lookup(jobs)
             if made is None:
@@ -309,23 +309,3 @@ class _Index:
         fresh = self.path.with_suffix(f".{os.getpid()}")
         fresh.write_text(json.dumps({**self.head, "games": rows}), encoding="utf-8")
         fresh.replace(self.path)
-
-
-@contextmanager
-def _alone(path: Path, patience: float) -> Iterator[None]:
-    """Hold a lock file, which the system frees when its holder dies; TimeoutError after ``patience`` seconds."""
-    deadline = time.monotonic() + patience
-    with path.open("a") as file:
-        told = False
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"another process has held {path} for {patience:.0f} s") from None
-                if not told:
-                    log.warning("waiting for another process that makes ALFWorld games in %s", path.parent)
-                    told = True
-                time.sleep(0.2)
-        yield

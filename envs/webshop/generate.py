@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from envs.lock import held
 from envs.webshop.catalogue import ATTRIBUTES, HUMANS, PRODUCTS
-from envs.webshop.store import fresh_folder, locked
+from envs.webshop.store import LOCK_TIMEOUT, fresh_folder
 
 VERSION = 1
 FEWEST, MOST = 10, 100_000
@@ -177,7 +178,7 @@ def generated_folder(root: Path, products: int = 1_000, seed: int = 0) -> Path:
     folder = root / f"generated-{products}-{seed}-v{VERSION}"
     if not folder.is_dir():
         root.mkdir(parents=True, exist_ok=True)
-        with locked(root / f"{folder.name}.lock"):
+        with held(root / f"{folder.name}.lock", LOCK_TIMEOUT):
             if not folder.is_dir():
                 with fresh_folder(folder) as unfinished:
                     write_catalogue(unfinished, products, seed)

@@ -8,7 +8,6 @@ temporary folder and renamed, under a lock, so that a half-built store is never 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import hashlib
 import json
@@ -16,7 +15,6 @@ import mmap
 import os
 import shutil
 import tempfile
-import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from envs.lock import held
 from envs.tasks import Task, TaskSet, UnknownTask
 from envs.webshop.catalogue import CatalogueError, Product, Sources, read_annotations, read_humans, read_products
 from envs.webshop.goals import (
@@ -146,27 +145,11 @@ def store_for(sources: Sources, root: Path, seed: int = 0, tagger: Tagger | None
     folder = root / f"store-{key}"
     if not (folder / "manifest.json").is_file():
         root.mkdir(parents=True, exist_ok=True)
-        with locked(root / f"store-{key}.lock"):
+        with held(root / f"store-{key}.lock", LOCK_TIMEOUT):
             if not (folder / "manifest.json").is_file():
                 with fresh_folder(folder) as unfinished:
                     _build(unfinished, sources, seed, tagger)
     return folder
-
-
-@contextlib.contextmanager
-def locked(path: Path, timeout: float = LOCK_TIMEOUT) -> Iterator[None]:
-    """Hold an exclusive lock on ``path``; the system frees it if this process dies. TimeoutError after ``timeout``."""
-    deadline = time.monotonic() + timeout
-    with path.open("w") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"{path}: another process has held this lock for {timeout:.0f} s") from None
-                time.sleep(0.05)
-        yield
 
 
 @contextlib.contextmanager

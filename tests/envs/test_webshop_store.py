@@ -13,7 +13,7 @@ from envs.webshop import store as store_module
 from envs.webshop.catalogue import find_sources
 from envs.webshop.generate import write_catalogue
 from envs.webshop.rows import CatalogueError
-from envs.webshop.store import Store, UnknownProduct, fresh_folder, locked, searched_text, store_for
+from envs.webshop.store import Store, UnknownProduct, fresh_folder, searched_text, store_for
 from envs.webshop.tagger import RuleTagger
 
 
@@ -155,12 +155,6 @@ def test_a_builder_that_is_killed_leaves_neither_a_store_nor_a_lock(tmp_path):
         process.send_signal(signal.SIGKILL)
     folder = store_for(find_sources(data), tmp_path / "stores", tagger=RuleTagger())
     assert len(Store(folder)) == 5
-
-
-def test_waiting_for_a_lock_has_an_end(tmp_path):
-    held = pytest.raises(TimeoutError, match="lock: another process has held this lock")
-    with locked(tmp_path / "lock"), held, locked(tmp_path / "lock", timeout=0.1):
-        pass
 
 
 def test_a_folder_appears_whole_or_not_at_all(tmp_path):
