@@ -366,6 +366,11 @@ pool.wait()
 """
 
 
+def heed_interrupts() -> None:
+    """A program started in the background ignores SIGINT, and its children with it: undo that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def script(*arguments: str, **settings: object) -> tuple[subprocess.Popen, list[int]]:
     """A program with a pool (unguarded, from standard input), and the ids of the pool's processes."""
     process = subprocess.Popen(
@@ -374,6 +379,7 @@ def script(*arguments: str, **settings: object) -> tuple[subprocess.Popen, list[
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        preexec_fn=heed_interrupts,
         **settings,
     )  # type: ignore[call-overload]
     assert process.stdin is not None and process.stdout is not None

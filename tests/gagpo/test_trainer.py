@@ -1,5 +1,6 @@
 """Whole runs on a tiny world: they learn, and they survive being killed."""
 
+import functools
 import json
 import os
 import signal
@@ -60,7 +61,9 @@ def start(config, runs, *more):
     command = [sys.executable, "-m", "gagpo.cli", "train", *map(str, more), "--runs", str(runs), "-q"]
     if config:
         command.insert(4, str(config))
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    # A program started in the background ignores SIGINT, and its children with it: undo that.
+    heed = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=heed)
 
 
 def wait_for_rows(path, count, process, seconds=120):
