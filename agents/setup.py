@@ -14,6 +14,7 @@ from agents.context import Context
 from agents.engine import Engine, Sampling
 from agents.prompts import STYLES
 from agents.transformers_engine import TransformersEngine
+from agents.vllm_engine import VLLMEngine
 
 
 def make_world(env_id: str, kwargs: Mapping[str, Any] | None = None) -> envs.TextEnv:
@@ -29,10 +30,12 @@ def make_world(env_id: str, kwargs: Mapping[str, Any] | None = None) -> envs.Tex
 
 
 def make_engine(name: str, model: torch.nn.Module, tokenizer: Any, max_length: int | None = None) -> Engine:
-    """The engine called ``name``, sampling from ``model``."""
+    """The engine called ``name`` (transformers or vllm), sampling from ``model``."""
     if name == "transformers":
         return TransformersEngine(model, tokenizer, max_length)
-    raise ValueError(f"unknown engine {name!r}; choose transformers")
+    if name == "vllm":
+        return VLLMEngine(model, tokenizer, max_length)
+    raise ValueError(f"unknown engine {name!r}; choose transformers or vllm")
 
 
 def language_agent(
