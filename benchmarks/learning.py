@@ -49,22 +49,20 @@ def preset(name: str, *more: str) -> list[str]:
 
 STATE = "algorithm.credit.key=state"
 ALFWORLD = "configs/alfworld-small.yaml"
-RATES = {"gagpo": [], "gigpo": [], "grpo": []}
-"""Per-algorithm overrides found by the sweep ``rates``; see docs/log.md."""
 
 STUDIES = {
     "alfworld": Study(
         ALFWORLD,
         {
-            "GAGPO": preset("gagpo", STATE, *RATES["gagpo"]),
-            "GiGPO": preset("gigpo", STATE, *RATES["gigpo"]),
-            "GRPO": preset("grpo", *RATES["grpo"]),
+            "GAGPO": preset("gagpo"),
+            "GiGPO": preset("gigpo"),
+            "GRPO": preset("grpo"),
         },
     ),
     "rates": Study(
         ALFWORLD,
         {
-            f"{name} {rate}": [*preset(name, *([STATE] if name != "grpo" else [])), f"optimizer.learning_rate={rate}"]
+            f"{name} {rate}": preset(name, f"optimizer.learning_rate={rate}")
             for name in ("gagpo", "gigpo", "grpo")
             for rate in ("1e-4", "3e-4", "1e-3")
         },
@@ -75,13 +73,13 @@ STUDIES = {
     "ablations": Study(
         ALFWORLD,
         {
-            "GAGPO": preset("gagpo", STATE),
-            **{f"lambda {lam}": preset("gagpo", STATE, f"algorithm.credit.lam={lam}") for lam in (0, 0.5, 0.95, 1)},
-            "key observation": preset("gagpo", "algorithm.credit.key=observation"),
+            "GAGPO": preset("gagpo"),
+            **{f"lambda {lam}": preset("gagpo", f"algorithm.credit.lam={lam}") for lam in (0, 0.5, 0.95, 1)},
+            "key state": preset("gagpo", STATE),
             "key history": preset("gagpo", "algorithm.credit.key=history"),
-            **{f"norm {norm}": preset("gagpo", STATE, f"algorithm.credit.norm={norm}") for norm in ("batch", "none")},
-            "trajectory term": preset("gagpo", STATE, "algorithm.credit.trajectory_weight=1.0"),
-            "token ratio": preset("gagpo", STATE, "algorithm.ratio=token", "algorithm.aggregation=token_mean"),
+            **{f"norm {norm}": preset("gagpo", f"algorithm.credit.norm={norm}") for norm in ("batch", "none")},
+            "trajectory term": preset("gagpo", "algorithm.credit.trajectory_weight=1.0"),
+            "token ratio": preset("gagpo", "algorithm.ratio=token", "algorithm.aggregation=token_mean"),
             **{
                 f"clip {radius}": preset(
                     "gagpo", STATE, f"algorithm.gate={{name: clip, low: {radius}, high: {radius}}}"
@@ -90,13 +88,11 @@ STUDIES = {
             },
         },
     ),
-    "webshop": Study(
-        "configs/webshop-small.yaml", {"GAGPO": preset("gagpo", STATE), "GRPO": preset("grpo")}, split="test"
-    ),
+    "webshop": Study("configs/webshop-small.yaml", {"GAGPO": preset("gagpo"), "GRPO": preset("grpo")}, split="test"),
     "maths": Study(
         "configs/maths-small.yaml",
         {
-            "GAGPO, multi-turn": preset("gagpo", STATE),
+            "GAGPO, multi-turn": preset("gagpo"),
             "GRPO, single turn": [*preset("grpo"), "environment.kwargs.attempts=1", "environment.kwargs.tools=false"],
         },
         split="test",
