@@ -81,9 +81,7 @@ STUDIES = {
             "trajectory term": preset("gagpo", "algorithm.credit.trajectory_weight=1.0"),
             "token ratio": preset("gagpo", "algorithm.ratio=token", "algorithm.aggregation=token_mean"),
             **{
-                f"clip {radius}": preset(
-                    "gagpo", STATE, f"algorithm.gate={{name: clip, low: {radius}, high: {radius}}}"
-                )
+                f"clip {radius}": preset("gagpo", f"algorithm.gate={{name: clip, low: {radius}, high: {radius}}}")
                 for radius in (0.02, 0.05)
             },
         },
