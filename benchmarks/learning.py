@@ -87,14 +87,8 @@ STUDIES = {
         },
     ),
     "webshop": Study("configs/webshop-small.yaml", {"GAGPO": preset("gagpo"), "GRPO": preset("grpo")}, split="test"),
-    "maths": Study(
-        "configs/maths-small.yaml",
-        {
-            "GAGPO, multi-turn": preset("gagpo"),
-            "GRPO, single turn": [*preset("grpo"), "environment.kwargs.attempts=1", "environment.kwargs.tools=false"],
-        },
-        split="test",
-    ),
+    "maths": Study("configs/maths-small.yaml", {"GAGPO, multi-turn": preset("gagpo")}, split="test"),
+    "maths-single": Study("configs/maths-single-small.yaml", {"GRPO, single turn": preset("grpo")}, split="test"),
 }
 
 
@@ -143,6 +137,7 @@ def gather(study_name: str, label: str, seed: int, folder: Path) -> dict | None:
         "reward_before": before.mean_reward.value,
         "reward_after": after.mean_reward.value,
         "area": area_under_curve(turns, success),
+        "tokens_total": load_run(folder).metrics[-1]["tokens_total"],
         "turns": turns,
         "success": success,
     }
