@@ -100,7 +100,7 @@ def evaluate(
         temperature=temperature,
         max_tokens=max_tokens,
         style=style,
-        history=history if history in (None, "full") else int(history),
+        history=_history(history),
         workers=workers,
         device=device,
         quiet=quiet,
@@ -179,6 +179,14 @@ def _before_after(run: Path, split: str) -> str:
     return "\n".join(compare_results({stage: EvalResult.load(path) for stage, path in files.items()}).lines())
 
 
+def _history(text: str | None) -> str | int | None:
+    if text is None or text == "full":
+        return text
+    if not text.isdecimal():
+        raise ValueError(f"--history is full or a number of turns, got {text!r}")
+    return int(text)
+
+
 def _threads(count: int) -> None:
     import torch
 
@@ -214,16 +222,13 @@ def main() -> None:
 
 
 def _complain(error: Exception) -> None:
-    import click
-
     from envs.fresh_process import FreshProcessFailed
 
-    if isinstance(error, click.exceptions.Exit):
-        sys.exit(error.exit_code)
-    if isinstance(error, click.exceptions.Abort):
+    if isinstance(error, typer.Abort):
         sys.exit(130)
-    if isinstance(error, click.ClickException):
-        error.show()
+    if hasattr(error, "exit_code"):  # of typer's own: wrong arguments, or an exit that was asked for
+        if hasattr(error, "show"):
+            error.show()
         sys.exit(error.exit_code)
     expected = (ValueError, OSError, KeyError, FloatingPointError, TimeoutError, ImportError, FreshProcessFailed)
     if os.environ.get("GAGPO_DEBUG") or not isinstance(error, expected):

@@ -1,6 +1,7 @@
 """The command line as a user meets it: what works, and one clear line for what does not."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -15,7 +16,8 @@ CORRIDOR = "envs.testing:gagpo-test/Corridor-v0"
 
 def gagpo(*arguments, **kwargs):
     command = [sys.executable, "-m", "gagpo.cli", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **kwargs)
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment, **kwargs)
 
 
 @pytest.fixture(scope="module")
