@@ -151,7 +151,7 @@ def table(rows: list[dict]) -> list[str]:
         cells = [label, str(len(mine))]
         for key in ("area", "before", "after"):
             interval = mean_over_seeds([row[key] for row in mine], LEVEL)
-            spread = f" ± {100 * (interval.high - interval.low) / 2:.1f}" if len(mine) > 1 and key != "before" else ""
+            spread = f" +- {100 * (interval.high - interval.low) / 2:.1f}" if len(mine) > 1 and key != "before" else ""
             cells.append(f"{100 * interval.value:.1f}{spread}")
         lines.append(cells)
     lines.sort(key=lambda cells: -float(cells[2].split()[0]))
