@@ -74,6 +74,14 @@ class Engine(Protocol):
         ...
 
 
+def longest_row(requests: Sequence[Request], sampling: Sampling, limit: int) -> int:
+    """Tokens of the longest prompt with the longest response; ValueError when that is more than ``limit``."""
+    longest = max(len(request.prompt_ids) for request in requests) + sampling.max_tokens
+    if longest > limit:
+        raise ValueError(f"prompt and max_tokens need {longest} tokens, the model's limit is {limit}")
+    return longest
+
+
 def stop_tokens(tokenizer: Any, model: Any = None) -> list[int]:
     """The tokens that end a response: the tokenizer's end token, the generation config's and the chat template's."""
     stops = {tokenizer.eos_token_id}

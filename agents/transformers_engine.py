@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from agents.attention import SlotCache, forward
-from agents.engine import Request, Response, Sampling, stop_tokens
+from agents.engine import Request, Response, Sampling, longest_row, stop_tokens
 
 
 class TransformersEngine:
@@ -64,9 +64,7 @@ class TransformersEngine:
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
         if not requests:
             return []
-        longest = max(len(request.prompt_ids) for request in requests) + sampling.max_tokens
-        if longest > self.max_length:
-            raise ValueError(f"prompt and max_tokens need {longest} tokens, the model's limit is {self.max_length}")
+        longest = longest_row(requests, sampling, self.max_length)
         was_training = self.model.training
         self.model.eval()
         slot_B, start_B = self._place(requests, longest)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from agents.attention import PackedRows, forward
-from agents.engine import Request, Response, Sampling, stop_tokens
+from agents.engine import Request, Response, Sampling, longest_row, stop_tokens
 from agents.model import ModelError
 
 CPU_CACHE = 2**30  # bytes of keys and values on a CPU, unless one response of full length needs more
@@ -105,9 +105,7 @@ class VLLMEngine:
         """One response per request, in order; ValueError for lengths and samplings that vLLM cannot give exactly."""
         if not requests:
             return []
-        longest = max(len(request.prompt_ids) for request in requests) + sampling.max_tokens
-        if longest > self.max_length:
-            raise ValueError(f"prompt and max_tokens need {longest} tokens, the model's limit is {self.max_length}")
+        longest_row(requests, sampling, self.max_length)
         self._require_open()
         prompts = [{"prompt_token_ids": request.prompt_ids.tolist()} for request in requests]
         params = [self._params(request, sampling) for request in requests]
