@@ -34,6 +34,10 @@ def warm_start(settings: RunSettings, quiet: bool = False) -> Path:
     """
     if settings.warm_start is None:
         raise SettingsError(f"run {settings.name!r} has no warm_start section, so there is nothing to train on")
+    if (
+        settings.context.admissible
+    ):  # an episode does not keep what was admissible, so prompts would differ from training
+        raise SettingsError("a warm start cannot show admissible actions: set context.admissible=false")
     warm = settings.warm_start
     episodes = expert_episodes(settings, quiet)
     texts = [text for episode in episodes for turn in episode.turns for text in (turn.observation, turn.response)]
