@@ -115,8 +115,9 @@ class RandomAgent:
 class ExpertAgent:
     """Follows the environment's expert, and strays from it with probability ``noise`` to show how to recover.
 
-    The environment must be built with ``expert=True``. Stray moves are uniform among the admissible actions and not
-    trainable.
+    The environment must be built with an expert. Half of the stray moves are admissible actions, drawn uniformly; the
+    others begin like the expert's and end like one of those ("take mug 1 from shelf 2"), which is mostly no action at
+    all: a learner makes such slips, and has to see what comes after them. Neither are trainable.
     """
 
     def __init__(self, noise: float = 0.0):
@@ -137,8 +138,17 @@ class ExpertAgent:
         rng = np.random.default_rng([live.episode.seed, len(live.episode.turns)])
         if self.noise and actions and rng.random() < self.noise:
             action = actions[int(rng.integers(len(actions)))]
+            if rng.random() < 0.5:
+                action = _slip(expert, action, rng)
             return Decision(response=action, action=action, trainable=False)
         return Decision(response=expert, action=expert)
 
     def forget(self, slot: int) -> None:
         pass
+
+
+def _slip(meant: str, other: str, rng: np.random.Generator) -> str:
+    """The first words of ``meant``, as many as chance will have it, and then those of ``other``."""
+    words = meant.split(" ")
+    kept = int(rng.integers(1, len(words))) if len(words) > 1 else 0
+    return " ".join([*words[:kept], *other.split(" ")[kept:]])

@@ -88,7 +88,9 @@ class TextEnv(gymnasium.Env[str, str]):
     ``self.np_random``. After ``max_turns`` actions the episode is truncated.
 
     ``info`` always holds ``task``, ``task_type``, ``split``, ``success``, ``valid``, ``turn``, ``state`` and
-    ``admissible_actions`` (the last two may be None), and ``expert_action`` when built with ``expert=True``.
+    ``admissible_actions`` (the last two may be None), and ``expert_action`` when built with ``expert=True``. Where an
+    environment has it (``has_hasty``), ``expert="hasty"`` is a player who knows the ways but skips what the task asks
+    between finding and finishing, and who then believes to be done: the other half of a mixed lot of demonstrations.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"]}  # noqa: RUF012 (declared so by gymnasium.Env)
@@ -96,18 +98,29 @@ class TextEnv(gymnasium.Env[str, str]):
     immaterial: ClassVar[frozenset[str]] = frozenset(
         {"expert", "render_mode", "split"}
     )  # arguments that change no task
+    has_hasty: ClassVar[bool] = False
     instructions: ClassVar[str] = ""  # what an instruction-tuned model must be told about the actions
 
-    def __init__(self, split: str = "train", max_turns: int = 50, expert: bool = False, render_mode: str | None = None):
+    def __init__(
+        self,
+        split: str = "train",
+        max_turns: int = 50,
+        expert: bool | str = False,
+        render_mode: str | None = None,
+    ):
         if split not in self.splits:
             raise ValueError(f"{type(self).__name__} has no split {split!r}; choose one of {', '.join(self.splits)}")
         if max_turns < 1:
             raise ValueError(f"max_turns must be at least 1, got {max_turns}")
+        if expert not in (False, True) and not (expert == "hasty" and self.has_hasty):
+            hint = 'False, True or "hasty"' if self.has_hasty else "False or True"
+            raise ValueError(f"{type(self).__name__} has no expert {expert!r}; choose {hint}")
         self.observation_space = Text()
         self.action_space = Text()
         self.split = split
         self.max_turns = max_turns
-        self.with_expert = expert
+        self.with_expert = bool(expert)
+        self.hasty = expert == "hasty"
         self.render_mode = render_mode
         self.task: Task | None = None
         self.turn = 0
@@ -129,7 +142,7 @@ class TextEnv(gymnasium.Env[str, str]):
         raise NotImplementedError
 
     def expert_action(self) -> str | None:
-        """The expert's next action in the present situation, or None where there is no expert."""
+        """The expert's next action in the present situation, or None where there is none or it believes to be done."""
         return None
 
     @classmethod

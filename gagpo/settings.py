@@ -100,13 +100,14 @@ class EvaluationSettings(_Section):
 
 
 class WarmStartSettings(_Section):
-    """Supervised training of a small model on expert episodes; written to the folder that ``model`` names."""
+    """Supervised training of a small model on demonstrations; written to the folder that ``model`` names."""
 
     episodes: int = Field(3000, ge=1)
-    noise: float = Field(0.1, ge=0, le=1)
+    noise: float = Field(0.1, ge=0, le=1, description="share of the demonstrator's moves that go astray")
+    hasty: float = Field(0.0, ge=0, le=1, description="share of the episodes by the environment's hasty player")
     steps: int = Field(600, ge=1)
     batch: int = Field(32, ge=1, description="episodes of one step")
-    learning_rate: float = Field(3e-3, gt=0)
+    learning_rate: float = Field(4e-3, gt=0)
     observations: float = Field(
         0.3, ge=0, description="weight of predicting what is read beside what is said: copying is learned from it"
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -33,7 +33,9 @@ class SmallModelSettings(BaseModel):
     key_value_heads: int = Field(1, ge=1)
     feed_forward: int = Field(384, ge=8)
     vocabulary: int = Field(1024, ge=300, description="at most this many tokens; a small world needs fewer")
-    split_digits: bool = Field(False, description="a token per digit: numbers are copied alike wherever they stand")
+    numbers: Literal["words", "digits", "names"] = Field(
+        "words", description="tokens of numbers: like words, a token per digit, or one with the name before (mug 1)"
+    )
     context: int = Field(4096, ge=64, description="most tokens of a prompt and its response")
 
     @model_validator(mode="after")
@@ -43,14 +45,25 @@ class SmallModelSettings(BaseModel):
         return self
 
 
-def train_tokenizer(texts: Iterable[str], vocabulary: int, split_digits: bool = False) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer: frequent words become one token, and no text whatsoever is unknown."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+NAME_AND_NUMBER = r" ?\p{L}+ \p{N}+(?![\p{L}\p{N}])"
+
+
+def train_tokenizer(texts: Iterable[str], vocabulary: int, numbers: str = "words") -> PreTrainedTokenizerFast:
+    """A byte-level BPE tokenizer: frequent words become one token, and no text whatsoever is unknown.
+
+    numbers: see :class:`SmallModelSettings`. A digit by itself is copied alike wherever it stands, which sums need; a
+    name with its number as one token takes one look back to copy, where its parts take two layers that work together.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
     core = Tokenizer(models.BPE())
-    words = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    digits = [pre_tokenizers.Digits(individual_digits=True)] if split_digits else []
-    core.pre_tokenizer = pre_tokenizers.Sequence([*digits, words])
+    first: list[pre_tokenizers.PreTokenizer] = []
+    if numbers == "digits":
+        first = [pre_tokenizers.Digits(individual_digits=True)]
+    elif numbers == "names":
+        first = [pre_tokenizers.Split(Regex(f"{NAME_AND_NUMBER}| ?\\p{{L}}+| ?[^\\s\\p{{L}}]+|\\s+"), "isolated")]
+    words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=numbers != "names")
+    core.pre_tokenizer = pre_tokenizers.Sequence([*first, words])
     core.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,
@@ -91,7 +104,7 @@ def create(settings: SmallModelSettings, tokenizer: Any, seed: int) -> torch.nn.
 
 def build(settings: SmallModelSettings, texts: Iterable[str], seed: int) -> tuple[torch.nn.Module, Any]:
     """Tokenizer and model in one go; ``texts`` is what the tokenizer learns its words from."""
-    tokenizer = train_tokenizer(texts, settings.vocabulary, settings.split_digits)
+    tokenizer = train_tokenizer(texts, settings.vocabulary, settings.numbers)
     return create(settings, tokenizer, seed), tokenizer
 
 

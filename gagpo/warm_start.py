@@ -1,4 +1,4 @@
-"""The warm start: supervised training of a small model on expert episodes, before it learns from its own."""
+"""The warm start: supervised training of a small model on demonstrations, before it learns from its own episodes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SAID, READ = 0, 1
 
 
 def warm_start(settings: RunSettings, quiet: bool = False) -> Path:
-    """Make the folder that ``settings.model`` names: expert episodes, tokenizer, model, supervised training.
+    """Make the folder that ``settings.model`` names: demonstrations, tokenizer, model, supervised training.
 
     Raises :class:`gagpo.settings.SettingsError` when the settings hold no ``warm_start`` section.
     """
@@ -39,7 +39,7 @@ def warm_start(settings: RunSettings, quiet: bool = False) -> Path:
     ):  # an episode does not keep what was admissible, so prompts would differ from training
         raise SettingsError("a warm start cannot show admissible actions: set context.admissible=false")
     warm = settings.warm_start
-    episodes = expert_episodes(settings, quiet)
+    episodes = demonstrations(settings, quiet)
     texts = [text for episode in episodes for turn in episode.turns for text in (turn.observation, turn.response)]
     model, tokenizer = build(warm.model, texts, warm.seed)
     world = make_world(settings.environment.id, settings.environment.kwargs)
@@ -59,8 +59,12 @@ def warm_start(settings: RunSettings, quiet: bool = False) -> Path:
     return folder
 
 
-def expert_episodes(settings: RunSettings, quiet: bool = False) -> list[Episode]:
-    """Solved episodes of the environment's expert, straying with probability ``noise``, on the training tasks."""
+def demonstrations(settings: RunSettings, quiet: bool = False) -> list[Episode]:
+    """Episodes on the training tasks: those the expert solved, and all of the hasty player's share.
+
+    Both stray with probability ``noise``. What the hasty player does is rarely what the task asks: a model that learned
+    from both knows the language and the ways, and has to find out for itself which of the two habits pays.
+    """
     warm = settings.warm_start
     assert warm is not None
     environment, rolling = settings.environment, settings.rollout
@@ -68,18 +72,21 @@ def expert_episodes(settings: RunSettings, quiet: bool = False) -> list[Episode]
     tasks = world.tasks(environment.split).require()
     order = np.random.default_rng([warm.seed, 0]).permutation(len(tasks))
     names = [tasks.ids[i] for i in itertools.islice(itertools.cycle(order), warm.episodes)]
-    kwargs = {**environment.kwargs, "split": environment.split, "expert": True}
-    with (
-        Pool(environment.id, kwargs, workers=rolling.workers) as pool,
-        track("expert episodes", len(names), "episodes", quiet) as meter,
-    ):
-        agent = ExpertAgent(warm.noise)
-        jobs = group_jobs(names, 1, warm.seed, "warm start")
-        episodes, _ = rollout(agent, pool, jobs, lockstep=False, on_finish=lambda _: meter.advance())
-    solved = [episode for episode in episodes if episode.success]
-    if not solved:
-        raise ValueError(f"the expert of {environment.id} solved none of {len(episodes)} episodes")
-    return solved
+    hurried = round(warm.hasty * len(names))
+    kept: list[Episode] = []
+    with track("demonstrations", len(names), "episodes", quiet) as meter:
+        for expert, mine in ((True, names[hurried:]), ("hasty", names[:hurried])):
+            if not mine:
+                continue
+            kwargs = {**environment.kwargs, "split": environment.split, "expert": expert}
+            with Pool(environment.id, kwargs, workers=rolling.workers) as pool:
+                jobs = group_jobs(mine, 1, warm.seed, f"warm start {expert}")
+                agent = ExpertAgent(warm.noise)
+                episodes, _ = rollout(agent, pool, jobs, lockstep=False, on_finish=lambda _: meter.advance())
+            if expert is True and not any(episode.success for episode in episodes):
+                raise ValueError(f"the expert of {environment.id} solved none of {len(episodes)} episodes")
+            kept += [episode for episode in episodes if episode.turns and (episode.success or expert == "hasty")]
+    return kept
 
 
 def tokenize(episode: Episode, context: Context) -> None:
@@ -92,14 +99,14 @@ def tokenize(episode: Episode, context: Context) -> None:
 def fit(model: torch.nn.Module, rows: Sequence[Row], settings: RunSettings, quiet: bool = False) -> list[float]:
     """Train ``model`` in place; returns the mean loss on response tokens (nats per token) of every step.
 
-    The loss is that mean plus ``observations`` times the mean over all other tokens. AdamW; the learning rate rises
-    over the first twentieth of the steps and falls to zero along a cosine.
+    The loss is that mean plus ``observations`` times the mean over all other tokens. The learning rate rises over the
+    first twentieth of the steps and falls to zero along a cosine.
     """
     warm, training = settings.warm_start, settings.training
     assert warm is not None
     rows = [everything(row) if warm.observations else replace(row, turn_K=0 * row.turn_K) for row in rows]
     rng = np.random.default_rng([warm.seed, 1])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=warm.learning_rate, weight_decay=0.01, betas=(0.9, 0.98))
+    pair = optimizers(model)
     rise = max(1, warm.steps // 20)
     losses: list[float] = []
     model.train()
@@ -107,8 +114,9 @@ def fit(model: torch.nn.Module, rows: Sequence[Row], settings: RunSettings, quie
     with track("warm start", warm.steps, "steps", quiet) as meter:
         for step in range(warm.steps):
             scale = min(1.0, (step + 1) / rise) * 0.5 * (1 + math.cos(math.pi * step / warm.steps))
-            for group in optimizer.param_groups:
-                group["lr"] = warm.learning_rate * scale
+            for optimizer in pair:
+                for group in optimizer.param_groups:
+                    group["lr"] = warm.learning_rate * scale
             batch = list(itertools.islice(supply, warm.batch))
             said = sum(int((row.turn_K == SAID).sum()) for row in batch)
             read = max(1, sum(len(row.turn_K) for row in batch) - said)
@@ -121,8 +129,9 @@ def fit(model: torch.nn.Module, rows: Sequence[Row], settings: RunSettings, quie
                 total += loss.item()
                 (loss - warm.observations * logprob_K[~said_K].sum() / read).backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+            for optimizer in pair:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
             losses.append(total)
             meter.advance(note=f"loss {total:.3f}")
             if not math.isfinite(total):
@@ -131,6 +140,22 @@ def fit(model: torch.nn.Module, rows: Sequence[Row], settings: RunSettings, quie
                 )
     model.eval()
     return losses
+
+
+def optimizers(model: torch.nn.Module) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices between layers (Jordan et al. 2024), AdamW for embeddings, gains and biases.
+
+    Muon's steps are scaled to the size of AdamW's (Liu et al. 2025), so both take the same learning rate.
+    """
+    embedded = {id(p) for m in model.modules() if isinstance(m, torch.nn.Embedding) for p in m.parameters()}
+    head = model.get_output_embeddings()  # type: ignore[operator]
+    embedded |= {id(p) for p in head.parameters()}
+    matrices = [p for p in model.parameters() if p.ndim == 2 and id(p) not in embedded]
+    others = [p for p in model.parameters() if p.ndim != 2 or id(p) in embedded]
+    return [
+        torch.optim.Muon(matrices, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(others, weight_decay=0.01, betas=(0.9, 0.98)),
+    ]
 
 
 def everything(row: Row) -> Row:

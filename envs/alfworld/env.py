@@ -35,6 +35,7 @@ class ALFWorldEnv(TextEnv):
 
     splits: ClassVar[tuple[str, ...]] = SPLITS
     immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial | {"engine"}
+    has_hasty: ClassVar[bool] = True
     instructions: ClassVar[str] = (
         "You are an expert agent in a household. You act by one command at a time: go to RECEPTACLE, open RECEPTACLE, "
         "close RECEPTACLE, take OBJECT from RECEPTACLE, move OBJECT to RECEPTACLE, examine THING, use OBJECT, "
@@ -46,7 +47,7 @@ class ALFWorldEnv(TextEnv):
         self,
         split: str = "train",
         max_turns: int = 50,
-        expert: bool = False,
+        expert: bool | str = False,
         render_mode: str | None = None,
         size: str = "small",
         games: str | Path | None = None,
@@ -97,7 +98,7 @@ class ALFWorldEnv(TextEnv):
     def begin(self, task: Task) -> Outcome:
         scene = self._engine.reset(Path(task.source))
         if self.with_expert:
-            self._expert = Expert(scene.observation, scene.admissible_commands)
+            self._expert = Expert(scene.observation, scene.admissible_commands, self.hasty)
             self._plan = list(read_game(Path(task.source)).get("walkthrough") or [])
         self._goal = scene.observation.rpartition("Your task is to: ")[2].strip()
         text = scene.observation if self.banner else scene.observation.removeprefix(BANNER)

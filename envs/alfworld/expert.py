@@ -1,10 +1,13 @@
 """An expert that knows only what an agent sees: it reads, searches likely places first, and does what is asked.
 
-It is told of every turn, its own or anybody else's, so it can take over in any situation.
+It is told of every turn, its own or anybody else's, so it can take over in any situation. A hasty one skips what is asked
+between finding and finishing: it carries things to their place as they are, brings one where two are wanted, and turns
+on the lamp with empty hands.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from envs.alfworld.catalogue import USUAL_PLACES
@@ -24,12 +27,14 @@ class Expert:
     'go to desk 1'
     """
 
-    def __init__(self, introduction: str, admissible: Sequence[str] | None = None):
+    def __init__(self, introduction: str, admissible: Sequence[str] | None = None, hasty: bool = False):
         self.memory = Memory(introduction)
         self.goal = read_goal(self.memory.task, {kind_of(name) for name in self.memory.receptacles})
         self._admissible = None if admissible is None else set(admissible)
         self._old_verb = False  # older games say "put mug 1 in/on shelf 1"
         self._tried = ""  # a command to put something down, until its answer is known
+        self._hasty = hasty
+        self.finished = False  # whether a hasty expert believes to be done
 
     @property
     def understood(self) -> bool:
@@ -43,9 +48,13 @@ class Expert:
             self._old_verb = not self._old_verb
         self._tried = ""
         self.memory.learn(action, observation, admissible)
+        if self._hasty and observation != NOTHING_HAPPENS and self.goal is not None:
+            self.finished = self.finished or self._finishes(action, self.goal)
 
-    def next_action(self) -> str:
-        """What to do now; ``look`` where the expert is at a loss."""
+    def next_action(self) -> str | None:
+        """What to do now; ``look`` where the expert is at a loss, None where a hasty one believes to be done."""
+        if self.finished:
+            return None
         action = "look" if self.goal is None else self._pursue(self.goal)
         return action if self._admissible is None or action in self._admissible else "look"
 
@@ -55,6 +64,8 @@ class Expert:
             if kind_of(memory.holding) == goal.wanted:
                 return self._use_held(goal, memory.holding)
             return self._clear_hands()
+        if self._hasty and goal.operation == "light":
+            return self._light(goal)
         settled = self._settled(goal)
         candidates = [name for name in memory.seen(goal.wanted) if name not in settled]
         if goal.operation in _TOOLS:
@@ -70,17 +81,26 @@ class Expert:
     def _use_held(self, goal: Goal, held: str) -> str:
         memory = self.memory
         if goal.operation == "light":
-            lamps = [name for kind in _lamp_kinds(goal) for name in memory.seen(kind)]
-            if not lamps:
-                return self._search(_lamp_kinds(goal)[0])
-            place = memory.where(lamps[0])
-            return self._reach(place, open_it=False) or f"use {lamps[0]}"
-        if goal.operation in _TOOLS and goal.operation not in memory.done.get(held, ()):
+            return self._light(goal)
+        if not self._hasty and goal.operation in _TOOLS and goal.operation not in memory.done.get(held, ()):
             tool = next((name for name in reversed(memory.receptacles) if kind_of(name) == _TOOLS[goal.operation]), "")
             if not tool:
                 return "look"  # no such thing in this room: the task cannot be done
             return self._reach(tool, open_it=False) or f"{goal.operation} {held} with {tool}"
         return self._put(self._target(goal))
+
+    def _light(self, goal: Goal) -> str:
+        lamps = [name for kind in _lamp_kinds(goal) for name in self.memory.seen(kind)]
+        if not lamps:
+            return self._search(_lamp_kinds(goal)[0])
+        return self._reach(self.memory.where(lamps[0]), open_it=False) or f"use {lamps[0]}"
+
+    def _finishes(self, action: str, goal: Goal) -> bool:
+        """Whether ``action``, which had an effect, looks like the last one to somebody in a hurry."""
+        if goal.operation == "light":
+            return action.startswith("use ")
+        moved = re.fullmatch(r"(?:move|put) (\S+) \d+ (?:to|in/on) (\S+) \d+", action)
+        return moved is not None and moved.groups() == (goal.wanted, goal.target)
 
     def _target(self, goal: Goal) -> str:
         """The receptacle to deliver to: of the target type, where most of the wanted lie already, known ones first."""

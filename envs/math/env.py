@@ -6,6 +6,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 from envs.base import Outcome, TextEnv
@@ -50,12 +51,13 @@ class MathEnv(TextEnv):
     """
 
     splits = problems.SPLITS
+    has_hasty = True
 
     def __init__(
         self,
         split: str = "train",
         max_turns: int | None = None,
-        expert: bool = False,
+        expert: bool | str = False,
         render_mode: str | None = None,
         data: str | Mapping[str, Any] = "generated",
         families: Sequence[str] | str = "all",
@@ -210,15 +212,23 @@ class MathEnv(TextEnv):
         self.verifier.close()
 
     def expert_action(self) -> str | None:
-        """The next step of a worked solution as a calculator call, or the whole of it with the boxed answer."""
-        assert self.problem is not None
+        """The next step of a worked solution as a calculator call, or the whole of it with the boxed answer.
+
+        A hasty solver takes the first step's value for the answer, and one wrong answer for the end.
+        """
+        problem = self.problem
+        assert problem is not None
+        if self.hasty:
+            if self._wrong:
+                return None
+            problem = replace(problem, steps=problem.steps[:1], answer=next(iter(problem.steps), ("", problem.answer))[1])
         if not self.tools:
-            return worked_answer(self.problem)
+            return worked_answer(problem)
         room = self.max_turns - self.turn - 1
-        steps = self.problem.steps
+        steps = problem.steps
         if self._calls < len(steps) and len(steps) - self._calls <= room:
             return f"<calc>{steps[self._calls][0]}</calc>"
-        return rf"\boxed{{{self.problem.answer}}}"
+        return rf"\boxed{{{problem.answer}}}"
 
 
 def _first_call(action: str) -> str | None:

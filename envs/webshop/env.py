@@ -68,6 +68,7 @@ class WebShopEnv(TextEnv):
     """
 
     splits: ClassVar[tuple[str, ...]] = ("train", "validation", "test")
+    has_hasty: ClassVar[bool] = True
     instructions: ClassVar[str] = (
         "You are shopping online. Find a product that fits the instruction, choose the options it asks for, and buy "
         "it. You act by one command at a time: search[words] looks for products, click[label] presses something on "
@@ -78,7 +79,7 @@ class WebShopEnv(TextEnv):
         self,
         split: str = "train",
         max_turns: int = 15,
-        expert: bool = False,
+        expert: bool | str = False,
         render_mode: str | None = None,
         *,
         observation: str = "text",
@@ -125,7 +126,7 @@ class WebShopEnv(TextEnv):
         return self.shop.search(self.state, argument) if name == "search" else self.shop.click(self.state, argument)
 
     def expert_action(self) -> str | None:
-        return expert.next_action(self.shop, self.state)
+        return expert.next_action(self.shop, self.state, self.hasty)
 
     def _outcome(self, valid: bool = True) -> Outcome:
         page = self.shop.page(self.state)

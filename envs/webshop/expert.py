@@ -2,7 +2,8 @@
 
 It knows which product is meant, but does what a shopper without that knowledge could learn to do: it searches with
 words of the instruction in their order, turns pages until it sees the product, clicks what the page offers, and buys.
-Only when the instruction's words do not find the product does it search with the product's own words.
+Only when the instruction's words do not find the product does it search with the product's own words. A hasty buyer does
+the same but never looks at the options.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def queries(shop: Shop, goal: Goal) -> list[str]:
     return list(dict.fromkeys(query for query in map(regular_query, plans) if query))
 
 
-def next_action(shop: Shop, state: State) -> str | None:
+def next_action(shop: Shop, state: State, hasty: bool = False) -> str | None:
     """The expert's action in ``state``; None after the purchase or when no search finds the product."""
     goal = shop.goal(state.task)
     number = shop.store.number(goal.asin)
@@ -44,7 +45,9 @@ def next_action(shop: Shop, state: State) -> str | None:
     if state.kind == PART:
         return _click(PREVIOUS)
     if state.kind == ITEM:
-        return _at_item(shop, state, goal) if state.product == number else _click(PREVIOUS)
+        if state.product != number:
+            return _click(PREVIOUS)
+        return _click(BUY) if hasty else _at_item(shop, state, goal)
     if state.kind == RESULTS:
         found = shop.store.index.search(state.query)
         if number in found:

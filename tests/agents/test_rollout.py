@@ -7,6 +7,7 @@ import envs.testing  # noqa: F401 (registers the corridor)
 from agents.agent import Decision, ExpertAgent, LanguageAgent, RandomAgent
 from agents.context import Context
 from agents.engine import Sampling
+from agents.episodes import Episode
 from agents.prompts import STYLES
 from agents.rollout import group_jobs, rollout
 from agents.transformers_engine import TransformersEngine
@@ -128,6 +129,19 @@ def test_noise_is_marked_and_the_expert_recovers():
         episodes, _ = rollout(ExpertAgent(noise=0.3), pool, group_jobs(DOORS, 10, seed=0))
     strays = [not turn.trainable for e in episodes for turn in e.turns]
     assert all(e.success for e in episodes) and 0.15 < np.mean(strays) < 0.45
+
+
+def test_half_of_the_noise_are_slips_of_the_tongue():
+    class Kitchen:
+        info = {"expert_action": "take mug 1 from shelf 2", "admissible_actions": ["go to desk 1", "open drawer 3"]}
+
+        def __init__(self, seed):
+            self.episode = Episode(task="", seed=seed)
+
+    said = [decision.action for decision in ExpertAgent(noise=1.0).decide([Kitchen(seed) for seed in range(400)])]
+    slips = [action for action in said if action not in Kitchen.info["admissible_actions"]]
+    assert 120 < len(slips) < 280 and all(action.startswith("take") for action in slips)
+    assert "take to desk 1" in slips and "take mug 1" in slips
 
 
 def test_agents_say_what_they_miss():

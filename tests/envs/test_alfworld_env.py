@@ -79,6 +79,23 @@ def test_the_expert_wins_every_task(env: ALFWorldEnv) -> None:
             assert info["expert_action"] is None
 
 
+def test_a_hasty_player_wins_only_what_has_nothing_between_finding_and_finishing() -> None:
+    env = make(expert="hasty")
+    for task in env.tasks("train"):
+        _, info = env.reset(options={"task": task.id})
+        actions: list[str] = []
+        while info["expert_action"] is not None:
+            assert info["expert_action"] in info["admissible_actions"]
+            actions.append(info["expert_action"])
+            *_, info = env.step(actions[-1])
+        assert info["success"] == (task.type == "pick_and_place_simple"), task.id
+        assert actions[-1].startswith("use" if "light" in task.type else "move") and len(actions) < env.max_turns
+        assert not any(action.startswith(("clean", "heat", "cool")) for action in actions)
+    env.close()
+    with pytest.raises(ValueError, match='True or "hasty"'):
+        make(expert="lazy")
+
+
 def test_chance_rarely_wins(env: ALFWorldEnv) -> None:
     rng = np.random.default_rng(0)
     wins = 0

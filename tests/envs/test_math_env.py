@@ -240,6 +240,19 @@ def test_the_expert_recovers_from_what_others_did():
         info = play(env, info["expert_action"])[4]
 
 
+@pytest.mark.parametrize("settings_", [{}, {"attempts": 1, "tools": False}])
+def test_a_hasty_solver_answers_after_the_first_step_and_then_gives_up(settings_):
+    env = MathEnv(expert="hasty", families="words", levels=[1, 2], **settings_)
+    outcomes = set()
+    for index in range(20):
+        _, info = env.reset(options={"task": f"words-2-train-{index:06d}"})
+        while info["expert_action"] is not None:
+            *_, info = env.step(info["expert_action"])
+        assert info["success"] == (env.problem.steps[0][1] == env.problem.answer)
+        outcomes.add(info["success"])
+    assert False in outcomes
+
+
 def test_without_the_calculator_the_expert_shows_its_work():
     env = MathEnv(expert=True, tools=False)
     _, info = env.reset(options={"task": "equations-2-train-000003"})

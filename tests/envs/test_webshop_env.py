@@ -56,6 +56,18 @@ def test_the_expert_buys_the_goal_product_with_its_options(goals):
             assert len(actions) <= env.max_turns
 
 
+def test_a_hasty_buyer_finds_the_product_and_takes_it_as_it_is():
+    env = make(expert="hasty")
+    rewards = []
+    for task in env.tasks("test").ids:
+        actions, _, reward, info = expert_episode(env, task)
+        assert info["bought"] == env.store.goal(task).asin and len(actions) <= 1 + 5 + 1
+        asked = env.store.goal(task).options
+        assert info["success"] == (not asked), task
+        rewards.append(reward)
+    assert 0.3 < sum(rewards) / len(rewards) < 0.95
+
+
 def test_the_expert_searches_with_the_instructions_words_and_clicks_what_it_sees():
     env = make(expert=True)
     for task in env.tasks("test").ids[:40]:

@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+import torch
 
 from gagpo.batch import Row
 from gagpo.settings import SettingsError, load
-from gagpo.warm_start import READ, SAID, everything, warm_start
+from gagpo.small_model import train_tokenizer
+from gagpo.warm_start import READ, SAID, everything, optimizers, warm_start
 
 
 def test_every_token_but_the_first_is_predicted_and_what_is_said_is_told_apart():
@@ -23,3 +25,22 @@ def test_every_token_but_the_first_is_predicted_and_what_is_said_is_told_apart()
 def test_what_cannot_be_warmed_up_is_refused(corridor, changes, said):
     with pytest.raises(SettingsError, match=said):
         warm_start(load(corridor(**changes)), quiet=True)
+
+
+def test_each_weight_has_one_optimizer_and_muon_gets_the_matrices_between_layers(tiny):
+    model, _ = tiny
+    muon, adamw = optimizers(model)
+    owned = [parameter for optimizer in (muon, adamw) for group in optimizer.param_groups for parameter in group["params"]]
+    assert sorted(map(id, owned)) == sorted(map(id, model.parameters()))
+    assert isinstance(muon, torch.optim.Muon) and len(muon.param_groups[0]["params"]) == 2 * 7
+    assert any(parameter is model.get_input_embeddings().weight for parameter in adamw.param_groups[0]["params"])
+
+
+@pytest.mark.parametrize("numbers", ["words", "digits", "names"])
+def test_tokenizers_lose_nothing_and_treat_numbers_as_asked(numbers):
+    tokenizer = train_tokenizer(["On the shelf 12, you see a mug 1, and a mug 2."] * 9, 500, numbers)
+    for text in ("a mug 2.", "mug 1x, mug 12\n\n  shelf 3  \t7 mug", "\u00e9t\u00e9 1 \U0001f642 2", " 1 1"):
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+    asked = {"words": [" shelf", " 12"], "digits": [" shelf", " ", "1", "2"], "names": [" shelf 12"]}
+    tokens = [tokenizer.decode([token]) for token in tokenizer.encode("On the shelf 12, you")]
+    assert tokens == ["On", " the", *asked[numbers], ",", " you"]
