@@ -89,8 +89,9 @@ class ALFWorldEnv(TextEnv):
         made = generate(
             self.size, self.seed, self.counts, self.task_types, root, splits=(split,), engine=self._engine_name
         )
+        folder = str(root / split)
         tasks = [
-            Task(game.id, split, game.task_type, game.digest, str(root / split / game.id / GAME))
+            Task(game.id, split, game.task_type, game.digest, f"{folder}/{game.id}/{GAME}")
             for game in made[split]
         ]
         return TaskSet(split, tasks, advice=f"Ask for more than {self.counts.get(split, 0)} games in `counts`.")

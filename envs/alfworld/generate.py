@@ -275,6 +275,14 @@ def play(engine: Engine, game: Path, plan: Sequence[str]) -> None:
 # Remembering ----------------------------------------------------------------------------------------------------------
 
 
+@functools.lru_cache(maxsize=4)
+def _read_index(path: str, *version: int) -> tuple[dict[str, Any], dict[Job, Made]]:
+    """An index file as read last, until ``version`` changes: a hundred environments of one process read it once."""
+    data = json.loads(Path(path).read_text(encoding="utf-8"))
+    games = [Made(*row) for row in data["games"]]
+    return data, {(game.split, game.task_type, game.index): game for game in games}
+
+
 class _Index:
     """``index.json``: the games made under a root, in the order of their index per split and task type."""
 
@@ -284,10 +292,10 @@ class _Index:
         self.head = {"format": FORMAT, "size": size, "seed": seed}
         self.games: dict[Job, Made] = {}
         try:
-            data: Any = json.loads(self.path.read_text(encoding="utf-8"))
-            if {key: data[key] for key in self.head} == self.head:
-                games = [Made(*row) for row in data["games"]]
-                self.games = {(game.split, game.task_type, game.index): game for game in games}
+            stat = os.stat(self.path)
+            data = _read_index(str(self.path), stat.st_mtime_ns, stat.st_size, stat.st_ino)
+            if {key: data[0][key] for key in self.head} == self.head:
+                self.games = dict(data[1])
         except (OSError, ValueError, KeyError, TypeError):
             return  # no index, or not one of ours: the games themselves are looked at
 
@@ -295,8 +303,9 @@ class _Index:
         """The games of ``jobs`` if all are there and untouched since they were checked."""
         try:
             found = [self.games[job] for job in jobs]
+            root = str(self.root)
             for game in found:
-                stat = os.stat(f"{self.root}/{game.split}/{game.id}/{GAME}")
+                stat = os.stat(f"{root}/{game.split}/{game.id}/{GAME}")
                 if (stat.st_size, stat.st_mtime_ns) != (game.size, game.mtime_ns):
                     return None
         except (KeyError, OSError):

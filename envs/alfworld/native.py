@@ -39,21 +39,59 @@ class Position:
         self.won = game.won(self.state)
 
 
+class Games:
+    """Compiled games by file; of more than ``keep`` the least recently played is dropped.
+
+    A changed file (by size and time) is compiled again.
+    """
+
+    def __init__(self, keep: int = 256):
+        self._keep = keep
+        self._positions: OrderedDict[tuple[str, int, int], Position] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def start(self, path: Path) -> Position:
+        """The start of the game in ``path``; raises :class:`BrokenGame`."""
+        try:
+            stat = path.stat()
+        except OSError as error:
+            raise BrokenGame(f"{path}: cannot be read ({error.strerror})") from None
+        name = (str(path), stat.st_mtime_ns, stat.st_size)
+        position = self._positions.get(name)
+        if position is None:
+            data = read_game(path)
+            try:
+                game = compile_game(data["pddl_domain"], data["grammar"], data["pddl_problem"])
+                position = Position(game)
+            except GameError as error:
+                raise BrokenGame(f"{path}: {error}") from None
+            self._positions[name] = position
+            while len(self._positions) > self._keep:
+                self._positions.popitem(last=False)
+        else:
+            self._positions.move_to_end(name)
+        return position
+
+
+SHARED = Games()  # of all engines in this process: they play a game in turn, and each only reads what is compiled
+
+
 class NativeEngine:
     """``game.tw-pddl`` files behind :class:`envs.alfworld.engine.Engine`; about a thousand times TextWorld's speed.
 
-    keep: compiled games held in memory, the least recently played is dropped first.
+    games: where compiled games are kept. Engines that share them must be used from one thread.
     """
 
-    def __init__(self, keep: int = 64):
-        self._keep = keep
-        self._games: OrderedDict[tuple[str, int, int], Position] = OrderedDict()
+    def __init__(self, games: Games = SHARED):
+        self.games = games
         self._game: Game | None = None
         self._path = Path()
 
     def reset(self, game: Path) -> Scene:
         game = Path(game)
-        position = self._position(game)
+        position = self.games.start(game)
         self._game = position.game
         self._path = game
         self._state = position.state.copy()
@@ -81,7 +119,6 @@ class NativeEngine:
 
     def close(self) -> None:
         self._game = None
-        self._games.clear()
 
     def _carry_out(self, game: Game, operator: Operator) -> str:
         game.world.refill()
@@ -121,27 +158,6 @@ class NativeEngine:
             if operator.decides:
                 self._won = game.won(state)
         return text
-
-    def _position(self, path: Path) -> Position:
-        try:
-            stat = path.stat()
-        except OSError as error:
-            raise BrokenGame(f"{path}: cannot be read ({error.strerror})") from None
-        name = (str(path), stat.st_mtime_ns, stat.st_size)
-        position = self._games.get(name)
-        if position is None:
-            data = read_game(path)
-            try:
-                game = compile_game(data["pddl_domain"], data["grammar"], data["pddl_problem"])
-                position = Position(game)
-            except GameError as error:
-                raise BrokenGame(f"{path}: {error}") from None
-            self._games[name] = position
-            while len(self._games) > self._keep:
-                self._games.popitem(last=False)
-        else:
-            self._games.move_to_end(name)
-        return position
 
 
 def _with_conditional(

@@ -13,7 +13,7 @@ import native_den
 import pytest
 
 from envs.alfworld.engine import BrokenGame, Scene
-from envs.alfworld.native import NativeEngine
+from envs.alfworld.native import Games, NativeEngine
 
 START = [
     "flip", "grab ball 1", "grab crate 2", "sweep attic 1", "sweep attic 2", "sweep hall 1", "sweep shed 1", "wait",
@@ -107,7 +107,7 @@ def test_scenes_do_not_change_when_play_goes_on(den):
 
 
 def test_one_engine_plays_many_games_in_turn_and_forgets_the_oldest(tmp_path):
-    engine = NativeEngine(keep=2)
+    engine = NativeEngine(Games(keep=2))
     games = []
     for number in range(4):
         folder = tmp_path / str(number)
@@ -117,8 +117,8 @@ def test_one_engine_plays_many_games_in_turn_and_forgets_the_oldest(tmp_path):
     for _ in range(2):
         for number, game in enumerate(games):
             assert engine.reset(game).observation.endswith(f"Your task is to: tidy up {number}.")
-    assert len(engine._games) == 2
-    assert len({id(position.game.logic) for position in engine._games.values()}) == 1
+    assert len(engine.games) == 2
+    assert len({id(position.game.logic) for position in engine.games._positions.values()}) == 1
 
 
 def test_a_changed_file_is_read_again(den):
@@ -246,7 +246,7 @@ def test_memory_stays_flat_over_ten_thousand_episodes(tmp_path):
         folder = tmp_path / str(number)
         folder.mkdir()
         games.append(native_den.write(folder, grammar=native_den.GRAMMAR.replace("tidy up", f"tidy up {number}")))
-    engine = NativeEngine(keep=4)
+    engine = NativeEngine(Games(keep=4))
     rng = random.Random(0)
     for episode in range(10_000):
         # Most episodes play what is in memory; every fifth makes the engine drop a game and compile another.
