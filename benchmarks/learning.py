@@ -7,7 +7,9 @@
 
 Run it again after an interruption and it goes on where it was. Each run is an ordinary ``gagpo train`` in a process of
 one thread. The raw numbers go to ``docs/results/STUDY.jsonl`` (one line per run), the plot beside it, the table to
-standard output. Learning rates were chosen on ``valid_seen``; what is reported is another split.
+standard output. Runs of a study end after equally many environment turns. Settings were chosen on ``valid_seen``; what
+is reported is another split. All runs start from one model and are measured on one panel with the panel's own seeds, so
+only the first measures it before training.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from eval.compare import require_same_panel
 from eval.curves import plot_curves
 from eval.results import EvalResult
 from eval.runs import load_run
@@ -49,6 +52,7 @@ def preset(name: str, *more: str) -> list[str]:
 
 STATE = "algorithm.credit.key=state"
 ALFWORLD = "configs/alfworld-small.yaml"
+SHORT = ["training.turns=15000", "training.iterations=60"]  # a dozen iterations: there are a hundred runs of this length
 
 STUDIES = {
     "alfworld": Study(
@@ -58,6 +62,7 @@ STUDIES = {
             "GiGPO": preset("gigpo"),
             "GRPO": preset("grpo"),
         },
+        common=["training.turns=36000", "training.iterations=100"],
     ),
     "rates": Study(
         ALFWORLD,
@@ -69,7 +74,7 @@ STUDIES = {
         split="valid_seen",
         common=["evaluation.splits=[valid_seen]"],
     ),
-    "algorithms": Study(ALFWORLD, {name: preset(name) for name in PRESETS}),
+    "algorithms": Study(ALFWORLD, {name: preset(name) for name in PRESETS}, common=SHORT),
     "ablations": Study(
         ALFWORLD,
         {
@@ -85,6 +90,7 @@ STUDIES = {
                 for radius in (0.02, 0.05)
             },
         },
+        common=SHORT,
     ),
     "webshop": Study("configs/webshop-small.yaml", {"GAGPO": preset("gagpo"), "GRPO": preset("grpo")}, split="test"),
     "maths": Study("configs/maths-small.yaml", {"GAGPO, multi-turn": preset("gagpo")}, split="test"),
@@ -97,8 +103,8 @@ def folder_of(runs: Path, study: str, label: str, seed: int) -> Path:
     return runs / study / f"{name}-{seed}"
 
 
-def play(study_name: str, label: str, seed: int, runs: Path, more: list[str]) -> tuple[Path, int]:
-    """Start or continue one run; its folder and exit status."""
+def play(study_name: str, label: str, seed: int, runs: Path, more: list[str], before: bool) -> tuple[Path, int]:
+    """Start or continue one run; its folder and exit status. before: whether it measures the model it starts from."""
     study = STUDIES[study_name]
     folder = folder_of(runs, study_name, label, seed)
     if (folder / "evals" / f"after-{study.split}.json").exists():
@@ -107,7 +113,8 @@ def play(study_name: str, label: str, seed: int, runs: Path, more: list[str]) ->
     if (folder / "config.yaml").exists():
         command += ["--resume", str(folder)]
     else:
-        overrides = [*study.common, *study.variants[label], f"name={folder.name}", f"seed={seed}", "threads=1", *more]
+        own = [f"name={folder.name}", f"seed={seed}", "threads=1", f"evaluation.before={str(before).lower()}"]
+        overrides = [*study.common, *study.variants[label], *own, *more]
         command += [study.config, *overrides, "--runs", str(folder.parent)]
     folder.parent.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -119,10 +126,12 @@ def play(study_name: str, label: str, seed: int, runs: Path, more: list[str]) ->
 def gather(study_name: str, label: str, seed: int, folder: Path) -> dict | None:
     """One run's numbers, or None when it is not finished."""
     study = STUDIES[study_name]
-    files = {stage: folder / "evals" / f"{stage}-{study.split}.json" for stage in ("before", "after")}
-    if not all(path.exists() for path in files.values()):
+    measured = sorted(folder.parent.glob(f"*/evals/before-{study.split}.json"))
+    finished = folder / "evals" / f"after-{study.split}.json"
+    if not measured or not finished.exists():
         return None
-    before, after = (EvalResult.load(path) for path in files.values())
+    before, after = EvalResult.load(measured[0]), EvalResult.load(finished)
+    require_same_panel("before", before, folder.name, after)
     turns, success = load_run(folder).series("success_rate", x="turns_total")
     return {
         "study": study_name,
@@ -175,7 +184,8 @@ def main() -> None:
         begun = time.monotonic()
         with ThreadPoolExecutor(arguments.jobs) as executor:
             waiting = {
-                key: executor.submit(play, arguments.study, *key, arguments.runs, arguments.overrides) for key in todo
+                key: executor.submit(play, arguments.study, *key, arguments.runs, arguments.overrides, key == todo[0])
+                for key in todo
             }
             for (label, seed), future in waiting.items():
                 folder, status = future.result()

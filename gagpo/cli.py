@@ -176,7 +176,8 @@ def _before_after(run: Path, split: str) -> str:
     from eval.results import EvalResult
 
     files = {stage: run / "evals" / f"{stage}-{split}.json" for stage in ("before", "after")}
-    return "\n".join(compare_results({stage: EvalResult.load(path) for stage, path in files.items()}).lines())
+    results = {stage: EvalResult.load(path) for stage, path in files.items() if path.exists()}
+    return "\n".join(compare_results(results).lines())
 
 
 def _history(text: str | None) -> str | int | None:

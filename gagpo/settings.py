@@ -90,13 +90,17 @@ class TrainingSettings(_Section):
 
 
 class EvaluationSettings(_Section):
-    """A fixed panel, every task ``tries`` times: before, every ``every`` iterations (0: never between) and after."""
+    """A fixed panel, every task ``tries`` times: before, every ``every`` iterations (0: never between) and after.
+
+    before: false where the same model was measured already.
+    """
 
     splits: list[str] = ["valid_unseen"]
     tries: int = Field(1, ge=1)
     tasks: int | None = Field(None, ge=1, description="an evenly spaced part of the split; the whole split if absent")
     temperature: float = Field(0.4, ge=0)
     every: int = Field(0, ge=0)
+    before: bool = True
 
 
 class WarmStartSettings(_Section):

@@ -109,7 +109,8 @@ class Trainer:
             ) as pool,
             _tensorboard(self.folder.path, self.iteration) as board,
         ):
-            self._evaluate(pool, "before")
+            if settings.evaluation.before:
+                self._evaluate(pool, "before")
             while not self.done:
                 metrics = self._iterate(pool)
                 self.folder.log(metrics)

@@ -60,7 +60,7 @@ def parity(
 ) -> dict[str, Any]:
     """Compare the engines over at least ``steps`` steps and return counts and the first mismatches.
 
-    games: game files, or None for 400 generated ones in a temporary folder (three in four with 20-48 receptacles).
+    games: game files, or None for 400 generated ones in a temporary folder (one in four with 20-48 receptacles).
     steps_per_game: per game and variant, resets not counted; games are taken in turn, each in the next variant.
     journal: JSON lines of finished units; units found there are not played again. Delete it to begin afresh.
     patience: seconds without a finished unit after which TimeoutError is raised.
@@ -108,7 +108,7 @@ def parity(
 def _generated(folder: Path, seed: int) -> dict[str, Path]:
     """400 games of all task types, made from ``seed``, by names that are the same every time."""
     found = {}
-    for size, count in (("full", 300), ("small", 100)):
+    for size, count in (("full", 100), ("small", 300)):
         counts = {"train": count, "valid_seen": 0, "valid_unseen": 0}
         root = folder / size
         made = generate(size, seed, counts, root=root, splits=("train",), engine="native")
