@@ -61,7 +61,7 @@ def train(
         say(f"interrupted; continue with: gagpo train --resume {folder.path}")
         raise
     page = write_report(folder.path)
-    for split in results:
+    for split in results if folder.settings.evaluation.before else ():
         say(_before_after(folder.path, split))
     say(f"curves: {folder.path / 'curves.png'}\nreport: {page}")
     if as_json:
@@ -176,8 +176,7 @@ def _before_after(run: Path, split: str) -> str:
     from eval.results import EvalResult
 
     files = {stage: run / "evals" / f"{stage}-{split}.json" for stage in ("before", "after")}
-    results = {stage: EvalResult.load(path) for stage, path in files.items() if path.exists()}
-    return "\n".join(compare_results(results).lines())
+    return "\n".join(compare_results({stage: EvalResult.load(path) for stage, path in files.items()}).lines())
 
 
 def _history(text: str | None) -> str | int | None:

@@ -43,6 +43,14 @@ def test_training_ends_with_a_table_curves_a_page_and_json(corridor, tmp_path):
     assert json.loads(done.stdout.splitlines()[-1])["test"]["episodes"] == 4
 
 
+def test_a_model_that_was_measured_before_need_not_be_again(corridor, tmp_path):
+    config = corridor(training={"iterations": 1}, evaluation={"before": False})
+    done = gagpo("train", config, "--runs", tmp_path / "runs", "-q")
+    assert done.returncode == 0, done.stderr
+    run = tmp_path / "runs" / "corridor"
+    assert [path.name for path in (run / "evals").iterdir()] == ["after-test.json"] and (run / "report.html").exists()
+
+
 def test_auto_numbers_the_next_run_when_one_is_finished(corridor, tmp_path):
     config = corridor(training={"iterations": 0}, evaluation={"tasks": 1})
     for _ in range(2):
