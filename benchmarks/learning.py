@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -25,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from eval.compare import require_same_panel
-from eval.curves import plot_curves
+from eval.curves import plot_curves, plot_each
 from eval.results import EvalResult
 from eval.runs import load_run
 from eval.statistics import area_under_curve, mean_over_seeds
@@ -33,6 +34,7 @@ from eval.tables import grid
 from gagpo.algorithms import PRESETS
 
 LEVEL = 0.95
+MOST_IN_ONE = 6  # methods in one picture
 
 
 @dataclass
@@ -126,11 +128,13 @@ def play(study_name: str, label: str, seed: int, runs: Path, more: list[str], be
 def gather(study_name: str, label: str, seed: int, folder: Path) -> dict | None:
     """One run's numbers, or None when it is not finished."""
     study = STUDIES[study_name]
+    files = {stage: folder / "evals" / f"{stage}-{study.split}.json" for stage in ("before", "after")}
     measured = sorted(folder.parent.glob(f"*/evals/before-{study.split}.json"))
-    finished = folder / "evals" / f"after-{study.split}.json"
-    if not measured or not finished.exists():
+    if not measured or not files["after"].exists():
         return None
-    before, after = EvalResult.load(measured[0]), EvalResult.load(finished)
+    if not files["before"].exists():
+        shutil.copyfile(measured[0], files["before"])
+    before, after = (EvalResult.load(path) for path in files.values())
     require_same_panel("before", before, folder.name, after)
     turns, success = load_run(folder).series("success_rate", x="turns_total")
     return {
@@ -201,7 +205,8 @@ def main() -> None:
     finished = [
         f"{row['label']}={folder_of(arguments.runs, arguments.study, row['label'], row['seed'])}" for row in rows
     ]
-    plot = plot_curves(finished, arguments.out / f"{arguments.study}.png", x="turns", smooth=3)
+    draw = plot_curves if len(labels) <= MOST_IN_ONE else plot_each
+    plot = draw(finished, arguments.out / f"{arguments.study}.png", x="turns", smooth=3)
     print("\n".join(table(rows)))
     print(f"raw numbers: {raw}\nplot: {plot}")
 

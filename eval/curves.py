@@ -16,6 +16,7 @@ from eval.tables import WIDTH, ascii_only, grid, percent, with_interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # Okabe & Ito's palette, distinguishable with every common colour blindness; yellow is left out on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -23,6 +24,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 X_KEYS = {"iteration": "iteration", "turns": "turns_total"}
 X_NAMES = {"iteration": "iterations", "turns": "environment turns"}
 LONGEST_LABEL = 24  # characters; longer ones are cut
+ACROSS = 5  # small pictures side by side
 INK, FAINT = "#333333", "#d9d9d9"
 
 Line = tuple[list[float], list[float]]
@@ -109,11 +111,55 @@ def plot_curves(
         _draw_panel(axis, panel, styles)
         axis.set_xlabel(X_NAMES[x], color=INK)
     figure.supxlabel(_legend(groups, panels), fontsize=8, color="#666666")
+    return _write(figure, output)
+
+
+def _write(figure: Figure, output: Path) -> Path:
     output.parent.mkdir(parents=True, exist_ok=True)
     part = output.with_name(output.name + ".part")
     figure.savefig(part, format="png", metadata={"Software": None})
     part.replace(output)
     return output
+
+
+def plot_each(
+    runs: Sequence[str | Path], output: Path, x: str = "iteration", metric: str = "success_rate", smooth: int = 1
+) -> Path:
+    """A small picture of ``metric`` while training for every label but the first, whose mean is the grey line in all.
+
+    For more methods than one picture can hold; arguments as for :func:`plot_curves`.
+    """
+    if x not in X_KEYS:
+        raise ValueError(f"x must be one of {', '.join(X_KEYS)}, got {x!r}")
+    groups = group_runs(runs)
+    summed = {label: band(training_lines(group, metric, x, smooth)) for label, group in groups.items()}
+    found = {label: one for label, one in summed.items() if one is not None}
+    if len(found) < 2:
+        raise ValueError(f"at least two methods with {metric!r} over {X_KEYS[x]!r} are needed, got {len(found)}")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    (first, reference), *others = found.items()
+    scale = 100.0 if is_share(metric) else 1.0
+    columns = min(ACROSS, len(others))
+    rows = -(-len(others) // columns)
+    figure = Figure(figsize=(2.1 * columns, 1.55 * rows + 0.4), dpi=160, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat
+    for axis, (label, one) in zip(axes, others, strict=False):
+        axis.plot(reference.x, reference.mean * scale, color="#aaaaaa", linewidth=1.4)
+        axis.fill_between(one.x, one.low * scale, one.high * scale, color=COLOURS[0], alpha=0.15, linewidth=0)
+        axis.plot(one.x, one.mean * scale, color=COLOURS[0], linewidth=1.6)
+        axis.set_title(label.replace("$", r"\$"), loc="left", fontsize=9, color=INK)
+        _quiet(axis)
+    for axis in list(axes):
+        axis.set_visible(False)  # what the last row does not need
+    unit = ", %" if is_share(metric) else ""
+    name = "success in training" if metric == "success_rate" else metric.replace("_", " ")
+    figure.supxlabel(
+        f"{name}{unit} over {X_NAMES[x]}; grey: {first}; band: lowest to highest seed", fontsize=8, color="#666666"
+    )
+    return _write(figure, output)
 
 
 def _legend(groups: Mapping[str, list[Run]], panels: Sequence[Panel]) -> str:
@@ -178,6 +224,15 @@ def _draw_panel(axis: Axes, panel: Panel, styles: Mapping[str, tuple[str, str]])
     axis.set_title(
         f"{panel.title}{', %' if panel.share else ''}".replace("$", r"\$"), loc="left", fontsize=10, color=INK
     )
+    _quiet(axis)
+    axis.xaxis.get_major_locator().set_params(integer=True, nbins=5)  # type: ignore[call-arg]
+    if panel.share:
+        axis.set_ylim(0, 100)
+    _label_ends(axis, ends)
+
+
+def _quiet(axis: Axes) -> None:
+    """Nothing louder than the data."""
     for side in ("top", "right"):
         axis.spines[side].set_visible(False)
     for side in ("left", "bottom"):
@@ -185,11 +240,7 @@ def _draw_panel(axis: Axes, panel: Panel, styles: Mapping[str, tuple[str, str]])
     axis.grid(axis="y", color=FAINT, linewidth=0.6)
     axis.set_axisbelow(True)
     axis.tick_params(colors=INK, labelsize=8, length=3)
-    axis.xaxis.get_major_locator().set_params(integer=True, nbins=5)  # type: ignore[call-arg]
     axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    if panel.share:
-        axis.set_ylim(0, 100)
-    _label_ends(axis, ends)
 
 
 def _label_ends(axis: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:

@@ -5,7 +5,7 @@ import struct
 import numpy as np
 import pytest
 
-from eval.curves import band, curve_lines, evaluation_points, plot_curves, training_lines
+from eval.curves import band, curve_lines, evaluation_points, plot_curves, plot_each, training_lines
 from eval.runs import load_run
 
 
@@ -53,6 +53,15 @@ def test_each_method_is_drawn_in_its_own_colour(tmp_path, make_run):
     assert share_of(both, "#0072B2") > 5e-4 and share_of(both, "#D55E00") > 5e-4
     assert share_of(one, "#0072B2") > 5e-4 and share_of(one, "#D55E00") == 0
     assert sorted(path.name for path in (tmp_path / "deep").iterdir()) == ["curves.png"]
+
+
+def test_many_methods_get_a_small_picture_each(tmp_path, make_run):
+    names = ("gagpo", "grpo", "dapo", "rloo", "ppo", "sapo", "gspo", "cispo")
+    runs = [f"{name}={make_run(tmp_path / f'{name}-{i}', seed=i, iterations=4)}" for name in names for i in (1, 2)]
+    picture = pixels(plot_each(runs, tmp_path / "each.png", x="turns"))
+    assert picture.shape[1] > 5 * 300 and share_of(picture, "#0072B2") > 5e-4 and share_of(picture, "#aaaaaa") > 5e-4
+    with pytest.raises(ValueError, match="at least two methods"):
+        plot_each(runs[:2], tmp_path / "one.png")
 
 
 def test_equal_runs_give_equal_pictures(tmp_path, make_run):
