@@ -54,7 +54,10 @@ def preset(name: str, *more: str) -> list[str]:
 
 STATE = "algorithm.credit.key=state"
 ALFWORLD = "configs/alfworld-small.yaml"
-SHORT = ["training.turns=15000", "training.iterations=60"]  # a dozen iterations: there are a hundred runs of this length
+SHORT = [
+    "training.turns=15000",
+    "training.iterations=60",
+]  # a dozen iterations: there are a hundred runs of this length
 
 STUDIES = {
     "alfworld": Study(

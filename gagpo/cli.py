@@ -136,12 +136,18 @@ def warm_start(
     again: Annotated[bool, typer.Option(help="Make it anew even if the folder exists.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Make the model folder a config names: a small model, trained on expert episodes."""
-    from gagpo.settings import load
+    """Make the model folder a config names: a small model, trained on demonstrations."""
+    from gagpo.settings import SettingsError, load
+    from gagpo.warm_start import made_otherwise
     from gagpo.warm_start import warm_start as make
 
     settings = load(config, overrides or [])
     if (Path(settings.model) / "config.json").exists() and not again:
+        if difference := made_otherwise(settings):
+            raise SettingsError(
+                f"{settings.model} was made with other settings ({difference}); --again makes it anew, or name another "
+                "folder with model=..."
+            )
         say(f"{settings.model} exists; --again makes it anew")
         return
     _threads(settings.threads)

@@ -5,7 +5,7 @@ It is saved as an ordinary Hugging Face folder, so whatever loads it could as we
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -108,8 +108,11 @@ def build(settings: SmallModelSettings, texts: Iterable[str], seed: int) -> tupl
     return create(settings, tokenizer, seed), tokenizer
 
 
-def save_folder(model: torch.nn.Module, tokenizer: Any, folder: Path) -> None:
-    """Write the folder under a temporary name and rename it, so that it is whole or absent."""
+def save_folder(model: torch.nn.Module, tokenizer: Any, folder: Path, more: Mapping[str, str] | None = None) -> None:
+    """Write the folder under a temporary name and rename it, so that it is whole or absent.
+
+    more: texts to put beside the model, by file name.
+    """
     import shutil
     import tempfile
 
@@ -119,6 +122,8 @@ def save_folder(model: torch.nn.Module, tokenizer: Any, folder: Path) -> None:
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         save(model, tokenizer, temporary)
+        for name, text in (more or {}).items():
+            (temporary / name).write_text(text, encoding="utf-8")
         if folder.exists():
             shutil.rmtree(folder)
         temporary.rename(folder)

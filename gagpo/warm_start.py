@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -25,6 +26,7 @@ from gagpo.settings import RunSettings, SettingsError
 from gagpo.small_model import build, save_folder
 
 SAID, READ = 0, 1
+RECIPE = "warm_start.json"  # in the model's folder: what it was made with
 
 
 def warm_start(settings: RunSettings, quiet: bool = False) -> Path:
@@ -55,8 +57,33 @@ def warm_start(settings: RunSettings, quiet: bool = False) -> Path:
     rows = [row for row in build_rows(episodes, trainable_only=True) if row.length < warm.model.context]
     fit(model, rows, settings, quiet)
     folder = Path(settings.model)
-    save_folder(model, tokenizer, folder)
+    save_folder(model, tokenizer, folder, {RECIPE: json.dumps(recipe(settings), indent=1) + "\n"})
     return folder
+
+
+def recipe(settings: RunSettings) -> dict[str, Any]:
+    """All that decides what :func:`warm_start` makes, as plain data."""
+    names = ("environment", "context", "warm_start")
+    return {name: json.loads(getattr(settings, name).model_dump_json()) for name in names}
+
+
+def made_otherwise(settings: RunSettings) -> str:
+    """Which setting the folder that ``settings.model`` names was made with another value of; '' if none or unknown."""
+    try:
+        made = json.loads((Path(settings.model) / RECIPE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return ""  # somebody else's folder: nothing says how it was made
+    then, now = _flat(made), _flat(recipe(settings))
+    for name in sorted(then.keys() | now.keys()):
+        if then.get(name) != now.get(name):
+            return f"{name}: {then.get(name)} then, {now.get(name)} now"
+    return ""
+
+
+def _flat(value: Any, name: str = "") -> dict[str, Any]:
+    if not isinstance(value, dict):
+        return {name: value}
+    return {path: leaf for key, part in value.items() for path, leaf in _flat(part, f"{name}.{key}".strip(".")).items()}
 
 
 def demonstrations(settings: RunSettings, quiet: bool = False) -> list[Episode]:

@@ -91,8 +91,7 @@ class ALFWorldEnv(TextEnv):
         )
         folder = str(root / split)
         tasks = [
-            Task(game.id, split, game.task_type, game.digest, f"{folder}/{game.id}/{GAME}")
-            for game in made[split]
+            Task(game.id, split, game.task_type, game.digest, f"{folder}/{game.id}/{GAME}") for game in made[split]
         ]
         return TaskSet(split, tasks, advice=f"Ask for more than {self.counts.get(split, 0)} games in `counts`.")
 

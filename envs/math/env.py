@@ -221,7 +221,9 @@ class MathEnv(TextEnv):
         if self.hasty:
             if self._wrong:
                 return None
-            problem = replace(problem, steps=problem.steps[:1], answer=next(iter(problem.steps), ("", problem.answer))[1])
+            problem = replace(
+                problem, steps=problem.steps[:1], answer=next(iter(problem.steps), ("", problem.answer))[1]
+            )
         if not self.tools:
             return worked_answer(problem)
         room = self.max_turns - self.turn - 1

@@ -2,8 +2,8 @@
 
 It knows which product is meant, but does what a shopper without that knowledge could learn to do: it searches with
 words of the instruction in their order, turns pages until it sees the product, clicks what the page offers, and buys.
-Only when the instruction's words do not find the product does it search with the product's own words. A hasty buyer does
-the same but never looks at the options.
+Only when the instruction's words do not find the product does it search with the product's own words. A hasty buyer
+does the same but never looks at the options.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import envs.testing  # noqa: F401 (registers the corridor)
-from agents.agent import Decision, ExpertAgent, LanguageAgent, RandomAgent
+from agents.agent import Decision, ExpertAgent, LanguageAgent, Live, RandomAgent
 from agents.context import Context
 from agents.engine import Sampling
 from agents.episodes import Episode
@@ -132,14 +132,11 @@ def test_noise_is_marked_and_the_expert_recovers():
 
 
 def test_half_of_the_noise_are_slips_of_the_tongue():
-    class Kitchen:
-        info = {"expert_action": "take mug 1 from shelf 2", "admissible_actions": ["go to desk 1", "open drawer 3"]}
-
-        def __init__(self, seed):
-            self.episode = Episode(task="", seed=seed)
-
-    said = [decision.action for decision in ExpertAgent(noise=1.0).decide([Kitchen(seed) for seed in range(400)])]
-    slips = [action for action in said if action not in Kitchen.info["admissible_actions"]]
+    admissible = ["go to desk 1", "open drawer 3"]
+    info = {"expert_action": "take mug 1 from shelf 2", "admissible_actions": admissible}
+    lives = [Live(slot, Episode(task="", seed=slot), info=info) for slot in range(400)]
+    said = [decision.action for decision in ExpertAgent(noise=1.0).decide(lives)]
+    slips = [action for action in said if action not in admissible]
     assert 120 < len(slips) < 280 and all(action.startswith("take") for action in slips)
     assert "take to desk 1" in slips and "take mug 1" in slips
 

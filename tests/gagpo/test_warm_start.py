@@ -7,7 +7,7 @@ import torch
 from gagpo.batch import Row
 from gagpo.settings import SettingsError, load
 from gagpo.small_model import train_tokenizer
-from gagpo.warm_start import READ, SAID, everything, optimizers, warm_start
+from gagpo.warm_start import READ, SAID, everything, made_otherwise, optimizers, warm_start
 
 
 def test_every_token_but_the_first_is_predicted_and_what_is_said_is_told_apart():
@@ -30,7 +30,9 @@ def test_what_cannot_be_warmed_up_is_refused(corridor, changes, said):
 def test_each_weight_has_one_optimizer_and_muon_gets_the_matrices_between_layers(tiny):
     model, _ = tiny
     muon, adamw = optimizers(model)
-    owned = [parameter for optimizer in (muon, adamw) for group in optimizer.param_groups for parameter in group["params"]]
+    owned = [
+        parameter for optimizer in (muon, adamw) for group in optimizer.param_groups for parameter in group["params"]
+    ]
     assert sorted(map(id, owned)) == sorted(map(id, model.parameters()))
     assert isinstance(muon, torch.optim.Muon) and len(muon.param_groups[0]["params"]) == 2 * 7
     assert any(parameter is model.get_input_embeddings().weight for parameter in adamw.param_groups[0]["params"])
@@ -44,3 +46,10 @@ def test_tokenizers_lose_nothing_and_treat_numbers_as_asked(numbers):
     asked = {"words": [" shelf", " 12"], "digits": [" shelf", " ", "1", "2"], "names": [" shelf 12"]}
     tokens = [tokenizer.decode([token]) for token in tokenizer.encode("On the shelf 12, you")]
     assert tokens == ["On", " the", *asked[numbers], ",", " you"]
+
+
+def test_a_folder_knows_what_it_was_made_with(corridor, tmp_path):
+    assert made_otherwise(load(corridor())) == ""
+    assert made_otherwise(load(corridor(), ["algorithm.preset=grpo", "seed=7"])) == ""
+    assert made_otherwise(load(corridor(), ["warm_start.steps=21"])) == "warm_start.steps: 20 then, 21 now"
+    assert made_otherwise(load(corridor(), [f"model={tmp_path}", "warm_start.steps=21"])) == ""
