@@ -1,8 +1,8 @@
 """An expert that knows only what an agent sees: it reads, searches likely places first, and does what is asked.
 
-It is told of every turn, its own or anybody else's, so it can take over in any situation. A hasty one skips what is asked
-between finding and finishing: it carries things to their place as they are, brings one where two are wanted, and turns
-on the lamp with empty hands.
+It is told of every turn, its own or anybody else's, so it can take over in any situation. A hasty one skips what is
+asked between finding and finishing: it carries things to their place as they are, brings one where two are wanted, and
+turns on the lamp with empty hands.
 """
 
 from __future__ import annotations
