@@ -25,12 +25,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from eval.compare import require_same_panel
 from eval.curves import plot_curves, plot_each
 from eval.results import EvalResult
 from eval.runs import load_run
 from eval.statistics import area_under_curve, mean_over_seeds
-from eval.tables import grid
 from gagpo.algorithms import PRESETS
 
 LEVEL = 0.95
@@ -160,18 +161,30 @@ def gather(study_name: str, label: str, seed: int, folder: Path) -> dict | None:
 
 
 def table(rows: list[dict]) -> list[str]:
-    """Mean and Student-t interval over seeds of the area under the training curve and of success before and after."""
+    """A table in Markdown, best mean success first.
+
+    Means over seeds with half a Student-t interval: area under the training curve, success after, and its rise; tokens
+    are those of the responses in training.
+    """
     lines = []
     for label in dict.fromkeys(row["label"] for row in rows):
         mine = [row for row in rows if row["label"] == label]
-        cells = [label, str(len(mine))]
-        for key in ("area", "before", "after"):
-            interval = mean_over_seeds([row[key] for row in mine], LEVEL)
-            spread = f" +- {100 * (interval.high - interval.low) / 2:.1f}" if len(mine) > 1 and key != "before" else ""
-            cells.append(f"{100 * interval.value:.1f}{spread}")
-        lines.append(cells)
-    lines.sort(key=lambda cells: -float(cells[2].split()[0]))
-    return grid(["", "seeds", "area %", "before %", "after %"], lines, 100)
+        rises = [row["after"] - row["before"] for row in mine]
+        cells = [label, str(len(mine)), *(_spread([row[key] for row in mine]) for key in ("area", "after"))]
+        cells += [_spread(rises, sign="+"), f"{np.mean([row['reward_after'] for row in mine]):.2f}"]
+        cells.append(f"{np.mean([row['tokens_total'] for row in mine]) / 1000:,.0f}")
+        lines.append((-float(np.mean([row["after"] for row in mine])), cells))
+    before = {(round(100 * row["before"], 1), round(row["reward_before"], 2)) for row in rows}
+    told = [f"before training: success {success} %, mean reward {reward}" for success, reward in sorted(before)]
+    head = ["", "seeds", "area %", "after %", "rise, points", "reward after", "1,000 tokens"]
+    body = [head, ["---"] * len(head), *(cells for _, cells in sorted(lines, key=lambda line: line[0]))]
+    return [*told, "", *(f"| {' | '.join(cells)} |" for cells in body)]
+
+
+def _spread(values: list[float], sign: str = "") -> str:
+    interval = mean_over_seeds(values, LEVEL)
+    half = f" ± {100 * (interval.high - interval.low) / 2:.1f}" if len(values) > 1 else ""
+    return f"{100 * interval.value:{sign}.1f}{half}"
 
 
 def main() -> None:
