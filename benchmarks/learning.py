@@ -100,7 +100,12 @@ STUDIES = {
     ),
     "webshop": Study("configs/webshop-small.yaml", {"GAGPO": preset("gagpo"), "GRPO": preset("grpo")}, split="test"),
     "maths": Study("configs/maths-small.yaml", {"GAGPO, multi-turn": preset("gagpo")}, split="test"),
-    "maths-single": Study("configs/maths-single-small.yaml", {"GRPO, single turn": preset("grpo")}, split="test"),
+    "maths-single": Study(
+        "configs/maths-single-small.yaml",
+        {"GRPO, single turn": preset("grpo")},
+        split="test",
+        common=["training.iterations=42"],  # about as many response tokens as the multi-turn runs take
+    ),
 }
 
 
