@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from envs.alfworld.conditions import Case, Match, Step, plan
-from envs.alfworld.grammar import Entity
+from envs.alfworld.expression import Entity
 from envs.alfworld.pddl import Atom, Domain, Formula, GameError, Problem, Quantified
 from envs.alfworld.scenes import spoken_names
 

@@ -4,15 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from envs.alfworld.expression import Entity, expression
 from envs.alfworld.grammar import (
     Call,
     Condition,
     Each,
-    Entity,
     Listing,
     Text,
     Value,
-    expression,
     query,
     read_grammar,
     symbols,
