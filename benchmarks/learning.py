@@ -168,20 +168,29 @@ def gather(study_name: str, label: str, seed: int, folder: Path) -> dict | None:
 def table(rows: list[dict]) -> list[str]:
     """A table in Markdown, best mean success first.
 
-    Means over seeds with half a Student-t interval: area under the training curve, success after, and its rise; tokens
-    are those of the responses in training.
+    Means over seeds with half a Student-t interval: area under the training curve, success after training, and the
+    difference to the first method, seed by seed (equal seeds meet equal tasks). Tokens are those of the responses in
+    training.
     """
+    labels = list(dict.fromkeys(row["label"] for row in rows))
+    seeds = {label: {row["seed"]: row for row in rows if row["label"] == label} for label in labels}
+    graded = any(abs(row["reward_after"] - row["after"]) > 0.005 for row in rows)
+    head = ["", "seeds", "area %", "after %"]
+    head += [f"minus {labels[0]}"] if len(labels) > 1 else ["rise, points"]
+    head += [*(["reward after"] if graded else []), "1,000 tokens"]
     lines = []
-    for label in dict.fromkeys(row["label"] for row in rows):
-        mine = [row for row in rows if row["label"] == label]
-        rises = [row["after"] - row["before"] for row in mine]
-        cells = [label, str(len(mine)), *(_spread([row[key] for row in mine]) for key in ("area", "after"))]
-        cells += [_spread(rises, sign="+"), f"{np.mean([row['reward_after'] for row in mine]):.2f}"]
-        cells.append(f"{np.mean([row['tokens_total'] for row in mine]) / 1000:,.0f}")
-        lines.append((-float(np.mean([row["after"] for row in mine])), cells))
+    for label, mine in seeds.items():
+        cells = [label, str(len(mine)), *(_spread([row[key] for row in mine.values()]) for key in ("area", "after"))]
+        base = {seed: row["before"] for seed, row in mine.items()}
+        if len(labels) > 1:
+            base = {seed: row["after"] for seed, row in seeds[labels[0]].items()}
+        gaps = [row["after"] - base[seed] for seed, row in mine.items() if seed in base]
+        cells.append(_spread(gaps, sign="+") if label != labels[0] or len(labels) == 1 else "")
+        cells += [f"{np.mean([row['reward_after'] for row in mine.values()]):.2f}"] if graded else []
+        cells.append(f"{np.mean([row['tokens_total'] for row in mine.values()]) / 1000:,.0f}")
+        lines.append((-float(np.mean([row["after"] for row in mine.values()])), cells))
     before = {(round(100 * row["before"], 1), round(row["reward_before"], 2)) for row in rows}
     told = [f"before training: success {success} %, mean reward {reward}" for success, reward in sorted(before)]
-    head = ["", "seeds", "area %", "after %", "rise, points", "reward after", "1,000 tokens"]
     body = [head, ["---"] * len(head), *(cells for _, cells in sorted(lines, key=lambda line: line[0]))]
     return [*told, "", *(f"| {' | '.join(cells)} |" for cells in body)]
 
