@@ -98,7 +98,7 @@ class Updater:
         metrics = summary(parts)
         return {
             **metrics,
-            "clip_fraction": metrics.pop("clip"),
+            "clip_fraction": metrics.pop("clip", 0.0),  # a soft gate clips nothing
             **_critic_summary(parts),
             "loss": float(np.mean(losses)),
             "grad_norm": float(np.mean(norms)),

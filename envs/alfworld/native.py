@@ -45,7 +45,7 @@ class Games:
     A changed file (by size and time) is compiled again.
     """
 
-    def __init__(self, keep: int = 256):
+    def __init__(self, keep: int = 512):
         self._keep = keep
         self._positions: OrderedDict[tuple[str, int, int], Position] = OrderedDict()
 
