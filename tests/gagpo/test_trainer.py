@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from eval.results import EvalResult
 from gagpo import checkpoint as checkpoints
+from gagpo.algorithms import PRESETS
 from gagpo.checkpoint import CheckpointError
 from gagpo.run_folder import RunFolder
 from gagpo.settings import SettingsError, load
@@ -124,6 +125,19 @@ def test_controllers_critics_and_positions_are_resumed(corridor, tmp_path, algor
     train(RunFolder.open(half.path), quiet=True)
     assert same(weights(half.path), weights(whole.path))
     assert timeless(half.metrics()) == timeless(whole.metrics())
+
+
+SOFT = {"preset": "gagpo", "gate": "none"}
+
+
+@pytest.mark.parametrize("algorithm", [*PRESETS, SOFT], ids=str)
+def test_every_preset_trains_and_logs_the_same_metrics(corridor, tmp_path, algorithm):
+    folder = tmp_path / "run"
+    evaluation = {"tasks": 1, "before": False}
+    config = corridor(algorithm=algorithm, training={"iterations": 1}, evaluation=evaluation)
+    (row,) = run(config, folder).metrics()
+    assert row["updates"] > 0 and all(np.isfinite(row[name]) for name in ("loss", "grad_norm", "entropy", "old_kl"))
+    assert 0 <= row["clip_fraction"] <= 1
 
 
 @pytest.mark.parametrize("minibatches", [1, 3])
