@@ -146,7 +146,7 @@ def plot_each(
     figure = Figure(figsize=(2.1 * columns, 1.55 * rows + 0.4), dpi=160, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat
-    for axis, (label, one) in zip(axes, others, strict=False):
+    for (label, one), axis in zip(others, axes, strict=False):
         axis.plot(reference.x, reference.mean * scale, color="#aaaaaa", linewidth=1.4)
         axis.fill_between(one.x, one.low * scale, one.high * scale, color=COLOURS[0], alpha=0.15, linewidth=0)
         axis.plot(one.x, one.mean * scale, color=COLOURS[0], linewidth=1.6)
