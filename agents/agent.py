@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from agents.context import Context
-from agents.engine import Engine, Request, Sampling
-from agents.episodes import Episode
-from agents.parsing import parse
+from gagpo.agents.context import Context
+from gagpo.agents.engines.base import Engine, Request, Sampling
+from gagpo.agents.episodes import Episode
+from gagpo.agents.parsing import parse
 
 _EMPTY_IDS = np.zeros(0, np.int32)
 _EMPTY_LOGPROBS = np.zeros(0, np.float32)

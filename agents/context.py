@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from agents.episodes import Turn
-from agents.prompts import PromptStyle, admissible_line, message, window
+from gagpo.agents.episodes import Turn
+from gagpo.agents.prompts import PromptStyle, admissible_line, message, window
 
 _MARK = "\u241e"  # stands for an assistant's words while the chat template is probed; no template alters it
 

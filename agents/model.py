@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-import agents.attention
+from gagpo.agents.engines import attention
 
 
 class ModelError(ValueError):
@@ -48,7 +48,10 @@ def load_model(name: str, dtype: str = "float32", device: str = "cpu") -> torch.
         raise ModelError(f"model folder {name} holds no config.json; is it a Hugging Face model folder?")
     try:
         model = AutoModelForCausalLM.from_pretrained(
-            name, dtype=DTYPES[dtype], attn_implementation=agents.attention.NAME, local_files_only=path.is_dir()
+            name,
+            dtype=DTYPES[dtype],
+            attn_implementation=attention.NAME,
+            local_files_only=path.is_dir(),
         )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ModelError(_advice(name, "model", error)) from error

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agents.parsing import PARSERS
+from gagpo.agents.parsing import PARSERS
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class PromptStyle:
     turn: later user messages of a full conversation; fields ``observation``, ``admissible``.
     windowed: the single user message of a windowed context; fields ``instructions``, ``task`` (the first observation),
         ``done`` (number of earlier turns), ``history``, ``observation``, ``admissible``.
-    parser: name in ``agents.parsing.PARSERS``.
+    parser: name in ``gagpo.agents.parsing.PARSERS``.
     """
 
     opening: str

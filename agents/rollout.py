@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from agents.agent import Agent, Decision, Live
-from agents.episodes import Episode, Turn
-from envs.pool import Event, Pool
+from gagpo.agents.agent import Agent, Decision, Live
+from gagpo.agents.episodes import Episode, Turn
+from gagpo.envs.pool import Event, Pool
 
 
 @dataclass(frozen=True)

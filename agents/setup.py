@@ -8,16 +8,16 @@ from typing import Any
 import gymnasium
 import torch
 
-import envs
-from agents.agent import LanguageAgent
-from agents.context import Context
-from agents.engine import Engine, Sampling
-from agents.prompts import STYLES
-from agents.transformers_engine import TransformersEngine
-from agents.vllm_engine import VLLMEngine
+import gagpo.envs
+from gagpo.agents.agent import LanguageAgent
+from gagpo.agents.context import Context
+from gagpo.agents.engines.base import Engine, Sampling
+from gagpo.agents.engines.transformers import TransformersEngine
+from gagpo.agents.engines.vllm import VLLMEngine
+from gagpo.agents.prompts import STYLES
 
 
-def make_world(env_id: str, kwargs: Mapping[str, Any] | None = None) -> envs.TextEnv:
+def make_world(env_id: str, kwargs: Mapping[str, Any] | None = None) -> gagpo.envs.TextEnv:
     """The environment itself, in this process; ValueError names known environments when ``env_id`` is unknown."""
     try:
         env = gymnasium.make(env_id, **dict(kwargs or {}))
@@ -40,7 +40,7 @@ def make_engine(name: str, model: torch.nn.Module, tokenizer: Any, max_length: i
 
 def language_agent(
     engine: Engine,
-    world: envs.TextEnv,
+    world: gagpo.envs.TextEnv,
     sampling: Sampling,
     *,
     style: str = "plain",

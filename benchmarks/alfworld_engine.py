@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from envs.alfworld.speed import ENGINES, bench
+from gagpo.envs.alfworld.reference.speed import ENGINES, bench
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -27,12 +27,12 @@ from pathlib import Path
 
 import numpy as np
 
-from eval.compare import require_same_panel
-from eval.curves import plot_curves, plot_each
-from eval.results import EvalResult
-from eval.runs import load_run
-from eval.statistics import area_under_curve, mean_over_seeds
 from gagpo.algorithms import PRESETS
+from gagpo.eval.compare import require_same_panel
+from gagpo.eval.curves import plot_curves, plot_each
+from gagpo.eval.results import EvalResult
+from gagpo.eval.runs import load_run
+from gagpo.eval.statistics import area_under_curve, mean_over_seeds
 
 LEVEL = 0.95
 MOST_IN_ONE = 6  # methods in one picture
@@ -120,7 +120,7 @@ def play(study_name: str, label: str, seed: int, runs: Path, more: list[str], be
     folder = folder_of(runs, study_name, label, seed)
     if (folder / "evals" / f"after-{study.split}.json").exists():
         return folder, 0
-    command = [sys.executable, "-m", "gagpo.cli", "train"]
+    command = [sys.executable, "-m", "gagpo", "train"]
     if (folder / "config.yaml").exists():
         command += ["--resume", str(folder)]
     else:

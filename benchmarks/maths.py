@@ -20,10 +20,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from envs.math.calculator import calculate
-from envs.math.env import MathEnv
-from envs.math.verifier import Verifier
-from envs.math.verify_pool import VerifyPool
+from gagpo.envs.math.calculator import calculate
+from gagpo.envs.math.env import MathEnv
+from gagpo.envs.math.verify.pool import VerifyPool
+from gagpo.envs.math.verify.verifier import Verifier
 
 HOSTILE = {
     "power tower": "9^{9^{9^{9}}}",

@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gagpo.batch import Row, micro_batches, token_logprobs
 from gagpo.settings import RunSettings, load
-from gagpo.small_model import SmallModelSettings, create, train_tokenizer
-from gagpo.update import Targets, Updater
-from gagpo.warm_start import autocast
+from gagpo.training.batch import Row, micro_batches, token_logprobs
+from gagpo.training.small_model import SmallModelSettings, create, train_tokenizer
+from gagpo.training.update import Targets, Updater
+from gagpo.training.warm_start import autocast
 
 TARGET = 0.9
 

@@ -28,8 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 def steps(products: int = 1_000, seconds: float = 5.0, observation: str = "text") -> dict[str, Any]:
     """Text steps/s of an agent that follows the expert but strays one time in three, over all training tasks."""
-    from envs.webshop.env import WebShopEnv
-    from envs.webshop.store import open_store
+    from gagpo.envs.webshop.env import WebShopEnv
+    from gagpo.envs.webshop.store import open_store
 
     env = WebShopEnv(products=products, expert=True, observation=observation)
     rng = random.Random(0)
@@ -81,7 +81,7 @@ _WORKER = """
 import json, sys, time
 import psutil
 import gymnasium, envs
-import envs.webshop.env
+import gagpo.envs.webshop.env
 me = psutil.Process()
 before = me.memory_full_info()
 started = time.perf_counter()
@@ -104,10 +104,10 @@ sys.stdin.readline()
 def sizes(products: int = 100_000, workers: int = 2) -> dict[str, Any]:
     """Seconds to generate and to build a catalogue; for each of several workers at once, seconds to open it and the
     memory that is its own (USS, libraries left out) after 300 expert episodes."""
-    from envs.webshop.catalogue import find_sources
-    from envs.webshop.env import data_folder
-    from envs.webshop.generate import generated_folder
-    from envs.webshop.store import store_for
+    from gagpo.envs.webshop.catalogue import find_sources
+    from gagpo.envs.webshop.env import data_folder
+    from gagpo.envs.webshop.generate import generated_folder
+    from gagpo.envs.webshop.store import store_for
 
     with tempfile.TemporaryDirectory() as root:
         os.environ["GAGPO_DATA"] = root
@@ -143,9 +143,9 @@ def load(seconds: int = 30, connections: int = 50, products: int = 1_000) -> dic
     wrk = shutil.which("wrk")
     if not wrk:
         raise SystemExit("wrk is needed: apt-get install wrk")
-    from envs.webshop.env import WebShopEnv
-    from envs.webshop.render import address
-    from envs.webshop.site import Site
+    from gagpo.envs.webshop.env import WebShopEnv
+    from gagpo.envs.webshop.render import address
+    from gagpo.envs.webshop.web.site import Site
 
     env = WebShopEnv(products=products, expert=True, split="test")
     paths = ["/", "/style.css"]
@@ -187,7 +187,7 @@ def load(seconds: int = 30, connections: int = 50, products: int = 1_000) -> dic
 
 def browser(episodes: int = 10) -> dict[str, Any]:
     """Steps/s of the expert in headless Chromium."""
-    from envs.webshop.browser import WebShopBrowserEnv
+    from gagpo.envs.webshop.web.browser import WebShopBrowserEnv
 
     env = WebShopBrowserEnv(expert=True)
     try:

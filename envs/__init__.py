@@ -2,8 +2,8 @@
 
 import gymnasium
 
-from envs.base import Outcome, Text, TextEnv
-from envs.tasks import EmptySplit, Task, TaskSet, UnknownTask
+from gagpo.envs.base import Outcome, Text, TextEnv
+from gagpo.envs.tasks import EmptySplit, Task, TaskSet, UnknownTask
 
 __all__ = ["EmptySplit", "Outcome", "Task", "TaskSet", "Text", "TextEnv", "UnknownTask"]
 
@@ -13,7 +13,7 @@ def _register(name: str, entry_point: str) -> None:
     gymnasium.register(f"gagpo/{name}", entry_point=entry_point, disable_env_checker=True, order_enforce=False)
 
 
-_register("ALFWorld-v0", "envs.alfworld.env:ALFWorldEnv")
-_register("WebShop-v0", "envs.webshop.env:WebShopEnv")
-_register("WebShopBrowser-v0", "envs.webshop.browser:WebShopBrowserEnv")
-_register("Math-v0", "envs.math.env:MathEnv")
+_register("ALFWorld-v0", "gagpo.envs.alfworld.env:ALFWorldEnv")
+_register("WebShop-v0", "gagpo.envs.webshop.env:WebShopEnv")
+_register("WebShopBrowser-v0", "gagpo.envs.webshop.web.browser:WebShopBrowserEnv")
+_register("Math-v0", "gagpo.envs.math.env:MathEnv")

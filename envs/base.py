@@ -15,7 +15,7 @@ import gymnasium
 import numpy as np
 from gymnasium.error import ResetNeeded
 
-from envs.tasks import Task, TaskSet
+from gagpo.envs.tasks import Task, TaskSet
 
 
 class Text(gymnasium.Space[str]):
@@ -155,7 +155,7 @@ class TextEnv(gymnasium.Env[str, str]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start an episode. ``options`` may name a ``task`` (of any split) or a ``split`` to draw one from.
 
-        Raises ``envs.tasks.UnknownTask`` with the nearest ids when the task does not exist.
+        Raises ``gagpo.envs.tasks.UnknownTask`` with the nearest ids when the task does not exist.
         """
         super().reset(seed=seed)
         self._over = True  # a reset that fails leaves no episode to step

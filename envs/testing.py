@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 import gymnasium
 
-from envs.base import Outcome, TextEnv
-from envs.tasks import Task, TaskSet
+from gagpo.envs.base import Outcome, TextEnv
+from gagpo.envs.tasks import Task, TaskSet
 
 
 class CorridorEnv(TextEnv):

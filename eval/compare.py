@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eval.results import EvalResult
-from eval.statistics import Interval, holm, mean_over_seeds, paired_difference, paired_test
-from eval.tables import WIDTH, facts, grid, p_value, panel_facts, percent, plain, with_interval
+from gagpo.eval.results import EvalResult
+from gagpo.eval.statistics import Interval, holm, mean_over_seeds, paired_difference, paired_test
+from gagpo.eval.tables import WIDTH, facts, grid, p_value, panel_facts, percent, plain, with_interval
 
 
 class DifferentPanels(ValueError):

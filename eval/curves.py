@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from eval.runs import Run, group_runs, trailing_mean
-from eval.statistics import Interval, area_under_curve, mean_over_seeds
-from eval.tables import WIDTH, ascii_only, grid, percent, with_interval
+from gagpo.eval.runs import Run, group_runs, trailing_mean
+from gagpo.eval.statistics import Interval, area_under_curve, mean_over_seeds
+from gagpo.eval.tables import WIDTH, ascii_only, grid, percent, with_interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

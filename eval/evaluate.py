@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agents.agent import Agent
-from agents.episodes import Episode
-from agents.progress import track
-from agents.rollout import group_jobs, rollout
-from envs.pool import Pool
-from envs.tasks import TaskSet
-from eval.results import EvalResult, Panel
+from gagpo.agents.agent import Agent
+from gagpo.agents.episodes import Episode
+from gagpo.agents.progress import track
+from gagpo.agents.rollout import group_jobs, rollout
+from gagpo.envs.pool import Pool
+from gagpo.envs.tasks import TaskSet
+from gagpo.eval.results import EvalResult, Panel
 
 PANEL_SEED = 20_260_101  # the episodes' seeds belong to the panel, not to the run that is measured
 
 
 def choose_panel(tasks: TaskSet, count: int | None = None) -> TaskSet:
-    """The whole split, or ``count`` tasks spread evenly over its sorted ids; :class:`envs.EmptySplit` when empty."""
+    """The whole split, or ``count`` tasks spread evenly over its sorted ids; raises ``EmptySplit`` if empty."""
     tasks.require()
     if count is None or count >= len(tasks):
         return tasks

@@ -19,7 +19,7 @@ class Field:
     >>> document = parse('{"panel": {"tasks": "ten"}}', "after.json")
     >>> document["panel"]["tasks"].integer()
     Traceback (most recent call last):
-    eval.reading.BadResult: after.json: key 'panel.tasks' must be a whole number, got 'ten'
+    gagpo.eval.reading.BadResult: after.json: key 'panel.tasks' must be a whole number, got 'ten'
     """
 
     def __init__(self, name: str, key: str, value: Any):

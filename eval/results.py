@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agents.episodes import Episode
-from eval.many_tries import majority_at_k, pass_at_k, usual_k
-from eval.reading import BadResult, Field, parse, read_text
-from eval.statistics import Interval, cluster_bootstrap, clustered_wilson
+from gagpo.agents.episodes import Episode
+from gagpo.eval.many_tries import majority_at_k, pass_at_k, usual_k
+from gagpo.eval.reading import BadResult, Field, parse, read_text
+from gagpo.eval.statistics import Interval, cluster_bootstrap, clustered_wilson
 
 FORMAT = "gagpo evaluation 1"
 OUTCOMES = ("terminated", "truncated", "failed")

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eval.reading import BadResult, parse, read_text
-from eval.results import EvalResult
+from gagpo.eval.reading import BadResult, parse, read_text
+from gagpo.eval.results import EvalResult
 
 LABEL = re.compile(r"(?:(before|after)|iteration-(\d{1,9}))-(.+)", re.DOTALL)
 

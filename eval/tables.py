@@ -9,8 +9,8 @@ import math
 import textwrap
 from collections.abc import Sequence
 
-from eval.results import EvalResult
-from eval.statistics import Interval
+from gagpo.eval.results import EvalResult
+from gagpo.eval.statistics import Interval
 
 WIDTH = 60
 

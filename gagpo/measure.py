@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from agents.agent import Agent, ExpertAgent, RandomAgent
-from agents.engine import Sampling
-from agents.model import load_model, load_tokenizer
-from agents.setup import language_agent, make_engine, make_world
-from envs.pool import Pool
-from eval.evaluate import choose_panel, evaluate
-from eval.results import EvalResult
-from gagpo import checkpoint as checkpoints
-from gagpo.run_folder import RunFolder
+from gagpo.agents.agent import Agent, ExpertAgent, RandomAgent
+from gagpo.agents.engines.base import Sampling
+from gagpo.agents.model import load_model, load_tokenizer
+from gagpo.agents.setup import language_agent, make_engine, make_world
+from gagpo.envs.pool import Pool
+from gagpo.eval.evaluate import choose_panel, evaluate
+from gagpo.eval.results import EvalResult
 from gagpo.settings import RunSettings, SettingsError
+from gagpo.training import checkpoint as checkpoints
+from gagpo.training.run_folder import RunFolder
 
 
 def measure(

@@ -10,10 +10,10 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from agents.engine import Sampling
-from agents.prompts import STYLES
+from gagpo.agents.engines.base import Sampling
+from gagpo.agents.prompts import STYLES
 from gagpo.algorithms import Algorithm
-from gagpo.small_model import SmallModelSettings
+from gagpo.training.small_model import SmallModelSettings
 
 
 class SettingsError(ValueError):

@@ -50,11 +50,11 @@ class Engine(Protocol):
 def make_engine(name: str = DEFAULT_ENGINE) -> Engine:
     """The engine called ``name``: ``native``, or ``textworld`` (the reference; needs alfworld's dependencies)."""
     if name == "textworld":
-        from envs.alfworld.textworld_engine import TextWorldEngine
+        from gagpo.envs.alfworld.reference.textworld import TextWorldEngine
 
         return TextWorldEngine()
     if name == "native":
-        from envs.alfworld.native import NativeEngine
+        from gagpo.envs.alfworld.native.engine import NativeEngine
 
         return NativeEngine()
     raise ValueError(f"there is no ALFWorld engine {name!r}; choose one of {', '.join(ENGINES)}")

@@ -6,15 +6,15 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from envs.alfworld.catalogue import TASK_TYPES
-from envs.alfworld.engine import DEFAULT_ENGINE, Scene, make_engine, read_game
-from envs.alfworld.expert import Expert
-from envs.alfworld.gamefile import GAME
-from envs.alfworld.games import load_tasks, official_root
-from envs.alfworld.generate import SPLITS, default_root, generate, wanted
-from envs.alfworld.memory import NOTHING_HAPPENS
-from envs.base import Outcome, TextEnv
-from envs.tasks import Task, TaskSet
+from gagpo.envs.alfworld.engine import DEFAULT_ENGINE, Scene, make_engine, read_game
+from gagpo.envs.alfworld.expert.expert import Expert
+from gagpo.envs.alfworld.expert.memory import NOTHING_HAPPENS
+from gagpo.envs.alfworld.games.catalogue import TASK_TYPES
+from gagpo.envs.alfworld.games.folder import load_tasks, official_root
+from gagpo.envs.alfworld.games.gamefile import GAME
+from gagpo.envs.alfworld.games.generate import SPLITS, default_root, generate, wanted
+from gagpo.envs.base import Outcome, TextEnv
+from gagpo.envs.tasks import Task, TaskSet
 
 BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"
 

@@ -9,15 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
-from envs.base import Outcome, TextEnv
-from envs.math import problems
-from envs.math.calculator import FUNCTIONS, CalculatorError, calculate, show
-from envs.math.compare import PercentPolicy, Policy
-from envs.math.extract import check_methods, extract
-from envs.math.problems import GeneratedTasks, Problem
-from envs.math.verifier import Verdict, Verifier, value_of
-from envs.math.worked import worked_answer
-from envs.tasks import Task, TaskSet
+from gagpo.envs.base import Outcome, TextEnv
+from gagpo.envs.math import problems
+from gagpo.envs.math.calculator import FUNCTIONS, CalculatorError, calculate, show
+from gagpo.envs.math.problems import GeneratedTasks, Problem
+from gagpo.envs.math.verify.compare import PercentPolicy, Policy
+from gagpo.envs.math.verify.extract import check_methods, extract
+from gagpo.envs.math.verify.verifier import Verdict, Verifier, value_of
+from gagpo.envs.math.worked import worked_answer
+from gagpo.envs.tasks import Task, TaskSet
 
 Feedback = Literal["none", "wrong", "hint"]
 
@@ -33,7 +33,7 @@ class MathEnv(TextEnv):
     ends with the first right answer, after ``attempts`` wrong ones, or after ``max_turns`` turns.
 
     data: ``"generated"``, the name of a preset, a Hugging Face data set, a file, or a mapping (see
-    :func:`envs.math.sources.load`). on_bad_row: ``refuse`` or ``skip`` (and count) rows that cannot be used.
+    :func:`gagpo.envs.math.sources.load`). on_bad_row: ``refuse`` or ``skip`` (and count) rows that cannot be used.
     families, levels: which generated problems. size, test_size: how many of them the manifests of training and of
     either held-out split list; every further problem of a split can be named by its id.
     attempts, tools: ``attempts=1, tools=False`` is the single-turn setting: one response, which must hold the answer.
@@ -43,8 +43,8 @@ class MathEnv(TextEnv):
     reward: ``binary`` pays 1 for a right answer, ``signed`` also -1 at the end of a failed episode. discount: factor
     on the reward of a right answer per wrong one before it. format_reward: added once, to the reward of the turn that
     ends the episode, when its answer is boxed.
-    extraction: how answers are found, in order (see :mod:`envs.math.extract`). percent, unevaluated: the verifier's
-    policy (see :class:`envs.math.compare.Policy`).
+    extraction: how answers are found, in order (see :mod:`gagpo.envs.math.verify.extract`). percent, unevaluated: the
+    verifier's policy (see :class:`gagpo.envs.math.verify.compare.Policy`).
 
     ``info`` also holds ``verdict`` (the reason of the last attempt's verdict), ``answer`` (in one spelling, for
     counting votes), ``attempts_left`` and ``calls``.
@@ -127,7 +127,7 @@ class MathEnv(TextEnv):
         return self._loaded().tasks(split)
 
     def _loaded(self) -> Any:
-        from envs.math.sources import load
+        from gagpo.envs.math.sources import load
 
         return load(self.data, self.on_bad_row)
 

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from fractions import Fraction
 
-from envs.math.stories import GRADES
+from gagpo.envs.math.stories import GRADES
 
 Draft = tuple[str, list[str]]
 LEVELS = (1, 2, 3, 4)

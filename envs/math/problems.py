@@ -13,9 +13,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from envs.math.calculator import calculate, show
-from envs.math.families import FAMILIES, LEVELS
-from envs.tasks import Task, TaskSet, UnknownTask
+from gagpo.envs.math.calculator import calculate, show
+from gagpo.envs.math.families import FAMILIES, LEVELS
+from gagpo.envs.tasks import Task, TaskSet, UnknownTask
 
 SPLITS = ("train", "validation", "test")
 

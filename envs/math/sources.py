@@ -16,12 +16,12 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from envs.math.extract import MAX_ANSWER, extract
-from envs.math.problems import SPLITS, Problem, content_key, split_of
-from envs.math.tables import BadRow, file_rows, hub_tables
-from envs.math.verifier import read_gold
-from envs.math.verify_pool import VerifyPool
-from envs.tasks import TaskSet, UnknownTask
+from gagpo.envs.math.problems import SPLITS, Problem, content_key, split_of
+from gagpo.envs.math.tables import BadRow, file_rows, hub_tables
+from gagpo.envs.math.verify.extract import MAX_ANSWER, extract
+from gagpo.envs.math.verify.pool import VerifyPool
+from gagpo.envs.math.verify.verifier import read_gold
+from gagpo.envs.tasks import TaskSet, UnknownTask
 
 MAX_PROBLEM = 20_000
 """Longest problem text, in characters."""

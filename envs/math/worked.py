@@ -2,13 +2,13 @@ r"""Worked answers: what the expert writes where there is no calculator to write
 
 from __future__ import annotations
 
-from envs.math.problems import Problem
+from gagpo.envs.math.problems import Problem
 
 
 def worked_answer(problem: Problem) -> str:
     r"""The steps of the solution, one equation each, and the boxed answer; only the answer where no steps are known.
 
-    >>> from envs.math.problems import by_id
+    >>> from gagpo.envs.math.problems import by_id
     >>> worked_answer(by_id("equations-2-train-000003"))
     '-112 + 16 = -96; (-96) / 8 = -12. \\boxed{-12}'
     """

@@ -11,7 +11,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
-from envs.webshop.rows import CatalogueError, iterate_list, iterate_object
+from gagpo.envs.webshop.rows import CatalogueError, iterate_list, iterate_object
 
 PRODUCTS = "items_shuffle"
 ATTRIBUTES = "items_ins_v2"

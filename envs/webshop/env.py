@@ -8,15 +8,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from envs.base import Outcome, TextEnv
-from envs.tasks import Task, TaskSet
-from envs.webshop import expert
-from envs.webshop.catalogue import find_sources
-from envs.webshop.generate import generated_folder
-from envs.webshop.goals import KINDS
-from envs.webshop.pages import DONE, Page, Shop, State
-from envs.webshop.render import MODES, observation
-from envs.webshop.store import Store, open_store, store_for
+from gagpo.envs.base import Outcome, TextEnv
+from gagpo.envs.tasks import Task, TaskSet
+from gagpo.envs.webshop import expert
+from gagpo.envs.webshop.catalogue import find_sources
+from gagpo.envs.webshop.generate import generated_folder
+from gagpo.envs.webshop.goals import KINDS
+from gagpo.envs.webshop.pages import DONE, Page, Shop, State
+from gagpo.envs.webshop.render import MODES, observation
+from gagpo.envs.webshop.store import Store, open_store, store_for
 
 DATA_VARIABLE = "WEBSHOP_DATA"
 
@@ -54,7 +54,7 @@ class WebShopEnv(TextEnv):
     """Find a product that an instruction describes, choose its options, and buy it.
 
     Actions are ``search[words]`` and ``click[label]``; anything else, and a click on what is not on the page, changes
-    nothing and pays nothing. Buying ends the episode and pays the reward of ``envs.webshop.reward`` (0 to 1).
+    nothing and pays nothing. Buying ends the episode and pays the reward of ``gagpo.envs.webshop.reward`` (0 to 1).
 
     observation: ``text``, ``text_rich``, ``html`` or ``url``. goals: ``synthetic`` or ``human``. data, products,
     catalogue_seed: see :func:`open_catalogue`. results_per_page: 10 in the published environment. strict_options: an

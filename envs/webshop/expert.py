@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import re
 
-from envs.webshop.goals import Goal
-from envs.webshop.pages import BUY, DONE, ITEM, NEXT, PART, PREVIOUS, RESULTS, Shop, State, regular_query
-from envs.webshop.reward import alike, colour_of
-from envs.webshop.search import STOP_WORDS
-from envs.webshop.store import searched_text
+from gagpo.envs.webshop.goals import Goal
+from gagpo.envs.webshop.pages import BUY, DONE, ITEM, NEXT, PART, PREVIOUS, RESULTS, Shop, State, regular_query
+from gagpo.envs.webshop.reward import alike, colour_of
+from gagpo.envs.webshop.search import STOP_WORDS
+from gagpo.envs.webshop.store import searched_text
 
 LONGEST = 8  # words of the first query
 _FILLERS = """

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from envs.lock import held
-from envs.webshop.catalogue import ATTRIBUTES, HUMANS, PRODUCTS
-from envs.webshop.store import LOCK_TIMEOUT, fresh_folder
+from gagpo.envs.lock import held
+from gagpo.envs.webshop.catalogue import ATTRIBUTES, HUMANS, PRODUCTS
+from gagpo.envs.webshop.store import LOCK_TIMEOUT, fresh_folder
 
 VERSION = 1
 FEWEST, MOST = 10, 100_000

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from envs.webshop.catalogue import MISSING_PRICE, Instruction, Product
+from gagpo.envs.webshop.catalogue import MISSING_PRICE, Instruction, Product
 
 KINDS = ("synthetic", "human")
 SHUFFLE_SEED = 233

@@ -10,10 +10,10 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from envs.webshop.catalogue import clean
-from envs.webshop.goals import Goal
-from envs.webshop.reward import Verdict, judge
-from envs.webshop.store import Store
+from gagpo.envs.webshop.catalogue import clean
+from gagpo.envs.webshop.goals import Goal
+from gagpo.envs.webshop.reward import Verdict, judge
+from gagpo.envs.webshop.store import Store
 
 INDEX, RESULTS, ITEM, PART, DONE = "index", "results", "item", "part", "done"
 PARTS = ("Description", "Features", "Reviews")

@@ -6,7 +6,7 @@ import functools
 from html import escape
 from urllib.parse import parse_qsl, quote_plus, unquote
 
-from envs.webshop.pages import (
+from gagpo.envs.webshop.pages import (
     DONE,
     INDEX,
     ITEM,
@@ -20,7 +20,7 @@ from envs.webshop.pages import (
     State,
     Unreachable,
 )
-from envs.webshop.store import UnknownProduct
+from gagpo.envs.webshop.store import UnknownProduct
 
 MODES = ("text", "text_rich", "html", "url")
 ROOT = "/shop"

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from rapidfuzz.fuzz import token_set_ratio as _token_set_ratio
 from rapidfuzz.utils import default_process
 
-from envs.webshop.catalogue import Product
-from envs.webshop.goals import Goal
+from gagpo.envs.webshop.catalogue import Product
+from gagpo.envs.webshop.goals import Goal
 
 MATCH_ABOVE = 85
 

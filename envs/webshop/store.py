@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from envs.lock import held
-from envs.tasks import Task, TaskSet, UnknownTask
-from envs.webshop.catalogue import CatalogueError, Product, Sources, read_annotations, read_humans, read_products
-from envs.webshop.goals import (
+from gagpo.envs.lock import held
+from gagpo.envs.tasks import Task, TaskSet, UnknownTask
+from gagpo.envs.webshop.catalogue import CatalogueError, Product, Sources, read_annotations, read_humans, read_products
+from gagpo.envs.webshop.goals import (
     KINDS,
     MOST_GOALS,
     Goal,
@@ -38,8 +38,8 @@ from envs.webshop.goals import (
     synthetic_goals,
     without_doubles,
 )
-from envs.webshop.search import IndexBuilder, SearchIndex
-from envs.webshop.tagger import Tagger, default_tagger
+from gagpo.envs.webshop.search import IndexBuilder, SearchIndex
+from gagpo.envs.webshop.tagger import Tagger, default_tagger
 
 FORMAT = 1
 REMEMBERED_PRODUCTS = 2_048

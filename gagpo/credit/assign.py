@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from agents.episodes import Episode
-from gagpo.credit.critic import ppo_token_advantage, ppo_turn_advantage
+from gagpo.agents.episodes import Episode
 from gagpo.credit.episode import (
     agpo_adaptive_advantage,
     agpo_asymmetric_advantage,
@@ -20,6 +19,7 @@ from gagpo.credit.gagpo import gagpo_advantage
 from gagpo.credit.gigpo import gigpo_advantage
 from gagpo.credit.grouping import varies
 from gagpo.credit.hgpo import hgpo_advantage
+from gagpo.credit.ppo import ppo_token_advantage, ppo_turn_advantage
 from gagpo.credit.reinforce import reinforce_baseline_advantage, reinforce_plus_plus_advantage, whiten
 from gagpo.credit.settings import AnyCredit, Level, PpoToken, PpoTurn
 from gagpo.credit.turns import Turns

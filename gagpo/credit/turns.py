@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from agents.episodes import Episode
+from gagpo.agents.episodes import Episode
 
 StateKey = Literal["observation", "state", "history"]
 
@@ -138,7 +138,7 @@ class Turns:
     def from_episodes(
         cls, episodes: Sequence[Episode], key: StateKey = "observation", penalty: float = 0.0, texts: bool = False
     ) -> Turns:
-        """Columns of ``episodes`` (anything shaped like :class:`agents.episodes.Episode`).
+        """Columns of ``episodes`` (anything shaped like :class:`gagpo.agents.episodes.Episode`).
 
         key: what makes two turns the same state. ``observation``: the observation's text; ``state``: the key the
         environment hands over; ``history``: all observations and actions of the episode up to the turn.

@@ -5,10 +5,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from agents.context import Context
-from agents.episodes import Turn
-from agents.prompts import STYLES
-from agents.rollout import derive_seed
+from gagpo.agents.context import Context
+from gagpo.agents.episodes import Turn
+from gagpo.agents.prompts import STYLES
+from gagpo.agents.rollout import derive_seed
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.parsing import MAX_ACTION, PARSERS, parse
+from gagpo.agents.parsing import MAX_ACTION, PARSERS, parse
 
 CASES = [
     ("line", "go to desk 1", "go to desk 1"),

@@ -3,18 +3,18 @@
 import numpy as np
 import pytest
 
-import envs.testing  # noqa: F401 (registers the corridor)
-from agents.agent import Decision, ExpertAgent, LanguageAgent, Live, RandomAgent
-from agents.context import Context
-from agents.engine import Sampling
-from agents.episodes import Episode
-from agents.prompts import STYLES
-from agents.rollout import group_jobs, rollout
-from agents.transformers_engine import TransformersEngine
-from envs.pool import Pool
+import gagpo.envs.testing  # noqa: F401 (registers the corridor)
+from gagpo.agents.agent import Decision, ExpertAgent, LanguageAgent, Live, RandomAgent
+from gagpo.agents.context import Context
+from gagpo.agents.engines.base import Sampling
+from gagpo.agents.engines.transformers import TransformersEngine
+from gagpo.agents.episodes import Episode
+from gagpo.agents.prompts import STYLES
+from gagpo.agents.rollout import group_jobs, rollout
+from gagpo.envs.pool import Pool
 
-CORRIDOR = "envs.testing:gagpo-test/Corridor-v0"
-FAULTY = "envs.testing:gagpo-test/Faulty-v0"
+CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
+FAULTY = "gagpo.envs.testing:gagpo-test/Faulty-v0"
 DOORS = ["door-01", "door-05", "door-03"]
 
 

@@ -15,9 +15,9 @@ from gymnasium.utils.env_checker import check_env
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.base import Outcome, Text, TextEnv
-from envs.tasks import UnknownTask
-from envs.testing import CorridorEnv
+from gagpo.envs.base import Outcome, Text, TextEnv
+from gagpo.envs.tasks import UnknownTask
+from gagpo.envs.testing import CorridorEnv
 
 INFO = ["admissible_actions", "split", "state", "success", "task", "task_type", "turn", "valid"]
 
@@ -29,7 +29,7 @@ def start(seed: int = 0, task: str = "door-11", **settings: Any) -> tuple[Corrid
 
 def test_importing_the_environments_loads_nothing_heavy() -> None:
     heavy = ["torch", "transformers", "textworld", "alfworld", "datasets", "selenium", "flask", "spacy", "rich"]
-    program = f"import sys, envs, envs.pool; print([name for name in {heavy} if name in sys.modules])"
+    program = f"import sys, envs, gagpo.envs.pool.pool; print([name for name in {heavy} if name in sys.modules])"
     root = Path(__file__).parents[2]
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, timeout=120, check=True

@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from envs.lock import held
+from gagpo.envs.lock import held
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from envs.lock import held
+from gagpo.envs.lock import held
 
 with held(Path(sys.argv[1]), 5):
     print("held", flush=True)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.tasks import EmptySplit, Task, TaskSet, UnknownTask
+from gagpo.envs.tasks import EmptySplit, Task, TaskSet, UnknownTask
 
 TASKS = st.lists(st.builds(Task, st.text(), st.just("test"), digest=st.text()), unique_by=lambda task: task.id)
 

@@ -4,13 +4,13 @@ import pytest
 import yaml
 
 from gagpo.settings import load
-from gagpo.warm_start import warm_start
+from gagpo.training.warm_start import warm_start
 
 CORRIDOR = {
     "name": "corridor",
     "model": "to be set",
     "threads": 1,
-    "environment": {"id": "envs.testing:gagpo-test/Corridor-v0", "kwargs": {"max_turns": 16}},
+    "environment": {"id": "gagpo.envs.testing:gagpo-test/Corridor-v0", "kwargs": {"max_turns": 16}},
     "context": {"history": 0},
     "rollout": {"tasks": 4, "samples": 6, "max_tokens": 3, "workers": 0},
     "algorithm": {"preset": "gagpo", "kl": {"coefficient": 0.0}},

@@ -1,0 +1,1 @@
+"""The expert: plays from what an agent is shown, and nothing else."""

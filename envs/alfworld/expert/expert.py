@@ -1,0 +1,173 @@
+"""An expert that knows only what an agent sees: it reads, searches likely places first, and does what is asked.
+
+It is told of every turn, its own or anybody else's, so it can take over in any situation. A hasty one skips what is
+asked between finding and finishing: it carries things to their place as they are, brings one where two are wanted, and
+turns on the lamp with empty hands.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from gagpo.envs.alfworld.expert.memory import NOTHING_HAPPENS, Memory, kind_of
+from gagpo.envs.alfworld.expert.wording import Goal, read_goal
+from gagpo.envs.alfworld.games.catalogue import USUAL_PLACES
+
+_USUAL = {thing.lower(): tuple(place.lower() for place in places) for thing, places in USUAL_PLACES.items()}
+_TOOLS = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
+_OPENABLE = {"fridge", "cabinet", "microwave", "drawer", "safe", "box"}
+
+
+class Expert:
+    """Plays one episode: made from the first observation, told of every turn, asked for the next action.
+
+    >>> expert = Expert("Looking around, you see a desk 1, and a shelf 1. Your task is to: put some pen on shelf.")
+    >>> expert.next_action()
+    'go to desk 1'
+    """
+
+    def __init__(self, introduction: str, admissible: Sequence[str] | None = None, hasty: bool = False):
+        self.memory = Memory(introduction)
+        self.goal = read_goal(self.memory.task, {kind_of(name) for name in self.memory.receptacles})
+        self._admissible = None if admissible is None else set(admissible)
+        self._old_verb = False  # older games say "put mug 1 in/on shelf 1"
+        self._tried = ""  # a command to put something down, until its answer is known
+        self._hasty = hasty
+        self.finished = False  # whether a hasty expert believes to be done
+
+    @property
+    def understood(self) -> bool:
+        """Whether the task text was understood; if not, the expert only looks around."""
+        return self.goal is not None
+
+    def observe(self, action: str, observation: str, admissible: Sequence[str] | None = None) -> None:
+        """Take in one turn; ``admissible`` when the agent is shown which commands it may give."""
+        self._admissible = None if admissible is None else set(admissible)
+        if observation == NOTHING_HAPPENS and action == self._tried:
+            self._old_verb = not self._old_verb
+        self._tried = ""
+        self.memory.learn(action, observation, admissible)
+        if self._hasty and observation != NOTHING_HAPPENS and self.goal is not None:
+            self.finished = self.finished or self._finishes(action, self.goal)
+
+    def next_action(self) -> str | None:
+        """What to do now; ``look`` where the expert is at a loss, None where a hasty one believes to be done."""
+        if self.finished:
+            return None
+        action = "look" if self.goal is None else self._pursue(self.goal)
+        return action if self._admissible is None or action in self._admissible else "look"
+
+    def _pursue(self, goal: Goal) -> str:
+        memory = self.memory
+        if memory.holding:
+            if kind_of(memory.holding) == goal.wanted:
+                return self._use_held(goal, memory.holding)
+            return self._clear_hands()
+        if self._hasty and goal.operation == "light":
+            return self._light(goal)
+        settled = self._settled(goal)
+        candidates = [name for name in memory.seen(goal.wanted) if name not in settled]
+        if goal.operation in _TOOLS:
+            candidates.sort(key=lambda name: goal.operation not in memory.done.get(name, ()))
+        candidates.sort(key=lambda name: memory.where(name) not in memory.here)
+        for name in candidates:
+            place = memory.where(name)
+            return self._reach(place) or f"take {name} from {place}"
+        return self._search(goal.wanted, last=goal.target)
+
+    # With a wanted object in hand -------------------------------------------------------------------------------------
+
+    def _use_held(self, goal: Goal, held: str) -> str:
+        memory = self.memory
+        if goal.operation == "light":
+            return self._light(goal)
+        if not self._hasty and goal.operation in _TOOLS and goal.operation not in memory.done.get(held, ()):
+            tool = next((name for name in reversed(memory.receptacles) if kind_of(name) == _TOOLS[goal.operation]), "")
+            if not tool:
+                return "look"  # no such thing in this room: the task cannot be done
+            return self._reach(tool, open_it=False) or f"{goal.operation} {held} with {tool}"
+        return self._put(self._target(goal))
+
+    def _light(self, goal: Goal) -> str:
+        lamps = [name for kind in _lamp_kinds(goal) for name in self.memory.seen(kind)]
+        if not lamps:
+            return self._search(_lamp_kinds(goal)[0])
+        return self._reach(self.memory.where(lamps[0]), open_it=False) or f"use {lamps[0]}"
+
+    def _finishes(self, action: str, goal: Goal) -> bool:
+        """Whether ``action``, which had an effect, looks like the last one to somebody in a hurry."""
+        if goal.operation == "light":
+            return action.startswith("use ")
+        moved = re.fullmatch(r"(?:move|put) (\S+) \d+ (?:to|in/on) (\S+) \d+", action)
+        return moved is not None and moved.groups() == (goal.wanted, goal.target)
+
+    def _target(self, goal: Goal) -> str:
+        """The receptacle to deliver to: of the target type, where most of the wanted lie already, known ones first."""
+        memory = self.memory
+        targets = [name for name in reversed(memory.receptacles) if kind_of(name) == goal.target]
+
+        def delivered(name: str) -> int:
+            return sum(kind_of(thing) == goal.wanted for thing in memory.contents[name])
+
+        return max(targets, key=lambda name: (delivered(name), name in memory.here, memory.closed[name] is False))
+
+    def _settled(self, goal: Goal) -> set[str]:
+        """Objects of the wanted type that should stay where they are."""
+        if goal.count == 1:
+            return set()
+        return {thing for thing in self.memory.contents[self._target(goal)] if kind_of(thing) == goal.wanted}
+
+    def _clear_hands(self) -> str:
+        """Put away something that is in the way: anywhere will do, and where it came from it surely fits."""
+        held = self.memory.holding
+        for command in sorted(self._admissible or ()):
+            if command.startswith((f"move {held} to ", f"put {held} in/on ")):
+                return command
+        return self._put(self.memory.origin[held]) if held in self.memory.origin else "inventory"
+
+    def _put(self, place: str) -> str:
+        return self._reach(place) or self._put_command(self.memory.holding, place)
+
+    def _put_command(self, held: str, place: str) -> str:
+        new, old = f"move {held} to {place}", f"put {held} in/on {place}"
+        if self._admissible is not None:
+            return old if old in self._admissible else new
+        self._tried = old if self._old_verb else new
+        return self._tried
+
+    # Going about ------------------------------------------------------------------------------------------------------
+
+    def _reach(self, place: str, open_it: bool = True) -> str:
+        """The next step towards having ``place`` within reach (and open); nothing when it is."""
+        memory = self.memory
+        if place not in memory.here:
+            return f"go to {place}"
+        if open_it and memory.closed.get(place) is not False:
+            return f"open {place}" if memory.closed.get(place) else f"examine {place}"
+        return ""
+
+    def _search(self, kind: str, last: str = "") -> str:
+        """Look into the unseen receptacle that promises most per turn; those of type ``last`` come last."""
+        memory = self.memory
+        if memory.searched.issuperset(memory.receptacles):  # then somebody must have moved things since
+            memory.searched.clear()
+        unseen = [name for name in memory.receptacles if name not in memory.searched]
+        if not unseen:
+            return "look"
+        place = max(unseen, key=lambda name: (kind_of(name) != last, self._promise(kind, name)))
+        step = self._reach(place)
+        return step or f"examine {place}"
+
+    def _promise(self, kind: str, place: str) -> float:
+        """Likelihood of finding ``kind`` in ``place``, per turn that it takes to look."""
+        usual = _USUAL.get(kind, ())
+        type_ = kind_of(place)
+        weight = 1.0 + (len(usual) - usual.index(type_)) if type_ in usual else 0.25
+        alike = sum(kind_of(name) == type_ for name in self.memory.receptacles)
+        turns = (place not in self.memory.here) + (self.memory.closed[place] is not False and type_ in _OPENABLE)
+        return weight / alike / max(turns, 1)
+
+
+def _lamp_kinds(goal: Goal) -> list[str]:
+    return [goal.lamp] if goal.lamp in _USUAL else ["desklamp", "floorlamp"]

@@ -1,0 +1,107 @@
+"""Reading a task text: what is wanted, what is to be done to it, and where it is to go.
+
+The phrasings of ALFWorld's templates are read exactly, whatever the types are called; other sentences (people's own
+descriptions) by the words they contain.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from gagpo.envs.alfworld.games.catalogue import ROOMS, USUAL_PLACES
+
+OPERATIONS = ("clean", "heat", "cool")
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Type names in lower case. operation: one of :data:`OPERATIONS`, ``light`` (look under a lamp) or nothing."""
+
+    wanted: str
+    target: str = ""
+    operation: str = ""
+    lamp: str = ""
+    count: int = 1
+
+
+_ADJECTIVES = {"clean": "clean", "hot": "heat", "cool": "cool", "cold": "cool"}
+_SOME = r"(?:an?|some|the|one)"
+_TO = rf"(?:in|on) (?:{_SOME} )?(?P<target>\w+)"
+_PHRASINGS = (
+    re.compile(rf"(?:look at|examine) (?:{_SOME} )?(?P<wanted>\w+) (?:under|with|by|using) (?:{_SOME} )?(?P<lamp>\w+)"),
+    re.compile(rf"put {_SOME} (?P<adjective>clean|hot|cool|cold) (?P<wanted>\w+) {_TO}"),
+    re.compile(rf"(?P<operation>clean|heat|cool) {_SOME} (?P<wanted>\w+) and put it {_TO}"),
+    re.compile(rf"put (?P<two>two) (?P<wanted>\w+) {_TO}"),
+    re.compile(rf"find (?P<two>two) (?P<wanted>\w+) and put them {_TO}"),
+    re.compile(rf"put {_SOME} (?P<wanted>\w+) {_TO}"),
+)
+
+_OPERATION_WORDS = {
+    "clean": r"clean\w*|wash\w*|rins\w*",
+    "heat": r"heat\w*|hot|warm\w*|cook\w*|microwaved",
+    "cool": r"cool\w*|cold|chill\w*|refrigerated",
+}
+
+
+def read_goal(text: str, receptacles: set[str]) -> Goal | None:
+    """The goal that ``text`` states, or None when it is not understood.
+
+    receptacles: the types of receptacle in the room, in lower case, as its description names them.
+
+    >>> read_goal("put a hot mug in shelf.", {"shelf", "microwave"})
+    Goal(wanted='mug', target='shelf', operation='heat', lamp='', count=1)
+    """
+    plain = " ".join(re.findall(r"\w+", text.lower()))
+    for phrasing in _PHRASINGS:
+        match = phrasing.fullmatch(plain)
+        if match:
+            part = match.groupdict()
+            if part.get("target") and part["target"] not in receptacles:
+                continue
+            if part.get("lamp") and "lamp" not in part["lamp"]:
+                continue
+            operation = part.get("operation") or _ADJECTIVES.get(part.get("adjective") or "", "")
+            if part.get("lamp"):
+                operation = "light"
+            return Goal(
+                part["wanted"], part.get("target") or "", operation, part.get("lamp") or "", 2 if "two" in part else 1
+            )
+    return _by_words(plain, receptacles)
+
+
+def _by_words(plain: str, receptacles: set[str]) -> Goal | None:
+    things = {kind.lower(): _pattern(kind) for kind in USUAL_PLACES}
+    lamps = [name for name in things if "lamp" in name]
+    wanted = _mentions(plain, {name: pattern for name, pattern in things.items() if name not in lamps})
+    if not wanted:
+        return None
+    lamp = _mentions(plain, {name: things[name] for name in lamps})
+    if lamp or re.search(r"\b(?:lamp|light)\b", plain):
+        return Goal(wanted[0], operation="light", lamp=lamp[0] if lamp else "lamp")
+    camel = {place.lower(): place for room in ROOMS.values() for place in room.ranges}
+    targets = _mentions(plain, {name: _pattern(camel.get(name, name)) for name in receptacles})
+    if not targets:
+        return None
+    operation = next((name for name, words in _OPERATION_WORDS.items() if re.search(rf"\b(?:{words})\b", plain)), "")
+    count = 2 if re.search(r"\b(?:two|both|2|pair)\b", plain) else 1
+    return Goal(wanted[0], targets[-1], operation, count=count)
+
+
+def _pattern(kind: str) -> str:
+    """A type name as people write it: ``CounterTop`` -> counter top, countertop, countertops."""
+    words = [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", kind)]
+    if words[-1] == "basin":
+        words[-1] = "(?:basin)?"
+    return r"\b" + r" ?".join(words) + r"(?:e?s)?\b"
+
+
+def _mentions(plain: str, patterns: dict[str, str]) -> list[str]:
+    """The names mentioned, in order; of overlapping mentions the longest counts."""
+    spans = [(match.span(), name) for name, pattern in patterns.items() for match in re.finditer(pattern, plain)]
+    kept = [
+        (start, name)
+        for (start, end), name in spans
+        if not any(a <= start and end <= b and b - a > end - start for (a, b), _ in spans)
+    ]
+    return [name for _, name in sorted(kept)]

@@ -1,0 +1,1 @@
+"""Games: generated from seeds, read from folders, varied for comparisons."""

@@ -1,0 +1,95 @@
+"""A problem as files: ``game.tw-pddl`` and ``traj_data.json``, in ALFRED's layout and in ALFWorld's vocabulary."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from gagpo.envs.alfworld.games.scenes import Problem, mangle, walkthrough
+from gagpo.envs.alfworld.games.shipped import Shipped
+
+GAME = "game.tw-pddl"
+TRAJECTORY = "traj_data.json"
+UNKNOWN_GOAL = "UNKNOWN GOAL"
+
+
+@dataclass(frozen=True)
+class GameFiles:
+    """folder: relative to the split. game, trajectory: contents of the two files. plan: commands that win."""
+
+    folder: str
+    game: str
+    trajectory: str
+    plan: tuple[str, ...]
+
+
+def render(source: Shipped, problem: Problem, trial: str) -> GameFiles:
+    """The files of ``problem``; ``trial`` (letters, digits, underscores) sets it apart from others of its goal."""
+    plan = walkthrough(source, problem)
+    game = {
+        "pddl_domain": source.domain,
+        "grammar": source.grammar.replace(UNKNOWN_GOAL, problem.text),
+        "pddl_problem": pddl_problem(source, problem),
+        "solvable": True,
+        "walkthrough": plan,
+    }
+    scene = problem.layout.scene
+    trajectory = {
+        "task_id": trial,
+        "task_type": problem.task_type,
+        "pddl_params": {
+            "object_target": problem.wanted,
+            "parent_target": problem.target,
+            "toggle_target": problem.toggle,
+            "mrecep_target": "",
+            "object_sliced": False,
+        },
+        "scene": {"floor_plan": f"FloorPlan{scene}", "scene_num": scene},
+        "turk_annotations": {"anns": [{"task_desc": problem.text, "high_descs": []}]},
+    }
+    goal = f"{problem.task_type}-{problem.wanted}-None-{problem.toggle or problem.target}-{scene}"
+    return GameFiles(f"{goal}/{trial}", json.dumps(game), json.dumps(trajectory, indent=1), tuple(plan))
+
+
+def pddl_problem(source: Shipped, problem: Problem) -> str:
+    """The problem in PDDL. It names no split and no index: equal text means equal problems."""
+    layout = problem.layout
+    place_types = sorted(layout.types)
+    thing_types = sorted({thing.type for thing in problem.things})
+    places = {place.id: place for place in layout.receptacles}
+    where = {place.id: mangle(layout.locations[place.location]) for place in layout.receptacles}
+    objects = ["agent1 - agent"]
+    objects += [f"{kind}Type - rtype" for kind in place_types]
+    objects += [f"{kind}Type - otype" for kind in thing_types]
+    objects += sorted(f"{mangle(thing.id)} - object" for thing in problem.things)
+    objects += sorted(f"{mangle(place)} - receptacle" for place in places)
+    objects += sorted(f"{mangle(location)} - location" for location in layout.locations)
+
+    facts = [f"(receptacleType {mangle(place.id)} {place.type}Type)" for place in layout.receptacles]
+    facts += [f"(objectType {mangle(thing.id)} {thing.type}Type)" for thing in problem.things]
+    facts += [
+        f"(canContain {place}Type {thing}Type)"
+        for place in place_types
+        for thing in thing_types
+        if thing in source.contains.get(place, ())
+    ]
+    lamps = source.abilities["toggleable"]
+    facts += [f"(pickupable {mangle(thing.id)})" for thing in problem.things if thing.type not in lamps]
+    facts += [f"(isReceptacleObject {mangle(thing.id)})" for thing in problem.things if thing.type in source.vessels]
+    facts += [f"(openable {mangle(place.id)})" for place in layout.receptacles if place.type in source.openable]
+    facts.append(f"(atLocation agent1 {mangle(layout.locations[0])})")
+    for ability in sorted(source.abilities):
+        able = source.abilities[ability]
+        facts += [f"({ability} {mangle(thing.id)})" for thing in problem.things if thing.type in able]
+    facts += [f"(inReceptacle {mangle(thing.id)} {mangle(thing.place)})" for thing in problem.things]
+    facts += [f"(objectAtLocation {mangle(thing.id)} {where[thing.place]})" for thing in problem.things]
+    facts += [f"(receptacleAtLocation {mangle(place)} {where[place]})" for place in places]
+
+    goal = source.goals[problem.task_type][0]
+    goal = goal.format(obj=problem.wanted, recep=problem.target, toggle=problem.toggle)
+    listed = "\n        ".join
+    return (
+        f"(define (problem plan_{layout.scene})\n    (:domain alfred)\n"
+        f"    (:objects\n        {listed(objects)}\n    )\n"
+        f"    (:init\n        {listed(facts)}\n    )\n{goal}"
+    )

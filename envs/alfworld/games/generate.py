@@ -1,0 +1,320 @@
+"""Making games: files for a seed, each played to its end in the engine before it counts.
+
+Games lie in ``<root>/<split>/<goal>/<trial>/game.tw-pddl``; ``<root>/index.json`` remembers which have been made, so
+that the next call is a matter of looking at file sizes and times. Making can be interrupted at any moment and goes on
+where it stopped; of several processes that want the same games, one makes them and the others wait.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import logging
+import multiprocessing
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gagpo.envs.alfworld.engine import DEFAULT_ENGINE, Engine, make_engine
+from gagpo.envs.alfworld.games.catalogue import SIZES, TASK_TYPES
+from gagpo.envs.alfworld.games.gamefile import GAME, TRAJECTORY, GameFiles, render
+from gagpo.envs.alfworld.games.scenes import pose
+from gagpo.envs.alfworld.games.shipped import shipped
+from gagpo.envs.lock import held
+
+log = logging.getLogger(__name__)
+
+SPLITS = ("train", "valid_seen", "valid_unseen")
+DEFAULT_COUNTS = {"train": 300, "valid_seen": 72, "valid_unseen": 72}
+FORMAT = 1  # of the generator: a higher number makes other games
+
+Progress = Callable[[int, int], None]
+"""Called with the number of games checked so far and the number to check."""
+
+
+class UnsolvedGame(RuntimeError):
+    """A generated game that its own walkthrough does not win: a fault of the generator or of the engine."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """A game that is there. id: its folder relative to the split; digest: SHA-256 of the game file."""
+
+    split: str
+    task_type: str
+    index: int
+    id: str
+    digest: str
+    size: int
+    mtime_ns: int
+
+
+def data_root() -> Path:
+    """Where generated data goes: ``$GAGPO_DATA``, or ``data`` in the current folder."""
+    return Path(os.environ.get("GAGPO_DATA") or "data")
+
+
+def default_root(size: str, seed: int) -> Path:
+    """The folder of the games that are generated from ``seed``."""
+    return data_root() / "alfworld" / f"{size}-seed{seed}"
+
+
+def generate(
+    size: str = "small",
+    seed: int = 0,
+    counts: Mapping[str, int] | None = None,
+    task_types: Sequence[str] = TASK_TYPES,
+    root: Path | None = None,
+    splits: Sequence[str] = SPLITS,
+    engine: str = DEFAULT_ENGINE,
+    verify: Callable[[], Engine] | None = None,
+    processes: int = 1,
+    progress: Progress | None = None,
+    patience: float = 3600.0,
+) -> dict[str, list[Made]]:
+    """Make the games of ``splits`` that are missing under ``root`` and name all that were asked for.
+
+    counts: games per split, shared evenly among ``task_types``; those not named as in :data:`DEFAULT_COUNTS`, but
+        never more valid_seen than train games.
+    verify: makes the engine that plays each new game's walkthrough, called once per process; ``engine`` names one.
+    processes: how many are started to verify; 1 verifies in this one.
+    patience: seconds to wait for another process that is making games here.
+
+    Raises ValueError for a bad argument, TimeoutError when patience ends, :class:`UnsolvedGame`, and
+    :class:`gagpo.envs.alfworld.games.shipped.AlfworldMissing`.
+    """
+    jobs = wanted(size, counts, task_types, splits)
+    root = root if root is not None else default_root(size, seed)
+    made = _Index(root, size, seed).lookup(jobs)
+    if made is None:
+        root.mkdir(parents=True, exist_ok=True)
+        tell = functools.partial(log.warning, "waiting for another process that makes ALFWorld games in %s", root)
+        with held(root / ".lock", patience, tell):
+            index = _Index(root, size, seed)
+            made = index.lookup(jobs)
+            if made is None:
+                made = _make(root, size, seed, jobs, verify or _Named(engine), processes, progress)
+                index.store(made)
+    return {split: [game for game in made if game.split == split] for split in splits}
+
+
+Job = tuple[str, str, int]  # split, task type, index
+
+
+def wanted(
+    size: str, counts: Mapping[str, int] | None, task_types: Sequence[str], splits: Sequence[str] = SPLITS
+) -> list[Job]:
+    """The games that these settings name, sorted; ValueError when the settings make no sense."""
+    full = DEFAULT_COUNTS | dict(counts or {})
+    if "valid_seen" not in (counts or {}):
+        full["valid_seen"] = max(0, min(full["valid_seen"], full["train"]))
+    if size not in SIZES:
+        raise ValueError(f"there is no scene size {size!r}; choose one of {', '.join(SIZES)}")
+    for split in (*full, *splits):
+        if split not in SPLITS:
+            raise ValueError(f"ALFWorld has no split {split!r}; choose among {', '.join(SPLITS)}")
+    for split, count in full.items():
+        if count < 0:
+            raise ValueError(f"the number of {split} games must not be negative, got {count}")
+    if not task_types:
+        raise ValueError(f"no task types were given; choose among {', '.join(TASK_TYPES)}")
+    for task_type in task_types:
+        if task_type not in TASK_TYPES:
+            raise ValueError(f"there is no task type {task_type!r}; choose among {', '.join(TASK_TYPES)}")
+    if full["valid_seen"] > full["train"]:
+        raise ValueError(
+            f"valid_seen ({full['valid_seen']}) must not have more games than train ({full['train']}): "
+            "its rooms are those trained in"
+        )
+    types = [task_type for task_type in TASK_TYPES if task_type in task_types]
+    jobs: list[Job] = []
+    for split in splits:
+        each, rest = divmod(full[split], len(types))
+        jobs += [(split, kind, k) for place, kind in enumerate(types) for k in range(each + (place < rest))]
+    return sorted(jobs)
+
+
+# Making ---------------------------------------------------------------------------------------------------------------
+
+
+def files_of(size: str, seed: int, job: Job) -> GameFiles:
+    """The files of one game. Task texts, rooms and objects depend on these arguments only."""
+    split, task_type, index = job
+    source = shipped()
+    return render(
+        source, pose(source, seed, size, split, task_type, index), f"trial_{size}_s{seed}_{split}_{index:05d}"
+    )
+
+
+class _Named:
+    """An engine chosen by name; can be sent to another process."""
+
+    def __init__(self, engine: str):
+        self.engine = engine
+
+    def __call__(self) -> Engine:
+        return make_engine(self.engine)
+
+
+def _make(
+    root: Path,
+    size: str,
+    seed: int,
+    jobs: list[Job],
+    verify: Callable[[], Engine],
+    processes: int,
+    progress: Progress | None,
+) -> list[Made]:
+    for old in root.glob(".new-*"):  # left by a process that was killed; this one holds the lock
+        shutil.rmtree(old, ignore_errors=True)
+    made: list[Made] = []
+    missing: list[Job] = []
+    for job in jobs:
+        game = _found(root, job, files_of(size, seed, job))
+        if game is None:
+            missing.append(job)
+        else:
+            made.append(game)
+    if missing:
+        log.warning("making %d %s ALFWorld games in %s (done once)", len(missing), size, root)
+    for done, game in enumerate(_verified(root, size, seed, missing, verify, processes), 1):
+        made.append(game)
+        if progress is not None:
+            progress(done, len(missing))
+    return sorted(made, key=lambda game: (game.split, game.task_type, game.index))
+
+
+def _found(root: Path, job: Job, files: GameFiles) -> Made | None:
+    """The game when it is there with exactly the right content."""
+    folder = root / job[0] / files.folder
+    content = files.game.encode()
+    try:
+        if (folder / GAME).read_bytes() != content:
+            return None
+        if (folder / TRAJECTORY).read_bytes() != files.trajectory.encode():
+            return None
+        stat = (folder / GAME).stat()
+    except OSError:
+        return None
+    return Made(*job, files.folder, hashlib.sha256(content).hexdigest(), stat.st_size, stat.st_mtime_ns)
+
+
+def _verified(
+    root: Path, size: str, seed: int, jobs: list[Job], verify: Callable[[], Engine], processes: int
+) -> Iterator[Made]:
+    if processes <= 1 or len(jobs) < 2 * processes:
+        engine = verify()
+        try:
+            for job in jobs:
+                yield _make_one(root, size, seed, job, engine)
+        finally:
+            engine.close()
+        return
+    context = multiprocessing.get_context("spawn")  # the reference engine must not be forked
+    with ProcessPoolExecutor(processes, context, _start_worker, (verify,)) as pool:
+        futures = [pool.submit(_work, root, size, seed, job) for job in jobs]
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+_worker_engine: Engine | None = None
+
+
+def _start_worker(verify: Callable[[], Engine]) -> None:
+    global _worker_engine
+    _worker_engine = verify()
+
+
+def _work(root: Path, size: str, seed: int, job: Job) -> Made:
+    assert _worker_engine is not None
+    return _make_one(root, size, seed, job, _worker_engine)
+
+
+def _make_one(root: Path, size: str, seed: int, job: Job, engine: Engine) -> Made:
+    files = files_of(size, seed, job)
+    fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=root))
+    try:
+        (fresh / GAME).write_bytes(files.game.encode())
+        (fresh / TRAJECTORY).write_bytes(files.trajectory.encode())
+        play(engine, fresh / GAME, files.plan)
+        fresh.chmod(0o755)
+        target = root / job[0] / files.folder
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.exists():  # wrong content, or it would not be made
+            shutil.rmtree(target)
+        fresh.rename(target)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    game = _found(root, job, files)
+    assert game is not None
+    return game
+
+
+def play(engine: Engine, game: Path, plan: Sequence[str]) -> None:
+    """Play ``plan``; raises :class:`UnsolvedGame` unless every command is admissible and exactly the last one wins."""
+    scene = engine.reset(game)
+    for number, command in enumerate(plan, 1):
+        if scene.won:
+            raise UnsolvedGame(f"{game}: won before command {number} of {len(plan)}")
+        if command not in scene.admissible_commands:
+            raise UnsolvedGame(f"{game}: command {number}, {command!r}, is not admissible")
+        scene = engine.step(command)
+    if not scene.won:
+        raise UnsolvedGame(f"{game}: not won by its walkthrough")
+
+
+# Remembering ----------------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=4)
+def _read_index(path: str, *version: int) -> tuple[dict[str, Any], dict[Job, Made]]:
+    """An index file as read last, until ``version`` changes: a hundred environments of one process read it once."""
+    data = json.loads(Path(path).read_text(encoding="utf-8"))
+    games = [Made(*row) for row in data["games"]]
+    return data, {(game.split, game.task_type, game.index): game for game in games}
+
+
+class _Index:
+    """``index.json``: the games made under a root, in the order of their index per split and task type."""
+
+    def __init__(self, root: Path, size: str, seed: int):
+        self.root = root
+        self.path = root / "index.json"
+        self.head = {"format": FORMAT, "size": size, "seed": seed}
+        self.games: dict[Job, Made] = {}
+        try:
+            stat = os.stat(self.path)
+            data = _read_index(str(self.path), stat.st_mtime_ns, stat.st_size, stat.st_ino)
+            if {key: data[0][key] for key in self.head} == self.head:
+                self.games = dict(data[1])
+        except (OSError, ValueError, KeyError, TypeError):
+            return  # no index, or not one of ours: the games themselves are looked at
+
+    def lookup(self, jobs: list[Job]) -> list[Made] | None:
+        """The games of ``jobs`` if all are there and untouched since they were checked."""
+        try:
+            found = [self.games[job] for job in jobs]
+            root = str(self.root)
+            for game in found:
+                stat = os.stat(f"{root}/{game.split}/{game.id}/{GAME}")
+                if (stat.st_size, stat.st_mtime_ns) != (game.size, game.mtime_ns):
+                    return None
+        except (KeyError, OSError):
+            return None
+        return found
+
+    def store(self, made: list[Made]) -> None:
+        self.games |= {(game.split, game.task_type, game.index): game for game in made}
+        rows = [list(vars(game).values()) for _, game in sorted(self.games.items())]
+        fresh = self.path.with_suffix(f".{os.getpid()}")
+        fresh.write_text(json.dumps({**self.head, "games": rows}), encoding="utf-8")
+        fresh.replace(self.path)

@@ -1,0 +1,303 @@
+"""Rooms and problems, drawn from a seed: who stands where, what lies in it, what is asked, and how to do it.
+
+A room (its receptacles and where they stand) is named by (seed, size, scene number); a problem in it (objects, goal,
+phrasing) by (seed, size, split, task type, index). Nothing else enters, so a game never depends on how many others are
+made, in what order, or by which process.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gagpo.envs.alfworld.games.catalogue import (
+    ROOMS,
+    SCENES_PER_ROOM,
+    TOOL_OF_TASK,
+    UNSEEN_PER_ROOM,
+    USUAL_PLACES,
+    Room,
+    room_of_scene,
+)
+from gagpo.envs.alfworld.games.draws import Draws
+from gagpo.envs.alfworld.games.shipped import Shipped
+
+_SMALL_RECEPTACLES = (6, 9)
+_SMALL_CLUTTER = (3, 6)
+_FULL_RECEPTACLES = (20, 48)
+_FULL_CLUTTER = (16, 30)
+
+
+@dataclass(frozen=True)
+class Receptacle:
+    """id: ALFRED's (``Cabinet|+00.68|+00.50|-02.20``); location: index into the layout's locations."""
+
+    id: str
+    type: str
+    location: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A furnished room. ``locations[0]`` is where the agent starts; no receptacle stands there."""
+
+    scene: int
+    room: Room
+    receptacles: tuple[Receptacle, ...]
+    locations: tuple[str, ...]
+
+    @property
+    def furniture(self) -> tuple[tuple[str, int], ...]:
+        """How many receptacles of which type: what an agent sees of a layout."""
+        return tuple(sorted(Counter(receptacle.type for receptacle in self.receptacles).items()))
+
+    @property
+    def types(self) -> frozenset[str]:
+        return frozenset(receptacle.type for receptacle in self.receptacles)
+
+
+@dataclass(frozen=True)
+class Thing:
+    """An object and the id of the receptacle that it lies in."""
+
+    id: str
+    type: str
+    place: str
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A room with objects, a goal (``toggle`` only for lamps, ``target`` only for placing) and its wording."""
+
+    layout: Layout
+    things: tuple[Thing, ...]
+    task_type: str
+    wanted: str
+    target: str
+    toggle: str
+    text: str
+
+
+# Rooms ----------------------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=4096)
+def furnish(seed: int, size: str, scene: int) -> Layout:
+    """The room with number ``scene``. One kept out of training has furniture that no trained room of its kind has."""
+    room = room_of_scene(scene)
+    draws = Draws("room", size, seed, scene)
+    layout = _furnish(draws, size, scene, room)
+    if scene - room.first_scene < UNSEEN_PER_ROOM:
+        trained = range(room.first_scene + UNSEEN_PER_ROOM, room.first_scene + SCENES_PER_ROOM)
+        known = {furnish(seed, size, other).furniture for other in trained}
+        while layout.furniture in known:
+            layout = _furnish(draws, size, scene, room)
+    return layout
+
+
+def _furnish(draws: Draws, size: str, scene: int, room: Room) -> Layout:
+    if size == "small":
+        most = min(_SMALL_RECEPTACLES[1], len(room.always) + len(room.sometimes))
+        count = draws.between(_SMALL_RECEPTACLES[0], most)
+        types = [*room.always, *draws.shuffled(room.sometimes)[: count - len(room.always)]]
+    else:
+        types = [kind for kind, (least, most) in room.ranges.items() for _ in range(draws.between(least, most))]
+        fillers = [kind for kind, (_, most) in room.ranges.items() if most >= 4]
+        while len(types) < _FULL_RECEPTACLES[0]:
+            types.append(draws.choose(fillers))
+        types = types[: _FULL_RECEPTACLES[1]]
+    taken: set[str] = set()
+    locations = [_place(draws, taken)]
+    receptacles: list[Receptacle] = []
+    for kind in sorted(types):
+        neighbour = receptacles[-1] if receptacles and receptacles[-1].type == kind else None
+        if size == "full" and neighbour is not None and draws.chance(1, 6):
+            location = neighbour.location  # in ALFRED's rooms one stands before several drawers at once
+        else:
+            locations.append(_place(draws, taken))
+            location = len(locations) - 1
+        receptacles.append(Receptacle(_identify(draws, kind, taken), kind, location))
+    return Layout(scene, room, tuple(receptacles), tuple(locations))
+
+
+def _place(draws: Draws, taken: set[str]) -> str:
+    while (
+        place := f"loc|{draws.between(-12, 12)}|{draws.between(-12, 12)}|{draws.below(4)}|{draws.choose((0, 30, 60))}"
+    ) in taken:
+        pass
+    taken.add(place)
+    return place
+
+
+def _identify(draws: Draws, kind: str, taken: set[str]) -> str:
+    while True:
+        x, y, z = (f"{draws.between(least, most) / 100:+06.2f}" for least, most in ((-400, 400), (5, 210), (-400, 400)))
+        if kind.endswith("Basin"):
+            name = f"{kind.removesuffix('Basin')}|{x}|{y}|{z}|{kind}"
+        else:
+            name = f"{kind}|{x}|{y}|{z}"
+        if name not in taken:
+            taken.add(name)
+            return name
+
+
+# Problems -------------------------------------------------------------------------------------------------------------
+
+
+def pose(source: Shipped, seed: int, size: str, split: str, task_type: str, index: int) -> Problem:
+    """Problem ``index`` of ``task_type`` in ``split``.
+
+    A problem of ``valid_seen`` is set in the room of the training problem with the same type and index, so its room is
+    one that was trained in whenever the training split is at least as large.
+    """
+    layout = furnish(seed, size, _scene_of(seed, size, split, task_type, index))
+    draws = Draws("problem", size, seed, split, task_type, index)
+    wanted, target, toggle = draws.choose(_goals(source, layout, size, task_type))
+    taken: set[str] = set()
+    things: list[Thing] = []
+
+    def put(kind: str, barred: str = "") -> None:
+        place = _drawn_place(source, draws, layout, kind, barred)
+        things.append(Thing(_identify(draws, kind, taken), kind, place.id))
+
+    for _ in range((2 if task_type == "pick_two_obj_and_place" else 1) + draws.chance(1, 4)):
+        put(wanted, barred=target)
+    lamps = [kind for kind in layout.room.lamps if _places(source, layout, kind)]
+    if toggle:
+        put(toggle)
+    elif lamps and draws.chance(1, 3):
+        put(draws.choose(lamps))
+    kinds = [kind for kind in layout.room.objects(size) if kind != wanted and _places(source, layout, kind)]
+    for _ in range(draws.between(*(_SMALL_CLUTTER if size == "small" else _FULL_CLUTTER))):
+        put(draws.choose(kinds))
+    phrasing = draws.choose(source.goals[task_type][1])
+    text = phrasing.format(obj=wanted.lower(), recep=target.lower(), toggle=toggle.lower())
+    return Problem(layout, tuple(things), task_type, wanted, target, toggle, text)
+
+
+def _scene_of(seed: int, size: str, split: str, task_type: str, index: int) -> int:
+    unseen = split == "valid_unseen"
+    draws = Draws("scene", size, seed, "unseen" if unseen else "train", task_type, index)
+    room = draws.choose([room for room in ROOMS.values() if task_type in room.tasks])
+    first, last = (0, UNSEEN_PER_ROOM - 1) if unseen else (UNSEEN_PER_ROOM, SCENES_PER_ROOM - 1)
+    return room.first_scene + draws.between(first, last)
+
+
+def _goals(source: Shipped, layout: Layout, size: str, task_type: str) -> list[tuple[str, str, str]]:
+    """Every (wanted, target, toggle) that can be asked for in this room."""
+    kinds = layout.room.objects(size)
+    if task_type == "look_at_obj_in_light":
+        lamps = [kind for kind in layout.room.lamps if _places(source, layout, kind)]
+        return [(kind, "", lamp) for kind in kinds for lamp in lamps if _places(source, layout, kind)]
+    tool = TOOL_OF_TASK.get(task_type, "")
+    ability = {"SinkBasin": "cleanable", "Microwave": "heatable", "Fridge": "coolable"}.get(tool)
+    return [
+        (kind, target, "")
+        for kind in kinds
+        if ability is None or kind in source.abilities[ability]
+        for target in sorted(layout.types - {tool})
+        if kind in source.contains.get(target, ()) and _places(source, layout, kind, barred=target)
+    ]
+
+
+def _places(source: Shipped, layout: Layout, kind: str, barred: str = "") -> list[Receptacle]:
+    """The receptacles of the room in which an object of this kind may lie at the start."""
+    if kind in source.abilities["toggleable"]:
+        return [receptacle for receptacle in layout.receptacles if receptacle.type in USUAL_PLACES[kind]]
+    return [
+        receptacle
+        for receptacle in layout.receptacles
+        if receptacle.type != barred and kind in source.contains.get(receptacle.type, ())
+    ]
+
+
+def _drawn_place(source: Shipped, draws: Draws, layout: Layout, kind: str, barred: str) -> Receptacle:
+    places = _places(source, layout, kind, barred)
+    present = {place.type for place in places}
+    usual = [type_ for type_ in USUAL_PLACES.get(kind, ()) if type_ in present]
+    if usual and draws.chance(4, 5):
+        weighted = [type_ for rank, type_ in enumerate(usual) for _ in range(len(usual) - rank)]
+        chosen = draws.choose(weighted)
+        places = [place for place in places if place.type == chosen]
+    return draws.choose(places)
+
+
+# Names ----------------------------------------------------------------------------------------------------------------
+
+
+_CODES = (("|", "_bar_"), ("-", "_minus_"), ("+", "_plus_"), (".", "_dot_"), (",", "_comma_"))
+
+
+def mangle(name: str) -> str:
+    """An ALFRED id as a PDDL name."""
+    for plain, code in _CODES:
+        name = name.replace(plain, code)
+    return name
+
+
+def spoken_names(ids: Iterable[str]) -> dict[str, str]:
+    """What the game calls each mangled id: ``mug 2``; an id without coordinates keeps its name and gets a blank.
+
+    The lexicographically first id of a name gets the highest number. Ids are compared in lower case, as the planner's
+    translator gives them.
+    """
+    order = sorted((id.lower(), id) for id in ids)
+    left = Counter(_word(low) for low, _ in order if "_bar_" in low)
+    names: dict[str, str] = {}
+    for low, id in order:
+        word = _word(low)
+        names[id] = f"{word} {left[word] if '_bar_' in low else ''}"
+        left[word] -= "_bar_" in low
+    return names
+
+
+def _word(low: str) -> str:
+    word, bar, _ = low.partition("_bar_")
+    if not bar:
+        for plain, code in _CODES:
+            word = word.replace(code, plain)
+        return word
+    return word + "basin" if "basin" in low else word
+
+
+def walkthrough(source: Shipped, problem: Problem) -> list[str]:
+    """Commands that solve the problem, made from full knowledge of the scene."""
+    layout = problem.layout
+    ids = [thing.id for thing in problem.things] + [place.id for place in layout.receptacles]
+    spoken = spoken_names(mangle(id) for id in ids)
+    names = {id: spoken[mangle(id)] for id in ids}
+    places = {place.id: place for place in layout.receptacles}
+    opened: set[str] = set()
+    plan: list[str] = []
+    here = 0
+
+    def approach(place: str, reach_in: bool = True) -> None:
+        nonlocal here
+        if places[place].location != here:  # one cannot go where one is
+            plan.append(f"go to {names[place]}")
+            here = places[place].location
+        if reach_in and places[place].type in source.openable and place not in opened:
+            plan.append(f"open {names[place]}")
+            opened.add(place)
+
+    def first(kind: str) -> str:
+        return next(place.id for place in layout.receptacles if place.type == kind)
+
+    wanted = [thing for thing in problem.things if thing.type == problem.wanted]
+    for thing in wanted[: 2 if problem.task_type == "pick_two_obj_and_place" else 1]:
+        approach(thing.place)
+        plan.append(f"take {names[thing.id]} from {names[thing.place]}")
+        if problem.toggle:
+            lamp = next(thing for thing in problem.things if thing.type == problem.toggle)
+            approach(lamp.place, reach_in=False)
+            plan.append(f"use {names[lamp.id]}")
+            break
+        if tool := TOOL_OF_TASK.get(problem.task_type):
+            verb = {"SinkBasin": "clean", "Microwave": "heat", "Fridge": "cool"}[tool]
+            approach(first(tool), reach_in=False)
+            plan.append(f"{verb} {names[thing.id]} with {names[first(tool)]}")
+        approach(first(problem.target))
+        plan.append(f"move {names[thing.id]} to {names[first(problem.target)]}")
+    return plan

@@ -1,0 +1,1 @@
+"""The native engine: games played without TextWorld, byte for byte the same."""

@@ -1,0 +1,123 @@
+"""Expressions in the text of games, ``{o.indefinite + ' ' + o.name}``: read with :mod:`ast`, compiled to closures.
+
+Only names, attributes of entities, string constants, ``+``, comparisons and ``and/or/not/if`` are carried out. Nothing
+is ever evaluated as code.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gagpo.envs.alfworld.native.pddl import GameError
+
+MAX_EXPRESSION = 500  # characters; the shipped grammar uses 30
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """What expressions can say about an object: ``{o.indefinite + ' ' + o.name}``."""
+
+    id: str
+    type: str
+    name: str
+    definite: str = "the"
+    indefinite: str = "a"
+    noun: None = None
+    adj: None = None
+    desc: None = None
+    room_type: None = None
+    synonyms: None = None
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Expression = Callable[[Mapping[str, Entity]], Any]
+
+
+def expression(source: str) -> tuple[tuple[str, ...], Expression]:
+    """The names in an expression and its closure; all but the few constructs needed raises :class:`GameError`."""
+    if len(source) > MAX_EXPRESSION:
+        raise GameError(f"expression {source[:40]!r}... has more than {MAX_EXPRESSION} characters")
+    try:
+        tree = ast.parse(source.lstrip(" \t"), mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise GameError(f"expression {source!r} cannot be read") from None
+    try:
+        compute = _compile(tree.body)
+    except GameError as error:
+        raise GameError(f"expression {source!r}: {error}") from None
+
+    def checked(variables: Mapping[str, Entity]) -> Any:
+        try:
+            return compute(variables)
+        except (TypeError, GameError) as error:
+            raise GameError(f"expression {source!r}: {error}") from None
+
+    return tuple(sorted({node.id for node in ast.walk(tree) if isinstance(node, ast.Name)})), checked
+
+
+_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: lambda a, b: a == b,
+    ast.NotEq: lambda a, b: a != b,
+    ast.In: lambda a, b: a in b,
+    ast.NotIn: lambda a, b: a not in b,
+}
+
+
+def _compile(node: ast.expr) -> Expression:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        constant = node.value
+        return lambda variables: constant
+    if isinstance(node, ast.Name):
+        return _variable(node.id)
+    if isinstance(node, ast.Attribute) and node.attr in Entity.__slots__:
+        owner, attribute = _compile(node.value), node.attr
+        return lambda variables: _attribute(owner(variables), attribute)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        left, right = _compile(node.left), _compile(node.right)
+        return lambda variables: left(variables) + right(variables)
+    if isinstance(node, ast.BoolOp):
+        first, *others = [_compile(value) for value in node.values]
+        return _junction(first, others, isinstance(node.op, ast.And))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        operand = _compile(node.operand)
+        return lambda variables: not operand(variables)
+    if isinstance(node, ast.IfExp):
+        test, body, orelse = _compile(node.test), _compile(node.body), _compile(node.orelse)
+        return lambda variables: body(variables) if test(variables) else orelse(variables)
+    if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARISONS:
+        compare = _COMPARISONS[type(node.ops[0])]
+        one, two = _compile(node.left), _compile(node.comparators[0])
+        return lambda variables: compare(one(variables), two(variables))
+    raise GameError(f"{type(node).__name__} is not allowed")
+
+
+def _variable(name: str) -> Expression:
+    def compute(variables: Mapping[str, Entity]) -> Entity:
+        if name not in variables:
+            raise GameError(f"unknown name {name}")
+        return variables[name]
+
+    return compute
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    if not isinstance(owner, Entity):
+        raise GameError(f"{name} of something that is not an entity")
+    return getattr(owner, name)
+
+
+def _junction(first: Expression, others: list[Expression], conjunctive: bool) -> Expression:
+    def compute(variables: Mapping[str, Entity]) -> Any:
+        value = first(variables)
+        for other in others:
+            if bool(value) != conjunctive:
+                break
+            value = other(variables)
+        return value
+
+    return compute

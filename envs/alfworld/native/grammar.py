@@ -1,0 +1,354 @@
+"""Text grammars of games (``.twl2``): which command an action answers to, and what is said when it is done.
+
+A grammar document holds actions (a command template and a feedback rule each) and JSON blocks of production rules.
+Rules and templates are written in a small language::
+
+    plain text   #rule#   {expression}   {expression | query}   [{expression | query}]
+
+What an expression may be is in :mod:`gagpo.envs.alfworld.native.expression`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gagpo.envs.alfworld.native.expression import Entity, Expression, expression
+from gagpo.envs.alfworld.native.pddl import GameError
+
+Placeholder = tuple[str, str]  # name and type: ("r", "receptacle")
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One conjunct of a query: ``inreceptacle(o:object, r:receptacle)``."""
+
+    predicate: str
+    parameters: tuple[Placeholder, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    literal: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """``#rule#``"""
+
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An expression over ``names``. ``compute`` raises GameError where types do not fit, always with a ``fault``."""
+
+    source: str
+    names: tuple[str, ...]
+    compute: Expression
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Each:
+    """``{part | query}``: the part once for every answer to the query, or once where there is no query."""
+
+    part: Call | Value
+    query: tuple[Condition, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """``[{part | query}]``: the same, joined by the rules list_separator and list_last_separator, or list_empty."""
+
+    each: Each
+
+
+Symbol = Text | Call | Value | Each | Listing
+
+
+@dataclass(frozen=True, slots=True)
+class Production:
+    """condition: None where the alternative always applies."""
+
+    condition: tuple[Condition, ...] | None
+    symbols: tuple[Symbol, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """How an action is commanded and answered."""
+
+    command: tuple[Symbol, ...]
+    feedback: tuple[Symbol, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """wordings: action name (lower case) -> templates. rules: name -> alternatives, the first that applies is taken."""
+
+    wordings: dict[str, Wording]
+    rules: dict[str, tuple[Production, ...]]
+
+
+def read_grammar(text: str) -> Grammar:
+    """Parse a grammar document; raises :class:`GameError` naming action, rule or line."""
+    wordings: dict[str, Wording] = {}
+    rules: dict[str, Any] = {}
+    for name, fields, position in _document(text):
+        if name is None:
+            rules.update(_json_block(fields["grammar"], text, position))
+            continue
+        if "template" not in fields or "feedback" not in fields:
+            raise GameError(f"line {_line(text, position)}: action {name} needs a template and a feedback")
+        try:
+            wordings[name.lower()] = Wording(symbols(fields["template"]), symbols(fields["feedback"]))
+        except GameError as error:
+            raise error.inside(f"action {name}") from None
+        if "grammar" in fields:
+            block = "\n".join(row for row in fields["grammar"].split("\n") if not row.lstrip().startswith("#"))
+            rules.update(_json_block(block, text, position))
+    return Grammar(wordings, {name: _productions(name, rule) for name, rule in rules.items()})
+
+
+def _productions(name: str, alternatives: Any) -> tuple[Production, ...]:
+    if not isinstance(alternatives, list):
+        raise GameError(f"rule {name}: expected a list of alternatives, got {type(alternatives).__name__}")
+    productions = []
+    for number, alternative in enumerate(alternatives, 1):
+        place = f"rule {name}, alternative {number}"
+        if not isinstance(alternative, dict) or not isinstance(alternative.get("rhs"), str):
+            raise GameError(f"{place}: expected an object with a text 'rhs'")
+        condition = alternative.get("condition", "")
+        if not isinstance(condition, str):
+            raise GameError(f"{place}: 'condition' is not text")
+        try:
+            productions.append(Production(query(condition) if condition else None, symbols(alternative["rhs"])))
+        except GameError as error:
+            raise error.inside(place) from None
+    return tuple(productions)
+
+
+# The document ---------------------------------------------------------------------------------------------------------
+
+_GAP = re.compile(r"(?:\s+|#[^\n]*)*")
+_NAME = re.compile(r"[\w/-]+")
+_FIELD = re.compile(r"(template|feedback|pddl|grammar)\b")
+_STRING = re.compile(r'"([^"]*)"')
+_BLOCK = re.compile(r'"""(.*?)"""', re.DOTALL)
+
+
+def _line(text: str, position: int) -> int:
+    return text.count("\n", 0, position) + 1
+
+
+def _document(text: str) -> list[tuple[str | None, dict[str, str], int]]:
+    """The document's parts in order: (action name or None for a grammar block, fields, position)."""
+    parts: list[tuple[str | None, dict[str, str], int]] = []
+    position = _GAP.match(text, 0).end()  # type: ignore[union-attr]
+
+    def expect(pattern: re.Pattern[str] | str, what: str) -> re.Match[str]:
+        nonlocal position
+        match = re.compile(re.escape(pattern) if isinstance(pattern, str) else pattern).match(text, position)
+        if match is None:
+            found = text[position : position + 30].split("\n")[0] or "the end"
+            raise GameError(f"line {_line(text, position)}: expected {what}, found {found!r}")
+        position = _GAP.match(text, match.end()).end()  # type: ignore[union-attr]
+        return match
+
+    def field() -> tuple[str, str]:
+        key = expect(_FIELD, "template, feedback, pddl or grammar").group(1)
+        expect("::", "'::'")
+        block = key in ("pddl", "grammar")
+        value = expect(_BLOCK if block else _STRING, 'text in """ """' if block else 'text in " "').group(1)
+        expect(";", "';'")
+        return key, value
+
+    while position < len(text):
+        start = position
+        if text.startswith("grammar", position):
+            parts.append((None, dict([field()]), start))
+            continue
+        expect(re.compile(r"action\b"), "action or grammar")
+        name = expect(_NAME, "the action's name").group()
+        expect("{", "'{'")
+        fields: dict[str, str] = {}
+        while not text.startswith("}", position):
+            key, value = field()
+            if key in fields:
+                raise GameError(f"line {_line(text, start)}: action {name} has two {key}s")
+            fields[key] = value
+        expect("}", "'}'")
+        parts.append((name, fields, start))
+    return parts
+
+
+def _json_block(block: str, text: str, position: int) -> dict[str, Any]:
+    line = _line(text, position)
+    try:
+        rules = json.loads(block)
+    except RecursionError:
+        raise GameError(f"line {line}: the grammar block is nested too deeply") from None
+    except ValueError as error:
+        raise GameError(f"line {line}: the grammar block is not JSON: {error}") from None
+    if not isinstance(rules, dict):
+        raise GameError(f"line {line}: the grammar block is not a JSON object")
+    return rules
+
+
+# Templates ------------------------------------------------------------------------------------------------------------
+# TextWorld reads templates with a generated parser whose habits are kept, since they show in the text: tabs before a
+# symbol are dropped, so are blanks and // comments where a symbol starts a line, and reading stops without complaint at
+# the first character that fits nothing (a stray bracket, say).
+
+_LINE_START = re.compile(r"^(//.*|\s*)\n?", re.MULTILINE)
+_TABS = re.compile(r"\t+")
+_TAG = re.compile(r"[\w()/!<>\-\s,.]+")
+_GIVEN = re.compile(r"[^;|{}\n\[\]#]+")
+_STATEMENT = re.compile(r"[^|\[\]{}\n<>]+")
+_LITERAL = re.compile(r'[^;|"<>\[\]#{}]*')
+_BAR = re.compile(r"\s*\|\s*")
+
+
+def symbols(text: str) -> tuple[Symbol, ...]:
+    """Parse a template or the right-hand side of a rule."""
+    found: list[Symbol] = []
+    position = _skip(text, 0)
+    while True:
+        symbol, end = _symbol(text, _skip(text, position))
+        if found and end == position:
+            break
+        found.append(symbol)
+        position = end
+    return tuple(symbol for symbol in found if symbol != Text(""))
+
+
+def _skip(text: str, position: int) -> int:
+    before = -1
+    while before != position:
+        before = position
+        while match := _LINE_START.match(text, position):
+            position = match.end()
+            if not match.group(1):
+                break
+        if match := _TABS.match(text, position):
+            position = match.end()
+    return position
+
+
+def _symbol(text: str, start: int) -> tuple[Symbol, int]:
+    found = _listing(text, start) or _each(text, start) or _call(text, start)
+    if found is not None:
+        return found
+    if text.startswith('"', start):
+        match = _LITERAL.match(text, start + 1)
+        assert match is not None
+        end = _skip(text, match.end())
+        if text.startswith('"', end):
+            return Text(match.group()), end + 1
+    match = _LITERAL.match(text, start)
+    assert match is not None
+    return Text(match.group()), match.end()
+
+
+def _listing(text: str, start: int) -> tuple[Symbol, int] | None:
+    if not text.startswith("[", start):
+        return None
+    found = _each(text, _skip(text, start + 1))
+    if found is None:
+        return None
+    end = _skip(text, found[1])
+    return (Listing(found[0]), end + 1) if text.startswith("]", end) else None
+
+
+def _each(text: str, start: int) -> tuple[Each, int] | None:
+    if not text.startswith("{", start):
+        return None
+    position = _skip(text, start + 1)
+    called = _call(text, position)
+    if called is None:
+        statement = _STATEMENT.match(text, position)
+        if statement is None:
+            return None
+        position = statement.end()
+    else:
+        position = called[1]
+    given = None
+    if bar := _BAR.match(text, position):
+        match = _GIVEN.match(text, _skip(text, bar.end()))
+        if match is not None:
+            given, position = match.group(), match.end()
+    position = _skip(text, position)
+    if not text.startswith("}", position):
+        return None
+    part: Call | Value
+    if called is not None:
+        part = called[0]
+    else:
+        assert statement is not None
+        part = _value(statement.group())
+    return Each(part, query(given) if given else None), position + 1
+
+
+def _value(source: str) -> Value:
+    """An expression, or what is wrong with it: rules that nothing calls may hold anything, as in TextWorld."""
+    try:
+        return Value(source, *expression(source))
+    except GameError as error:
+        fault = str(error)
+
+    def compute(variables: Mapping[str, Entity]) -> Any:
+        raise GameError(fault)
+
+    return Value(source, (), compute, fault)
+
+
+def _call(text: str, start: int) -> tuple[Call, int] | None:
+    if not text.startswith("#", start):
+        return None
+    match = _TAG.match(text, _skip(text, start + 1))
+    if match is None:
+        return None
+    end = _skip(text, match.end())
+    return (Call(match.group()), end + 1) if text.startswith("#", end) else None
+
+
+# Queries and expressions ----------------------------------------------------------------------------------------------
+
+_BLANK = re.compile(r"\s*")
+_PREDICATE = re.compile(r"!?[\w/]+")
+_PLACEHOLDER = re.compile(r"([\w']+)(?:\s*:\s*([\w/-]+))?")
+
+
+def query(text: str) -> tuple[Condition, ...]:
+    """Parse ``name(a:type, b:type) & name(...)``."""
+    position = 0
+
+    def expect(pattern: re.Pattern[str]) -> re.Match[str]:
+        nonlocal position
+        match = pattern.match(text, _BLANK.match(text, position).end())  # type: ignore[union-attr]
+        if match is None:
+            raise GameError(f"query {text[:80]!r}: cannot read {text[position : position + 30]!r}")
+        position = match.end()
+        return match
+
+    conditions = []
+    while True:
+        name = expect(_PREDICATE).group()
+        expect(re.compile(r"\("))
+        parameters: list[Placeholder] = []
+        if not re.compile(r"\s*\)").match(text, position):
+            while True:
+                found = expect(_PLACEHOLDER)
+                parameters.append((found.group(1), found.group(2) or found.group(1).rstrip("'")))
+                if not re.compile(r"\s*,").match(text, position):
+                    break
+                expect(re.compile(","))
+        expect(re.compile(r"\)"))
+        conditions.append(Condition(name, tuple(parameters)))
+        if _BLANK.fullmatch(text, position):
+            return tuple(conditions)
+        expect(re.compile("&"))

@@ -1,0 +1,400 @@
+"""A domain and its grammar brought into the form that play works on, once for all games that share them."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gagpo.envs.alfworld.native.conditions import Case, Match, Step, cases, plan
+from gagpo.envs.alfworld.native.grammar import (
+    Call,
+    Condition,
+    Each,
+    Grammar,
+    Listing,
+    Production,
+    Symbol,
+    Text,
+    Value,
+    read_grammar,
+    symbols,
+)
+from gagpo.envs.alfworld.native.narration import LIST_RULES, Compiled, Narration
+from gagpo.envs.alfworld.native.pddl import Action, Atom, Domain, Effect, GameError, read_domain
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """An effect with its condition as alternatives; ``always`` when there is none."""
+
+    variables: tuple[tuple[str, str], ...]
+    cases: tuple[Case, ...]
+    literal: Atom
+
+    @property
+    def always(self) -> bool:
+        return self.cases == (Case(),)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Schema:
+    """An action of the domain with its effects and its wording."""
+
+    action: Action
+    cases: tuple[Case, ...]
+    outcomes: tuple[Outcome, ...]
+    command: Compiled
+    feedback: Compiled
+
+
+class Entry:
+    """One case of an action, prepared for being found.
+
+    trigger: the atom that says where the agent is, or None.
+    before: what is looked up once the trigger is known, up to the first lookup among facts that change (``guard``).
+    after: what is looked up then; after_fixed: of that, what comes before the next lookup among facts that change.
+    static_after: ``after`` has none of these.
+    before_need, before_forbid, before_bans: facts that must hold, must not, and must never, known after ``before``.
+    need: changing facts beyond trigger and guard.
+    restricted: there are equalities or prohibitions of what never changes.
+    doubtful: the action may turn out to change nothing, in which case the planner does not know it.
+    loose: variables of the trigger that nothing else depends on but the effect that removes the trigger itself; all
+    places that differ in these alone share what can be done there.
+    """
+
+    __slots__ = (
+        "after", "after_fixed", "before", "before_bans", "before_forbid", "before_need", "case", "doubtful",
+        "fluent_negative", "fluent_positive", "guard", "loose", "need", "restricted", "schema", "static_after",
+        "trigger", "types",
+    )  # fmt: skip
+
+    def __init__(self, schema: Schema, case: Case, trigger: Atom | None, fluents: frozenset[str]):
+        self.schema = schema
+        self.case = case
+        self.trigger = trigger
+        variables = (*schema.action.parameters, *case.variables)
+        self.types = dict(variables)
+        atoms = list(case.positive)
+        if trigger is not None:
+            atoms.remove(trigger)
+        steps = plan(atoms, variables, self.types.keys() & set(trigger.args if trigger else ()), fluents)
+        steps = tuple(s for s in steps if not (isinstance(s, Match) and s.fluent and not s.fresh))
+        guards = [i for i, step in enumerate(steps) if isinstance(step, Match) and step.fluent]
+        at = guards[0] if guards else len(steps)
+        self.before: tuple[Step, ...] = steps[:at]
+        guard = steps[at] if guards else None
+        self.guard = guard if isinstance(guard, Match) else None
+        self.after: tuple[Step, ...] = steps[at + 1 :]
+        self.static_after = len(guards) <= 1
+        self.after_fixed: tuple[Step, ...] = steps[at + 1 : guards[1]] if len(guards) > 1 else self.after
+        known = set(trigger.args if trigger else ()) | set(_binds(self.before))
+        known |= {name for atom in (*case.positive, *case.negative) for name in atom.args if name not in self.types}
+        self.fluent_positive = tuple(a for a in case.positive if a.predicate in fluents)
+        self.fluent_negative = tuple(a for a in case.negative if a.predicate in fluents)
+        self.before_need = tuple(a for a in self.fluent_positive if a != trigger and known.issuperset(a.args))
+        self.before_forbid = tuple(a for a in self.fluent_negative if known.issuperset(a.args))
+        self.before_bans = tuple(
+            a.negation
+            for a in case.negative
+            if a.predicate != "=" and a.predicate not in fluents and known.issuperset(a.args)
+        )
+        found_by = {trigger} | ({_atom(self.guard)} if isinstance(self.guard, Match) else set())
+        self.need = tuple(a for a in self.fluent_positive if a not in found_by)
+        self.restricted = any(a.predicate == "=" for a in case.positive) or any(
+            a.predicate not in fluents for a in case.negative
+        )
+        given = {atom.predicate for atom in case.positive}
+        self.doubtful = all(o.literal.negated or o.literal.predicate in given for o in schema.outcomes)
+        self.loose = _loose(self)
+
+
+def _atom(match: Match) -> Atom:
+    """The atom that a lookup looks up."""
+    names: dict[int, str] = dict(zip(match.positions, match.keys, strict=True))
+    names |= {position: name for position, name, _ in match.fresh}
+    for first, second in match.repeated:
+        names[second] = names[first]
+    return Atom(match.predicate, tuple(names[i] for i in range(len(names))))
+
+
+def _binds(steps: tuple[Step, ...]) -> Iterator[str]:
+    for step in steps:
+        if isinstance(step, Match):
+            yield from (name for _, name, _ in step.fresh)
+        else:
+            yield step.variable
+
+
+class Branch:
+    """Entries that begin with the same lookups share them.
+
+    entries: those whose lookups end here. steps: (lookup, what follows).
+    """
+
+    __slots__ = ("entries", "steps")
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.steps: list[tuple[Step, Branch]] = []
+
+    def plant(self, entry: Entry) -> None:
+        branch = self
+        for step in entry.before:
+            further = next((other for known, other in branch.steps if known == step), None)
+            if further is None:
+                further = Branch()
+                branch.steps.append((step, further))
+            branch = further
+        branch.entries.append(entry)
+
+
+class Tree:
+    """The entries that one trigger leads to: in ``root``, and those with loose variables, twice, in the others."""
+
+    __slots__ = ("root", "separate", "shared", "trigger", "types")
+
+    def __init__(self, trigger: Atom, types: dict[str, str]):
+        self.trigger = trigger
+        self.types = types
+        self.root = Branch()
+        self.shared: list[Entry] = []
+        self.separate = Branch()
+
+
+class Logic:
+    """What a (domain, grammar) pair means; immutable, shared by all games whose texts differ in the task alone.
+
+    trigger: the changing predicate that most conditions ask for (where the agent is), or None.
+    governing: changing predicates that say what can be done. apart: those that text and planner may disagree about.
+    told: changing facts' names that texts depend on. lookups: (predicate, positions) that rows are looked up by.
+    queries: those that texts ask. denied: predicates whose undone facts they ask for.
+    """
+
+    def __init__(self, domain: Domain, grammar: Grammar):
+        self.domain = domain
+        self.grammar = grammar
+        fluents = domain.fluents
+        actions = [action for action in domain.actions.values() if action.effects]  # the planner drops the others
+        for action in actions:
+            if action.name not in grammar.wordings:
+                raise GameError(f"grammar: there is no action {action.name}, which the domain defines")
+        outcomes = {action.name: tuple(_outcome(effect) for effect in action.effects) for action in actions}
+        alternatives = {action.name: cases(action.precondition) for action in actions}
+        self.apart = frozenset(o.literal.predicate for action in actions for o in outcomes[action.name] if not o.always)
+        self._children: dict[str, list[str]] = {name: [] for name in domain.types}
+        for name, supertypes in sorted(domain.types.items()):
+            for supertype in supertypes:
+                self._children[supertype].append(name)
+        _check_grammar(domain, grammar, [action.name for action in actions])
+        narration = Narration(domain, grammar.rules, self.search_order, self.apart)
+        self.intro = narration.compile((Call("intro"),), ())
+        self.trigger = _commonest([case for found in alternatives.values() for case in found], fluents)
+        self.everywhere = Branch()
+        self.trees: list[Tree] = []
+        self.schemas: list[Schema] = []
+        self.lookups = narration.lookups
+        if self.trigger is not None:
+            self.lookups.add((self.trigger, ()))
+        for action in actions:
+            wording = grammar.wordings[action.name]
+            scope = tuple((name.strip("?"), kind) for name, kind in action.parameters)
+            try:
+                command, feedback = (narration.compile(s, scope) for s in (wording.command, wording.feedback))
+            except GameError as error:
+                raise error.inside(f"grammar: action {action.name}") from None
+            if command.changing:
+                raise GameError(f"grammar: action {action.name}: the command depends on facts that change")
+            schema = Schema(action, alternatives[action.name], outcomes[action.name], command, feedback)
+            self.schemas.append(schema)
+            for case in alternatives[action.name]:
+                triggers = [atom for atom in case.positive if atom.predicate == self.trigger]
+                self._plant(Entry(schema, case, triggers[0] if triggers else None, fluents))
+            for outcome in schema.outcomes:
+                for case in outcome.cases:
+                    self.lookups |= lookups(plan(case.positive, (*outcome.variables, *case.variables), (), fluents))
+        self.governing = frozenset(
+            name for found in alternatives.values() for case in found for name in mentioned(case)
+        )
+        self.told = frozenset(narration.told)
+        self.queries = tuple(narration.queries)
+        self.denied = frozenset(name[4:] for name in self.told if narration.denies(name))
+
+    def _plant(self, entry: Entry) -> None:
+        self.lookups |= lookups((*entry.before, *((entry.guard,) if entry.guard else ()), *entry.after))
+        if entry.trigger is None:
+            self.everywhere.plant(entry)
+            return
+        types = {name: entry.types[name] for name in entry.trigger.args if name in entry.types}
+        tree = next((t for t in self.trees if t.trigger == entry.trigger and t.types == types), None)
+        if tree is None:
+            tree = Tree(entry.trigger, types)
+            self.trees.append(tree)
+        if entry.loose:
+            tree.shared.append(entry)
+            tree.separate.plant(entry)
+        else:
+            tree.root.plant(entry)
+
+    def search_order(self, types: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+        """The type tuples below ``types`` in the order TextWorld searches them, in which things are listed.
+
+        It is breadth first with the repetitions of the original: what can be reached in two ways may be listed twice.
+        """
+        seen: set[tuple[str, ...]] = set()
+        queue = deque(self._narrowed(types))
+        found = [types]
+        while queue:
+            found.append(queue.popleft())
+            if len(found) > 10_000:
+                raise GameError("grammar: a query has more than 10,000 combinations of subtypes")
+            for narrower in self._narrowed(found[-1]):
+                if narrower not in seen:
+                    seen.add(narrower)
+                    queue.append(narrower)
+        return tuple(found)
+
+    def _narrowed(self, types: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        narrowed = list(types)
+        for position, name in enumerate(types):
+            for child in self._children[name]:
+                yield (*narrowed[:position], child, *narrowed[position + 1 :])
+
+
+def lookups(steps: tuple[Step, ...]) -> set[tuple[str, tuple[int, ...]]]:
+    """The lookups among facts that change."""
+    return {
+        (step.predicate, step.positions) for step in steps if isinstance(step, Match) and step.fluent and step.fresh
+    }
+
+
+def mentioned(case: Case) -> set[str]:
+    """The predicates of a case, "for all" included."""
+    found = {atom.predicate for atom in (*case.positive, *case.negative)}
+    for part in case.universal:
+        for inner in cases(part.part):
+            found |= mentioned(inner)
+    return found
+
+
+def _commonest(found: list[Case], fluents: frozenset[str]) -> str | None:
+    counts: dict[str, int] = {}
+    for case in found:
+        for predicate in {atom.predicate for atom in case.positive} & fluents:
+            counts[predicate] = counts.get(predicate, 0) + 1
+    return max(sorted(counts), key=lambda name: counts[name]) if counts else None
+
+
+def _loose(entry: Entry) -> frozenset[str]:
+    """See :class:`Entry`."""
+    trigger, case = entry.trigger, entry.case
+    outcomes, command = entry.schema.outcomes, entry.schema.command
+    if trigger is None or entry.guard is not None or case.universal or command.open:
+        return frozenset()
+    if all(outcome.literal != trigger.negation for outcome in outcomes):
+        return frozenset()
+    used = {name for atom in (*case.positive, *case.negative) if atom != trigger for name in atom.args}
+    used |= {f"?{name}" for name, _ in command.used}
+    for outcome in outcomes:
+        if not outcome.always or outcome.variables:
+            return frozenset()
+        if outcome.literal != trigger.negation:
+            used |= set(outcome.literal.args)
+    return frozenset(name for name in trigger.args if name in entry.types and name not in used)
+
+
+def _outcome(effect: Effect) -> Outcome:
+    found = cases(effect.condition)
+    if any(case.universal for case in found):
+        raise GameError(f"'forall' in the condition of the effect {effect.literal} is not supported")
+    return Outcome(effect.variables, found, effect.literal)
+
+
+def _check_grammar(domain: Domain, grammar: Grammar, actions: list[str]) -> None:
+    """Raise GameError for rules in use that are missing, circular, unsafe or ask about unknown types."""
+    rules = grammar.rules
+    done: set[str] = set()
+    path: list[str] = []
+
+    def ask(conditions: tuple[Condition, ...] | None) -> None:
+        for condition in conditions or ():
+            for _, kind in condition.parameters:
+                if kind not in domain.types:
+                    raise GameError(f"grammar: unknown type {kind} in a query about {condition.predicate}")
+
+    def rule(name: str) -> None:
+        if name in path:
+            raise GameError(f"grammar: circular rules: {' -> '.join([*path[path.index(name) :], name])}")
+        if name in done:
+            return
+        if not rules.get(name):
+            raise GameError(f"grammar: there is no rule {name}" + (f", which {path[-1]} calls" if path else ""))
+        if len(path) > 100:
+            raise GameError(f"grammar: rules nest too deeply: {' -> '.join(path[:5])} ...")
+        path.append(name)
+        for production in rules[name]:
+            ask(production.condition)
+            walk(production.symbols)
+        path.pop()
+        done.add(name)
+
+    def walk(found: tuple[Symbol, ...]) -> None:
+        for symbol in found:
+            if isinstance(symbol, Listing):
+                for name in LIST_RULES:
+                    rule(name)
+                symbol = symbol.each
+            if isinstance(symbol, Each):
+                ask(symbol.query)
+                symbol = symbol.part
+            if isinstance(symbol, Call):
+                rule(symbol.rule)
+            if isinstance(symbol, Value) and symbol.fault:
+                raise GameError(f"grammar: {f'rule {path[-1]}: ' if path else ''}{symbol.fault}")
+
+    rule("intro")
+    for name in actions:
+        walk(grammar.wordings[name].command)
+        walk(grammar.wordings[name].feedback)
+
+
+# Shared reading -------------------------------------------------------------------------------------------------------
+
+TASK = "\ue000"  # stands for the task in a grammar that games share; from a private use area, so in no text
+_TASK_RULE = re.compile(r'("task"\s*:\s*\[\s*\{\s*"rhs"\s*:\s*)("(?:[^"\\\x00-\x1f]|\\[^\x00-\x1f])*")(?=\s*\}\s*\])')
+
+
+def read_logic(domain_text: str, grammar_text: str) -> tuple[Logic, str]:
+    """The logic of a domain and a grammar, shared by games that differ in the task, and what to put for ``TASK``."""
+    halves = _TASK_RULE.split(grammar_text)
+    if len(halves) == 4 and TASK not in grammar_text:
+        try:
+            task = symbols(json.loads(halves[2]))
+        except GameError as error:
+            raise error.inside("grammar: rule task") from None
+        except ValueError:
+            return _logic(domain_text, grammar_text), ""  # which says what is wrong
+        if all(isinstance(symbol, Text) for symbol in task):
+            logic = _logic(domain_text, f'{halves[0]}{halves[1]}"{TASK}"{halves[3]}')
+            if logic.grammar.rules.get("task") == (Production(None, (Text(TASK),)),):
+                return logic, "".join(symbol.literal for symbol in task if isinstance(symbol, Text))
+    return _logic(domain_text, grammar_text), ""
+
+
+@functools.lru_cache(maxsize=32)
+def _logic(domain_text: str, grammar_text: str) -> Logic:
+    try:
+        domain = _domain(domain_text)
+    except GameError as error:
+        raise error.inside("pddl_domain") from None
+    try:
+        grammar = read_grammar(grammar_text)
+    except GameError as error:
+        raise error.inside("grammar") from None
+    return Logic(domain, grammar)
+
+
+_domain = functools.lru_cache(maxsize=32)(read_domain)

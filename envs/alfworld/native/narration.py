@@ -1,0 +1,369 @@
+"""What a game says: grammar rules compiled, once per grammar, to functions of a world and its state.
+
+TextWorld answers queries in a fixed order, which is the order things are listed in; it is kept here to the letter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from gagpo.envs.alfworld.native.grammar import Call, Condition, Each, Placeholder, Production, Symbol, Text, Value
+from gagpo.envs.alfworld.native.pddl import Domain, GameError
+from gagpo.envs.alfworld.native.world import Row, State, World
+
+Env = tuple[str, ...]  # the objects that the placeholders in scope stand for
+Scope = tuple[Placeholder, ...]
+Teller = Callable[[Env, World, State], str]
+Answers = Callable[[Env, World, State], list[Env]]
+
+
+class Signatures:
+    """Type tuples in search order; equal to itself alone, which makes it a fast key."""
+
+    __slots__ = ("order",)
+
+    def __init__(self, order: tuple[tuple[str, ...], ...]):
+        self.order = order
+
+
+LIST_RULES = ("list_empty", "list_separator", "list_last_separator")
+MAX_PARTS = 100_000  # parts of one text; the longest shipped one has 60
+SAID = "@said"  # marks facts of which text and planner may disagree
+
+
+class Narration:
+    """Compiles the rules of a grammar for a domain.
+
+    search_order: gives the type tuples below a type tuple, in TextWorld's order.
+    apart: predicates that the text sees with ``SAID``.
+    lookups: (predicate, positions) of changing facts that compiled texts look up. told: predicates they depend on.
+    queries: all of them.
+    """
+
+    def __init__(
+        self,
+        domain: Domain,
+        rules: Mapping[str, tuple[Production, ...]],
+        search_order: Callable[[tuple[str, ...]], tuple[tuple[str, ...], ...]],
+        apart: frozenset[str],
+    ):
+        self.domain = domain
+        self.rules = rules
+        self._search_order = search_order
+        self._signatures: dict[tuple[str, ...], Signatures] = {}
+        self.apart = apart
+        self.lookups: set[tuple[str, tuple[int, ...]]] = set()
+        self.told: set[str] = set()
+        self.queries: dict[tuple[Condition, ...], None] = {}
+        self._rules: dict[tuple[str, Scope], Compiled] = {}
+
+    def compile(self, symbols: tuple[Symbol, ...], scope: Scope) -> Compiled:
+        """The teller of ``symbols`` for objects in the order of ``scope``; raises GameError."""
+        return _joined([self._symbol(symbol, scope) for symbol in symbols])
+
+    def _symbol(self, symbol: Symbol, scope: Scope) -> Compiled:
+        if isinstance(symbol, Text):
+            return Compiled(symbol.literal)
+        if isinstance(symbol, Call):
+            return self._rule(symbol.rule, scope)
+        if isinstance(symbol, Value):
+            return self._value(symbol, scope)
+        if isinstance(symbol, Each):
+            return self._each(symbol, None, scope)
+        return self._each(symbol.each, [self._rule(name, scope) for name in LIST_RULES], scope)
+
+    def _rule(self, name: str, scope: Scope) -> Compiled:
+        compiled = self._rules.get((name, scope))
+        if compiled is None:
+            alternatives: list[tuple[Query | None, Compiled]] = []
+            for production in self.rules[name]:
+                query = self._query(production.condition, scope) if production.condition else None
+                alternatives.append((query, self.compile(production.symbols, scope)))
+                if query is None:
+                    break
+            compiled = self._rules[name, scope] = _choice(name, alternatives)
+        return compiled
+
+    def _value(self, symbol: Value, scope: Scope) -> Compiled:
+        """An expression; what it says of an object never changes, so it is computed once per world."""
+        places = {name: at for at, (name, _) in enumerate(scope)}  # the last placeholder of a name counts
+        unknown = next((name for name in symbol.names if name not in places), None)
+        if symbol.fault or unknown is not None:
+            raise GameError(symbol.fault or f"expression {symbol.source!r}: unknown name {unknown}")
+        used = frozenset(scope[places[name]] for name in symbol.names)
+        names, source = symbol.names, symbol.source
+
+        def compute(world: World, objects: Env) -> str:
+            try:
+                return str(symbol.compute({n: world.entities[o] for n, o in zip(names, objects, strict=True)}))
+            except KeyError as error:
+                raise GameError(f"the object {error} takes part in an action but in no fact") from None
+
+        if len(names) == 1:
+            at = places[names[0]]
+
+            def tell_one(env: Env, world: World, state: State) -> str:
+                thing = env[at]
+                kept = world.kept.get(source)
+                if kept is None:
+                    kept = world.kept[source] = {}
+                text = kept.get(thing)
+                if text is None:
+                    text = kept[thing] = compute(world, (thing,))
+                return text
+
+            return Compiled(tell_one, used=used)
+        positions = [places[name] for name in names]
+        return Compiled(lambda env, world, state: compute(world, tuple([env[i] for i in positions])), used=used)
+
+    def _each(self, each: Each, joints: list[Compiled] | None, scope: Scope) -> Compiled:
+        if each.query is None:
+            return self._symbol(each.part, scope)
+        query = self._query(each.query, scope)
+        part = self._symbol(each.part, query.scope)
+        answers, tell_part = query.answers, part.tell
+        if joints is None:
+
+            def tell_all(env: Env, world: World, state: State) -> str:
+                found = answers(env, world, state)
+                world.spend(len(found))
+                return "".join([tell_part(e, world, state) for e in found])
+
+            return Compiled(tell_all, [part, query])
+        empty, between, last = (joint.tell for joint in joints)
+
+        def tell(env: Env, world: World, state: State) -> str:
+            found: list[Any] = answers(env, world, state)
+            world.spend(len(found))
+            found = [tell_part(e, world, state) for e in found]
+            if len(found) > 1:
+                head = between(env, world, state).join(found[:-1])
+                return head + last(env, world, state) + found[-1]
+            return found[0] if found else empty(env, world, state)
+
+        return Compiled(tell, [part, query, *joints])
+
+    # Queries ----------------------------------------------------------------------------------------------------------
+
+    def _query(self, conditions: tuple[Condition, ...], scope: Scope) -> Query:
+        self.queries[conditions] = None
+        steps: list[Answers] = []
+        used = frozenset(p for condition in conditions for p in condition.parameters if p in scope)
+        inner = scope
+        for condition in conditions:
+            step, inner = self._condition(condition, inner)
+            steps.append(step)
+        changing = any(self._changes(condition.predicate) for condition in conditions)
+        query = Query(steps[0], inner, used, changing, inner != scope)
+        if len(steps) > 1:
+
+            def answers(env: Env, world: World, state: State) -> list[Env]:
+                found = [env]
+                for step in steps:
+                    found = [more for one in found for more in step(one, world, state)]
+                    world.spend(len(found))
+                return found
+
+            query.answers = answers
+        return query
+
+    def _condition(self, condition: Condition, scope: Scope) -> tuple[Answers, Scope]:
+        """One condition: the objects in scope, extended in all ways that make it true.
+
+        A placeholder that is new stands for no object that another one stands for.
+        """
+        name = condition.predicate
+        self.told.add(name)
+        parameters = condition.parameters
+        inner = (*scope, *dict.fromkeys(p for p in parameters if p not in scope))
+        fresh = [i for i, p in enumerate(parameters) if p not in scope and p not in parameters[:i]]
+        repeated = [
+            (parameters.index(p), i) for i, p in enumerate(parameters) if p not in scope and p in parameters[:i]
+        ]
+        bound = tuple(i for i, p in enumerate(parameters) if p in scope)
+        at = [scope.index(parameters[i]) for i in bound]
+        types = tuple(kind for _, kind in parameters)
+        if types not in self._signatures:
+            self._signatures[types] = Signatures(self._search_order(types))
+        signatures = self._signatures[types]
+        rows = self._rows(name, bound, len(parameters), signatures)
+
+        def extend(env: Env, world: World, state: State) -> list[Env]:
+            found = []
+            for row in rows(tuple([env[i] for i in at]), world, state):
+                more = env
+                for i in fresh:
+                    if row[i] in more:
+                        break
+                    more = (*more, row[i])
+                else:
+                    if not repeated or all(row[a] == row[b] for a, b in repeated):
+                        found.append(more)
+            return found
+
+        if len(fresh) == 1 and not repeated:
+            only = fresh[0]
+            return (
+                lambda env, world, state: [
+                    (*env, row[only]) for row in rows(tuple([env[i] for i in at]), world, state) if row[only] not in env
+                ],
+                inner,
+            )
+        return extend, inner
+
+    def _rows(
+        self, name: str, bound: tuple[int, ...], arity: int, signatures: Signatures
+    ) -> Callable[[Row, World, State], Iterable[Row]]:
+        """Rows of a predicate with given objects at the ``bound`` positions, in TextWorld's order."""
+        if self._changes(name):
+            return self._changing(name + SAID if name in self.apart else name, bound, arity, signatures)
+        if self.domain.predicates.get(name) != arity or name == "=":
+            return lambda key, world, state: ()
+        told = object()
+
+        def fixed(key: Row, world: World, state: State) -> Iterable[Row]:
+            kept = world.kept.get(told)
+            if kept is None:
+                kept = world.kept[told] = {}
+            rows = kept.get(key)
+            if rows is None:
+                rows = kept[key] = _ordered(world.lookup(name, bound, key), ranks(world, signatures))
+            return rows
+
+        return fixed
+
+    def _changes(self, name: str) -> bool:
+        return name in self.domain.fluents or self.denies(name)
+
+    def denies(self, name: str) -> bool:
+        """Whether ``name`` asks for a fact that was undone: ``not_`` and a predicate that changes."""
+        return name.startswith("not_") and name[4:] in self.domain.fluents and name not in self.domain.predicates
+
+    def _changing(
+        self, name: str, bound: tuple[int, ...], arity: int, signatures: Signatures
+    ) -> Callable[[Row, World, State], Iterable[Row]]:
+        if len(bound) == arity:
+
+            def check(key: Row, world: World, state: State) -> Iterable[Row]:
+                if (name, *key) not in state.facts:
+                    return ()
+                return _ordered((key,), ranks(world, signatures))
+
+            return check
+        self.lookups.add((name, bound))
+
+        def look(key: Row, world: World, state: State) -> Iterable[Row]:
+            rows = state.slots.get((name, bound, key))
+            return _ordered(rows, ranks(world, signatures)) if rows else ()
+
+        return look
+
+
+class Query:
+    """answers: from the objects in scope to those of all answers, whose placeholders are ``scope``.
+
+    used: placeholders it depends on. changing: it asks for facts that change. open: it looks for further objects.
+    """
+
+    __slots__ = ("answers", "changing", "open", "scope", "used")
+
+    def __init__(self, answers: Answers, scope: Scope, used: frozenset[Placeholder], changing: bool, open: bool):
+        self.answers = answers
+        self.scope = scope
+        self.used = used
+        self.changing = changing
+        self.open = open
+
+
+class Compiled:
+    """A text: a constant or a teller, made from ``parts``. size: how many. The rest is as in :class:`Query`."""
+
+    __slots__ = ("changing", "constant", "open", "size", "tell", "used")
+
+    def __init__(
+        self,
+        text: str | Teller,
+        parts: Iterable[Compiled | Query] = (),
+        used: frozenset[Placeholder] = frozenset(),
+    ):
+        parts = list(parts)
+        self.constant = text if isinstance(text, str) else None
+        self.tell: Teller = (lambda env, world, state: text) if isinstance(text, str) else text
+        self.used: frozenset[Placeholder] = used.union(*[part.used for part in parts])
+        self.changing: bool = any(part.changing for part in parts)
+        self.open: bool = any(part.open for part in parts)
+        self.size: int = (
+            1 + sum(part.size for part in parts if isinstance(part, Compiled)) + len(self.constant or "") // 64
+        )
+        if self.size > MAX_PARTS:
+            raise GameError(f"grammar: a text has more than {MAX_PARTS:,} parts")
+
+
+class _Ranks(dict[Row, tuple[int, ...]]):
+    """Row -> where its types stand among ``signatures``; empty for the usual case, once and first."""
+
+    def __init__(self, types: Mapping[str, str], signatures: Signatures):
+        self.types = types
+        self.signatures = signatures
+
+    def __missing__(self, row: Row) -> tuple[int, ...]:
+        signature = tuple([self.types[name] for name in row])
+        found = tuple(i for i, each in enumerate(self.signatures.order) if each == signature)
+        self[row] = found = () if found == (0,) else found or (-1,)
+        return found
+
+
+def ranks(world: World, signatures: Signatures) -> _Ranks:
+    found = world.kept.get(signatures)
+    if found is None:
+        found = world.kept[signatures] = _Ranks(world.types, signatures)
+    return found  # type: ignore[return-value]
+
+
+def _ordered(rows: Iterable[Row], ranks: _Ranks) -> Iterable[Row]:
+    """Sorted ``rows`` by signature, those of no signature left out; what has two ranks comes twice."""
+    if not any(map(ranks.__getitem__, rows)):
+        return rows
+    placed = [(rank, row) for row in rows for rank in ranks[row] or (0,) if rank >= 0]
+    return [row for _, row in sorted(placed)]
+
+
+def _joined(parts: list[Compiled]) -> Compiled:
+    """Parts side by side."""
+    merged: list[Compiled] = []
+    for part in parts:
+        if merged and part.constant is not None and merged[-1].constant is not None:
+            merged[-1] = Compiled(merged[-1].constant + part.constant)
+        elif part.constant != "":
+            merged.append(part)
+    if not merged:
+        return Compiled("")
+    if len(merged) == 1:
+        return merged[0]
+    pieces: list[Any] = [part.tell if part.constant is None else part.constant for part in merged]
+    if len(merged) == 3 and merged[1].constant is None and merged[0].constant and merged[2].constant:
+        one, tell, three = pieces
+        return Compiled(lambda env, world, state: one + tell(env, world, state) + three, merged)
+    return Compiled(
+        lambda env, world, state: "".join(
+            [piece if isinstance(piece, str) else piece(env, world, state) for piece in pieces]
+        ),
+        merged,
+    )
+
+
+def _choice(rule: str, alternatives: list[tuple[Query | None, Compiled]]) -> Compiled:
+    """The first alternative whose condition has an answer."""
+    if alternatives[0][0] is None:
+        return alternatives[0][1]
+    tests = [(None if query is None else query.answers, compiled.tell) for query, compiled in alternatives]
+
+    def tell(env: Env, world: World, state: State) -> str:
+        for answers, text in tests:
+            if answers is None or answers(env, world, state):
+                return text(env, world, state)
+        raise GameError(f"grammar: no alternative of rule {rule} applies")
+
+    parts: list[Compiled | Query] = [compiled for _, compiled in alternatives]
+    return Compiled(tell, [*parts, *[query for query, _ in alternatives if query is not None]])

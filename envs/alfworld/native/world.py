@@ -1,0 +1,227 @@
+"""The facts of one problem: a :class:`World` of those that never change and a :class:`State` of those that do."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from gagpo.envs.alfworld.games.scenes import spoken_names
+from gagpo.envs.alfworld.native.conditions import Case, Match, Step, plan
+from gagpo.envs.alfworld.native.expression import Entity
+from gagpo.envs.alfworld.native.pddl import Atom, Domain, Formula, GameError, Problem, Quantified
+
+Row = tuple[str, ...]  # the objects of a fact
+Fact = tuple[str, ...]  # its predicate, then its objects
+Slot = tuple[str, tuple[int, ...], Row]  # predicate, positions, the objects there
+Binding = dict[str, str]
+Indexes = Mapping[str, tuple[tuple[int, ...], ...]]  # predicate -> which positions rows are looked up by
+
+MAX_STEPS = 1_000_000  # facts looked at for one command; a large kitchen takes some 1,000
+
+
+class State:
+    """What is true now, of the facts that change.
+
+    facts: all of them. slots: the same, sorted, by the objects at the positions that are asked for.
+    """
+
+    __slots__ = ("facts", "slots")
+
+    def __init__(self, facts: set[Fact], slots: dict[Slot, tuple[Row, ...]]):
+        self.facts = facts
+        self.slots = slots
+
+    def copy(self) -> State:
+        return State(self.facts.copy(), self.slots.copy())
+
+    def insert(self, fact: Fact, slots: Iterable[Slot]) -> None:
+        """Make a fact true that was false; ``slots`` are those it belongs to."""
+        self.facts.add(fact)
+        row = fact[1:]
+        for slot in slots:
+            rows = self.slots.get(slot, ())
+            at = bisect_left(rows, row)
+            self.slots[slot] = (*rows[:at], row, *rows[at:])
+
+    def discard(self, fact: Fact, slots: Iterable[Slot]) -> None:
+        """Make a fact false that was true."""
+        self.facts.discard(fact)
+        row = fact[1:]
+        for slot in slots:
+            rows = self.slots[slot]
+            at = bisect_left(rows, row)
+            self.slots[slot] = rows[:at] + rows[at + 1 :]
+
+
+class World:
+    """Objects, their names and the facts that no action changes.
+
+    types: object -> type. members: type -> its objects, subtypes included. rows: predicate -> rows that never change.
+    """
+
+    def __init__(self, domain: Domain, problem: Problem):
+        self.domain = domain
+        self.types = problem.objects
+        self.entities = entities(problem)
+        self.steps_left = MAX_STEPS
+        self.members: dict[str, set[str]] = {name: set() for name in domain.types}
+        for name, kind in problem.objects.items():
+            for each in (kind, *domain.types[kind]):
+                self.members[each].add(name)
+        self.rows: dict[str, set[Row]] = {}
+        self.initial: set[Fact] = set()
+        fluents = domain.fluents
+        for fact in problem.facts:
+            if fact[0] in fluents:
+                self.initial.add(fact)
+            else:
+                self.rows.setdefault(fact[0], set()).add(fact[1:])
+        for kind, names in self.members.items():
+            if kind not in domain.predicates:
+                self.rows[kind] = {(name,) for name in names}  # a type used as a predicate
+        self._indexes: dict[tuple[str, tuple[int, ...]], dict[Row, list[Row]]] = {}
+        self.kept: dict[object, dict[Any, Any]] = {}  # what narration works out about these objects once
+
+    def cast(self, name: str, kind: str) -> str:
+        """``name`` as the text sees the argument of a parameter of type ``kind``.
+
+        To TextWorld an object of a narrower type than the parameter's is, as an argument, none that any fact is about.
+        """
+        if not name or self.types[name] == kind:
+            return name
+        strange = f"{name}\0{kind}"
+        if name in self.entities:
+            self.entities[strange] = self.entities[name]
+        return strange
+
+    def lookup(self, predicate: str, positions: tuple[int, ...], key: Row) -> list[Row]:
+        """Rows of a predicate that never changes, sorted, with ``key`` at ``positions``."""
+        index = self._indexes.get((predicate, positions))
+        if index is None:
+            index = self._indexes[predicate, positions] = {}
+            for row in sorted(self.rows.get(predicate, ())):
+                index.setdefault(tuple([row[i] for i in positions]), []).append(row)
+        return index.get(key, [])
+
+    def solutions(self, steps: tuple[Step, ...], binding: Binding, state: State, at: int = 0) -> Iterator[Binding]:
+        """All ways to carry out ``steps`` now; yields the same dictionary every time, changed in place."""
+        if at == len(steps):
+            yield binding
+            return
+        step = steps[at]
+        if not isinstance(step, Match):
+            for value in self.members.get(step.type, ()):
+                self.spend(1)
+                binding[step.variable] = value
+                yield from self.solutions(steps, binding, state, at + 1)
+            binding.pop(step.variable, None)
+            return
+        key = tuple([binding.get(name, name) for name in step.keys])
+        rows: Iterable[Row]
+        if not step.fresh:
+            found = (step.predicate, *key) in state.facts if step.fluent else key in self.rows.get(step.predicate, ())
+            if found:
+                yield from self.solutions(steps, binding, state, at + 1)
+            return
+        if step.fluent:
+            rows = state.slots.get((step.predicate, step.positions, key), ())
+        else:
+            rows = self.lookup(step.predicate, step.positions, key)
+        for row in rows:
+            self.spend(1)
+            for position, variable, kind in step.fresh:
+                value = row[position]
+                if value not in self.members.get(kind, ()):
+                    break
+                binding[variable] = value
+            else:
+                if not step.repeated or all(row[a] == row[b] for a, b in step.repeated):
+                    yield from self.solutions(steps, binding, state, at + 1)
+        for _, variable, _ in step.fresh:
+            binding.pop(variable, None)
+
+    def refill(self) -> None:
+        """Allow ``MAX_STEPS`` again; called when a game is prepared and before every command."""
+        self.steps_left = MAX_STEPS
+
+    def spend(self, steps: int) -> None:
+        """Count ``steps`` facts as looked at; raises GameError when it is too many for one command."""
+        self.steps_left -= steps
+        if self.steps_left < 0:
+            raise GameError(f"one command takes more than {MAX_STEPS:,} lookups: the game is too large")
+
+    def allowed(self, case: Case, binding: Binding) -> bool:
+        """Whether equalities and the facts that never change let ``case`` be true."""
+        for atom in case.positive:
+            if atom.predicate == "=" and not self._equal(atom, binding):
+                return False
+        for atom in case.negative:
+            if atom.predicate == "=":
+                if self._equal(atom, binding):
+                    return False
+            elif atom.predicate not in self.domain.fluents:
+                row = tuple([binding.get(name, name) for name in atom.args])
+                if row in self.rows.get(atom.predicate, ()):
+                    return False
+        return True
+
+    @staticmethod
+    def _equal(atom: Atom, binding: Binding) -> bool:
+        one, two = atom.args
+        return binding.get(one, one) == binding.get(two, two)
+
+    def case_holds(self, case: Case, steps: tuple[Step, ...], binding: Binding, state: State) -> bool:
+        """Whether ``case`` is true now; ``steps`` is the plan for what ``binding`` leaves open."""
+        for found in self.solutions(steps, dict(binding), state):
+            if not self.allowed(case, found) or not state.facts.isdisjoint(ground(case.negative, found)):
+                continue
+            if all(self.holds(part, found, state) for part in case.universal):
+                return True
+        return False
+
+    def holds(self, formula: Formula, binding: Binding, state: State) -> bool:
+        """Whether a condition is true now."""
+        if isinstance(formula, Atom):
+            fact = (formula.predicate, *[binding.get(name, name) for name in formula.args])
+            if fact[0] == "=":
+                return (fact[1] == fact[2]) != formula.negated
+            true = fact in state.facts if fact[0] in self.domain.fluents else fact[1:] in self.rows.get(fact[0], ())
+            return true != formula.negated
+        if isinstance(formula, Quantified):
+            steps = plan((), formula.variables, (), frozenset())
+            found = (self.holds(formula.part, inner, state) for inner in self.solutions(steps, dict(binding), state))
+            return all(found) if formula.universal else any(found)
+        parts = (self.holds(part, binding, state) for part in formula.parts)
+        return all(parts) if formula.conjunctive else any(parts)
+
+
+def ground(atoms: Iterable[Atom], binding: Binding) -> list[Fact]:
+    """The facts that ``atoms`` name under ``binding``."""
+    return [(atom.predicate, *[binding.get(name, name) for name in atom.args]) for atom in atoms]
+
+
+def unify(atom: Atom, row: Row, types: Mapping[str, str], world: World) -> Binding | None:
+    """The binding of ``types``' variables under which ``atom`` is ``row``, or None; types are checked."""
+    binding: Binding = {}
+    for name, value in zip(atom.args, row, strict=True):
+        if name in types:
+            if binding.setdefault(name, value) != value or value not in world.members.get(types[name], ()):
+                return None
+        elif name != value:
+            return None
+    return binding
+
+
+def slots_of(fact: Fact, indexes: Indexes) -> tuple[Slot, ...]:
+    """The slots a fact belongs to."""
+    row = fact[1:]
+    return tuple([(fact[0], at, tuple([row[i] for i in at])) for at in indexes.get(fact[0], ())])
+
+
+def entities(problem: Problem) -> dict[str, Entity]:
+    """The objects that facts name, as expressions see them."""
+    ids = {name for _, *row in problem.facts for name in row} | set(problem.measured)
+    return {
+        name: Entity(name, problem.objects.get(name, "object"), spoken) for name, spoken in spoken_names(ids).items()
+    }

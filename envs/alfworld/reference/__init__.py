@@ -1,0 +1,1 @@
+"""TextWorld as the reference engine, and comparisons of the native engine with it."""

@@ -1,0 +1,1 @@
+"""Proofs of an environment's promises, and its speed."""

@@ -1,0 +1,1 @@
+"""The verifier: from a response to a verdict."""

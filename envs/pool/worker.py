@@ -1,0 +1,138 @@
+"""What runs inside a worker of the pool: one environment per slot, answering requests one after another.
+
+Requests come in batches: ``("reset", slot, task, seed)``, ``("step", slot, action)`` and ``("release", slot)``. Every
+reset and step is answered by one tuple, told apart by its length: ``(observation, info)``,
+``(observation, reward, terminated, truncated, info)`` or ``(error,)``; a release is not answered.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+
+from gagpo.envs.pool.wire import LONGEST_FRAME, Garbage, describe, frames, pack, plain
+
+
+def maker(spec: EnvSpec, kwargs: Mapping[str, Any]) -> Callable[[], gymnasium.Env]:
+    """A function that builds one environment, without Gymnasium's passive checks: :class:`Host` has its own."""
+    return lambda: gymnasium.make(spec, disable_env_checker=True, **kwargs)
+
+
+def _text(observation: Any) -> str:
+    if not isinstance(observation, str):
+        raise Garbage(f"the observation is {type(observation).__name__}, not a string")
+    if not observation.isascii():
+        try:
+            observation.encode()
+        except UnicodeEncodeError as error:
+            raise Garbage(f"the observation is not Unicode text: {error.reason} at {error.start}") from None
+    return str(observation)
+
+
+def _flag(value: Any, name: str) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise Garbage(f"{name} is {type(value).__name__}, not a bool")
+    return bool(value)
+
+
+def _info(info: Any) -> dict[str, Any]:
+    if not isinstance(info, dict):
+        raise Garbage(f"info is {type(info).__name__}, not a dict")
+    return plain(info, "info")
+
+
+class Host:
+    """Environments by slot. An instance is reused by the next slot; one that broke is closed and never seen again."""
+
+    def __init__(self, make: Callable[[], gymnasium.Env]):
+        self._make = make
+        self._running: dict[int, gymnasium.Env] = {}
+        self._idle: list[gymnasium.Env] = [make()]  # the first one now: wrong settings fail at once
+
+    def handle(self, request: tuple) -> tuple | None:
+        """Carry out one request; whatever the environment does wrong is an answer ``(error,)``, never raised."""
+        operation, slot, *arguments = request
+        if operation == "release":
+            if slot in self._running:
+                self._idle.append(self._running.pop(slot))
+            return None
+        try:
+            return self._step(slot, *arguments) if operation == "step" else self._reset(slot, *arguments)
+        except (Exception, SystemExit) as error:
+            if slot in self._running:
+                _close(self._running.pop(slot))
+            return (describe(error),)
+
+    def _reset(self, slot: int, task: str, seed: int | None) -> tuple:
+        if slot not in self._running:
+            self._running[slot] = self._idle.pop() if self._idle else self._make()
+        result = self._running[slot].reset(seed=seed, options={"task": task})
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise Garbage("reset() did not return (observation, info)")
+        return _text(result[0]), _info(result[1])
+
+    def _step(self, slot: int, action: str) -> tuple:
+        result = self._running[slot].step(action)
+        if not isinstance(result, tuple) or len(result) != 5:
+            raise Garbage("step() did not return (observation, reward, terminated, truncated, info)")
+        observation, reward, terminated, truncated, info = result
+        if not isinstance(reward, int | float | np.number) or not math.isfinite(reward):  # type: ignore[arg-type]
+            raise Garbage(f"the reward is {str(reward)[:50]}, not a finite number")
+        return (
+            _text(observation),
+            float(reward),  # type: ignore[arg-type]
+            _flag(terminated, "terminated"),
+            _flag(truncated, "truncated"),
+            _info(info),
+        )
+
+    def close(self) -> None:
+        """Close every environment; safe to call twice."""
+        for env in (*self._running.values(), *self._idle):
+            _close(env)
+        self._running.clear()
+        self._idle.clear()
+
+
+def _close(env: gymnasium.Env) -> None:
+    try:
+        env.close()
+    except (Exception, SystemExit) as error:
+        print(f"closing an environment failed: {describe(error)}", file=sys.stderr)
+
+
+def serve(connection: socket.socket, make: Callable[[], gymnasium.Env], process: int) -> None:
+    """Answer requests until the pool closes the ``connection``.
+
+    The first message is ``(process,)``, or ``(error, )`` when the environment cannot even be built. Each answer is
+    written at once: an answer kept back for a fuller write would be lost with a crash of the next request, and the
+    wrong episode blamed for it.
+    """
+    try:
+        host = Host(make)
+    except (Exception, SystemExit) as error:
+        connection.sendall(pack((describe(error),)))
+        return
+    try:
+        connection.sendall(pack((process,)))
+        for requests in frames(connection):
+            for request in requests:
+                answer = host.handle(request)
+                if answer is None:
+                    continue
+                frame = pack(answer)
+                if len(frame) > LONGEST_FRAME:
+                    host.handle(("release", request[1]))
+                    frame = pack((f"Garbage: the answer takes {len(frame)} bytes, at most {LONGEST_FRAME} are sent",))
+                connection.sendall(frame)
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the pool is gone
+    finally:
+        host.close()

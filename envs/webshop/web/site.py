@@ -1,0 +1,195 @@
+"""The shop as a web site for people and browsers: plain pages that need no script, served by waitress.
+
+A page's address holds all of its state and the server keeps none: there are no sessions to mix up, to guess or to run
+out of. An address that no clicking leads to is answered with "no such page"; one that is merely written differently is
+sent on to the page's own address.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import socket
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from gagpo.envs.tasks import UnknownTask
+from gagpo.envs.webshop.env import open_catalogue
+from gagpo.envs.webshop.goals import KINDS
+from gagpo.envs.webshop.pages import INDEX, Shop, Unreachable
+from gagpo.envs.webshop.render import ROOT, address, front_page, html, problem_page, state_at
+from gagpo.envs.webshop.web.style import STYLE
+
+if TYPE_CHECKING:
+    from flask import Flask
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+LARGEST_REQUEST = 64 << 10
+SPLITS = ("train", "validation", "test")
+
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
+
+
+def make_app(shop: Shop, trusted_hosts: tuple[str, ...] | None = LOOPBACK) -> Flask:
+    """The site over ``shop``. Requests for other host names than ``trusted_hosts`` are refused (None: any name)."""
+    from flask import Flask, Response, abort, redirect, request
+    from werkzeug.exceptions import HTTPException
+
+    app = Flask("webshop", static_folder=None)
+    app.config["MAX_CONTENT_LENGTH"] = LARGEST_REQUEST
+    chance = random.SystemRandom()
+
+    @app.before_request
+    def known_by_name() -> None:
+        # A page elsewhere whose host name is made to point here must not read this site. (Flask's own TRUSTED_HOSTS
+        # does not know IPv6 addresses.)
+        if trusted_hosts and _host_name(request.host) not in trusted_hosts:
+            abort(400)
+
+    @app.get("/")
+    def front() -> str:
+        sizes = {(kind, split): len(shop.store.tasks(kind, split)) for kind in KINDS for split in SPLITS}
+        return front_page(sizes, len(shop.store))
+
+    @app.get("/start")
+    def start() -> Any:
+        kind, split = request.args.get("goals", KINDS[0]), request.args.get("split", SPLITS[0])
+        if kind not in KINDS or split not in SPLITS or not len(shop.store.tasks(kind, split)):
+            raise Unreachable("there are no such tasks")
+        task = chance.choice(shop.store.tasks(kind, split).ids)
+        return redirect(address(shop, shop.start(task)), 303)
+
+    @app.get(f"{ROOT}/<task>", defaults={"kind": INDEX})
+    @app.get(f"{ROOT}/<task>/<kind>")
+    def page(task: str, kind: str) -> Any:
+        asked = request.query_string.decode("ascii", "replace")
+        state = state_at(shop, task, kind, asked)
+        own = address(shop, state)
+        if own != f"{request.path}{'?' if asked else ''}{asked}":
+            return redirect(own, 303)
+        return html(shop, shop.page(state))
+
+    @app.get("/style.css")
+    def style() -> Response:
+        return Response(STYLE, mimetype="text/css", headers={"Cache-Control": "max-age=3600"})
+
+    @app.get("/favicon.ico")
+    def icon() -> Response:
+        return Response(status=204)
+
+    @app.errorhandler(Unreachable)
+    @app.errorhandler(UnknownTask)
+    def unreachable(error: Exception) -> tuple[str, int]:
+        return problem_page("No such page", "The address was changed, is out of date, or names an unknown task."), 404
+
+    @app.errorhandler(HTTPException)
+    def refused(error: HTTPException) -> tuple[str, int]:
+        return problem_page(error.name, ""), error.code or 500
+
+    @app.after_request
+    def protect(response: Response) -> Response:
+        for name, value in _HEADERS.items():
+            response.headers.setdefault(name, value)
+        return response
+
+    return app
+
+
+def _host_name(host: str) -> str:
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+class Site:
+    """The site, running in a thread of this process. Use as a context manager, or :meth:`close` it.
+
+    port: 0 takes a free one. Only this machine is served unless ``host`` says otherwise. Raises OSError, naming the
+    address, when it cannot be bound.
+    """
+
+    def __init__(self, shop: Shop, host: str = "127.0.0.1", port: int = 0, threads: int = 8):
+        from waitress import create_server
+
+        # Waiting requests are served in turn; a warning for each would fill the terminal of a busy site.
+        logging.getLogger("waitress.queue").setLevel(logging.ERROR)
+        app = make_app(shop, LOOPBACK if host in LOOPBACK else None)
+        try:
+            # A name may stand for several addresses; one is served, the older kind first.
+            host = str(min(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))[4][0])
+            self._server: Any = create_server(
+                app,
+                host=host,
+                port=port,
+                threads=threads,
+                ident="",
+                connection_limit=500,
+                channel_timeout=30,
+                max_request_header_size=LARGEST_REQUEST,
+                max_request_body_size=LARGEST_REQUEST,
+            )
+        except OSError as error:
+            raise OSError(
+                f"cannot serve at {host} port {port}: {error.strerror or error}; choose another port"
+            ) from None
+        shown = f"[{host}]" if ":" in host else host
+        self.address = f"http://{shown}:{self._server.effective_port}"
+        self._thread = threading.Thread(target=self._server.run, name="webshop-site", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Serve until the process is interrupted."""
+        while self._thread.is_alive():
+            self._thread.join(timeout=1.0)
+
+    def close(self) -> None:
+        """Stop serving; a second call does nothing."""
+        if self._thread.is_alive():
+            self._server.trigger.pull_trigger(self._shut)
+            self._thread.join(timeout=10.0)
+
+    def _shut(self) -> None:
+        # Runs in the server's own thread, which alone may touch its sockets; the loop ends when none is left.
+        for channel in list(self._server.active_channels.values()):
+            channel.handle_close()
+        self._server.task_dispatcher.shutdown(timeout=1)
+        self._server.close()
+
+    def __enter__(self) -> Site:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def play(
+    port: int = 3000,
+    host: str = "127.0.0.1",
+    data: str | Path | None = None,
+    products: int = 1_000,
+    catalogue_seed: int = 0,
+    results_per_page: int = 10,
+) -> None:
+    """Serve the shop for people, print its address, and stay until interrupted (``gagpo play webshop``)."""
+    shop = Shop(open_catalogue(data, products, catalogue_seed), results_per_page)
+    with Site(shop, host, port) as site:
+        print(f"{len(shop.store)} products. The shop is open at {site.address}/ (Ctrl-C closes it).", flush=True)
+        try:
+            site.wait()
+        except KeyboardInterrupt:
+            print("Closed.")

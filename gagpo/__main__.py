@@ -1,0 +1,5 @@
+"""``python -m gagpo``: the command line."""
+
+from gagpo.cli.main import main
+
+main()

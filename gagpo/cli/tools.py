@@ -1,0 +1,161 @@
+"""The smaller commands: making games, playing, checking environments, benchmarks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gagpo.cli.options import Json, Kwargs, Quiet, print_table, say, values
+
+bench = typer.Typer(no_args_is_help=True, help="Measure environments, engines and credit.")
+
+
+def add_to(app: typer.Typer) -> None:
+    """Hang the commands of this file under ``app``."""
+    app.command()(check)
+    app.command()(games)
+    app.command()(play)
+    app.command()(curves)
+    app.add_typer(bench, name="bench")
+
+
+def check(
+    env: Annotated[str, typer.Argument(help="Environment id, e.g. gagpo/ALFWorld-v0 or module:Name-v0.")],
+    kwargs: Kwargs = None,
+    episodes: Annotated[int, typer.Option(min=1, help="Tasks played in each check.")] = 8,
+    as_json: Json = False,
+) -> None:
+    """Prove an environment: splits, exact resets, determinism, expert, garbage actions, and more."""
+    from gagpo.envs.check.check import check as run
+    from gagpo.envs.check.check import table
+
+    findings = run(env, values(kwargs), episodes=episodes)
+    print_table(table(findings))
+    broken = [finding.name for finding in findings if not finding.ok]
+    if as_json:
+        print(json.dumps({"ok": not broken, "findings": [vars(finding) for finding in findings]}))
+    if broken:
+        raise typer.Exit(1)
+
+
+def games(
+    size: Annotated[str, typer.Option(help="small or full rooms.")] = "small",
+    seed: Annotated[int, typer.Option(help="Names the games for ever.")] = 0,
+    train: Annotated[int | None, typer.Option(min=0, help="Games of the split train.")] = None,
+    valid_seen: Annotated[int | None, typer.Option(min=0)] = None,
+    valid_unseen: Annotated[int | None, typer.Option(min=0)] = None,
+    folder: Annotated[Path | None, typer.Option(help="Where to; $GAGPO_DATA/alfworld/... by default.")] = None,
+    engine: Annotated[str, typer.Option(help="The engine that proves each game: native or textworld.")] = "native",
+    processes: Annotated[int, typer.Option(min=1)] = 2,
+    quiet: Quiet = False,
+) -> None:
+    """Generate ALFWorld games, each proved solvable in the engine; what exists is not made again."""
+    from gagpo.agents.progress import track
+    from gagpo.envs.alfworld.games.generate import default_root, generate
+
+    wanted = {"train": train, "valid_seen": valid_seen, "valid_unseen": valid_unseen}
+    counts = {split: count for split, count in wanted.items() if count is not None}
+    root = folder or default_root(size, seed)
+    with track("games", 1, "games", quiet) as meter:
+        made = generate(size, seed, counts, root=root, engine=engine, processes=processes, progress=meter.reach)
+    say("\n".join(f"{split}: {len(found)} games" for split, found in made.items()))
+    say(f"folder: {root}")
+
+
+def play(
+    what: Annotated[str, typer.Argument(help="webshop")],
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 3000,
+    host: Annotated[str, typer.Option(help="Address to bind; others than loopback let everybody in.")] = "127.0.0.1",
+    data: Annotated[Path | None, typer.Option(help="Folder with the original files.")] = None,
+    products: Annotated[int, typer.Option(min=1, help="Size of a generated catalogue.")] = 1000,
+) -> None:
+    """Open an environment for people, in a browser."""
+    if what != "webshop":
+        raise ValueError(f"only webshop can be played in a browser, not {what!r}")
+    from gagpo.envs.webshop.web.site import play as serve
+
+    serve(port=port, host=host, data=data, products=products)
+
+
+def curves(
+    runs: Annotated[list[str], typer.Argument(help="Run folders, or LABEL=FOLDER; seeds of a label are averaged.")],
+    out: Annotated[Path, typer.Option("--out", "-o")] = Path("curves.png"),
+    x: Annotated[str, typer.Option(help="iteration or turns.")] = "iteration",
+    metric: Annotated[str, typer.Option()] = "success_rate",
+    smooth: Annotated[int, typer.Option(min=1, help="Trailing mean over so many iterations.")] = 1,
+) -> None:
+    """Draw the learning curves of several runs together."""
+    from gagpo.eval.curves import curve_lines, plot_curves
+
+    say(str(plot_curves(runs, out, x=x, metric=metric, smooth=smooth)))
+    say("\n".join(curve_lines(runs, x, metric)))
+
+
+@bench.command("env")
+def bench_env(
+    env: Annotated[str, typer.Option(help="Environment id.")] = "gagpo/ALFWorld-v0",
+    kwargs: Kwargs = None,
+    engine: Annotated[str | None, typer.Option(help="Short for -k engine=...")] = None,
+    reference: Annotated[
+        list[str] | None, typer.Option(help="Arguments of a second environment measured in the same run, name=value.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="For each rate.")] = 5.0,
+    as_json: Json = False,
+) -> None:
+    """Steps and resets per second, cold start, memory, pool of one and two processes."""
+    from gagpo.envs.check.bench import bench as run
+    from gagpo.envs.check.bench import table
+
+    own = values(kwargs) | ({"engine": engine} if engine else {})
+    report = run(env, own, seconds, reference_kwargs=own | values(reference) if reference else None)
+    print_table(table(report))
+    if as_json:
+        print(json.dumps(report))
+
+
+@bench.command("credit")
+def bench_credit(
+    turns: Annotated[int, typer.Option(min=1000)] = 100_000,
+    tokens: Annotated[int, typer.Option(min=1000)] = 1_000_000,
+    as_json: Json = False,
+) -> None:
+    """Seconds of every credit, and every objective relative to a plain PPO clip."""
+    from gagpo.speed import bench_credit as run
+
+    report = run(turns, tokens)
+    for title, column in report.items():
+        say(f"{title}:")
+        say("\n".join(f"  {name:24s} {value:8.3f}" for name, value in sorted(column.items(), key=lambda x: -x[1])))
+    if as_json:
+        print(json.dumps(report))
+
+
+@bench.command("alfworld-parity")
+def bench_parity(
+    steps: Annotated[int, typer.Option(min=1, help="Steps to compare.")] = 200_000,
+    seed: Annotated[int, typer.Option()] = 0,
+    processes: Annotated[int, typer.Option(min=1)] = 2,
+    games: Annotated[Path | None, typer.Option(help="Folder of games; generated ones by default.")] = None,
+    journal: Annotated[Path | None, typer.Option(help="Goes on where this file says; one line per game.")] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Play the native and the reference ALFWorld engine side by side and compare every byte."""
+    from gagpo.agents.progress import track
+    from gagpo.envs.alfworld.reference.parity import parity
+
+    files = None if games is None else sorted(games.rglob("game.tw-pddl"))
+    with track("comparing", steps, "steps", quiet) as meter:
+        report: dict[str, Any] = parity(
+            files, steps=steps, seed=seed, processes=processes, journal=journal, progress=meter.reach
+        )
+    say("\n".join(f"{key}: {value}" for key, value in report.items() if key != "first_mismatches"))
+    for mismatch in report["first_mismatches"]:
+        say(f"mismatch: {mismatch}")
+    if as_json:
+        print(json.dumps(report))
+    if report["mismatches"]:
+        raise typer.Exit(1)

@@ -1,0 +1,1 @@
+"""Training: collecting episodes, updating the model, checkpoints, the warm start."""

@@ -1,0 +1,171 @@
+"""From episodes to what the model is trained on: rows, mini-batches, and length-sorted micro-batches without padding.
+
+Shape suffixes: N turns, K response tokens of the batch, T flat tokens of a micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gagpo.agents.engines.attention import PackedRows, forward
+from gagpo.agents.episodes import Episode, Turn
+
+
+@dataclass
+class Row:
+    """One token sequence the trainer sees.
+
+    ids: int32[L]. place_K: where in ``ids`` each response token stands. turn_K: its turn, counted over the whole batch.
+    token_K: its number among all response tokens of the batch, turn after turn.
+    logprob_K: float32, what the engine sampled it with, at ``temperature``. group: number of its episode's task group,
+    counted from 0 in increasing order of ``Episode.group``.
+    """
+
+    ids: np.ndarray
+    place_K: np.ndarray
+    turn_K: np.ndarray
+    token_K: np.ndarray
+    logprob_K: np.ndarray
+    temperature: float = 1.0
+    group: int = 0
+
+    @property
+    def length(self) -> int:
+        """Tokens the model reads: the last one is only predicted."""
+        return len(self.ids) - 1
+
+
+def build_rows(episodes: Sequence[Episode], trainable_only: bool = False) -> list[Row]:
+    """Rows of the episodes' turns, in order.
+
+    A turn whose prompt extends the previous turn's prompt and response token for token continues that turn's row; any
+    other turn begins a new one. So an append-only conversation is one row and a windowed history is a row per turn,
+    without a setting that says so. With ``trainable_only`` the responses of stray expert moves are read, not trained.
+    """
+    rows = []
+    turn_number = token_number = 0
+    groups = sorted({episode.group for episode in episodes})
+    for episode in episodes:
+        draft = _Draft(episode.temperature or 1.0, groups.index(episode.group))
+        for turn in episode.turns:
+            count = len(turn.response_ids)
+            if not draft.continued_by(turn):
+                rows += draft.finish()
+            draft.add(turn, turn_number, token_number, trained=turn.trainable or not trainable_only)
+            turn_number += 1
+            token_number += count
+        rows += draft.finish()
+    return rows
+
+
+class _Draft:
+    """A row while turns are added to it."""
+
+    def __init__(self, temperature: float, group: int) -> None:
+        self.temperature, self.group = temperature, group
+        self.ids = np.zeros(0, np.int32)
+        self.columns: list[tuple[np.ndarray, ...]] = []
+
+    def continued_by(self, turn: Turn) -> bool:
+        length = len(self.ids)
+        return 0 < length <= len(turn.prompt_ids) and np.array_equal(turn.prompt_ids[:length], self.ids)
+
+    def add(self, turn: Turn, turn_number: int, token_number: int, trained: bool) -> None:
+        count, first = len(turn.response_ids), len(turn.prompt_ids)
+        self.ids = np.concatenate([turn.prompt_ids, turn.response_ids])
+        if count and trained:
+            offset_K = np.arange(count)
+            logprob_K = turn.logprobs if len(turn.logprobs) == count else np.zeros(count, np.float32)
+            self.columns.append((first + offset_K, np.full(count, turn_number), token_number + offset_K, logprob_K))
+
+    def finish(self) -> list[Row]:
+        """The row, if anything in it is trained; the draft is empty afterwards."""
+        ids, columns = self.ids, self.columns
+        self.ids, self.columns = np.zeros(0, np.int32), []
+        if not columns:
+            return []
+        place_K, turn_K, token_K, logprob_K = (np.concatenate(column) for column in zip(*columns, strict=True))
+        return [Row(ids, place_K, turn_K, token_K, logprob_K, self.temperature, self.group)]
+
+
+@dataclass
+class MicroBatch:
+    """What one forward pass reads. keep_K: flat position whose logits predict the token; row_K: its row in here.
+
+    temperature_K is None where every token was sampled at temperature 1.
+    """
+
+    ids_T: Tensor
+    layout: PackedRows
+    keep_K: Tensor
+    target_K: Tensor
+    turn_K: Tensor
+    row_K: Tensor
+    token_K: Tensor
+    logprob_K: Tensor
+    group_K: Tensor
+    temperature_K: Tensor | None
+
+    @property
+    def tokens(self) -> int:
+        return len(self.ids_T)
+
+
+def micro_batch(rows: Sequence[Row], device: torch.device | str = "cpu") -> MicroBatch:
+    """Lay the rows one after the other on the flat token axis."""
+    lengths = np.asarray([row.length for row in rows])
+    start = np.cumsum(lengths) - lengths
+    counts = [len(row.place_K) for row in rows]
+    temperature_K = np.repeat([row.temperature for row in rows], counts).astype(np.float32)
+    as_long = lambda parts: torch.as_tensor(np.concatenate(parts), dtype=torch.long).to(device)  # noqa: E731
+    return MicroBatch(
+        ids_T=as_long([row.ids[:-1] for row in rows]),
+        layout=PackedRows(lengths.tolist(), device),
+        keep_K=as_long([row.place_K - 1 + first for row, first in zip(rows, start, strict=True)]),
+        target_K=as_long([row.ids[row.place_K] for row in rows]),
+        turn_K=as_long([row.turn_K for row in rows]),
+        row_K=as_long([np.repeat(np.arange(len(rows)), counts)]),
+        token_K=as_long([row.token_K for row in rows]),
+        logprob_K=torch.as_tensor(np.concatenate([row.logprob_K for row in rows])).to(device),
+        group_K=as_long([np.repeat([row.group for row in rows], counts)]),
+        temperature_K=torch.as_tensor(temperature_K).to(device) if (temperature_K != 1).any() else None,
+    )
+
+
+def mini_batches(rows: Sequence[Row], count: int, rng: np.random.Generator) -> Iterator[list[Row]]:
+    """Split the rows at random into ``count`` parts of nearly equal size (fewer when there are fewer rows)."""
+    order = rng.permutation(len(rows))
+    for part in np.array_split(order, min(count, len(rows))):
+        yield [rows[i] for i in part]
+
+
+def micro_batches(rows: Sequence[Row], tokens: int, device: torch.device | str = "cpu") -> Iterator[MicroBatch]:
+    """Micro-batches of rows of like length, each within ``tokens`` when padded to its longest row (or a single row)."""
+    in_order = sorted(rows, key=lambda row: row.length)
+    begin = 0
+    while begin < len(in_order):
+        end = begin + 1
+        while end < len(in_order) and (end + 1 - begin) * in_order[end].length <= tokens:
+            end += 1
+        yield micro_batch(in_order[begin:end], device)
+        begin = end
+
+
+def token_logprobs(model: torch.nn.Module, batch: MicroBatch, entropy: bool = True) -> tuple[Tensor, Tensor | None]:
+    """Log-probability and entropy (nats), each ``(K,)`` float32, of every response token under ``model``.
+
+    Both are at the temperature the token was sampled at, so that an unchanged model reproduces the engine's numbers.
+    Gradients flow through both; ask for no entropy where it is not needed.
+    """
+    logits_KV = forward(model, batch.ids_T, batch.layout.position_T, batch.layout, batch.keep_K).float()
+    if batch.temperature_K is not None:
+        logits_KV = logits_KV / batch.temperature_K[:, None]
+    logprob_KV = torch.log_softmax(logits_KV, -1)
+    logprob_K = logprob_KV.gather(-1, batch.target_K[:, None])[:, 0]
+    entropy_K = -(logprob_KV.exp() * logprob_KV).sum(-1) if entropy else None
+    return logprob_K, entropy_K

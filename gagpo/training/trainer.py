@@ -1,0 +1,338 @@
+"""The training loop: collect groups of episodes, give credit, update, measure, save; resumable at any instant."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gagpo.agents.engines.base import Sampling
+from gagpo.agents.episodes import Episode
+from gagpo.agents.model import load_model, load_tokenizer
+from gagpo.agents.setup import language_agent, make_engine, make_world
+from gagpo.controllers import Controllers
+from gagpo.credit import Credit, advantages
+from gagpo.credit.assign import turns_for
+from gagpo.envs.pool import Pool
+from gagpo.eval.evaluate import choose_panel, evaluate
+from gagpo.eval.results import EvalResult
+from gagpo.training import checkpoint as checkpoints
+from gagpo.training.batch import build_rows
+from gagpo.training.collect import Collection, Collector
+from gagpo.training.run_folder import RunFolder
+from gagpo.training.update import NonFiniteLoss, Targets, Updater
+from gagpo.training.value_head import Critic
+from gagpo.training.warm_start import autocast
+
+Report = Callable[[dict[str, Any]], None]
+
+
+class Trainer:
+    """One run. ``report`` is called with the metrics of every iteration; ``quiet`` hides progress bars."""
+
+    def __init__(self, folder: RunFolder, report: Report | None = None, quiet: bool = False):
+        self.folder = folder
+        self.settings = settings = folder.settings
+        self.report = report or (lambda _: None)
+        self.quiet = quiet
+        torch.set_num_threads(settings.threads or os.cpu_count() or 1)
+        self.world = make_world(settings.environment.id, settings.environment.kwargs)
+        tasks = self.world.tasks(settings.environment.split).require()
+        self.panels = {
+            split: choose_panel(self.world.tasks(split), settings.evaluation.tasks)
+            for split in settings.evaluation.splits
+        }
+        self.controllers = Controllers(settings.algorithm.controllers)
+        self.collector = Collector(settings, tasks, self.controllers)
+        self.iteration = self.turns_total = self.tokens_total = 0
+        self._load()
+
+    def _load(self) -> None:
+        """Model, critic and optimiser, as the last checkpoint left them if there is one."""
+        settings, rate, training = self.settings, self.settings.optimizer, self.settings.training
+        saved = checkpoints.latest(self.folder.path / "checkpoints")
+        self.tokenizer = load_tokenizer(settings.model)
+        self.model = load_model(saved.model if saved else settings.model, settings.dtype, settings.device)
+        if training.gradient_checkpointing:
+            self.model.gradient_checkpointing_enable()  # type: ignore[operator]
+        reference = None
+        if settings.algorithm.kl.coefficient > 0:
+            reference = load_model(settings.model, settings.dtype, settings.device).requires_grad_(False)
+        groups: list[dict[str, Any]] = [{"params": list(self.model.parameters()), "lr": rate.learning_rate}]
+        self.critic = None
+        if settings.algorithm.critic:
+            self.critic = Critic(self.model, settings.algorithm.critic)
+            groups.append({"params": list(self.critic.parameters()), "lr": settings.algorithm.critic.learning_rate})
+        self.rates = [group["lr"] for group in groups]
+        self.optimizer = torch.optim.AdamW(groups, weight_decay=rate.weight_decay, betas=rate.betas)
+        self.engine = make_engine(settings.engine, self.model, self.tokenizer)
+        self.updater = Updater(
+            self.model,
+            self.optimizer,
+            settings.algorithm,
+            epochs=training.epochs,
+            minibatches=training.minibatches,
+            microbatch_tokens=training.microbatch_tokens,
+            max_grad_norm=rate.max_grad_norm,
+            reference=reference,
+            critic=self.critic,
+            autocast=functools.partial(autocast, settings),
+            device=settings.device,
+        )
+        if saved:
+            self._restore(saved)
+
+    @property
+    def done(self) -> bool:
+        """Whether the last iteration, or the last environment turn, has been trained on."""
+        training = self.settings.training
+        enough = training.turns is not None and self.turns_total >= training.turns
+        return enough or self.iteration >= training.iterations
+
+    def run(self) -> None:
+        """Train to the end, evaluating before, in between and after; skips what was done before a resume."""
+        settings, rolling = self.settings, self.settings.rollout
+        self.folder.rewind(self.iteration)
+        with (
+            Pool(
+                settings.environment.id,
+                settings.environment.kwargs,
+                workers=rolling.workers,
+                step_deadline=rolling.step_deadline,
+                reset_deadline=rolling.reset_deadline,
+            ) as pool,
+            _tensorboard(self.folder.path, self.iteration) as board,
+        ):
+            if settings.evaluation.before:
+                self._evaluate(pool, "before")
+            while not self.done:
+                metrics = self._iterate(pool)
+                self.folder.log(metrics)
+                for name, value in metrics.items():
+                    board.add_scalar(name, value, self.iteration)
+                self.report(metrics)
+                every = settings.evaluation.every
+                if every and self.iteration % every == 0 and not self.done:
+                    self._evaluate(pool, f"iteration-{self.iteration:04d}")
+                if self.iteration % settings.training.save_every == 0 or self.done:
+                    self._save()
+            self._evaluate(pool, "after")
+
+    def _iterate(self, pool: Pool) -> dict[str, Any]:
+        """One iteration; returns its metrics."""
+        begun = time.perf_counter()
+        sampling = self.settings.rollout.sampling
+        collected = self.collector.collect(self._agent(sampling), pool, self.iteration)
+        collected_at = time.perf_counter()
+        credit, learned = self._learn(collected) if collected.episodes else (None, {})
+        self.engine.refresh()
+        self.iteration += 1
+        now = time.perf_counter()
+        every = self.settings.training.keep_episodes
+        if every and (self.iteration == 1 or self.iteration % every == 0):
+            self.folder.save_episodes(f"train-{self.iteration:04d}", collected.played)
+        turns = [turn for episode in (*collected.played, *collected.probe) for turn in episode.turns]
+        tokens = sum(len(turn.response_ids) for turn in turns)
+        self.turns_total += len(turns)
+        self.tokens_total += tokens
+        return {
+            "iteration": self.iteration,
+            **rollout_metrics(collected.played),
+            "sampling_rounds": collected.rounds,
+            **(credit.stats if credit else {}),
+            **learned,
+            **self.controllers.values(),
+            "learning_rate": self.optimizer.param_groups[0]["lr"],
+            "turns_total": self.turns_total,
+            "tokens_total": self.tokens_total,
+            "tokens_per_second": tokens / (now - begun),
+            "seconds_env": collected.clock.environment,
+            "seconds_generate": collected.clock.generation,
+            "seconds_train": now - collected_at,
+            "engine_busy": collected.clock.generation / max(collected.clock.total, 1e-9),
+            "environment_restarts": pool.counters.restarts,
+        }
+
+    def _learn(self, collected: Collection) -> tuple[Credit, dict[str, float]]:
+        """Credit and optimiser steps for what was collected."""
+        settings, algorithm, episodes = self.settings, self.settings.algorithm, collected.episodes
+        turns = self.controllers.shape(turns_for(episodes, algorithm.credit, settings.invalid_penalty))
+        logprobs = np.concatenate([turn.logprobs for episode in episodes for turn in episode.turns])
+        # Minus the log-probability of what was sampled estimates the sampling policy's entropy without bias.
+        self.controllers.observe_batch(turns, entropy=max(0.0, -float(logprobs.mean())))
+        rows = build_rows(episodes)
+        value = None
+        if self.critic is not None:
+            microbatch = settings.training.microbatch_tokens
+            value = self.critic.of_rows(
+                self.model, rows, len(logprobs), microbatch, self.updater.autocast, settings.device
+            )
+        credit, targets = give_credit(turns, algorithm.credit, value)
+        rise = min(1.0, (self.iteration + 1) / settings.optimizer.warmup) if settings.optimizer.warmup else 1.0
+        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = rate * rise
+        rng = np.random.default_rng([settings.seed, self.iteration])
+        try:
+            learned = self.updater.update(rows, targets, rng, self.controllers.controls)
+        except NonFiniteLoss as error:
+            path = self._save_offenders(episodes, error)
+            raise NonFiniteLoss(f"iteration {self.iteration + 1}: {error}; see {path}", error.turns) from None
+        self.controllers.observe_update(learned["old_kl"])
+        return credit, learned
+
+    def _save_offenders(self, episodes: Sequence[Episode], error: NonFiniteLoss) -> Path:
+        """Write the episodes whose turns made the loss NaN, with their tokens (all of them where that is unknown)."""
+        first = np.cumsum([0, *(len(episode.turns) for episode in episodes)])
+        places = {int(np.searchsorted(first, turn, side="right")) - 1 for turn in error.turns}
+        guilty = [episodes[i] for i in sorted(places)] or list(episodes)
+        return self.folder.save_episodes(f"nonfinite-{self.iteration + 1:04d}", guilty, tokens=True)
+
+    def _agent(self, sampling: Sampling) -> Any:
+        context = self.settings.context
+        return language_agent(
+            self.engine,
+            self.world,
+            sampling,
+            style=context.style,
+            history=context.history,
+            admissible=context.admissible,
+        )
+
+    def _evaluate(self, pool: Pool, stage: str) -> None:
+        """Evaluate every panel once per stage; what a resumed run has already measured stands."""
+        settings = self.settings
+        for split, panel in self.panels.items():
+            label = f"{stage}-{split}"
+            if self.folder.evaluation(label) is not None:
+                continue
+            result, episodes = evaluate(
+                self._agent(Sampling(settings.evaluation.temperature, settings.rollout.max_tokens)),
+                pool,
+                panel,
+                environment=settings.environment.id,
+                kwargs=self.world.material(settings.environment.kwargs),
+                model=settings.model if stage == "before" else f"{settings.name}, iteration {self.iteration}",
+                temperature=settings.evaluation.temperature,
+                tries=settings.evaluation.tries,
+                concurrency=settings.rollout.concurrency,
+                lockstep=settings.rollout.lockstep,
+                quiet=self.quiet,
+            )
+            self.folder.save_evaluation(label, result, episodes)
+            self.report({"evaluation": label, "result": result})
+
+    def _save(self) -> None:
+        state = {
+            "iteration": self.iteration,
+            "turns_total": self.turns_total,
+            "tokens_total": self.tokens_total,
+            "position": self.collector.position,
+            "controllers": self.controllers.state_dict(),
+        }
+        checkpoints.write(
+            self.folder.path / "checkpoints",
+            self.iteration,
+            self.model,
+            self.tokenizer,
+            self.optimizer,
+            state,
+            self.settings.training.keep,
+            self.critic,
+        )
+
+    def _restore(self, saved: checkpoints.Checkpoint) -> None:
+        saved.load_optimizer(self.optimizer)
+        if self.critic is not None:
+            saved.load_critic(self.critic)
+        state = saved.state()
+        try:
+            self.iteration = int(state["iteration"])
+            self.turns_total, self.tokens_total = int(state["turns_total"]), int(state["tokens_total"])
+            self.collector.position = int(state["position"])
+            self.controllers.load_state_dict(state["controllers"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise checkpoints.CheckpointError(
+                f"{saved.path / 'state.json'} is not a trainer's state: {error}"
+            ) from None
+
+
+def give_credit(turns: Any, settings: Any, value_K: np.ndarray | None) -> tuple[Credit, Targets]:
+    """Advantages, and the critic's targets where there is one, spread over the response tokens."""
+    if value_K is None:
+        credit = advantages(turns, settings)
+        return credit, Targets(credit.per_token())
+    if settings.level == "token":
+        credit = advantages(turns, settings, value_K)
+        return credit, Targets(credit.per_token(), value_K, credit.target)
+    first_N = np.cumsum(turns.tokens_N) - turns.tokens_N
+    credit = advantages(turns, settings, value_K[first_N])
+    first_K = np.zeros(len(value_K), bool)
+    first_K[first_N] = True
+    assert credit.target is not None
+    return credit, Targets(credit.per_token(), value_K, np.repeat(credit.target, turns.tokens_N), first_K)
+
+
+def train(folder: RunFolder, report: Report | None = None, quiet: bool = False) -> dict[str, EvalResult]:
+    """Run (or continue) the run in ``folder``; returns its final evaluations by split."""
+    with folder.locked():
+        trainer = Trainer(folder, report, quiet)
+        trainer.run()
+        results = {split: folder.evaluation(f"after-{split}") for split in trainer.panels}
+    return {split: result for split, result in results.items() if result is not None}
+
+
+def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
+    """What the episodes of an iteration look like; a failed episode counts as no success."""
+    turns = [turn for episode in episodes for turn in episode.turns]
+    return {
+        "success_rate": float(np.mean([episode.success for episode in episodes])),
+        "reward_mean": float(np.mean([episode.reward for episode in episodes])),
+        "mean_turns": len(turns) / len(episodes),
+        "invalid_rate": float(np.mean([not turn.valid for turn in turns])) if turns else 0.0,
+        "response_tokens": float(np.mean([len(turn.response_ids) for turn in turns])) if turns else 0.0,
+        "failed_episodes": float(sum(episode.outcome == "failed" for episode in episodes)),
+        "restarted_episodes": float(sum(episode.restarts > 0 for episode in episodes)),
+    }
+
+
+def _tensorboard(folder: Path, iteration: int) -> Any:
+    """A TensorBoard writer that forgets what a resumed run is about to log again."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(folder / "tensorboard"), purge_step=iteration + 1)
+
+
+def describe(metrics: dict[str, Any]) -> str:
+    """One line for people."""
+    if "evaluation" in metrics:
+        interval = metrics["result"].success
+        return (
+            f"{metrics['evaluation']}: success {100 * interval.value:.1f} % "
+            f"[{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
+        )
+    m = {"zero_groups": np.nan, "coverage": np.nan, "advantage_std": np.nan} | metrics
+    line = (
+        f"{m['iteration']:>4}  success {100 * m['success_rate']:5.1f} %  turns {m['mean_turns']:4.1f}  "
+        f"invalid {100 * m['invalid_rate']:4.1f} %"
+    )
+    if "loss" in m:
+        line += (
+            f"  zero groups {100 * m['zero_groups']:3.0f} %  coverage {100 * m['coverage']:3.0f} %  "
+            f"adv {m['advantage_std']:.2f}  clip {100 * m['clip_fraction']:4.1f} %  kl {m['old_kl']:+.4f}  "
+            f"entropy {m['entropy']:.3f}  grad {m['grad_norm']:.2f}"
+        )
+    return line + (
+        f"  {m['tokens_per_second']:.0f} tok/s  env {m['seconds_env']:.1f} s  gen {m['seconds_generate']:.1f} s  "
+        f"train {m['seconds_train']:.1f} s"
+    )
+
+
+def as_record(results: dict[str, EvalResult]) -> dict[str, Any]:
+    """The final evaluations as JSON-ready values."""
+    return {split: result.summary() for split, result in results.items()}

@@ -1,0 +1,75 @@
+"""PPO's learned value: a linear head on the policy's own backbone, or on one of its own."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gagpo.agents.engines.attention import forward
+from gagpo.algorithms import Critic as CriticSettings
+from gagpo.training.batch import MicroBatch, Row, micro_batches
+
+
+class Critic(torch.nn.Module):
+    """Values of response tokens, read where the model predicts the token, that is before it is written.
+
+    The value of a turn is that of its first response token: what the model expects having read the prompt. The head
+    starts at zero, so the first advantages are the returns themselves.
+    """
+
+    def __init__(self, policy: torch.nn.Module, settings: CriticSettings):
+        super().__init__()
+        config: Any = policy.config
+        self.settings = settings
+        weight = next(policy.parameters())
+        self.head = torch.nn.Linear(config.hidden_size, 1, device=weight.device, dtype=torch.float32)
+        torch.nn.init.zeros_(self.head.weight)
+        torch.nn.init.zeros_(self.head.bias)
+        self.backbone = copy.deepcopy(policy) if settings.head == "separate" else None
+
+    def values(self, hidden_KD: Tensor) -> Tensor:
+        """``(K,)`` float32 from hidden states ``(K, D)``."""
+        return self.head(hidden_KD.float())[:, 0]
+
+    def read(self, policy: torch.nn.Module, batch: MicroBatch) -> Tensor:
+        """Values of a micro-batch by a forward pass of the backbone (the policy's where it is shared)."""
+        backbone = policy if self.backbone is None else self.backbone
+        with captured(backbone) as hidden:
+            forward(backbone, batch.ids_T, batch.layout.position_T, batch.layout, batch.keep_K)
+        return self.values(hidden[0])
+
+    @torch.no_grad()
+    def of_rows(
+        self,
+        policy: torch.nn.Module,
+        rows: Sequence[Row],
+        tokens: int,
+        microbatch_tokens: int,
+        autocast: Callable[[], AbstractContextManager] = nullcontext,
+        device: torch.device | str = "cpu",
+    ) -> np.ndarray:
+        """Values of all ``tokens`` response tokens of a batch, float64[K] in the order of the turns."""
+        value_K = np.zeros(tokens)
+        for batch in micro_batches(rows, microbatch_tokens, device):
+            with autocast():
+                value = self.read(policy, batch)
+            value_K[batch.token_K.cpu().numpy()] = value.double().cpu().numpy()
+        return value_K
+
+
+@contextmanager
+def captured(model: torch.nn.Module) -> Iterator[list[Tensor]]:
+    """Collect what enters the model's output layer: the hidden states ``(K, D)`` of the positions that were kept."""
+    hidden: list[Tensor] = []
+    layer: torch.nn.Module = model.get_output_embeddings()  # type: ignore[operator]
+    handle = layer.register_forward_pre_hook(lambda _, inputs: hidden.append(inputs[0][0]))
+    try:
+        yield hidden
+    finally:
+        handle.remove()

@@ -1,0 +1,96 @@
+"""Flat attention gives what the model's own padded attention gives."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM
+
+from gagpo.agents.engines.attention import PackedRows, SlotCache, forward
+from gagpo.training.small_model import SmallModelSettings, build
+
+
+def own_logits(model, rows):
+    """The reference: each row alone through transformers' eager attention."""
+    config = copy.deepcopy(model.config)
+    plain = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    plain.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        return torch.cat([plain(row[None]).logits[0] for row in rows])
+
+
+def rows_of(lengths, vocabulary, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(0, vocabulary, (length,), generator=generator) for length in lengths]
+
+
+@pytest.mark.parametrize("lengths", [[5], [1, 1], [7, 30, 12], [3, 3, 3]])
+def test_packed_rows_equal_rows_alone(tiny, lengths):
+    model, _ = tiny
+    rows = rows_of(lengths, model.config.vocab_size)
+    layout = PackedRows(lengths)
+    with torch.no_grad():
+        logits = forward(model, torch.cat(rows), layout.position_T, layout, torch.arange(sum(lengths)))
+    torch.testing.assert_close(logits, own_logits(model, rows), atol=1e-4, rtol=1e-4)
+
+
+def test_gradients_do_not_cross_rows(tiny):
+    model, _ = tiny
+    rows = rows_of([4, 6], model.config.vocab_size)
+    layout = PackedRows([4, 6])
+    embedded = model.get_input_embeddings()(torch.cat(rows)).detach().requires_grad_()
+    out = model(
+        inputs_embeds=embedded[None], position_ids=layout.position_T[None], use_cache=False, layout=layout
+    ).logits[0]
+    out[7].sum().backward()
+    touched = embedded.grad.abs().sum(-1) > 0
+    assert touched.tolist() == [False] * 4 + [True] * 4 + [False] * 2
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=5), st.randoms())
+def test_a_cache_filled_in_two_parts_equals_one_pass(parts, random):
+    shape = SmallModelSettings(layers=2, width=16, heads=2, key_value_heads=1, feed_forward=16, context=64)
+    model, _ = build(shape, ["a b c"], seed=1)
+    model.eval()
+    first, second = np.array(parts).T
+    rows = rows_of((first + second).tolist(), model.config.vocab_size)
+    slots = list(range(len(parts)))
+    random.shuffle(slots)
+    cache = SlotCache(2, 1, 8, torch.float32, "cpu")
+    cache.reserve(len(parts), 20)
+    with torch.no_grad():
+        cache.plan(np.array(slots), np.zeros(len(parts), int), first)
+        forward(
+            model,
+            torch.cat([row[:n] for row, n in zip(rows, first, strict=True)]),
+            cache.position_T,
+            cache,
+            torch.tensor([0]),
+        )
+        cache.plan(np.array(slots), first, second)
+        ids = torch.cat([row[n:] for row, n in zip(rows, first, strict=True)])
+        logits = forward(model, ids, cache.position_T, cache, torch.arange(int(second.sum())))
+    expected, places = own_logits(model, rows), []
+    for start, n, m in zip(np.cumsum(first + second) - first - second, first, second, strict=True):
+        places += range(start + n, start + n + m)
+    torch.testing.assert_close(logits, expected[places], atol=1e-4, rtol=1e-4)
+
+
+def test_growing_and_moving_keep_what_is_stored():
+    cache = SlotCache(1, 1, 4, torch.float32, "cpu")
+    cache.reserve(2, 10)
+    cache.key[0][1, :, :10] = torch.arange(40.0).reshape(1, 10, 4)
+    cache.reserve(3, 500)
+    assert cache.capacity >= 500 and cache.key[0].shape[0] == 3
+    cache.move(1, 0, 10)
+    assert torch.equal(cache.key[0][0, 0, :10], torch.arange(40.0).reshape(10, 4))
+
+
+def test_calling_the_model_without_a_layout_is_refused(tiny):
+    model, _ = tiny
+    with pytest.raises(ValueError, match=r"attention\.forward"):
+        model(torch.tensor([[1, 2]]), use_cache=False)

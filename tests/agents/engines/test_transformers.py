@@ -1,0 +1,124 @@
+"""The engine's tokens and log-probabilities are those of the model, whatever else is in the batch or in the cache."""
+
+import numpy as np
+import pytest
+import torch
+
+from gagpo.agents.engines.attention import PackedRows, forward
+from gagpo.agents.engines.base import Request, Sampling
+from gagpo.agents.engines.transformers import TransformersEngine, sample
+
+
+def recomputed(model, prompt_ids, response_ids, temperature=1.0):
+    """Log-probabilities of a response by one plain forward pass over the whole row."""
+    ids = torch.as_tensor(np.concatenate([prompt_ids, response_ids])).long()
+    layout = PackedRows([len(ids) - 1])
+    keep = torch.arange(len(prompt_ids) - 1, len(ids) - 1)
+    with torch.no_grad():
+        logits = forward(model, ids[:-1], layout.position_T, layout, keep) / temperature
+    return logits.log_softmax(-1)[torch.arange(len(response_ids)), ids[len(prompt_ids) :]].numpy()
+
+
+def prompts(rng, count, vocabulary, longest=40):
+    return {i: rng.integers(300, vocabulary, rng.integers(2, longest)).astype(np.int32) for i in range(count)}
+
+
+def test_logprobs_equal_the_models_over_many_turns(tiny):
+    model, tokenizer = tiny
+    engine = TransformersEngine(model, tokenizer)
+    engine.stops = np.arange(0, 60)  # stops often, so responses have many lengths
+    rng = np.random.default_rng(0)
+    contexts = prompts(rng, 12, model.config.vocab_size)
+    lengths = set()
+    for turn in range(5):
+        chosen = [s for s in contexts if rng.random() < 0.7] or list(contexts)[:1]
+        requests = [Request(s, contexts[s], turn * 100 + s) for s in chosen]
+        for s, out in zip(chosen, engine.generate(requests, Sampling(max_tokens=7)), strict=True):
+            np.testing.assert_allclose(out.logprobs, recomputed(model, contexts[s], out.ids), atol=2e-4)
+            assert out.stopped == (out.ids[-1] < 60) and (out.ids[:-1] >= 60).all()
+            lengths.add(len(out.ids))
+            more = rng.integers(300, model.config.vocab_size, rng.integers(1, 9)).astype(np.int32)
+            contexts[s] = np.concatenate([contexts[s], out.ids, more])
+        for s in list(contexts):
+            if rng.random() < 0.2:  # some episodes end
+                engine.release(s)
+                del contexts[s]
+    assert len(lengths) > 3
+
+
+def test_a_response_does_not_depend_on_the_company_it_keeps(tiny):
+    model, tokenizer = tiny
+    contexts = prompts(np.random.default_rng(1), 9, model.config.vocab_size)
+    requests = [Request(s, ids, s) for s, ids in contexts.items()]
+    together = TransformersEngine(model, tokenizer).generate(requests, Sampling(max_tokens=6))
+    for request, expected in zip(requests, together, strict=True):
+        alone = TransformersEngine(model, tokenizer).generate([request], Sampling(max_tokens=6))[0]
+        assert alone.ids.tolist() == expected.ids.tolist()
+        np.testing.assert_allclose(alone.logprobs, expected.logprobs, atol=1e-4)
+
+
+def test_a_changed_prompt_is_read_from_where_it_differs(tiny):
+    model, tokenizer = tiny
+    engine = TransformersEngine(model, tokenizer)
+    first = np.arange(300, 320, dtype=np.int32) % model.config.vocab_size
+    engine.generate([Request(0, first, 0)], Sampling(max_tokens=3))
+    other = first.copy()
+    other[10] = 299
+    out = engine.generate([Request(0, other, 1)], Sampling(max_tokens=3))[0]
+    np.testing.assert_allclose(out.logprobs, recomputed(model, other, out.ids), atol=2e-4)
+
+
+def test_each_request_may_have_its_own_temperature(tiny):
+    model, tokenizer = tiny
+    engine = TransformersEngine(model, tokenizer)
+    ids = np.arange(300, 310, dtype=np.int32) % model.config.vocab_size
+    hot, cold = engine.generate([Request(0, ids, 3, 1.7), Request(1, ids, 3, 0.4)], Sampling(max_tokens=4))
+    np.testing.assert_allclose(hot.logprobs, recomputed(model, ids, hot.ids, 1.7), atol=2e-4)
+    np.testing.assert_allclose(cold.logprobs, recomputed(model, ids, cold.ids, 0.4), atol=2e-4)
+
+
+def test_new_weights_are_used_after_refresh(tiny):
+    model, tokenizer = tiny
+    engine = TransformersEngine(model, tokenizer)
+    ids = np.arange(300, 310, dtype=np.int32) % model.config.vocab_size
+    engine.generate([Request(0, ids, 0)], Sampling(max_tokens=3))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.5)
+    engine.refresh()
+    out = engine.generate([Request(0, ids, 0)], Sampling(max_tokens=3))[0]
+    np.testing.assert_allclose(out.logprobs, recomputed(model, ids, out.ids), atol=2e-4)
+
+
+def test_misuse_is_named(tiny):
+    model, tokenizer = tiny
+    engine = TransformersEngine(model, tokenizer, max_length=16)
+    ids = np.arange(300, 310, dtype=np.int32) % model.config.vocab_size
+    with pytest.raises(ValueError, match="need 18 tokens, the model's limit is 16"):
+        engine.generate([Request(0, ids, 0)], Sampling(max_tokens=8))
+    with pytest.raises(ValueError, match="same session"):
+        engine.generate([Request(0, ids, 0), Request(0, ids, 1)], Sampling(max_tokens=2))
+    assert engine.generate([], Sampling()) == []
+
+
+def test_sampling_inverts_the_cumulative_distribution():
+    logits = torch.log(torch.tensor([[0.2, 0.5, 0.3]])).repeat(4, 1)
+    uniform = np.array([0.1, 0.3, 0.69, 0.71])
+    tokens, logprobs = sample(logits, uniform, np.ones(4))
+    assert tokens.tolist() == [0, 1, 1, 2]
+    np.testing.assert_allclose(np.exp(logprobs), [0.2, 0.5, 0.5, 0.3], rtol=1e-6)
+
+
+def test_temperature_zero_is_greedy_and_a_nucleus_cuts_the_tail():
+    logits = torch.log(torch.tensor([[0.2, 0.5, 0.3]])).repeat(3, 1)
+    greedy, _ = sample(logits, np.array([0.01, 0.5, 0.99]), np.zeros(3))
+    assert greedy.tolist() == [1, 1, 1]
+    nucleus, _ = sample(logits, np.array([0.01, 0.5, 0.99]), np.ones(3), top_p=0.7)
+    assert set(nucleus.tolist()) == {1, 2}
+
+
+def test_frequencies_follow_the_probabilities():
+    rng = np.random.default_rng(0)
+    logits = torch.log(torch.tensor([[0.05, 0.15, 0.8]])).repeat(4000, 1)
+    tokens, _ = sample(logits, rng.random(4000), np.full(4000, 1.0))
+    np.testing.assert_allclose(np.bincount(tokens) / 4000, [0.05, 0.15, 0.8], atol=0.025)

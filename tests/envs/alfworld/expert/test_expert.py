@@ -1,0 +1,280 @@
+"""The expert reads, searches and delivers: in a paper model of a house, so that thousands of turns cost nothing.
+
+The model below is written from ALFWorld's rules alone (it shares no code with an engine); that the expert also wins in
+the real engine is checked in test_alfworld_env.py.
+"""
+
+import doctest
+from collections import Counter
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from gagpo.envs.alfworld.expert import expert as expert_module
+from gagpo.envs.alfworld.expert import wording
+from gagpo.envs.alfworld.expert.expert import Expert
+from gagpo.envs.alfworld.expert.memory import Memory
+from gagpo.envs.alfworld.expert.wording import Goal, read_goal
+from gagpo.envs.alfworld.games import draws
+from gagpo.envs.alfworld.games.catalogue import SIZES, TASK_TYPES, TOOL_OF_TASK
+from gagpo.envs.alfworld.games.generate import SPLITS
+from gagpo.envs.alfworld.games.scenes import Problem, mangle, pose, spoken_names
+from gagpo.envs.alfworld.games.shipped import shipped
+
+
+class House:
+    """One problem on paper: says what ALFWorld would say, and knows when the goal is reached."""
+
+    def __init__(self, problem: Problem, put: str = "move {} to {}"):
+        self.problem = problem
+        ids = [thing.id for thing in problem.things] + [place.id for place in problem.layout.receptacles]
+        names = spoken_names([mangle(id) for id in ids])
+        self.places = {names[mangle(place.id)]: place for place in problem.layout.receptacles}
+        self.kinds = {names[mangle(thing.id)]: thing.type for thing in problem.things}
+        self.where = {names[mangle(thing.id)]: names[mangle(thing.place)] for thing in problem.things}
+        self.location, self.held, self.put = 0, "", put
+        self.open: set[str] = set()
+        self.used: set[str] = set()
+        self.state: set[tuple[str, str]] = set()
+
+    def introduction(self) -> str:
+        listing = ", a ".join(self.places)
+        return f"You are in the middle of a room. Looking quickly around you, you see a {listing}.\n\n" + (
+            f"Your task is to: {self.problem.text}."
+        )
+
+    def near(self, place: str) -> bool:
+        return self.places[place].location == self.location
+
+    def shut(self, place: str) -> bool:
+        return self.places[place].type in shipped().openable and place not in self.open
+
+    def admissible(self) -> dict[str, str]:
+        """Every command that does something now, and the text it brings (of the ones an expert may use)."""
+        table = {"look": "", "inventory": f"You are carrying: {self.held}." if self.held else ""}
+        for place, receptacle in self.places.items():
+            if not self.near(place):
+                table[f"go to {place}"] = f"You arrive at {place}. "
+                continue
+            table[f"examine {place}"] = ""
+            if receptacle.type in shipped().openable:
+                table[f"{'open' if self.shut(place) else 'close'} {place}"] = ""
+            for name in [name for name, spot in self.where.items() if spot == place]:
+                if "Lamp" in self.kinds[name]:
+                    table[f"use {name}"] = ""
+                elif not self.held and not self.shut(place):
+                    table[f"take {name} from {place}"] = ""
+            if self.held:
+                kind = self.kinds[self.held]
+                if not self.shut(place) and kind in shipped().contains.get(receptacle.type, ()):
+                    table[self.put.format(self.held, place)] = ""
+                for tool, verb, ability in (
+                    ("SinkBasin", "clean", "cleanable"),
+                    ("Microwave", "heat", "heatable"),
+                    ("Fridge", "cool", "coolable"),
+                ):
+                    if receptacle.type == tool and kind in shipped().abilities[ability]:
+                        table[f"{verb} {self.held} with {place}"] = ""
+        return table
+
+    def step(self, command: str) -> str:
+        if command not in self.admissible():
+            return "Nothing happens."
+        words = command.split()
+        place = " ".join(words[-2:])
+        verb = words[0]
+        if verb == "go":
+            self.location = self.places[place].location
+            return f"You arrive at {place}. {self.describe(place)}"
+        if verb == "open":
+            self.open.add(place)
+            return f"You open the {place}. {self.describe(place)}"
+        if verb == "close":
+            self.open.remove(place)
+        elif verb == "examine":
+            return self.describe(place)
+        elif verb == "take":
+            self.held = " ".join(words[1:3])
+            self.where[self.held] = ""
+        elif verb in ("move", "put"):
+            self.where[self.held], self.held = place, ""
+        elif verb == "use":
+            self.used.add(place)
+        elif verb in ("clean", "heat", "cool"):
+            self.state.discard((self.held, {"heat": "cool", "cool": "heat"}.get(verb, "")))
+            self.state.add((self.held, verb))
+        elif verb == "inventory":
+            return f"You are carrying: a {self.held}." if self.held else "You are not carrying anything."
+        elif verb == "look" and self.location:
+            return f"You are facing the {', and '.join(filter(self.near, self.places))}. Next to it, you see nothing."
+        return "Done."
+
+    def describe(self, place: str) -> str:
+        listing = ", a ".join(name for name, spot in self.where.items() if spot == place) or "nothing"
+        if self.shut(place):
+            return f"The {place} is closed."
+        if place in self.open:
+            return f"The {place} is open. In it, you see a {listing}."
+        return f"On the {place}, you see a {listing}."
+
+    def won(self) -> bool:
+        problem = self.problem
+        if problem.toggle:
+            lit = any(self.kinds[lamp] == problem.toggle and self.near(self.where[lamp]) for lamp in self.used)
+            return lit and self.kinds.get(self.held) == problem.wanted
+        verb = {"SinkBasin": "clean", "Microwave": "heat", "Fridge": "cool"}.get(
+            TOOL_OF_TASK.get(problem.task_type, "")
+        )
+        lying = Counter(
+            spot
+            for name, spot in self.where.items()
+            if spot
+            and self.kinds[name] == problem.wanted
+            and self.places[spot].type == problem.target
+            and (verb is None or (name, verb) in self.state)
+        )
+        return max(lying.values(), default=0) >= (2 if "two" in problem.task_type else 1)
+
+
+def play(
+    house: House, turns: int = 50, noise: float = 0.0, shown: bool = True, rng: np.random.Generator | None = None
+) -> int | None:
+    """Turns until the expert wins, None if it does not; asserts that what it asks for is always admissible."""
+    expert = Expert(house.introduction(), list(house.admissible()) if shown else None)
+    assert expert.understood
+    for turn in range(1, turns + 1):
+        action = expert.next_action()
+        if shown:
+            assert action in house.admissible() and action != "look", (action, house.introduction())
+        if rng is not None and rng.random() < noise:
+            action = str(rng.choice(list(house.admissible())))
+        observation = house.step(action)
+        if house.won():
+            return turn
+        expert.observe(action, observation, list(house.admissible()) if shown else None)
+    return None
+
+
+def problems(size: str, each: int) -> list[Problem]:
+    return [
+        pose(shipped(), 1, size, split, task_type, index)
+        for split in SPLITS
+        for task_type in TASK_TYPES
+        for index in range(each)
+    ]
+
+
+@pytest.mark.parametrize("shown", [True, False], ids=["commands shown", "text only"])
+def test_wins_every_small_game_undisturbed(shown: bool) -> None:
+    turns = [play(House(problem), shown=shown) for problem in problems("small", 20)]
+    assert None not in turns
+
+
+def test_wins_nearly_every_full_game() -> None:
+    turns = [play(House(problem)) for problem in problems("full", 10)]
+    assert sum(turn is not None for turn in turns) >= 0.95 * len(turns)
+    assert None not in [play(House(problem), turns=150) for problem in problems("full", 3)]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_survives_what_others_do(size: str) -> None:
+    rng = np.random.default_rng(0)
+    turns = [play(House(problem), turns=200, noise=0.3, rng=rng) for problem in problems(size, 5)]
+    assert None not in turns
+
+
+def test_finds_out_about_the_older_verb() -> None:
+    for problem in problems("small", 2):
+        assert play(House(problem, put="put {} in/on {}"), shown=False)
+        assert play(House(problem, put="put {} in/on {}"), shown=True)
+
+
+def test_takes_over_at_any_point() -> None:
+    rng = np.random.default_rng(1)
+    for problem in problems("small", 3):
+        house = House(problem)
+        expert = Expert(house.introduction())
+        for _ in range(30):
+            action = str(rng.choice(list(house.admissible())))
+            observation = house.step(action)
+            if house.won():
+                break
+            expert.observe(action, observation, list(house.admissible()))
+        for _ in range(60):
+            if house.won():
+                break
+            action = expert.next_action()
+            assert action in house.admissible()
+            expert.observe(action, house.step(action), list(house.admissible()))
+        assert house.won(), problem.text
+
+
+def test_looks_around_when_the_task_makes_no_sense() -> None:
+    expert = Expert("you see a desk 1. Your task is to: colourless green ideas sleep furiously.")
+    assert not expert.understood
+    assert expert.next_action() == "look"
+
+
+def test_looks_around_when_it_may_not_do_what_it_would() -> None:
+    expert = Expert("you see a desk 1. Your task is to: put some pen on desk.", ["look", "help"])
+    assert expert.next_action() == "look"
+
+
+ROOM = {"countertop", "shelf", "garbagecan", "fridge", "microwave", "sinkbasin", "cabinet", "diningtable", "sidetable"}
+
+
+@pytest.mark.parametrize(
+    ("text", "goal"),
+    [
+        ("put a mug in shelf.", Goal("mug", "shelf")),
+        ("put some saltshaker on countertop", Goal("saltshaker", "countertop")),
+        ("put a clean soapbar in countertop.", Goal("soapbar", "countertop", "clean")),
+        ("clean some apple and put it in fridge.", Goal("apple", "fridge", "clean")),
+        ("put a hot egg in garbagecan.", Goal("egg", "garbagecan", "heat")),
+        ("heat some cup and put it in cabinet.", Goal("cup", "cabinet", "heat")),
+        ("put a cool pan in diningtable.", Goal("pan", "diningtable", "cool")),
+        ("cool some lettuce and put it in sinkbasin.", Goal("lettuce", "sinkbasin", "cool")),
+        ("put two spraybottle in garbagecan.", Goal("spraybottle", "garbagecan", count=2)),
+        ("find two cd and put them in shelf.", Goal("cd", "shelf", count=2)),
+        ("look at vase under the floorlamp.", Goal("vase", operation="light", lamp="floorlamp")),
+        ("examine the alarmclock with the desklamp.", Goal("alarmclock", operation="light", lamp="desklamp")),
+        ("put a zeppelin in shelf.", Goal("zeppelin", "shelf")),
+        ("Place a warmed-up potato, in the garbage can!", Goal("potato", "garbagecan", "heat")),
+        ("Move the washed soap bar to the counter top.", Goal("soapbar", "countertop", "clean")),
+        ("Take both salt shakers from the table and put them in the cabinet.", Goal("saltshaker", "cabinet", count=2)),
+        ("Rinse the wine bottle in the sink, then stand it on a side table", Goal("winebottle", "sidetable", "clean")),
+        ("Pick up the cell phone and turn on the desk lamp.", Goal("cellphone", operation="light", lamp="desklamp")),
+        ("Chill a tomato and put it in the microwave", Goal("tomato", "microwave", "cool")),
+    ],
+)
+def test_reads_task_texts(text: str, goal: Goal) -> None:
+    assert read_goal(text, ROOM) == goal
+
+
+@pytest.mark.parametrize("text", ["", "put a mug in zeppelin", "漢字 100 %", "go away", "put"])
+def test_admits_not_to_understand(text: str) -> None:
+    assert read_goal(text, ROOM) is None
+
+
+@pytest.mark.parametrize("module", [draws, wording, expert_module], ids=lambda module: module.__name__)
+def test_the_examples_hold(module: ModuleType) -> None:
+    result = doctest.testmod(module)
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+def test_remembers_what_it_read() -> None:
+    memory = Memory("Looking quickly around you, you see a desk 1, a drawer 1, and a shelf 1.\n\nYour task is to: x.")
+    assert memory.receptacles == ["desk 1", "drawer 1", "shelf 1"]
+    memory.learn("go to desk 1", "You arrive at desk 1. On the desk 1, you see a mug 2, and a pen 1.")
+    memory.learn("take mug 2 from desk 1", "You pick up the mug 2 from the desk 1.")
+    memory.learn("go to drawer 1", "You arrive at drawer 1. The drawer 1 is closed.")
+    assert (memory.holding, memory.contents["desk 1"], memory.closed["drawer 1"]) == ("mug 2", ["pen 1"], True)
+    memory.learn("heat mug 2 with microwave 1", "You heat the mug 2 using the microwave 1.")
+    memory.learn("cool mug 2 with fridge 1", "You cool the mug 2 using the fridge 1.")
+    assert memory.done["mug 2"] == {"cool"}
+    memory.learn("go to drawer 1", "Nothing happens.")
+    memory.learn("open drawer 1", "You open the drawer 1. The drawer 1 is open. In it, you see nothing.")
+    memory.learn("move mug 2 to drawer 1", "You move the mug 2 to the drawer 1.")
+    assert (memory.where("mug 2"), memory.holding, memory.seen("mug")) == ("drawer 1", "", ["mug 2"])

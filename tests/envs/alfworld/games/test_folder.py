@@ -1,0 +1,127 @@
+"""Folders of games as task sets: what counts as a game, what is remembered, and what is said about broken files."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gagpo.envs.alfworld.engine import BrokenGame, read_game
+from gagpo.envs.alfworld.games import folder as games_module
+from gagpo.envs.alfworld.games.catalogue import TASK_TYPES
+from gagpo.envs.alfworld.games.folder import NoGames, load_tasks, official_root
+from gagpo.envs.alfworld.games.gamefile import GAME, TRAJECTORY
+from gagpo.envs.tasks import EmptySplit
+
+CONTENT = {"pddl_domain": "d", "grammar": "g", "pddl_problem": "p", "solvable": True}
+
+
+def write(folder: Path, task_type: str | None = TASK_TYPES[0], **changes: object) -> Path:
+    folder.mkdir(parents=True)
+    content = {key: value for key, value in (CONTENT | changes).items() if value is not ...}
+    (folder / GAME).write_text(json.dumps(content))
+    if task_type is not None:
+        (folder / TRAJECTORY).write_text(json.dumps({"task_type": task_type}))
+    return folder / GAME
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GAGPO_DATA", str(tmp_path / "data"))
+    train = tmp_path / "games" / "train"
+    write(train / "b-Mug-None-Shelf-7" / "trial_2")
+    write(train / "a-Mug-None-Shelf-7" / "trial_1", task_type=TASK_TYPES[5])
+    return tmp_path / "games"
+
+
+def test_ids_are_paths_below_the_split(root: Path) -> None:
+    tasks = load_tasks(root, "train")
+    assert tasks.ids == ["a-Mug-None-Shelf-7/trial_1", "b-Mug-None-Shelf-7/trial_2"]
+    task = tasks["a-Mug-None-Shelf-7/trial_1"]
+    assert (task.type, task.split) == (TASK_TYPES[5], "train")
+    assert read_game(Path(task.source))["digest"] == task.digest
+
+
+def test_only_solvable_whole_games_of_the_wanted_types_count(root: Path) -> None:
+    train = root / "train"
+    write(train / "c" / "unsolvable", solvable=False)
+    write(train / "c" / "not tried", solvable=None)
+    write(train / "c" / "no verdict", solvable=...)
+    write(train / "c" / "no trajectory", task_type=None)
+    write(train / "c-movable-recep" / "trial")
+    write(train / "c-AppleSliced" / "trial")
+    write(train / "c" / "other", task_type="pick_and_place_with_movable_recep")
+    (write(train / "c" / "no game")).unlink()
+    assert len(load_tasks(root, "train")) == 2
+    assert load_tasks(root, "train", [TASK_TYPES[5]]).ids == ["a-Mug-None-Shelf-7/trial_1"]
+
+
+def test_an_untouched_game_is_read_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = load_tasks(root, "train")
+    read: list[Path] = []
+
+    def counting(path: Path) -> dict:
+        read.append(path)
+        return read_game(path)
+
+    monkeypatch.setattr(games_module, "read_game", counting)
+    assert load_tasks(root, "train").hash == first.hash
+    assert read == []
+    changed = root / "train" / "b-Mug-None-Shelf-7" / "trial_2" / GAME
+    changed.write_text(json.dumps(CONTENT | {"grammar": "another"}))
+    assert load_tasks(root, "train").hash != first.hash
+    assert read == [changed]
+
+
+def test_a_broken_memory_is_no_harm(root: Path, tmp_path: Path) -> None:
+    expected = load_tasks(root, "train").hash
+    (manifest,) = (tmp_path / "data" / "alfworld" / "manifests").iterdir()
+    for content in ("", "[]", '{"format": 1, "games": {"x": 3}}', '{"format": 0, "games": {}}'):
+        manifest.write_text(content)
+        assert load_tasks(root, "train").hash == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "place"),
+    [
+        (b"", r"line 1, column 1"),
+        (b'{"pddl_domain": "d",\n "grammar" 3}', r"line 2, column 12"),
+        (b'{"pddl_domain": "d', r"line 1"),
+        (b"[1]", "is a JSON object, found list"),
+        (b'{"pddl_domain": "d", "grammar": 3, "pddl_problem": "p"}', "'grammar' is missing or not a string"),
+        (b'{"a": "\xff"}', "byte 7 is not UTF-8"),
+        (b"[" * 200_000, "nested too deeply"),
+        (b" " * 5_000_001, "at most 5000000"),
+    ],
+    ids=["empty", "syntax", "truncated", "list", "type", "encoding", "nesting", "size"],
+)
+def test_a_broken_game_is_named_with_the_place(root: Path, content: bytes, place: str) -> None:
+    path = root / "train" / "b-Mug-None-Shelf-7" / "trial_2" / GAME
+    path.write_bytes(content)
+    with pytest.raises(BrokenGame, match=place) as caught:
+        load_tasks(root, "train")
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}"])
+def test_a_broken_trajectory_is_named(root: Path, content: str) -> None:
+    path = root / "train" / "b-Mug-None-Shelf-7" / "trial_2" / TRAJECTORY
+    path.write_text(content)
+    with pytest.raises(BrokenGame, match=TRAJECTORY):
+        load_tasks(root, "train")
+
+
+def test_a_missing_folder_is_an_error_with_advice(root: Path) -> None:
+    with pytest.raises(NoGames, match="alfworld-download"):
+        load_tasks(root, "valid_seen")
+
+
+def test_an_empty_split_is_an_error_when_a_task_is_needed(root: Path) -> None:
+    (root / "valid_seen").mkdir()
+    with pytest.raises(EmptySplit, match="No solvable game"):
+        load_tasks(root, "valid_seen").require()
+
+
+def test_released_games_lie_where_alfworld_puts_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
+    assert official_root() == tmp_path / "json_2.1.1"

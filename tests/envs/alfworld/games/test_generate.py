@@ -1,0 +1,278 @@
+"""Generated games: named by their seed for ever, disjoint between splits, made once, and never half-made."""
+
+import fcntl
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from gagpo.envs.alfworld.engine import Scene
+from gagpo.envs.alfworld.games.catalogue import ROOMS, SIZES, TASK_TYPES, USUAL_PLACES, is_unseen, room_of_scene
+from gagpo.envs.alfworld.games.draws import Draws
+from gagpo.envs.alfworld.games.gamefile import GAME, pddl_problem
+from gagpo.envs.alfworld.games.generate import DEFAULT_COUNTS, SPLITS, UnsolvedGame, files_of, generate, wanted
+from gagpo.envs.alfworld.games.scenes import Problem, furnish, mangle, pose, spoken_names
+from gagpo.envs.alfworld.games.shipped import shipped
+
+
+class Obliging:
+    """Admits every command of a game's walkthrough and wins with the last; counts the games it was given."""
+
+    def __init__(self) -> None:
+        self.games = 0
+        self.plan: list[str] = []
+
+    def __call__(self) -> "Obliging":
+        return self
+
+    def reset(self, game: Path) -> Scene:
+        self.games += 1
+        self.plan = list(json.loads(game.read_text())["walkthrough"])
+        return Scene("", self.plan)
+
+    def step(self, command: str) -> Scene:
+        self.plan = self.plan[1:]
+        return Scene("", self.plan, won=not self.plan)
+
+    def close(self) -> None:
+        pass
+
+
+class Stubborn(Obliging):
+    def step(self, command: str) -> Scene:
+        return Scene("", self.plan)
+
+
+COUNTS = {"train": 8, "valid_seen": 6, "valid_unseen": 6}
+
+
+def make(root: Path, engine: Obliging | None = None, **options: object) -> dict:
+    return generate(counts=COUNTS, root=root, verify=engine or Obliging(), **options)  # type: ignore[arg-type]
+
+
+def problem_text(size: str, split: str, task_type: str, index: int, seed: int = 0) -> str:
+    return pddl_problem(shipped(), pose(shipped(), seed, size, split, task_type, index))
+
+
+# A seed names a game for ever: these change only with the generator's FORMAT.
+GOLDEN = {
+    ("small", "train", "pick_and_place_simple", 0): "768d8dc1038d1533",
+    ("small", "valid_unseen", "pick_two_obj_and_place", 3): "5863763375b5d6a4",
+    ("full", "valid_seen", "pick_heat_then_place_in_recep", 1): "feb12ee90fd8936f",
+    ("full", "train", "look_at_obj_in_light", 7): "7e56599e195f3f57",
+}
+
+
+@pytest.mark.parametrize(("key", "digest"), GOLDEN.items(), ids=str)
+def test_a_seed_names_a_game_for_ever(key: tuple[str, str, str, int], digest: str) -> None:
+    assert hashlib.sha256(problem_text(*key).encode()).hexdigest()[:16] == digest
+
+
+def test_another_process_makes_the_same_files() -> None:
+    code = (
+        "import hashlib; from gagpo.envs.alfworld.games.generate import *\n"
+        "from gagpo.envs.alfworld.games.generate import files_of\n"
+        "jobs = wanted('small', {'train': 6, 'valid_seen': 6, 'valid_unseen': 6}, TASK_TYPES)[::-1]\n"
+        "files = sorted(str(files_of('small', 5, job)) for job in jobs)\n"
+        "print(hashlib.sha256(''.join(files).encode()).hexdigest())"
+    )
+    answers = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    }
+    jobs = wanted("small", {"train": 6, "valid_seen": 6, "valid_unseen": 6}, TASK_TYPES)
+    here = hashlib.sha256("".join(sorted(str(files_of("small", 5, job)) for job in jobs)).encode()).hexdigest()
+    assert answers == {here + "\n"}
+
+
+def what_matters(problem: Problem) -> tuple:
+    """The problem without coordinates and wording: which things lie where in which room, and what is wanted."""
+    lying = frozenset(Counter((thing.type, thing.place) for thing in problem.things).items())
+    return (problem.layout.scene, problem.task_type, problem.wanted, problem.target, problem.toggle, lying)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_splits_share_no_problem_and_no_unseen_room(size: str) -> None:
+    problems = {
+        split: [pose(shipped(), 0, size, *job) for job in wanted(size, None, TASK_TYPES, [split])] for split in SPLITS
+    }
+    contents = {split: set(map(what_matters, each)) for split, each in problems.items()}
+    assert {split: len(each) for split, each in contents.items()} == DEFAULT_COUNTS
+    assert sum(map(len, contents.values())) == len(set.union(*contents.values()))
+
+    scenes = {split: {problem.layout.scene for problem in each} for split, each in problems.items()}
+    assert scenes["valid_seen"] <= scenes["train"]
+    assert not scenes["valid_unseen"] & scenes["train"]
+    assert all(map(is_unseen, scenes["valid_unseen"]))
+    seen_as = {
+        split: {(problem.layout.room.name, problem.layout.furniture) for problem in each}
+        for split, each in problems.items()
+    }
+    assert not seen_as["valid_unseen"] & seen_as["train"]
+
+
+def test_counts_are_balanced_over_the_types() -> None:
+    jobs = wanted("small", {"train": 20}, TASK_TYPES[:3], ["train"])
+    assert sorted(Counter(kind for _, kind, _ in jobs).values()) == [6, 7, 7]
+    assert set(wanted("small", {"train": 8}, TASK_TYPES[:3], ["train"])) <= set(jobs)
+
+
+@pytest.mark.parametrize(("size", "least", "most"), [("small", 6, 9), ("full", 20, 48)])
+def test_rooms_have_the_promised_size(size: str, least: int, most: int) -> None:
+    for room in ROOMS.values():
+        for scene in range(room.first_scene, room.first_scene + 30):
+            layout = furnish(3, size, scene)
+            assert least <= len(layout.receptacles) <= most
+            assert all(receptacle.location > 0 for receptacle in layout.receptacles)
+            assert set(room.always) <= layout.types
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_nothing_is_solved_before_it_began(size: str) -> None:
+    for job in wanted(size, {"train": 60}, TASK_TYPES, ["train"]):
+        problem = pose(shipped(), 2, size, *job)
+        places = {place.id: place.type for place in problem.layout.receptacles}
+        lying = [places[thing.place] for thing in problem.things if thing.type == problem.wanted]
+        assert problem.target not in lying
+        assert len(lying) >= (2 if "two" in problem.task_type else 1)
+        for thing in problem.things:
+            if "Lamp" not in thing.type:
+                assert thing.type in shipped().contains[places[thing.place]]
+
+
+def test_the_catalogue_agrees_with_the_package() -> None:
+    source = shipped()
+    for thing, places in USUAL_PLACES.items():
+        if "Lamp" not in thing:
+            assert all(thing in source.contains[place] for place in places), thing
+    for room in ROOMS.values():
+        assert {*room.always, *room.sometimes} <= set(room.ranges)
+        assert set(room.ranges) <= set(source.contains)
+        assert {*room.everyday, *room.further} <= set(USUAL_PLACES)
+        assert room_of_scene(room.first_scene + 29) is room
+
+
+def test_names_count_down_in_the_order_of_ids() -> None:
+    ids = [mangle(id) for id in ("Mug|+01.00|+00.10|+00.00", "Mug|-01.00|+00.10|+00.00", "Sink|+0|+0|+0|SinkBasin")]
+    # "_" + "minus" sorts before "_" + "plus"
+    assert spoken_names([*ids, "agent1"]) == {
+        ids[1]: "mug 2",
+        ids[0]: "mug 1",
+        ids[2]: "sinkbasin 1",
+        "agent1": "agent1 ",
+    }
+
+
+def test_draws_are_even_and_repeatable() -> None:
+    draws = Draws("even")
+    counts = Counter(draws.below(6) for _ in range(6000))
+    assert set(counts) == set(range(6))
+    assert all(abs(count - 1000) < 150 for count in counts.values())
+    assert [Draws("a", 1).below(10**9) for _ in range(2)] == [274128761, 274128761]
+    assert sorted(Draws("b").shuffled("abcdef")) == list("abcdef")
+    with pytest.raises(ValueError, match="below 0"):
+        draws.below(0)
+
+
+def test_games_are_made_once(tmp_path: Path) -> None:
+    engine = Obliging()
+    first = make(tmp_path, engine)
+    assert engine.games == 20
+    assert make(tmp_path, engine) == first
+    assert engine.games == 20
+    for split in SPLITS:
+        for game in first[split]:
+            content = (tmp_path / split / game.id / GAME).read_bytes()
+            assert game.digest == hashlib.sha256(content).hexdigest()
+    (tmp_path / "index.json").unlink()
+    assert make(tmp_path, engine) == first
+    assert engine.games == 20  # their content was right
+
+
+def test_more_games_keep_the_ones_there_are(tmp_path: Path) -> None:
+    engine = Obliging()
+    few = make(tmp_path, engine)
+    more = generate(counts=COUNTS | {"train": 12}, root=tmp_path, verify=engine)
+    assert {game.id for game in few["train"]} < {game.id for game in more["train"]}
+    assert engine.games == 24
+    assert make(tmp_path, engine) == few
+
+
+def test_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
+    class Interruption(Exception):
+        pass
+
+    def interrupt(done: int, total: int) -> None:
+        if done == 5:
+            raise Interruption
+
+    engine = Obliging()
+    with pytest.raises(Interruption):
+        make(tmp_path, engine, progress=interrupt)
+    (tmp_path / ".new-left-behind").mkdir()
+    make(tmp_path, engine)
+    assert engine.games == 20
+    assert not list(tmp_path.glob(".new-*"))
+
+
+def test_a_damaged_game_is_made_again(tmp_path: Path) -> None:
+    engine = Obliging()
+    game = make(tmp_path, engine)["train"][0]
+    path = tmp_path / "train" / game.id / GAME
+    content = path.read_bytes()
+    path.write_bytes(content[:100])
+    make(tmp_path, engine)
+    assert path.read_bytes() == content
+    assert engine.games == 21
+
+
+def test_what_its_walkthrough_does_not_win_never_counts(tmp_path: Path) -> None:
+    with pytest.raises(UnsolvedGame, match="not won"):
+        make(tmp_path, Stubborn())
+    assert not list(tmp_path.glob("*/*"))
+
+
+def test_two_processes_verify_together(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    made = make(tmp_path, processes=2, progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(number, 20) for number in range(1, 21)]
+    assert {split: len(games) for split, games in made.items()} == COUNTS
+    assert make(tmp_path) == made
+
+
+def test_waits_for_another_process_and_gives_up_in_time(tmp_path: Path) -> None:
+    with (tmp_path / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(TimeoutError, match="another process"):
+            make(tmp_path, patience=0.3)
+    assert make(tmp_path, patience=0.3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"size": "huge"}, "no scene size 'huge'; choose one of small, full"),
+        ({"counts": {"test": 3}}, "no split 'test'"),
+        ({"counts": {"train": -1}}, "must not be negative"),
+        ({"counts": {"train": 5, "valid_seen": 6}}, "rooms are those trained in"),
+        ({"task_types": ["juggle"]}, "no task type 'juggle'"),
+        ({"task_types": []}, "no task types"),
+        ({"splits": ["dev"]}, "no split 'dev'"),
+    ],
+)
+def test_refuses_what_makes_no_sense(tmp_path: Path, options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        generate(root=tmp_path, verify=Obliging(), **options)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,246 @@
+"""ALFWorld as a gymnasium environment, on games generated for and played in the real engine."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+import gagpo.envs  # noqa: F401 (registers the environments)
+from gagpo.envs.alfworld.engine import BrokenGame
+from gagpo.envs.alfworld.env import BANNER, ALFWorldEnv
+from gagpo.envs.alfworld.expert.rate import expert_rate
+from gagpo.envs.alfworld.games.catalogue import TASK_TYPES
+from gagpo.envs.alfworld.games.generate import default_root, generate
+from gagpo.envs.tasks import EmptySplit, UnknownTask
+
+pytestmark = pytest.mark.textworld
+
+COUNTS = {"train": 6, "valid_seen": 3, "valid_unseen": 3}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def data(tmp_path_factory: pytest.TempPathFactory):
+    """Twelve games, generated once for all tests of this file."""
+    folder = tmp_path_factory.mktemp("data")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GAGPO_DATA", str(folder))
+        generate(counts=COUNTS, root=default_root("small", 0))
+        yield folder
+
+
+def make(**options) -> ALFWorldEnv:
+    return gymnasium.make("gagpo/ALFWorld-v0", **{"counts": COUNTS} | options).unwrapped  # type: ignore[return-value]
+
+
+@pytest.fixture(scope="module")
+def env():
+    env = make(expert=True)
+    yield env
+    env.close()
+
+
+def test_keeps_gymnasiums_contract(env: ALFWorldEnv) -> None:
+    check_env(env, skip_render_check=True)
+
+
+def test_starts_exactly_the_task_that_is_asked_for(env: ALFWorldEnv) -> None:
+    for split in ALFWorldEnv.splits:
+        for task in env.tasks(split):
+            text, info = env.reset(options={"task": task.id})
+            assert (info["task"], info["split"], info["task_type"]) == (task.id, split, task.type)
+            assert task.type in TASK_TYPES
+            assert text.startswith("You are in the middle of a room.")
+            assert text.endswith(f"Your task is to: {info['goal']}")
+            wanted, scene = task.id.split("/")[0].split("-")[1], task.id.split("/")[0].split("-")[-1]
+            assert wanted.lower() in info["goal"]
+            assert scene.isdigit()
+
+
+def test_the_expert_wins_every_task(env: ALFWorldEnv) -> None:
+    for split in ALFWorldEnv.splits:
+        for task in env.tasks(split):
+            _, info = env.reset(options={"task": task.id})
+            over = False
+            rewards = []
+            while not over:
+                assert info["expert_action"] in info["admissible_actions"]
+                _, reward, terminated, truncated, info = env.step(info["expert_action"])
+                over = terminated or truncated
+                rewards.append(reward)
+            assert info["success"]
+            assert terminated
+            assert rewards == [0.0] * (len(rewards) - 1) + [1.0]
+            assert info["expert_action"] is None
+
+
+def test_a_hasty_player_wins_only_what_has_nothing_between_finding_and_finishing() -> None:
+    env = make(expert="hasty")
+    for task in env.tasks("train"):
+        _, info = env.reset(options={"task": task.id})
+        actions: list[str] = []
+        while info["expert_action"] is not None:
+            assert info["expert_action"] in info["admissible_actions"]
+            actions.append(info["expert_action"])
+            *_, info = env.step(actions[-1])
+        assert info["success"] == (task.type == "pick_and_place_simple"), task.id
+        assert actions[-1].startswith("use" if "light" in task.type else "move") and len(actions) < env.max_turns
+        assert not any(action.startswith(("clean", "heat", "cool")) for action in actions)
+    env.close()
+    with pytest.raises(ValueError, match='True or "hasty"'):
+        make(expert="lazy")
+
+
+def test_chance_rarely_wins(env: ALFWorldEnv) -> None:
+    rng = np.random.default_rng(0)
+    wins = 0
+    for task in env.tasks("train"):
+        _, info = env.reset(options={"task": task.id})
+        for _ in range(25):
+            assert info["valid"]
+            _, _, terminated, _, info = env.step(str(rng.choice(info["admissible_actions"])))
+            if terminated:
+                wins += info["success"]
+                break
+    assert wins <= 2
+
+
+def test_the_walkthrough_is_for_experts_only(env: ALFWorldEnv) -> None:
+    _, info = env.reset(seed=0)
+    for command in info["walkthrough"]:
+        *_, terminated, _, info = env.step(command)
+    assert terminated
+    plain = make()
+    _, info = plain.reset(seed=0)
+    assert not {"walkthrough", "expert_action"} & info.keys()
+
+
+def test_garbage_is_answered_and_does_no_harm(env: ALFWorldEnv) -> None:
+    text, info = env.reset(seed=1)
+    state = info["state"]
+    for action in ("", "x" * 100_000, "öffne Schublade 1 漢字 \x00\ud800", "GO TO shelf 1", "look\nlook", "{r.name}"):
+        answer, reward, terminated, truncated, info = env.step(action)
+        assert (answer, reward, terminated, truncated) == ("Nothing happens.", 0.0, False, False)
+        assert not info["valid"]
+        assert info["state"] == state
+    assert env.step("look")[4]["valid"]
+    assert env.reset(seed=1)[0] == text
+
+
+def test_the_same_seed_gives_the_same_texts_in_any_process(data: Path, tmp_path: Path) -> None:
+    code = (
+        "import os, gymnasium, numpy as np, envs\n"
+        f"env = gymnasium.make('gagpo/ALFWorld-v0', counts={COUNTS!r})\n"
+        "rng = np.random.default_rng(7)\n"
+        "text, info = env.reset(seed=7)\n"
+        "out = [text]\n"
+        "for _ in range(8):\n"
+        "    text, *_, info = env.step(str(rng.choice(info['admissible_actions'])))\n"
+        "    out += [text, info['state'], *info['admissible_actions']]\n"
+        "print(out)"
+    )
+    answers = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={
+                **os.environ,
+                "PYTHONHASHSEED": hash_seed,
+                "PYTHONPATH": os.pathsep.join(sys.path),
+                "ALFWORLD_DATA": str(tmp_path / "untouched"),
+            },
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    }
+    assert len(answers) == 1
+    assert "You are in the middle of a room" in answers.pop()
+    assert not (tmp_path / "untouched").exists()  # importing alfworld would have made it
+
+
+def test_the_greeting_can_be_kept() -> None:
+    bare, greeted = make(), make(banner=True)
+    task = {"task": bare.tasks("train").ids[0]}
+    assert BANNER + bare.reset(options=task)[0] == greeted.reset(options=task)[0]
+
+
+def test_ends_after_the_turns_it_was_given() -> None:
+    env = make(max_turns=2)
+    env.reset(seed=0)
+    assert env.step("look")[2:4] == (False, False)
+    assert env.step("look")[2:4] == (False, True)
+
+
+def test_an_unknown_task_names_the_nearest(env: ALFWorldEnv) -> None:
+    known = env.tasks("train").ids[0]
+    with pytest.raises(UnknownTask, match=known.split("/")[0]):
+        env.reset(options={"task": known + "x"})
+
+
+def test_games_of_some_types_from_a_folder(data: Path) -> None:
+    kind = TASK_TYPES[1]
+    env = make(games=default_root("small", 0), task_types=[kind], split="train")
+    assert {task.type for task in env.tasks("train")} == {kind}
+    assert make(task_types=[kind], counts=COUNTS | {"train": 1, "valid_seen": 1}).tasks("train").hash == (
+        env.tasks("train").hash
+    )
+    with pytest.raises(EmptySplit):
+        make(games=default_root("small", 0), task_types=[TASK_TYPES[5]], split="valid_seen").reset(seed=0)
+
+
+def test_released_games_are_played_through_the_same_class(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
+    (tmp_path / "json_2.1.1").symlink_to(default_root("small", 0))
+    released, generated = make(games="official"), make()
+    assert released.tasks("train").hash == generated.tasks("train").hash
+    assert released.reset(seed=3)[0] == generated.reset(seed=3)[0]
+
+
+def test_a_game_damaged_after_the_start_is_named(tmp_path: Path, env: ALFWorldEnv) -> None:
+    task = env.tasks("train").draw(np.random.default_rng(0))
+    folder = tmp_path / "train" / task.id
+    shutil.copytree(Path(task.source).parent, folder)
+    copy = make(games=tmp_path)
+    (folder / "game.tw-pddl").write_text('{"pddl_domain": ')
+    with pytest.raises(BrokenGame, match=r"game\.tw-pddl, line 1, column 17"):
+        copy.reset(seed=0)
+
+
+def test_close_twice(data: Path) -> None:
+    env = make()
+    env.close()
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"split": "test"}, "no split 'test'"),
+        ({"size": "huge"}, "no scene size 'huge'"),
+        ({"engine": "steam"}, "no ALFWorld engine 'steam'"),
+        ({"task_types": ["juggle"]}, "no task type 'juggle'"),
+        ({"games": "/nowhere"}, "no folder /nowhere/train"),
+        ({"games": "official"}, "alfworld-download"),
+    ],
+)
+def test_bad_settings_are_errors_with_advice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict, message: str
+) -> None:
+    monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
+    with pytest.raises(ValueError, match=message):
+        make(**options)
+
+
+def test_the_rate_of_the_expert() -> None:
+    rate = expert_rate(games=default_root("small", 0), split="valid_unseen", noise=0.1)
+    assert (rate["tasks"], rate["success"], rate["inadmissible"]) == (3, 1.0, 0)
+    assert expert_rate(games=default_root("small", 0), split="valid_unseen", max_turns=1)["success"] == 0

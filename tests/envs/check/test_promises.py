@@ -1,0 +1,192 @@
+"""The checker passes honest environments and names each broken promise of dishonest ones."""
+
+from __future__ import annotations
+
+import random
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any, ClassVar
+
+import gymnasium
+import pytest
+from rich.console import Console
+
+from gagpo.envs.base import Outcome
+from gagpo.envs.check.check import check, table
+from gagpo.envs.check.promises import PROMISES
+from gagpo.envs.pool import Pool
+from gagpo.envs.tasks import Task, TaskSet
+from gagpo.envs.testing import CorridorEnv
+
+
+class LiarEnv(CorridorEnv):
+    """A corridor that breaks one promise, named by ``lie``."""
+
+    resets: ClassVar[int] = 0
+
+    def __init__(self, lie: str, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.lie = lie
+        self.closed = False
+
+    def tasks(self, split: str) -> TaskSet:
+        tasks = list(super().tasks(split))
+        if self.lie == "shared id" and split == "test":
+            tasks.append(Task("door-03", "test", digest="new"))
+        if self.lie == "shared content" and split == "test":
+            tasks.append(Task("door-99", "test", digest="3"))
+        if self.lie == "unstable hash":
+            tasks.append(Task(f"door-{time.monotonic_ns()}", split, digest=str(time.monotonic_ns())))
+        if self.lie == "no tasks":
+            tasks = []
+        return TaskSet(split, tasks, advice="Write some.")
+
+    def begin(self, task: Task) -> Outcome:
+        if self.lie == "another task":
+            self.task = self.tasks("train")[self.tasks("train").ids[0]]
+        outcome = super().begin(task)
+        if self.lie == "history":
+            LiarEnv.resets += 1
+            outcome.observation += f" Visit {LiarEnv.resets}."
+        if self.lie == "solved at once":
+            self.door = self.place - 1
+        return outcome
+
+    def act(self, action: str) -> Outcome:
+        outcome = super().act(action)
+        if self.lie == "solved at once":
+            outcome.terminated = outcome.success = True
+        if self.lie == "set order":
+            outcome.observation += " ".join({f"mug {i}" for i in range(30)})
+        if self.lie == "global random":
+            outcome.observation += f" {random.random()}"
+        if self.lie == "picky" and not action.isascii():
+            raise ValueError("speak English")
+        if self.lie == "echo":
+            outcome.observation += action
+        if self.lie == "invalid admissible":
+            outcome.valid = False
+        if self.lie == "not JSON":
+            outcome.extras["where"] = {1, 2}
+        if self.lie == "NaN":
+            outcome.extras["where"] = float("nan")
+        if self.lie == "slow":
+            time.sleep(1000)
+        return outcome
+
+    def expert_action(self) -> str:
+        return "right" if self.lie == "poor expert" else super().expert_action()
+
+    def reset(self, **kwargs: Any) -> Any:
+        if self.lie == "lenient" and (kwargs.get("options") or {}).get("task", "door-00") not in self.tasks("train"):
+            kwargs["options"] = {}
+        observation, info = super().reset(**kwargs)
+        if self.lie == "success as int":
+            info["success"] = 0
+        if self.lie == "no state":
+            del info["state"]
+        return observation, info
+
+    def step(self, action: str) -> Any:
+        if self.lie == "endless" and self.turn:
+            self._over = False
+        return super().step(action)
+
+    def close(self) -> None:
+        if self.lie == "closed once":
+            assert not self.closed
+        self.closed = True
+
+
+gymnasium.register("gagpo-test/Liar-v0", f"{__name__}:LiarEnv", disable_env_checker=True, order_enforce=False)
+
+
+def complaints(lie: str, **settings: Any) -> dict[str, str]:
+    findings = check("gagpo-test/Liar-v0", {"lie": lie}, episodes=3, **settings)
+    return {finding.name: finding.detail for finding in findings if not finding.ok}
+
+
+def test_an_honest_environment_passes_every_check() -> None:
+    findings = check("gagpo.envs.testing:gagpo-test/Corridor-v0", episodes=4)
+    assert [finding.name for finding in findings] == list(PROMISES)
+    assert [finding for finding in findings if not finding.ok] == []
+    seen = {finding.name: finding.detail for finding in findings}
+    assert "train: 8 tasks" in seen["tasks"]
+    assert "solves 4 of 4 tasks" in seen["expert"]
+    assert "nearest: " in seen["unknown task"]
+
+
+@pytest.mark.parametrize(
+    ("lie", "name", "words"),
+    [
+        ("shared id", "splits are disjoint", "share 1 tasks, such as 'door-03'"),
+        ("shared content", "splits are disjoint", "('door-03', 'door-99')"),
+        ("unstable hash", "tasks", "another hash"),
+        ("no tasks", "tasks", "every split is empty. Write some."),
+        ("another task", "exact task", "info says ('door-00', 'train')"),
+        ("history", "exact task", "starts in two ways"),
+        ("set order", "same in every process", "differs in another process"),
+        ("global random", "same in every process", "turn 1 differs"),
+        ("poor expert", "expert", "does not solve"),
+        ("solved at once", "chance", "nothing is left to learn"),
+        ("picky", "garbage actions", "other scripts as an action breaks it: ValueError: speak English"),
+        ("echo", "garbage actions", "not Unicode"),
+        ("invalid admissible", "info", "is called invalid"),
+        ("success as int", "info", "info['success'] is int, not bool"),
+        ("no state", "info", "no 'state'"),
+        ("not JSON", "info", "cannot be written as JSON"),
+        ("NaN", "info", "cannot be written as JSON"),
+        ("endless", "end of an episode", "instead of raising gymnasium.error.ResetNeeded"),
+        ("lenient", "unknown task", "is not refused"),
+        ("closed once", "close", "AssertionError"),
+    ],
+)
+def test_a_broken_promise_is_named(lie: str, name: str, words: str) -> None:
+    assert words in complaints(lie, only=[name])[name]
+
+
+def test_a_check_that_hangs_ends_at_its_deadline_and_the_others_still_run() -> None:
+    found = complaints("slow", deadline=0.5, only=["chance", "garbage actions", "unknown task"])
+    assert "TimeoutError: it took more than 0.5 s" in found["chance"]
+    assert "more than 0.5 s" in found["garbage actions"]
+    assert "unknown task" not in found
+
+
+def test_an_environment_that_cannot_be_built_is_one_finding() -> None:
+    (finding,) = check("gagpo-test/Liar-v0", {"lie": "", "split": "lunch"})
+    assert (finding.name, finding.ok) == ("construction", False)
+    assert "no split 'lunch'" in finding.detail
+
+
+def test_an_id_that_is_not_registered_is_an_error() -> None:
+    with pytest.raises(ValueError, match="nowhere/Nothing-v0"):
+        check("nowhere/Nothing-v0")
+    with pytest.raises(ValueError, match="episodes"):
+        check("gagpo-test/Liar-v0", {"lie": ""}, episodes=0)
+    with pytest.raises(ValueError, match="no check 'chances'; choose among construction"):
+        check("gagpo-test/Liar-v0", {"lie": ""}, only=["chances"])
+
+
+def test_the_table_shows_every_finding() -> None:
+    findings = check("gagpo-test/Liar-v0", {"lie": "", "split": "[lunch]"})
+    console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(table(findings))
+    text = console.export_text()
+    assert "NO" in text and "construction" in text and "[lunch]" in text
+
+
+def test_the_example_of_the_documentation_keeps_the_contract(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "environments.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```python\n(# guess\.py\n.*?)```", page, re.DOTALL)
+    assert len(program.splitlines()) <= 30
+    (tmp_path / "guess.py").write_text(program, encoding="utf-8")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    assert [finding for finding in check("guess:Guess-v0", episodes=4) if not finding.ok] == []
+    with Pool("guess:Guess-v0", workers=1) as pool:
+        pool.reset(0, "37", seed=0)
+        pool.wait()
+        pool.step(0, "37")
+        (event,) = pool.wait()
+    assert event.terminated and event.reward == 1.0

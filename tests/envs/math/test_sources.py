@@ -1,0 +1,372 @@
+"""Problems from data sets and files: columns, gold answers, splits, bad rows, missing data.
+
+The rows are our own, written in the columns of the data set each preset names.
+"""
+
+import csv
+import json
+import logging
+
+import datasets
+import pytest
+from datasets.naming import camelcase_to_snakecase, filename_prefix_for_split
+
+from gagpo.envs.math import sources, tables
+from gagpo.envs.math.sources import PRESETS, Source, gold_of, load, survey
+from gagpo.envs.math.tables import BadRow, DataMissing
+from gagpo.envs.math.verify.pool import VerifyPool
+from gagpo.envs.math.verify.verifier import Verifier
+from gagpo.envs.tasks import EmptySplit
+
+SAMPLES = {
+    # preset: (rows in its columns, the gold answers that must come out)
+    "gsm8k": (
+        [
+            {"question": "Mia bakes 3 trays of 12 rolls. How many rolls?", "answer": "3*12=<<3*12=36>>36\n#### 36"},
+            {"question": "A car costs 12 times 1,000 dollars and 45 more.", "answer": "Add them.\n#### 12,045"},
+            {"question": "It was 3 degrees and fell by 8.", "answer": "3-8=-5\n#### -5"},
+        ],
+        ["36", "12,045", "-5"],
+    ),
+    "math": (
+        [
+            {
+                "problem": "Halve $\\frac{2}{7}$.",
+                "solution": r"Half of it is $\boxed{\frac{1}{7}}$.",
+                "level": "Level 1",
+                "type": "Prealgebra",
+            },
+            {
+                "problem": "Solve $x^2=9$.",
+                "solution": r"So $x=\pm3$: $\boxed{-3,3}$.",
+                "level": "Level 2",
+                "type": "Algebra",
+            },
+            {
+                "problem": "Simplify $\\sqrt{50}$.",
+                "solution": r"$\boxed{5\sqrt{2}}$",
+                "level": "Level 3",
+                "type": "Algebra",
+            },
+            {
+                "problem": "Where do they meet?",
+                "solution": r"At $\boxed{\left( 1, \frac{5}{2} \right)}$.",
+                "type": "Geometry",
+            },
+        ],
+        [r"\frac{1}{7}", "-3,3", r"5\sqrt{2}", r"\left( 1, \frac{5}{2} \right)"],
+    ),
+    "math-500": (
+        [
+            {
+                "problem": "Convert 5 to base 2.",
+                "solution": "...",
+                "answer": "101_2",
+                "subject": "Number Theory",
+                "level": 2,
+            },
+            {
+                "problem": "Which way is up?",
+                "solution": "...",
+                "answer": r"\text{north}",
+                "subject": "Geometry",
+                "level": 1,
+            },
+            {"problem": "For which x is x > 2?", "solution": "...", "answer": r"(2,\infty)", "subject": "Algebra"},
+        ],
+        ["101_2", r"\text{north}", r"(2,\infty)"],
+    ),
+    "aime": (
+        [{"id": 0, "problem": "How many lattice paths?", "solution": "...", "answer": "070", "url": "none"}],
+        ["070"],
+    ),
+    "aime-2024": ([{"id": 1, "problem": "Find m + n.", "solution": "...", "answer": "33", "year": 2024}], ["33"]),
+    "aime-2025": ([{"problem": "Find the sum of the bases.", "answer": "81", "id": "0"}], ["81"]),
+    "amc": (
+        [
+            {"id": 0, "problem": "How many triangles?", "answer": 142.0, "url": "none"},
+            {"id": 1, "problem": "What is the mean?", "answer": 2.5, "url": "none"},
+        ],
+        ["142", "2.5"],
+    ),
+    "minerva": (
+        [
+            {"question": "How many joules?", "answer": "4.5e33"},
+            {"question": "State the energy.", "answer": r"\frac{1}{2} m v^{2}"},
+        ],
+        ["4.5e33", r"\frac{1}{2} m v^{2}"],
+    ),
+    "olympiadbench": (
+        [
+            {
+                "question": "Find the least n.",
+                "final_answer": ["$2^{1009}$"],
+                "is_multiple_answer": False,
+                "subfield": "Algebra",
+            },
+            {
+                "question": "Find all n.",
+                "final_answer": ["$3$", "$5$"],
+                "is_multiple_answer": True,
+                "subfield": "Algebra",
+            },
+            {"question": "Find all pairs.", "final_answer": ["$(1,2),(2,1)$"], "subfield": "Number Theory"},
+        ],
+        ["$2^{1009}$", "3, 5", "$(1,2),(2,1)$"],
+    ),
+}
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with VerifyPool() as pool:
+        yield pool
+
+
+def test_every_preset_has_a_sample():
+    assert set(SAMPLES) == set(PRESETS)
+
+
+@pytest.mark.parametrize("preset", SAMPLES)
+def test_gold_answers_of_every_preset_score_against_themselves(preset, tmp_path, pool):
+    rows, golds = SAMPLES[preset]
+    path = write(tmp_path / "sample.jsonl", rows)
+    loaded = load({"test": f"{preset}:{path}"})
+    problems = [loaded.problem(task.id) for task in loaded.tasks("test")]
+    assert [problem.answer for problem in problems] == golds
+    assert [problem.id for problem in problems] == [f"sample-test-{n:06d}" for n in range(1, len(rows) + 1)]
+    verifier = Verifier(pool=pool)
+    for problem in problems:
+        assert verifier.verify(problem.answer, rf"\boxed{{{problem.answer}}}").reason == "match"
+        assert verifier.verify(problem.answer, r"\boxed{-123456}").reason == "mismatch"
+    assert survey({"test": f"{preset}:{path}"}, pool=pool)["spelling_only"] == []
+
+
+def cached(cache, source, splits_):
+    """Put tables into the cache of the datasets library, as if the data set had been fetched once."""
+    owner, name = source.path.split("/")
+    config = source.config or "default"
+    folder = cache / f"{owner}___{camelcase_to_snakecase(name)}" / config / "0.0.0" / "0123456789abcdef"
+    folder.mkdir(parents=True)
+    splits = datasets.SplitDict()
+    for split, rows in splits_.items():
+        table = datasets.Dataset.from_list(rows)
+        file = folder / f"{filename_prefix_for_split(camelcase_to_snakecase(name), split)}.arrow"
+        with datasets.arrow_writer.ArrowWriter(path=str(file), features=table.features) as writer:
+            for row in rows:
+                writer.write(row)
+            writer.finalize()
+        splits.add(datasets.SplitInfo(name=split, num_examples=len(rows), dataset_name=name))
+    info = datasets.DatasetInfo(
+        features=table.features,
+        splits=splits,
+        dataset_name=camelcase_to_snakecase(name),
+        config_name=config,
+        version="0.0.0",
+    )
+    info.write_to_directory(str(folder))
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(tables, "_reachable", lambda endpoint: False)
+    sources._load.cache_clear()
+    return tmp_path / "cache"
+
+
+def test_a_cached_data_set_needs_no_network(cache):
+    rows, golds = SAMPLES["gsm8k"]
+    cached(cache, PRESETS["gsm8k"], {"train": rows[1:], "test": rows[:1]})
+    loaded = load("gsm8k")
+    assert [loaded.problem(task.id).answer for task in loaded.tasks("test")] == golds[:1]
+    assert [task.id for task in loaded.tasks("train")] == ["gsm8k-train-000001", "gsm8k-train-000002"]
+    with pytest.raises(EmptySplit, match="tasks for: train, test"):
+        loaded.tasks("validation").require()
+    assert datasets.config.HF_HUB_OFFLINE is False
+
+
+def test_a_data_set_of_one_split_is_divided(cache):
+    source = Source("somebody/sums")
+    rows = [{"problem": f"What is {a} + {b}?", "answer": str(a + b)} for a in range(20) for b in range(20)]
+    cached(cache, source, {"train": rows})
+    loaded = load("somebody/sums")
+    sizes = {split: len(loaded.tasks(split)) for split in ("train", "validation", "test")}
+    assert sum(sizes.values()) == 400 and sizes["train"] > 250 and min(sizes.values()) > 15
+
+
+def test_a_data_set_lacks_the_split_that_is_asked_for(cache):
+    cached(
+        cache,
+        Source("somebody/sums"),
+        {"train": [{"problem": "1+1", "answer": "2"}], "dev": [{"problem": "2", "answer": "2"}]},
+    )
+    with pytest.raises(ValueError, match=r"no split 'test'; it has .*train"):
+        load({"test": "somebody/sums"})
+
+
+def test_missing_data_set_names_the_command(cache):
+    with pytest.raises(DataMissing) as error:
+        load("gsm8k")
+    message = str(error.value)
+    assert "\n" not in message and "openai/gsm8k is not on this machine" in message
+    assert """python -c "from datasets import load_dataset; load_dataset('openai/gsm8k', 'main')\"""" in message
+
+
+def test_nothing_listens_where_nothing_is():
+    assert not tables._reachable("http://127.0.0.1:9")
+
+
+def test_a_file_is_divided_by_content_and_the_same_everywhere(tmp_path):
+    rows = [{"question": f"What is {a} * {b}?", "answer": a * b} for a in range(15) for b in range(15)]
+    loaded = load(write(tmp_path / "products.jsonl", rows))
+    splits = {
+        split: {loaded.problem(t.id).text for t in loaded.tasks(split)} for split in ("train", "validation", "test")
+    }
+    assert sum(map(len, splits.values())) == 225 and all(splits.values())
+    shuffled = load(write(tmp_path / "again.jsonl", rows[::-1]))
+    assert {shuffled.problem(task.id).text for task in shuffled.tasks("test")} == splits["test"]
+
+
+def test_training_loses_what_is_held_out(tmp_path):
+    held = [{"problem": "What is 1 + 1?", "answer": "2"}]
+    train = [{"problem": "What  is 1 + 1?\n", "answer": "2"}, {"problem": "What is 2 + 2?", "answer": "4"}]
+    loaded = load({"train": write(tmp_path / "a.jsonl", train), "test": write(tmp_path / "b.jsonl", held)})
+    assert [loaded.problem(task.id).text for task in loaded.tasks("train")] == ["What is 2 + 2?"]
+    assert len(loaded.tasks("test")) == 1 and loaded.duplicates == 1
+
+
+def test_csv_json_and_parquet(tmp_path):
+    rows = [{"problem": "What is 1 + 1?", "answer": "2"}, {"problem": "What is 5 + 5?", "answer": "10"}]
+    with (tmp_path / "a.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["problem", "answer"])
+        writer.writeheader()
+        writer.writerows(rows)
+    (tmp_path / "a.json").write_text(json.dumps(rows))
+    datasets.Dataset.from_list(rows).to_parquet(tmp_path / "a.parquet")
+    for name in ("a.csv", "a.json", "a.parquet"):
+        loaded = load({"test": str(tmp_path / name)})
+        assert [loaded.problem(task.id).answer for task in loaded.tasks("test")] == ["2", "10"], name
+
+
+def test_columns_can_be_named(tmp_path):
+    path = write(tmp_path / "own.jsonl", [{"q": "What is 1 + 1?", "a": r"It is \boxed{2}."}])
+    loaded = load({"test": {"path": path, "problem": "q", "answer": "a", "gold": "boxed"}})
+    assert [loaded.problem(task.id).answer for task in loaded.tasks("test")] == ["2"]
+
+
+BAD_ROWS = [
+    ({"problem": "?"}, "no column 'answer' or 'final_answer' or 'solution'; the row has 'problem'"),
+    ({"answer": "1"}, "no column 'problem' or 'question' or 'prompt'; the row has 'answer'"),
+    ({"problem": "  ", "answer": "1"}, "the problem is empty"),
+    ({"problem": None, "answer": "1"}, "the problem is empty"),
+    ({"problem": "x" * 30_000, "answer": "1"}, "longer than 20000"),
+    ({"problem": "?", "answer": ""}, "the answer is empty"),
+    ({"problem": "?", "answer": None}, "the answer is None"),
+    ({"problem": "?", "answer": []}, "an empty list"),
+    ({"problem": "?", "answer": True}, "the answer is True"),
+    ({"problem": "?", "answer": {"value": 1}}, "of type dict"),
+    ({"problem": "?", "answer": r"\frac{1}{2"}, "unreadable gold answer .*braces do not match"),
+    ({"problem": "?", "answer": "9" * 2000}, "longer than 1000"),
+    ("just text", "not an object with columns but a str"),
+    (["problem", "answer"], "not an object with columns but a list"),
+]
+
+
+@pytest.mark.parametrize(("row", "message"), BAD_ROWS)
+def test_a_bad_row_is_named_and_refused(row, message, tmp_path):
+    path = write(tmp_path / "bad.jsonl", [{"problem": "What is 1 + 1?", "answer": "2"}, row])
+    with pytest.raises(BadRow, match=rf"bad\.jsonl, row 2: .*{message}") as error:
+        load({"test": path})
+    assert "\n" not in str(error.value)
+
+
+def test_bad_rows_are_skipped_and_counted_on_request(tmp_path, caplog):
+    good = {"problem": "What is 1 + 1?", "answer": "2"}
+    path = write(tmp_path / "bad.jsonl", [good, *(row for row, _ in BAD_ROWS)])
+    with caplog.at_level(logging.WARNING):
+        loaded = load({"test": path}, on_bad_row="skip")
+    assert len(loaded.tasks("test")) == 1 and len(loaded.skipped) == len(BAD_ROWS)
+    assert f"{len(BAD_ROWS)} bad rows were skipped; the first: {path}, row 2: no column 'answer'" in caplog.text
+
+
+@pytest.mark.parametrize("line", ["{", "nonsense", "[" * 100_000])
+def test_broken_json_is_named(line, tmp_path):
+    path = tmp_path / "broken.jsonl"
+    path.write_text('{"problem": "?", "answer": "1"}\n\n' + line + "\n")
+    with pytest.raises(BadRow, match=r"broken\.jsonl, row 3: not a JSON object"):
+        load({"test": str(path)})
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.json"])
+def test_a_file_that_is_something_else(name, tmp_path):
+    (tmp_path / name).write_text("[ this is neither")
+    with pytest.raises(BadRow, match=f"{name}: not a"):
+        load({"test": str(tmp_path / name)})
+
+
+GOLDS = [
+    ("so\n#### 1,007", "hashes", "1,007"),
+    (r"\boxed{1} or rather \boxed{\frac{1}{2}}", "boxed", r"\frac{1}{2}"),
+    (142.0, "plain", "142"),
+    (-3, "plain", "-3"),
+    (2.5, "plain", "2.5"),
+    (["$3$", "$5$"], "plain", "3, 5"),
+    (["$7$"], "plain", "$7$"),
+    ("  12 ", "plain", "12"),
+]
+
+
+@pytest.mark.parametrize(("value", "how", "gold"), GOLDS)
+def test_gold_answers_in_their_cells(value, how, gold):
+    assert gold_of(value, how) == gold
+
+
+@pytest.mark.parametrize(
+    ("value", "how", "message"),
+    [("36", "hashes", "no ####"), ("36", "boxed", "boxed"), (float("nan"), "plain", "not a number")],
+)
+def test_cells_without_a_gold_answer(value, how, message):
+    with pytest.raises(ValueError, match=message):
+        gold_of(value, how)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("gsm9k", "no data 'gsm9k': name a preset .*gsm8k"),
+        ("file.txt", "no data 'file.txt'"),
+        ({"trian": "gsm8k"}, "no split 'trian'"),
+        ({}, "data is a name, a mapping"),
+        ({"path": "a.jsonl", "question": "q"}, "no field 'question'; it has path"),
+        ({"path": "a.jsonl", "gold": "magic"}, "no way 'magic'"),
+        ({"test": 3}, "no data 3"),
+    ],
+)
+def test_bad_names_are_refused(data, message):
+    with pytest.raises(ValueError, match=message):
+        load(data)
+
+
+def test_a_missing_file_is_one_line(tmp_path):
+    with pytest.raises(DataMissing, match=r"no file .*none\.jsonl: write one JSON object per line"):
+        load(str(tmp_path / "none.jsonl"))
+
+
+def test_the_survey_names_gold_answers_that_algebra_cannot_read(tmp_path):
+    answers = ["7", "x + 1", r"\begin{cases} x \end", r"\text{north}", r"\{1, \sqrt{2}\}"]
+    rows = [{"problem": f"Problem {n}", "answer": answer} for n, answer in enumerate(answers)]
+    found = survey({"test": write(tmp_path / "a.jsonl", [*rows, {"problem": "?"}, rows[0]])}, on_bad_row="skip")
+    assert found["problems"] == {"train": 0, "validation": 0, "test": 5}
+    assert (len(found["skipped"]), found["duplicates"]) == (1, 1)
+    assert found["spelling_only"] == [r"a-test-000003: \begin{cases} x \end"]
+
+
+def test_loading_twice_is_free(tmp_path):
+    path = write(tmp_path / "a.jsonl", SAMPLES["amc"][0])
+    assert load({"test": path}) is load({"test": path})

@@ -1,0 +1,103 @@
+"""Where in a response the final answer stands, method by method."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gagpo.envs.math.verify.extract import MAX_ANSWER, METHODS, TAIL, Extraction, check_methods, extract
+
+FOUND = [
+    # method, response, answer
+    ("boxed", r"\boxed{7}", "7"),
+    ("boxed", r"first \boxed{6}, then \boxed{7}", "7"),
+    ("boxed", r"\boxed{\frac{1}{2}} and so on", r"\frac{1}{2}"),
+    ("boxed", r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+    ("boxed", r"\boxed{\boxed{7}}", "7"),
+    ("boxed", r"\boxed 7", "7"),
+    ("boxed", r"\fbox{7}", "7"),
+    ("boxed", r"\boxed{7} but \boxed{8", "7"),
+    ("boxed", r"\boxed{7} but \boxed{}", "7"),
+    ("boxed", r"\boxed{\text{a \} b}}", r"\text{a \} b}"),
+    ("hashes", "work\n#### 12", "12"),
+    ("hashes", "#### 1\n#### 2\nthanks", "2"),
+    ("phrase", "The answer is 7.", "7"),
+    ("phrase", "the answer is: 7", "7"),
+    ("phrase", "Final Answer: $\\frac{1}{2}$.", r"\frac{1}{2}"),
+    ("phrase", "**Answer:** 7", "7"),
+    ("phrase", "Answer = 7", "7"),
+    ("phrase", "The answer is 7. Wait, the answer is 8.", "8"),
+    ("phrase", "The answer is $7$ apples.", "7 apples"),
+    ("phrase", "The answer is $50$%.", "50%"),
+    ("phrase", "The answer is 2.5 hours.", "2.5 hours"),
+    ("phrase", "The answer is:\n\n$$42$$", "42"),
+    ("phrase", r"The answer is \(x + 1\).", "x + 1"),
+    ("phrase", "The answer is (B).", "(B)"),
+    ("phrase", "The answer to this problem is 7", "7"),
+    ("phrase", "the correct answer would be 7", "7"),
+    ("number", "3 and 4 make 7", "7"),
+    ("number", "it costs $1,234.50 in all", "$1,234.50"),
+    ("number", "about -3.5 degrees", "-3.5"),
+    ("number", "that is 3/4 of it", "3/4"),
+    ("number", "or 50%", "50%"),
+    ("number", "x2 and 7", "7"),
+]
+
+
+@pytest.mark.parametrize(("method", "response", "answer"), FOUND)
+def test_found(method, response, answer):
+    found = extract(response, (method,))
+    assert found is not None and (found.text, found.method) == (answer, method)
+
+
+NOTHING = [
+    ("boxed", "7"),
+    ("boxed", r"\boxed{7"),
+    ("boxed", r"\boxed{}"),
+    ("boxed", r"\boxed{" + "1" * (MAX_ANSWER + 1) + "}"),
+    ("hashes", "## 7"),
+    ("hashes", "####"),
+    ("phrase", "I have no answer"),
+    ("phrase", "the answer is"),
+    ("number", "seven"),
+]
+
+
+@pytest.mark.parametrize(("method", "response"), NOTHING)
+def test_nothing_found(method, response):
+    assert extract(response, (method,)) is None
+
+
+def test_methods_are_tried_in_order_and_can_be_switched_off():
+    response = "The answer is 1.\n#### 2\n\\boxed{3} and 4"
+    assert extract(response).text == "3"
+    assert extract(response, ("hashes", "phrase", "number")).text == "2"
+    assert extract(response, ("phrase", "number")).text == "1"
+    assert extract(response, ("number",)).text == "4"
+
+
+def test_the_start_is_where_the_mark_begins():
+    response = "x" * 30_000 + r"\boxed{7}"
+    assert extract(response) == Extraction("7", "boxed", 30_000)
+
+
+def test_only_the_end_of_a_response_is_searched():
+    assert extract(r"\boxed{7}" + " " * TAIL) is None
+
+
+def test_unknown_methods_are_refused():
+    with pytest.raises(ValueError, match="no extraction method 'box'; choose from boxed"):
+        check_methods(("box",))
+    with pytest.raises(ValueError, match="at least one"):
+        check_methods(())
+    assert check_methods(("number", "boxed")) == ("boxed", "number")
+
+
+@given(st.text(alphabet=r"\boxed{}#$()[]0123456789., theanswris:=/%-", max_size=300))
+@settings(deadline=None, max_examples=300)
+def test_an_extraction_lies_in_the_response(response):
+    for method in METHODS:
+        found = extract(response, (method,))
+        if found is not None:
+            assert found.text.strip() and len(found.text) <= MAX_ANSWER
+            # A unit after a formula is joined to it without the delimiter in between; all else is there as written.
+            assert found.text in response[found.start :] or method == "phrase"

@@ -1,0 +1,258 @@
+"""Verifier processes: hostile answers cost their own deadline only, nothing leaks, order changes no verdict."""
+
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import psutil
+import pytest
+
+from gagpo.envs.math.verify import pool as verify_pool
+from gagpo.envs.math.verify.compare import Policy
+from gagpo.envs.math.verify.pool import VerifierFailed, VerifyPool
+from gagpo.envs.math.verify.verifier import Verifier
+
+REASONS = {"match", "mismatch", "no_answer", "unparsable", "timeout"}
+
+HOSTILE = {
+    "power tower": r"\boxed{9^{9^{9^{9}}}}",
+    "flat power tower": r"\boxed{9^9^9^9}",
+    "huge factorial": r"\boxed{999999999!}",
+    "huge binomial": r"\boxed{\binom{10^{9}}{5 \cdot 10^{8}}}",
+    "endless sum": r"\boxed{\sum_{k=1}^{10^{12}} k^k}",
+    "200 nested brackets": r"\boxed{" + "(" * 200 + "x" + ")" * 200 + "}",
+    "200 nested roots": r"\boxed{" + r"\sqrt{" * 120 + "x" + "}" * 120 + "}",
+    "200 nested fractions": r"\boxed{" + r"\frac{1}{1+" * 80 + "x" + "}" * 80 + "}",
+    "1 MB of one letter": "a" * 2**20,
+    "1 MB of digits in a box": r"\boxed{" + "7" * 2**20 + "}",
+    "1 MB of boxes that never close": r"\boxed{" * (2**20 // 7),
+    "1 MB of brackets": "(" * 2**20,
+    "1 MB of answers": "the answer is " * (2**20 // 14),
+    "1 MB of numbers": "1 " * 2**19,
+    "1 MB of hashes": "#" * 2**20,
+    "import": r"\boxed{__import__('os').system('touch hacked')}",
+    "text import": r"\boxed{\text{__import__('os')}}",
+    "never closes": r"\boxed{\frac{1}{",
+    "never closes in a formula": r"\boxed{\begin{pmatrix} 1 & 2 }",
+    "null bytes": "\\boxed{x\0y}",
+    "newlines": '\\boxed{x\n\n{"gold": 1}\n}',
+    "lone surrogate": "\\boxed{x\ud800}",
+    "right to left": "\\boxed{\u202e1 + x}",
+    "input command": r"\boxed{\input{/etc/passwd}}",
+    "huge exponent": r"\boxed{1e999999999}",
+    "deep unicode": r"\boxed{" + "²" * 900 + "}",
+    "many commas": r"\boxed{" + "x," * 400 + "x}",
+}
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with VerifyPool(seconds=0.5, deadline=4.0) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("gold", ["x + 1", "7"])
+def test_hostile_answers_are_survived(pool, name, gold, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    verdict = Verifier(pool=pool).verify(gold, HOSTILE[name])
+    assert verdict.reason in REASONS - {"match"}
+    assert list(tmp_path.iterdir()) == []
+    assert len(pool.processes) <= 1
+    assert pool.compare("x + 1", "1 + x") == "match"
+
+
+def test_a_number_is_never_compared_by_algebra():
+    """Against a gold number even a hostile answer is decided in the process, at once."""
+
+    class Untouchable:
+        def compare(self, gold, prediction, policy):
+            pytest.fail("went to the pool")
+
+    for response in HOSTILE.values():
+        assert not Verifier(pool=Untouchable()).verify("7", response).correct
+
+
+def test_hostile_answers_do_not_delay_the_others():
+    """With two workers, everything else is answered while one hostile answer uses up its time."""
+    finished = []
+    with VerifyPool(workers=2, seconds=1.5, deadline=10.0) as pool:
+        pool.compare_many([("x + 1", "1 + x"), ("x + 2", "2 + x")])
+
+        def ask(name, gold, prediction):
+            pool.compare(gold, prediction)
+            finished.append(name)
+
+        hostile = threading.Thread(target=ask, args=("hostile", "x + 1", "9^{9^{9^{9}}}"))
+        hostile.start()
+        others = [threading.Thread(target=ask, args=(i, f"x + {i}", f"{i} + x")) for i in range(20)]
+        for thread in others:
+            thread.start()
+        for thread in (*others, hostile):
+            thread.join(60)
+    assert finished[-1] == "hostile" and len(finished) == 21
+
+
+def test_the_deadline_is_hard():
+    """A process that is stopped altogether is killed when its deadline passes, and replaced."""
+    with VerifyPool(seconds=0.5, deadline=1.0) as pool:
+        assert pool.compare("x + 1", "1 + x") == "match"
+        [stopped] = pool.processes
+        os.kill(stopped, signal.SIGSTOP)
+        assert pool.compare("x + 2", "2 + x") == "timeout"
+        assert not psutil.pid_exists(stopped)
+        assert pool.compare("x + 3", "3 + x") == "match"
+
+
+def test_a_process_that_was_killed_from_outside_is_replaced_and_the_answer_asked_again():
+    with VerifyPool() as pool:
+        assert pool.compare("x + 1", "1 + x") == "match"
+        [victim] = pool.processes
+        os.kill(victim, signal.SIGKILL)
+        assert pool.compare("x + 2", "2 + x") == "match"
+        assert pool.processes != [victim]
+
+
+SYMBOLIC = [
+    ("2x + 1", "1 + 2x"),
+    ("2x + 1", "2x - 1"),
+    ("(x+1)^2", "x^2 + 2x + 1"),
+    (r"\sqrt{8}", r"2\sqrt{2}"),
+    (r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}"),
+    (r"\frac{\pi}{4}", r"\pi/4"),
+    (r"\pi", "3.14159265"),
+    ("x > 3", r"(3, \infty)"),
+    ("3 + 4i", "4i + 3"),
+    ("3 + 4i", "3 - 4i"),
+    (r"\sin^2 x + \cos^2 x", "1"),
+    (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"\begin{pmatrix} 2 \\ 1 \end{pmatrix}"),
+    ("x + 1", r"\begin{cases} x \end"),
+    ("x + 1", "9^{9^{9^{9}}}"),
+]
+
+
+def test_verdicts_do_not_depend_on_order_or_concurrency():
+    runs = []
+    for workers, seed in ((1, 0), (2, 1)):
+        order = random.Random(seed).sample(range(len(SYMBOLIC)), len(SYMBOLIC))
+        with VerifyPool(workers, seconds=0.5, deadline=20.0) as pool:
+            reasons = pool.compare_many([SYMBOLIC[i] for i in order])
+        runs.append(dict(zip(order, reasons, strict=True)))
+    expected, other = runs
+    assert other == expected
+    assert [expected[i] for i in (0, 1, 12, 13)] == ["match", "mismatch", "unparsable", "timeout"]
+
+
+def test_verdicts_are_remembered_per_policy(monkeypatch):
+    with VerifyPool() as pool:
+        assert pool.compare("2x", "x + x") == "match"
+        monkeypatch.setattr(pool, "_ask", lambda *_: "asked")
+        assert pool.compare("2x", "x + x") == "match"
+        assert pool.compare("2x", "x + x", Policy(unevaluated=True)) == "asked"
+
+
+def test_close_ends_every_process_and_the_pool_can_be_used_again():
+    pool = VerifyPool(workers=2)
+    pool.compare_many([("x + 1", "1 + x"), ("x + 2", "2 + x")])
+    running = pool.processes
+    assert running and all(psutil.pid_exists(pid) for pid in running)
+    pool.close()
+    pool.close()
+    assert not any(psutil.pid_exists(pid) for pid in running) and pool.processes == []
+    assert pool.compare("x + 3", "3 + x") == "match"
+    pool.close()
+
+
+def test_closing_while_a_comparison_runs_leaves_nothing_behind():
+    pool = VerifyPool(seconds=1.0, deadline=10.0)
+    pool.compare("x + 1", "1 + x")
+    [running] = pool.processes
+    thread = threading.Thread(target=pool.compare, args=("x + 1", "9^{9^{9^{9}}}"))
+    thread.start()
+    wait_until(lambda: not pool._idle)
+    pool.close()
+    thread.join(30)
+    assert not psutil.pid_exists(running) and pool.processes == []
+
+
+def wait_until(condition, seconds=30.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("prediction", ["1 + x", "9^{9^{9^{9}}}"], ids=["idle", "busy"])
+def test_processes_end_when_their_owner_is_killed(prediction):
+    script = textwrap.dedent(
+        f"""
+        import os, signal, threading
+        from gagpo.envs.math.verify.pool import VerifyPool
+        pool = VerifyPool(seconds=1.0, deadline=30.0)
+        pool.compare("x + 1", "1 + x")
+        threading.Thread(target=pool.compare, args=("x + 1", {prediction!r}), daemon=True).start()
+        print(*pool.processes, flush=True)
+        signal.pause()
+        """
+    )
+    owner = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    workers = [int(pid) for pid in owner.stdout.readline().split()]
+    assert len(workers) == 1
+    owner.kill()
+    owner.wait()
+    owner.stdout.close()
+    wait_until(lambda: not any(psutil.pid_exists(pid) for pid in workers))
+
+
+def _compare_in_child(pool, connection):
+    connection.send((pool.compare("x + 5", "5 + x"), pool.processes))
+    pool.close()
+    connection.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_and_daemonic_child_gets_processes_of_its_own():
+    context = multiprocessing.get_context("fork")
+    with VerifyPool() as pool:
+        pool.compare("x + 1", "1 + x")
+        here, there = context.Pipe()
+        child = context.Process(target=_compare_in_child, args=(pool, there), daemon=True)
+        child.start()
+        assert here.poll(60)
+        reason, theirs = here.recv()
+        child.join(30)
+        assert reason == "match" and not set(theirs) & set(pool.processes)
+        wait_until(lambda: not any(psutil.pid_exists(pid) for pid in theirs))
+        assert pool.compare("x + 2", "2 + x") == "match"
+
+
+def test_a_process_that_cannot_start_says_why(monkeypatch):
+    monkeypatch.setattr(verify_pool, "_MODULE", "gagpo.envs.math.no_such_module")
+    with VerifyPool() as pool, pytest.raises(VerifierFailed, match="no_such_module"):
+        pool.compare("x + 1", "1 + x")
+    assert pool.processes == []
+
+
+def test_bad_settings_are_refused():
+    with pytest.raises(ValueError, match="workers must be at least 1"):
+        VerifyPool(0)
+    with pytest.raises(ValueError, match="seconds <= deadline"):
+        VerifyPool(seconds=5, deadline=1)
+
+
+def test_verifiers_share_one_pool_which_ends_with_the_last():
+    first, second = Verifier(), Verifier()
+    assert first.verify("x + 1", r"\boxed{1 + x}").correct and second.verify("x + 1", r"\boxed{1+1x}").correct
+    assert first.pool is second.pool
+    [running] = first.pool.processes
+    first.close()
+    first.close()
+    assert psutil.pid_exists(running)
+    second.close()
+    assert not psutil.pid_exists(running)

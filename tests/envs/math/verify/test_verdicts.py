@@ -1,0 +1,206 @@
+r"""Verdicts: agreement with hand-labelled pairs, corrections of the bare library, policies, and properties."""
+
+import decimal
+from fractions import Fraction
+from pathlib import Path
+
+import math_verify
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gagpo.envs.math.verify.answers import Number, canonical
+from gagpo.envs.math.verify.compare import Policy
+from gagpo.envs.math.verify.extract import extract
+from gagpo.envs.math.verify.pool import VerifyPool
+from gagpo.envs.math.verify.reading import Unreadable, read
+from gagpo.envs.math.verify.verifier import GoldError, Verifier, read_gold
+
+DISAGREEMENTS = {
+    # Words are compared as words, so a product of letters that spells one must stand in the same order.
+    ("abc", r"So it is \boxed{cba}."),
+    # Remarks in brackets after a number are not understood.
+    ("7", r"So it is \boxed{7 \text{ (seven)}}."),
+    # The grammar keeps degrees and radians apart only where the whole answer is an angle.
+    (r"\sin(30^\circ)", r"So it is \boxed{\frac{1}{2}}."),
+}
+"""Where the verifier differs from the person; docs/maths.md lists these too."""
+
+LIBRARY_WRONG = [
+    # gold, response, what the bare library says, why the opposite is right
+    ("7", r"\boxed{3 + 4}", True, "arithmetic the question asked for was not carried out"),
+    ("7", r"\boxed{14/2}", True, "the same, written as a division"),
+    ("0.0000001", r"\boxed{0.0000002}", True, "decimals are rounded to six places, whatever their size"),
+    ("act", r"\boxed{cat}", True, "words are read as products of letters, which commute"),
+    (r"5\text{ cm}", r"\boxed{5 m}", True, "units are thrown away"),
+    (r"5\text{ cm}", r"\boxed{5 kg}", True, "units are thrown away"),
+    (r"\{-1, 0, 1\}", r"\boxed{(1, 0, -1)}", True, "a point is no set"),
+    ("2,3", r"\boxed{(3,2)}", True, "a point in another order is not the list"),
+    ("7", r"First \boxed{6}, no: \boxed{7}", False, "several boxes become a set; the last one is the answer"),
+    ("1500", r"\boxed{1.5e3}", False, "scientific notation with an e"),
+    ("1234567", r"\boxed{1\,234\,567}", False, "thin spaces between thousands"),
+    ("7", r"\boxed{\text{seven}}", False, "number words"),
+    (r"\frac{1}{3}", r"\boxed{0.\overline{3}}", False, "repeating decimals"),
+    (r"\frac{7}{2}", r"\boxed{3 1/2}", False, "mixed numbers without LaTeX"),
+    ("B", r"\boxed{(B) 12}", False, "a choice with the value it stands for"),
+    (r"\$0.50", r"\boxed{50 cents}", False, "the same amount in another unit"),
+    ("Yes", r"\boxed{Yes, it does}", False, "a plain reply with an explanation"),
+    ("[0, 1]", r"\boxed{0 \le x \le 1}", False, "an interval given as an inequality"),
+    (r"(-\infty,-1)\cup(2,\infty)", r"\boxed{x < -1 or x > 2}", False, "a union given as inequalities"),
+    (r"\emptyset", r"\boxed{\varnothing}", False, "two signs for the empty set"),
+]
+
+
+def labelled() -> list[tuple[bool, str, str]]:
+    pairs = []
+    for line in (Path(__file__).parent / "verdicts.txt").read_text(encoding="utf-8").splitlines():
+        if not line or line.startswith("# "):
+            continue
+        label, gold, response = (part.strip() for part in line.split(" | "))
+        marked = any(mark in response for mark in (r"\boxed", "####", "nswer", "We add", "I do not", "It takes"))
+        response = response.replace(r"\n####", "\n####")
+        pairs.append((label == "+", gold, response if marked else rf"So it is \boxed{{{response}}}."))
+    return pairs
+
+
+@pytest.fixture(scope="module")
+def verifier() -> Verifier:
+    with VerifyPool() as pool:
+        yield Verifier(pool=pool)
+
+
+def test_agreement_with_a_careful_person(verifier):
+    pairs = labelled()
+    assert len(pairs) >= 300 and 0.3 < sum(right for right, _, _ in pairs) / len(pairs) < 0.7
+    differ = {(gold, response) for right, gold, response in pairs if verifier.verify(gold, response).correct != right}
+    assert differ == DISAGREEMENTS
+    assert len(differ) <= 0.01 * len(pairs)
+
+
+@pytest.mark.parametrize(("gold", "response", "library", "why"), LIBRARY_WRONG)
+def test_wrong_verdicts_of_the_library_are_corrected(verifier, gold, response, library, why):
+    assert math_verify.verify(math_verify.parse(f"${gold}$"), math_verify.parse(response)) is library, why
+    assert verifier.verify(gold, response).correct is not library, why
+
+
+@pytest.mark.parametrize("gold", sorted({gold for _, gold, _ in labelled()}))
+def test_every_gold_answer_scores_against_itself(verifier, gold):
+    assert verifier.verify(gold, rf"\boxed{{{gold}}}").reason == "match"
+    assert verifier.verify(gold, f"The answer is ${gold.strip('$')}$.").reason == "match"
+
+
+def test_reasons(verifier):
+    def reason(gold, response):
+        return verifier.verify(gold, response).reason
+
+    assert reason("7", r"\boxed{7}") == "match"
+    assert reason("7", r"\boxed{8}") == "mismatch"
+    assert reason("7", "no idea") == "no_answer"
+    assert reason("7", r"\boxed{\text{}}") == "unparsable"
+    assert reason("x + 1", r"\boxed{\begin{cases} x \end}") == "unparsable"
+    assert reason("x + 1", r"\boxed{9^{9^{9^{9}}}}") == "timeout"
+
+
+@pytest.mark.parametrize("gold", ["", "  ", "$$", r"\frac{1}{2", "9" * 2000])
+def test_unreadable_gold_is_named(gold):
+    with pytest.raises(GoldError, match="unreadable gold answer"):
+        read_gold(gold)
+
+
+POLICIES = [
+    # policy, gold, response, verdict
+    (Policy("value"), "0.5", "50%", True),
+    (Policy("value"), "50", "50%", False),
+    (Policy("value"), "50%", "50", False),
+    (Policy("unit"), "50", "50%", True),
+    (Policy("unit"), "0.5", "50%", False),
+    (Policy("unit"), "50%", "0.5", False),
+    (Policy("either"), "0.5", "0.5%", False),
+    (Policy(unevaluated=True), "7", "14/2", True),
+    (Policy(unevaluated=True), "7", "3 + 4", True),
+    (Policy(unevaluated=True), "7", "3 + 5", False),
+]
+
+
+@pytest.mark.parametrize(("policy", "gold", "answer", "verdict"), POLICIES)
+def test_policies(verifier, policy, gold, answer, verdict):
+    assert Verifier(policy, pool=verifier.pool).verify(gold, rf"\boxed{{{answer}}}").correct is verdict
+
+
+def test_unknown_policy_is_refused():
+    with pytest.raises(ValueError, match="choose from either, value, unit"):
+        Policy("both")
+
+
+def test_the_process_and_the_worker_give_the_same_verdict(verifier):
+    """The worker runs the comparison from the start, so asking it directly must agree wherever no algebra is needed."""
+    for _, gold, response in labelled():
+        found = extract(response)
+        verdict = verifier.verify(gold, response)
+        if found is not None and verdict.reason in ("match", "mismatch"):
+            assert verifier.pool.compare(gold, found.text, verifier.policy) == verdict.reason, (gold, response)
+
+
+rationals = st.fractions(max_denominator=10**6).filter(lambda q: abs(q) < 10**9)
+
+
+@given(rationals, rationals)
+@settings(deadline=None)
+def test_fractions_match_exactly_when_they_are_equal(gold, given_):
+    def spellings(q):
+        yield str(q)
+        yield rf"\frac{{{q.numerator}}}{{{q.denominator}}}" if q.denominator > 1 else f"{q.numerator:,}"
+        yield rf"-\frac{{{-q.numerator}}}{{{q.denominator}}}" if q < 0 and q.denominator > 1 else f"${q}$"
+
+    for wanted in spellings(gold):
+        for answer in spellings(given_):
+            assert Verifier().verify(wanted, rf"\boxed{{{answer}}}").correct == (gold == given_)
+        for answer in spellings(gold):
+            assert Verifier().verify(wanted, rf"\boxed{{{answer}}}").correct
+
+
+@given(st.integers())
+@settings(deadline=None)
+def test_the_short_cut_for_integers_reads_what_the_long_way_reads(value):
+    assert read(f"{value}") == read(f"${value}$") == Number(Fraction(value))
+
+
+@given(rationals, st.integers(6, 12))
+@settings(deadline=None)
+def test_a_decimal_matches_what_it_rounds(value, places):
+    with decimal.localcontext() as context:
+        context.prec = 60
+        exact = decimal.Decimal(value.numerator) / decimal.Decimal(value.denominator)
+        rounded = exact.quantize(decimal.Decimal(1).scaleb(-places), rounding=decimal.ROUND_HALF_EVEN)
+        beside = rounded + 2 * decimal.Decimal(1).scaleb(-places)
+    digits = len(str(abs(rounded)).replace(".", "").lstrip("0"))
+    if digits >= 6 or Fraction(rounded) == value:
+        assert Verifier().verify(str(value), rf"\boxed{{{rounded:f}}}").correct
+    assert not Verifier().verify(str(value), rf"\boxed{{{beside:f}}}").correct
+
+
+@given(st.text(max_size=60), st.sampled_from(["7", "1/2", "x + 1", "(1, 2)", "B", "Monday"]))
+@settings(deadline=None, max_examples=300)
+def test_any_text_gets_a_verdict(text, gold):
+    verdict = Verifier(pool=Refusing()).verify(gold, rf"\boxed{{{text}}}")
+    assert verdict.reason in ("match", "mismatch", "no_answer", "unparsable")
+
+
+class Refusing:
+    """Stands in for the pool where only the in-process part is under test."""
+
+    def compare(self, gold, prediction, policy):
+        return "mismatch"
+
+
+@given(st.text(alphabet="0123456789.,-/ {}()[]\\frac%$^_xeand", max_size=40))
+@settings(deadline=None, max_examples=500)
+def test_reading_is_stable_under_its_own_spelling(text):
+    """What is read as a number is read as the same number when its one spelling is read again."""
+    try:
+        answer = read(text)
+    except Unreadable:
+        return
+    if isinstance(answer, Number) and not answer.base:
+        again = read(canonical(answer))
+        assert isinstance(again, Number) and again.value == answer.value and again.percent == answer.percent

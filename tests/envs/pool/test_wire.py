@@ -1,0 +1,120 @@
+"""Frames and plain data: what goes in comes out, however it is cut, and what is not plain is named."""
+
+from __future__ import annotations
+
+import enum
+import math
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gagpo.envs.pool.wire import LONGEST_FRAME, Garbage, Inbox, describe, pack, plain
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+
+
+@given(st.lists(VALUES, max_size=6), st.data())
+def test_frames_survive_any_cutting(messages: list[Any], data: st.DataObject) -> None:
+    stream = b"".join(map(pack, messages))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
+    inbox, received = Inbox(), []
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        received += inbox.take(stream[start:end])
+    assert received == messages
+    assert not inbox.nonsense
+
+
+def test_bytes_that_are_no_frame_are_noticed_and_do_not_harm_what_came_before() -> None:
+    for nonsense in (struct.pack("<I", LONGEST_FRAME + 1), struct.pack("<I", 3) + b"???", struct.pack("<I", 1) + b"["):
+        inbox = Inbox()
+        assert inbox.take(pack("good") + nonsense) == ["good"]
+        assert inbox.nonsense
+
+
+@given(VALUES)
+def test_plain_data_is_left_as_it_is(value: Any) -> None:
+    assert plain(value) == value
+
+
+class Colour(enum.IntEnum):
+    RED = 1
+
+
+class Shout(str):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (np.float32(0.5), 0.5),
+        (np.bool_(True), True),
+        (np.int64(3), 3),
+        (np.str_("text"), "text"),
+        (np.arange(4).reshape(2, 2), [[0, 1], [2, 3]]),
+        (Colour.RED, 1),
+        (Shout("hey"), "hey"),
+        (Path("a/b"), "a/b"),
+        ({"deep": [np.float64(1.5), (np.int8(2),)]}, {"deep": [1.5, (2,)]}),
+    ],
+)
+def test_values_with_a_plain_equal_become_plain(value: Any, expected: Any) -> None:
+    result = plain(value)
+    assert result == expected
+    assert type(result) is type(expected)
+    (received,) = Inbox().take(pack(result))
+    assert received == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({"a": [1, {2}]}, "info['a'][1] holds set"),
+        ({"a": b"bytes"}, "info['a'] holds bytes"),
+        ({1: "one"}, "info has a key that is not a string"),
+        ({"a": np.array([object()])}, "info['a'] holds ndarray"),
+        ({"a": print}, "info['a'] holds builtin_function_or_method"),
+    ],
+)
+def test_what_is_not_plain_is_named_with_its_place(value: Any, words: str) -> None:
+    with pytest.raises(Garbage) as caught:
+        plain(value, "info")
+    assert words in str(caught.value)
+
+
+def test_endless_nesting_is_an_error_and_not_a_crash() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(RecursionError):
+        plain({"a": endless})
+
+
+def test_an_error_is_described_in_one_line_with_its_place() -> None:
+    def fail() -> None:
+        raise KeyError("two\nlines")
+
+    with pytest.raises(KeyError) as caught:
+        fail()
+    text = describe(caught.value)
+    assert text.startswith("KeyError: 'two\\nlines' (test_wire.py, line ")
+    assert text.endswith("in fail)")
+    assert describe(Garbage("bad")) == "Garbage: bad"
+    assert describe(SystemExit()) == "SystemExit"
+    assert len(describe(ValueError("x" * 10_000))) < 600
+
+
+def test_an_error_that_cannot_be_shown_is_still_described() -> None:
+    class Rude(Exception):
+        def __str__(self) -> str:
+            raise math.nan  # type: ignore[misc]
+
+    assert describe(Rude()) == "Rude: (its message cannot be shown)"

@@ -1,0 +1,323 @@
+"""The page machine: what each page shows, where each action leads, and properties that hold on every path."""
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from gagpo.envs.tasks import UnknownTask
+from gagpo.envs.webshop import pages, search, store
+from gagpo.envs.webshop.pages import (
+    DONE,
+    INDEX,
+    ITEM,
+    LONGEST_QUERY,
+    PART,
+    RESULTS,
+    Piece,
+    Shop,
+    State,
+    Unreachable,
+    clickables,
+    regular_query,
+)
+from gagpo.envs.webshop.render import address, html, state_at, text, text_rich
+from tests.envs.webshop.shelf import build, generated_store, options, row
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory):
+    """25 shirts, of which B00 comes in two colours and two sizes."""
+    choices = options(color=["Red", "Blue/Green"], size=["S", "Red wine"])
+    rows = [row("B00", "shirt number 0", customization_options=choices, small_description=["Soft", "Warm"])]
+    rows += [row(f"B{n:02d}", f"shirt number {n}", pricing="$5.00 - $7.50") for n in range(1, 25)]
+    return Shop(build(tmp_path_factory.mktemp("shop"), rows))
+
+
+def go(shop, *actions, task="B00-s0"):
+    state = shop.start(task)
+    for action in actions:
+        state = shop.search(state, action[1:]) if action[0] == "?" else shop.click(state, action)
+        assert state is not None, action
+    return state
+
+
+def shown(shop, state):
+    return [piece.text for piece in shop.page(state).pieces]
+
+
+def test_the_first_page_has_the_instruction_and_the_search_bar(shop):
+    page = shop.page(shop.start("B00-s0"))
+    instruction = shop.goal("B00-s0").instruction
+    assert [piece.text for piece in page.pieces] == ["WebShop", "Instruction:", instruction, "Search"]
+    assert page.has_search_bar and page.clickables == {}
+
+
+def test_results_come_ten_a_page_with_controls_between_them(shop):
+    first = go(shop, "?shirt")
+    texts = shown(shop, first)
+    assert texts[2:5] == ["Back to Search", "Page 1 (Total results: 25)", "Next >"]
+    assert texts[5:8] == ["B01", "shirt number 1", "$5.0 to $7.5"]
+    assert len(texts) == 5 + 3 * 10
+    second = shop.click(first, "next >")
+    assert shown(shop, second)[2:6] == ["Back to Search", "Page 2 (Total results: 25)", "< Prev", "Next >"]
+    third = shop.click(second, "Next >")
+    assert shown(shop, third)[2:5] == ["Back to Search", "Page 3 (Total results: 25)", "< Prev"]
+    assert len(shown(shop, third)) == 5 + 3 * 5
+    assert shop.click(third, "next >") is None
+
+
+def test_a_search_without_results_is_a_page(shop):
+    assert shown(shop, go(shop, "?zebra"))[2:] == ["Back to Search", "Page 1 (Total results: 0)"]
+
+
+def test_the_item_page_in_the_published_order(shop):
+    state = go(shop, "?number 0", "b00")
+    assert shown(shop, state)[2:] == [
+        *("Back to Search", "< Prev", "color", "red", "blue | green", "size", "s", "red wine"),
+        *("shirt number 0", "Price: $10.0", "Rating: N.A.", "Description", "Features", "Reviews", "Buy Now"),
+    ]
+    assert list(shop.page(state).clickables) == [
+        *("back to search", "< prev", "description", "features", "reviews", "buy now"),
+        *("red", "blue | green", "s", "red wine"),
+    ]
+
+
+def test_options_are_one_a_name_and_survive_the_sub_pages(shop):
+    state = go(shop, "?number 0", "b00", "Blue | Green", "S", "red")
+    assert state.options == (("color", "red"), ("size", "s"))
+    for part, content in (("Description", ["A shirt."]), ("Features", ["Soft", "Warm"]), ("Reviews", [])):
+        inside = shop.click(state, part)
+        assert shown(shop, inside)[2:] == ["Back to Search", "< Prev", *content]
+        assert shop.click(inside, "< prev") == state
+
+
+def test_going_back_to_the_results_or_searching_forgets_item_and_options(shop):
+    item = go(shop, "?shirt", "next >", "b15")
+    assert shop.click(item, "< prev") == go(shop, "?shirt", "next >")
+    chosen = go(shop, "?number 0", "b00", "red")
+    assert shop.click(chosen, "< prev") == go(shop, "?number 0")
+    assert shop.search(chosen, "shirt") == go(shop, "?shirt")
+    assert shop.click(chosen, "back to search") == shop.start("B00-s0")
+    again = shop.click(shop.click(chosen, "< prev"), "b00")
+    assert again.options == ()
+
+
+def test_buying_ends_everything(shop):
+    done = go(shop, "?number 0", "b00", "red", "buy now")
+    assert done.kind == DONE
+    assert shown(shop, done)[:2] == ["Thank you for shopping with us!", "Your score (min 0.0, max 1.0)"]
+    assert shop.search(done, "shirt") is None
+    assert shop.page(done).clickables == {}
+
+
+def test_what_is_not_on_the_page_cannot_be_clicked(shop):
+    start = shop.start("B00-s0")
+    for label in ("search", "buy now", "b00", "", "shirt number 0", "instruction:"):
+        assert shop.click(start, label) is None
+    item = go(shop, "?number 0", "b00")
+    for label in ("b01", "search", "next >", "color", "price: $10.0", "shirt number 0"):
+        assert shop.click(item, label) is None
+
+
+def test_a_doubled_label_means_the_button_then_the_last_option():
+    pieces = [Piece("buy now", "option", "x"), Piece("red", "option", "x"), Piece("red", "chosen", "y")]
+    assert clickables([*pieces, Piece("Buy Now", "button")]) == {"buy now": 3, "red": 2}
+    assert clickables([Piece("Buy Now", "button"), *pieces]) == {"buy now": 0, "red": 3}
+
+
+def test_products_with_options_named_like_controls_can_be_bought(tmp_path):
+    choices = options(**{"buy now": ["Buy Now", "< Prev", "Reviews"], "other": ["Buy Now"]})
+    shop = Shop(build(tmp_path, [row("B1", customization_options=choices)]))
+    item = go(shop, "?shirt", "b1", task="B1-s0")
+    assert shop.click(item, "buy now").kind == DONE
+    assert shop.click(item, "< prev").kind == RESULTS
+    assert shop.click(item, "reviews").kind == PART
+
+
+@pytest.mark.parametrize(
+    ("words", "query"),
+    [("  Red   SHIRT\n", "red shirt"), ("\x00\u202e", ""), ("<r>", "<r>"), ("x" * 1_000_000, "x" * LONGEST_QUERY)],
+)
+def test_queries_are_made_regular(words, query):
+    assert regular_query(words) == query
+
+
+def test_results_per_page_can_be_chosen(shop):
+    few = Shop(shop.store, results_per_page=3)
+    assert len(shown(few, go(few, "?shirt"))) == 5 + 3 * 3
+    with pytest.raises(ValueError, match="results_per_page must be at least 1"):
+        Shop(shop.store, results_per_page=0)
+
+
+def test_text_and_rich_text_of_an_item(shop):
+    pieces = shop.page(go(shop, "?number 0", "b00", "red")).pieces[2:]
+    assert text(pieces).startswith("Back to Search [SEP] < Prev [SEP] color [SEP] red [SEP] blue | green [SEP] size")
+    assert text_rich(pieces).splitlines()[:7] == [
+        "You have clicked red.",
+        "[button] Back to Search [button_]",
+        "[button] < Prev [button_]",
+        "color",
+        "  [clicked button] red [clicked button_]",
+        "  [button] blue | green [button_]",
+        "size",
+    ]
+
+
+def test_rich_text_sets_products_apart(shop):
+    lines = text_rich(shop.page(go(shop, "?number 7")).pieces)
+    assert "\n\n[button] B07 [button_]\nshirt number 7\n$5.0 to $7.5\n" in lines
+
+
+@pytest.mark.parametrize(
+    ("kind", "query"),
+    [
+        ("results", "q=shirt&page=4"),
+        ("results", "q=shirt&page=0"),
+        ("results", "q=shirt&page=-1"),
+        ("results", "q=shirt&page=1e9"),
+        ("results", "q=shirt&page=" + "9" * 5_000),
+        ("item", ""),
+        ("item", "q=shirt&page=1&asin=NONE"),
+        ("item", "q=zebra&page=1&asin=B00"),  # not among the results
+        ("item", "q=SHIRT&page=1&asin=B00"),  # not as the shop writes it
+        ("item", "q=number+0&page=1&asin=B00&option.color=purple"),
+        ("item", "q=number+0&page=1&asin=B00&option.price=0"),
+        ("item", "q=number+0&page=1&asin=B00&option.size=s&option.color=red"),  # another order
+        ("secrets", "q=number+0&page=1&asin=B00"),
+        ("../item", "q=number+0&page=1&asin=B00"),
+        ("", "q=number+0&page=1&asin=B00"),
+        ("done", ""),
+        ("done", "asin=B00&option.color=purple"),
+        ("results", "&".join("a=1" for _ in range(101))),
+    ],
+)
+def test_addresses_that_no_clicking_leads_to_are_refused(shop, kind, query):
+    with pytest.raises(Unreachable):
+        state_at(shop, "B00-s0", kind, query)
+
+
+def test_unknown_tasks_are_refused(shop):
+    for task in ("", "B99-s0", "../B00-s0", "B00-s0 "):
+        with pytest.raises(UnknownTask):
+            state_at(shop, task, INDEX, "")
+        with pytest.raises(UnknownTask):
+            shop.start(task)
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.sampled_from([INDEX, RESULTS, ITEM, PART, DONE, "description", "x"]),
+    st.lists(
+        st.tuples(
+            st.sampled_from(["q", "page", "asin", "option.color", "option.size", "x"]),
+            st.sampled_from(["shirt", "1", "2", "B00", "red", "s", "%00", "%zz", "é", ""]),
+        ),
+        max_size=6,
+    ),
+)
+def test_any_address_is_a_reachable_page_or_refused(shop, kind, fields):
+    query = "&".join(f"{name}={value}" for name, value in fields)
+    try:
+        state = state_at(shop, "B00-s0", kind, query)
+    except Unreachable:
+        return
+    assert shop.validate(state) == state
+    assert shop.page(state).pieces
+
+
+class Shopper(RuleBasedStateMachine):
+    """Walks the generated shop at random and checks every page it comes to."""
+
+    def __init__(self):
+        super().__init__()
+        self.shop = Shop(generated_store(), results_per_page=7)
+        self.task = self.shop.store.tasks("synthetic", "test").ids[0]
+        self.state = self.shop.start(self.task)
+
+    @rule(words=st.sampled_from(["red shirt", "usb cable", "gluten free", "zebra", "  Coffee "]) | st.text(max_size=30))
+    def search(self, words):
+        state = self.shop.search(self.state, words)
+        if state is None:
+            assert self.state.kind == DONE or not regular_query(words)
+        else:
+            self.state = state
+
+    @precondition(lambda self: self.shop.page(self.state).clickables)
+    @rule(data=st.data())
+    def click(self, data):
+        label = data.draw(st.sampled_from(sorted(self.shop.page(self.state).clickables)))
+        if label == "buy now" and data.draw(st.booleans()):
+            return  # else most walks would be short
+        before, self.state = self.state, self.shop.click(self.state, label.upper())
+        if label == "next >":
+            assert self.shop.click(self.state, "< prev") == before
+        if before.kind == RESULTS and self.state.kind == ITEM:
+            assert self.shop.click(self.state, "< prev") == before
+        if before.kind == ITEM and self.state.kind == ITEM:
+            assert (label in dict(self.state.options).values()) and self.shop.click(self.state, label) == self.state
+            names = dict(before.options).keys() | dict(self.state.options).keys()
+            assert len(self.state.options) == len(names)
+
+    @invariant()
+    def the_address_says_it_all(self):
+        here = address(self.shop, self.state)
+        path, _, query = here.partition("?")
+        kind = path.split("/")[3] if path.count("/") > 2 else INDEX
+        assert state_at(self.shop, self.task, kind, query) == self.state
+        assert here.isascii() and " " not in here
+
+    @invariant()
+    def a_page_depends_on_the_state_alone(self):
+        fresh = Shop(self.shop.store, results_per_page=7)
+        assert fresh.page(self.state) == self.shop.page(self.state)
+        assert html(fresh, fresh.page(self.state)) == html(self.shop, self.shop.page(self.state))
+
+    @invariant()
+    def every_label_leads_somewhere(self):
+        page = self.shop.page(self.state)
+        for label in page.clickables:
+            state = self.shop.click(self.state, label)
+            assert self.shop.validate(state) == state
+        assert not page.clickables or "back to search" in page.clickables
+        assert page.has_search_bar == (self.state.kind == INDEX)
+
+
+TestShopper = Shopper.TestCase
+TestShopper.settings = settings(deadline=None, max_examples=15, stateful_step_count=20)
+
+
+def wander(shop, task, seed, steps=60):
+    """The pages of a random walk."""
+    rng, state, pages = random.Random(seed), shop.start(task), []
+    for _ in range(steps):
+        page = shop.page(state)
+        pages.append((state, page, html(shop, page)))
+        choices = [label for label in page.clickables if label != "buy now"]
+        words = rng.choice(["red shirt", "usb cable", "free shampoo", "coffee", "for women", "metal", "tea"])
+        state = shop.click(state, rng.choice(choices)) if choices and rng.random() < 0.8 else shop.search(state, words)
+    return pages
+
+
+@pytest.fixture
+def forgetful(monkeypatch):
+    """A shop that forgets nearly everything at once, so that shoppers push each other's pages out."""
+    for module, name in ((pages, "REMEMBERED_PAGES"), (store, "REMEMBERED_PRODUCTS"), (search, "REMEMBERED_QUERIES")):
+        monkeypatch.setattr(module, name, 2)
+    return Shop(store.Store(generated_store().folder))
+
+
+def test_shoppers_in_one_shop_do_not_meet(forgetful):
+    tasks = forgetful.store.tasks("synthetic", "test").ids[:6]
+    alone = [wander(Shop(generated_store()), task, seed) for seed, task in enumerate(tasks)]
+    with ThreadPoolExecutor(len(tasks)) as crowd:
+        together = list(crowd.map(lambda pair: wander(forgetful, pair[1], pair[0]), enumerate(tasks)))
+    assert together == alone
+
+
+def test_states_are_plain_values():
+    assert State("a") == State("a")
+    assert hash(State("a")) == hash(State("a"))

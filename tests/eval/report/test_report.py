@@ -1,0 +1,257 @@
+"""The report: complete, self-contained, and harmless whatever a model wrote."""
+
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gagpo.eval.reading import BadResult
+from gagpo.eval.report.charts import Series, line_chart, ticks
+from gagpo.eval.report.dialogues import dialogue, sample_episodes
+from gagpo.eval.report.page import text
+from gagpo.eval.report.report import write_report
+
+HOSTILE = "<script>document.title='taken'</script><img src=http://a.example/x onerror=alert(1)>\"'&\u202e\x1b[31m]]>-->"
+
+
+class Page(HTMLParser):
+    """Collects tags, attributes and text, and checks that every element is closed in order."""
+
+    VOID = ("meta", "br", "wbr", "img", "link", "input", "hr")
+
+    def __init__(self, html):
+        super().__init__()
+        self.tags, self.attributes, self.words, self.stack = [], [], [], []
+        self.feed(html)
+        self.close()
+        assert self.stack == []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.attributes += [(tag, *one) for one in attributes]
+        if tag not in self.VOID:
+            self.stack.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.tags.append(tag)
+        self.attributes += [(tag, *one) for one in attributes]
+
+    def handle_endtag(self, tag):
+        assert self.stack.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.words).split())
+
+
+def report(folder):
+    path = write_report(folder)
+    assert path == folder / "report.html"
+    return Page(path.read_text(encoding="utf-8"))
+
+
+def test_everything_of_the_run_is_on_the_page(tmp_path, make_run):
+    folder = make_run(tmp_path / "gagpo-seed1")
+    page = report(folder)
+    saved = json.loads((folder / "evals" / "after-valid_unseen.json").read_text())["summary"]
+    for part in (
+        f"{100 * saved['success_rate']:.1f} % after training",
+        f"{saved['successes']} of 60",
+        "tasks better",
+        "exact McNemar",
+        "pick_heat_",
+        "coverage",
+        "zero_groups",
+        "clip_fraction",
+        "grad_norm",
+        "entropy",
+        "environments 1",
+        "hash 6666666666666666",
+        "2.13.0",
+        "algorithm: gagpo",
+        "first two successes",
+        "Nothing happens.",
+    ):
+        assert part in page.text, part
+    assert page.tags.count("details") == 8
+    assert (folder / "curves.png").stat().st_size > 10_000
+    assert not list(folder.glob("*.part"))
+
+
+def test_the_page_asks_nobody_for_anything(tmp_path, make_run):
+    page = report(make_run(tmp_path / "run", iterations=4, hostile=HOSTILE))
+    assert not {"script", "img", "iframe", "link", "object", "embed", "form", "a", "base", "use"} & set(page.tags)
+    for tag, name, value in page.attributes:
+        assert not name.startswith("on") and name not in ("src", "href", "srcset"), (tag, name, value)
+    policy = {name: value for _, name, value in page.attributes if name == "content" and "default" in value}
+    assert policy == {"content": "default-src 'none'; style-src 'unsafe-inline'"}
+    styles = re.search(r"<style>(.*?)</style>", (tmp_path / "run" / "report.html").read_text(), re.DOTALL)
+    assert styles and "url(" not in styles[1] and "@import" not in styles[1]
+
+
+def test_hostile_text_is_shown_and_does_nothing(tmp_path, make_run):
+    folder = make_run(tmp_path / "run", iterations=4, hostile=HOSTILE)
+    page = report(folder)
+    assert "<script>document.title='taken'</script><img src=http://a.example/x onerror=alert(1)>" in page.text
+    raw = (folder / "report.html").read_text(encoding="utf-8")
+    assert "\\u202e\\x1b[31m" in raw and "\u202e" not in raw and "\x1b" not in raw
+    assert Page(raw).tags.count("title") == 1
+
+
+def test_secrets_of_the_settings_are_not_shown(tmp_path, make_run):
+    page = report(make_run(tmp_path / "run", iterations=2))
+    assert "very-private" not in page.text and "api_key: (not shown)" in page.text
+
+
+def test_a_hundred_thousand_characters_are_cut_and_counted():
+    shown = text("x" * 100_000)
+    assert len(shown) < 6200 and "94,000 more characters" in shown
+
+
+def test_lone_surrogates_do_not_break_the_file(tmp_path, make_run):
+    folder = make_run(tmp_path / "run", iterations=2)
+    path = folder / "episodes" / "after-valid_unseen.jsonl"
+    record = json.loads(path.read_text().splitlines()[0])
+    record["turns"][0]["response"] = "half a pair \ud83d"
+    path.write_text(json.dumps(record) + "\n")
+    assert "half a pair \\ud83d" in report(folder).text
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [["metrics.jsonl"], ["evals"], ["episodes"], ["config.yaml", "versions.json"], ["metrics.jsonl", "episodes"]],
+)
+def test_what_the_folder_lacks_is_left_out(tmp_path, make_run, missing):
+    folder = make_run(tmp_path / "run", iterations=3)
+    for name in missing:
+        target = folder / name
+        shutil.rmtree(target) if target.is_dir() else target.unlink()
+    page = report(folder)
+    headings = {"metrics.jsonl": "Diagnostics", "evals": "Result", "episodes": "Sample episodes"}
+    for name, heading in headings.items():
+        assert (heading in page.text) == (name not in missing)
+
+
+def test_a_folder_with_a_single_evaluation_has_a_report(tmp_path, make_run):
+    folder = make_run(tmp_path / "run", iterations=3)
+    (folder / "metrics.jsonl").unlink()
+    for path in (folder / "evals").glob("*"):
+        if path.name != "after-valid_unseen.json":
+            path.unlink()
+    page = report(folder)
+    assert "Rise" not in page.text and "of 60" in page.text and not (folder / "curves.png").exists()
+
+
+def test_panels_that_differ_are_not_compared(tmp_path, make_run):
+    folder = make_run(tmp_path / "run", iterations=3)
+    path = folder / "evals" / "before-valid_unseen.json"
+    path.write_text(path.read_text().replace("6" * 16, "7" * 16))
+    assert "Not comparable" in report(folder).text
+
+
+def test_no_run_no_report(tmp_path):
+    with pytest.raises(BadResult, match="not a run folder"):
+        write_report(tmp_path)
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_broken_episodes_are_told_and_the_good_ones_shown(tmp_path):
+    path = tmp_path / "after.jsonl"
+    good = {"task": "t", "success": True, "turns": [{"observation": "o", "response": "r", "action": "a"}]}
+    path.write_text(json.dumps(good) + "\n" + '{"task": "u", "succ')
+    records, complaint = sample_episodes(path)
+    assert records == [good] and "line 2" in complaint
+    path.write_text(json.dumps(good) + "\n[]\n")
+    assert sample_episodes(path)[1] == "after.jsonl: a line holds no JSON object"
+
+
+def test_samples_are_the_first_successes_then_the_first_failures(tmp_path):
+    path = tmp_path / "after.jsonl"
+    rows = [
+        {"task": str(i), "success": i in (1, 4, 5), "outcome": "failed" if i == 1 else "terminated"} for i in range(9)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows) + "never read")
+    records, complaint = sample_episodes(path)
+    assert [record["task"] for record in records] == ["4", "5", "0", "1"] and complaint == ""
+
+
+@pytest.mark.parametrize(
+    "turns", [None, 5, [None, "x"], [{}], [{"observation": 5, "response": None, "reward": "x"}], []]
+)
+def test_any_record_becomes_a_dialogue(turns):
+    Page(dialogue({"task": ["odd"], "outcome": 3, "success": "yes", "turns": turns}))
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(-1e299, 1e299), st.floats(-1e299, 1e299)), min_size=1, max_size=4, unique_by=lambda p: p[0]
+    ),
+    st.booleans(),
+    st.booleans(),
+)
+@settings(deadline=None, max_examples=150)
+def test_any_numbers_make_a_small_chart_of_finite_places(points, share, large):
+    x, y = zip(*sorted(points), strict=True)
+    chart = line_chart("c", [Series("a", x, y), Series("b", x, y, [(v, v) for v in y])], share, large)
+    Page(chart)
+    assert "nan" not in chart and "inf" not in chart and len(chart) < 9000
+
+
+def test_ticks_are_round_and_inside():
+    assert ticks(0, 1, 6) == [0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    assert ticks(5203, 5398, 4) == [5250, 5300, 5350]
+    assert ticks(-0.0098, 0.0002, 4) == [-0.005, 0]
+    assert ticks(3, 3) == [3]
+
+
+def test_a_chart_puts_points_where_they_belong():
+    chart = line_chart("c", [Series("", [0, 10], [0.0, 1.0], [(0.0, 0.2), (0.8, 1.0)])], share=True)
+    circles = [tuple(map(float, one)) for one in re.findall(r'cx="([\d.]+)" cy="([\d.]+)"', chart)]
+    assert circles == [(38, 130), (312, 10)]  # the corners of the plot area: 320 x 150 less its margins
+    assert chart.count('class="range') == 2
+    assert line_chart("c", [Series("", [], [])]) == ""
+    flat = line_chart("c", [Series("<&>", [1, 2], [5.0, 5.0]), Series("b", [1], [5.0])])
+    assert "nan" not in flat and "&lt;&amp;&gt;" in flat
+    Page(flat)
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(not (shutil.which("chromium") and shutil.which("chromedriver")), reason="Chromium is not installed")
+def test_in_a_real_browser_nothing_runs_and_nothing_sticks_out(tmp_path, make_run):
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    path = write_report(make_run(tmp_path / "run", iterations=5, hostile=HOSTILE + "x" * 300))
+    options = webdriver.ChromeOptions()
+    flags = "headless=new no-sandbox disable-gpu disable-quic no-first-run disable-background-networking"
+    for flag in (*flags.split(), f"user-data-dir={tmp_path / 'profile'}", "host-resolver-rules=MAP * ~NOTFOUND"):
+        options.add_argument(f"--{flag}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    browser = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    try:
+        browser.set_page_load_timeout(30)
+        for width in (360, 1200):
+            metrics = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}
+            browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+            browser.get(path.as_uri())
+            browser.execute_script("for (const one of document.querySelectorAll('details')) one.open = true")
+            assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+        assert browser.title == "run: report"
+        assert browser.execute_script("return document.scripts.length + document.images.length") == 0
+        assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
+        assert browser.get_log("browser") == []
+        backgrounds = []
+        for scheme in ("light", "dark"):
+            feature = {"name": "prefers-color-scheme", "value": scheme}
+            browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+            backgrounds.append(browser.execute_script("return getComputedStyle(document.body).backgroundColor"))
+        assert backgrounds == ["rgb(255, 255, 255)", "rgb(20, 23, 27)"]
+    finally:
+        browser.quit()

@@ -1,0 +1,116 @@
+"""Comparisons: same panel or nothing, paired by task, corrected for several looks."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from gagpo.agents.episodes import Episode
+from gagpo.eval.compare import DifferentPanels, compare_files, compare_results, over_seeds, seed_lines
+from gagpo.eval.results import EvalResult, Panel
+from gagpo.eval.statistics import mcnemar, paired_difference
+
+PANEL = Panel("gagpo/ALFWorld-v0", "valid_unseen", "0123456789abcdef", 20)
+
+
+def result(solved, panel=PANEL, model="m"):
+    episodes = [
+        Episode(f"task {i:02}", "pick", "valid_unseen", sample=j, success=i in solved, outcome="terminated")
+        for i in range(panel.tasks)
+        for j in range(panel.tries)
+    ]
+    return EvalResult.from_episodes(episodes, panel, model, 0.4)
+
+
+def test_two_results_by_hand():
+    before, after = result({0, 1, 2, 3}), result({1, 2, 3, *range(6, 17)})
+    comparison = compare_results({"before": before, "after": after})
+    (one,) = comparison.differences
+    assert (one.gained, one.lost) == (11, 1)
+    assert one.p == one.p_holm == mcnemar(1, 11)
+    assert one.rise == paired_difference(before.counts, after.counts)
+    assert one.rise.value == pytest.approx(0.5)
+
+
+def test_p_values_are_corrected_for_several():
+    results = {"base": result(set()), "a": result(set(range(7))), "b": result(set(range(6)))}
+    one, other = compare_results(results).differences
+    assert (one.p, other.p) == (2 / 2**7, 2 / 2**6)
+    assert (one.p_holm, other.p_holm) == (pytest.approx(4 / 2**7), 2 / 2**6)
+
+
+def test_equal_results_show_no_difference():
+    (one,) = compare_results({"a": result({1, 2}), "b": result({1, 2})}).differences
+    assert (one.rise.value, one.p, one.gained, one.lost) == (0.0, 1.0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"split_hash": "f" * 16}, "split hash '0123456789abcdef' against 'ffffffffffffffff'"),
+        ({"environment": "gagpo/Math-v0"}, "environment 'gagpo/ALFWorld-v0' against 'gagpo/Math-v0'"),
+        ({"split": "valid_seen"}, "split 'valid_unseen' against 'valid_seen'"),
+        ({"kwargs": {"max_turns": 9}}, "kwargs {} against {'max_turns': 9}"),
+    ],
+)
+def test_different_panels_are_refused_in_words(change, complaint):
+    with pytest.raises(DifferentPanels) as caught:
+        compare_results({"before": result({1}), "after": result({1}, replace(PANEL, **change))})
+    assert str(caught.value) == f"before and after are not of the same panel: {complaint}"
+
+
+def test_equal_hashes_with_other_tasks_are_refused():
+    other = result({1})
+    other = replace(other, tasks=(replace(other.tasks[0], task="another"), *other.tasks[1:]))
+    with pytest.raises(DifferentPanels, match="edited"):
+        compare_results({"before": result({1}), "after": other})
+
+
+def test_the_number_of_tries_may_differ():
+    many = result({1, 2, 3}, replace(PANEL, tries=4))
+    (one,) = compare_results({"once": result({1, 2}), "four times": many}).differences
+    assert one.rise.value == pytest.approx(0.05) and one.test == "sign flips over tasks" and one.p == 1.0
+    assert (one.gained, one.lost) == (1, 0)
+
+
+def test_files_are_named_by_what_tells_them_apart(tmp_path):
+    paths = []
+    for run, solved in (("gagpo", {1, 2, 3}), ("grpo", {1})):
+        paths.append(tmp_path / run / "evals" / "after.json")
+        result(solved).save(paths[-1])
+    comparison = compare_files(paths)
+    assert list(comparison.results) == ["gagpo/evals/after", "grpo/evals/after"]
+    assert json.loads(json.dumps(comparison.record()))["differences"]["grpo/evals/after"]["value"] == pytest.approx(
+        -0.1
+    )
+    with pytest.raises(ValueError, match="at least two"):
+        compare_files(paths[:1])
+    with pytest.raises(ValueError, match="named twice"):
+        compare_files([paths[0], paths[0]])
+
+
+@pytest.mark.parametrize("width", [30, 60, 100])
+def test_the_table_fits_and_holds_the_numbers(width):
+    results = {
+        "before-valid_unseen": result({1}),
+        "after-valid_unseen": result({2}),
+        "a very long label " * 4: result({3}),
+    }
+    lines = compare_results(results).lines(width)
+    assert all(len(line) <= width and line.isascii() for line in lines)
+    text = " ".join(" ".join(lines).split())
+    assert "5.0 [0.9, 23.6]" in text and "1.000" in text and "McNemar" in text
+
+
+def test_means_over_seeds_by_hand():
+    """Rises of .1, .2, .3 over three seeds: mean .2, t(.975, 2) * .1 / sqrt(3) = .2484."""
+    pairs = [(result({0}), result(set(range(n)))) for n in (3, 5, 7)]
+    summary = over_seeds("gagpo", pairs)
+    assert summary.rise.value == pytest.approx(0.2)
+    assert summary.rise.high - summary.rise.value == pytest.approx(4.3026527 * 0.1 / 3**0.5)
+    assert "+20.0 [-4.8, +44.8]" in seed_lines([summary])[-1]
+    assert seed_lines([over_seeds("one", pairs[:1])])[-1].split() == ["one", "1", "5.0", "15.0", "+10.0"]
+    with pytest.raises(DifferentPanels):
+        over_seeds("gagpo", [*pairs, (result({1}, replace(PANEL, split="train")), result({1}))])
+    with pytest.raises(ValueError, match="no seed"):
+        over_seeds("gagpo", [])

@@ -1,0 +1,46 @@
+"""The panel runner: every task as often as asked, the same episodes for whoever plays."""
+
+import pytest
+
+import gagpo.envs.testing  # noqa: F401 (registers the corridor)
+from gagpo.agents.agent import ExpertAgent, RandomAgent
+from gagpo.agents.setup import make_world
+from gagpo.envs.pool import Pool
+from gagpo.envs.tasks import EmptySplit, Task, TaskSet
+from gagpo.eval.evaluate import choose_panel, evaluate
+
+CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
+
+
+def measured(agent, tries=1, tasks=None, workers=0):
+    world = make_world(CORRIDOR)
+    panel = choose_panel(world.tasks("test"), tasks)
+    with Pool(CORRIDOR, {"expert": True}, workers=workers) as pool:
+        return evaluate(
+            agent, pool, panel, environment=CORRIDOR, kwargs={}, model="m", temperature=0, tries=tries, quiet=True
+        )
+
+
+def test_every_task_exactly_as_often_as_asked():
+    result, episodes = measured(ExpertAgent(), tries=3)
+    assert result.episodes == 12 and result.success.value == 1.0
+    assert [(e.task, e.sample) for e in episodes] == [(f"door-{d:02d}", s) for d in range(8, 12) for s in range(3)]
+    assert all(e.split == "test" for e in episodes)
+
+
+def test_who_plays_does_not_change_the_problems_and_playing_again_changes_nothing():
+    (_, expert), (first, random), (again, _) = (measured(a) for a in (ExpertAgent(), RandomAgent(), RandomAgent()))
+    assert [e.turns[0].observation for e in expert] == [e.turns[0].observation for e in random]
+    assert first == again
+
+
+def test_a_part_of_a_split_is_spread_evenly_and_has_its_own_hash():
+    tasks = TaskSet("test", [Task(f"{i:03d}", "test") for i in range(100)])
+    part = choose_panel(tasks, 4)
+    assert part.ids == ["000", "025", "050", "075"] and part.hash != tasks.hash
+    assert choose_panel(tasks, 100) is tasks and choose_panel(tasks) is tasks
+
+
+def test_an_empty_split_is_refused():
+    with pytest.raises(EmptySplit, match="Make some"):
+        choose_panel(TaskSet("test", [], advice="Make some."))

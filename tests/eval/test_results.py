@@ -1,0 +1,201 @@
+"""Results: honest counting, exact round trips, errors that name file and key, tables that fit a narrow terminal."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gagpo.agents.episodes import Episode, Turn
+from gagpo.eval.reading import BadResult
+from gagpo.eval.results import EvalResult, Panel
+from gagpo.eval.statistics import wilson
+from gagpo.eval.tables import result_lines
+
+
+def turn(reward=0.0, valid=True):
+    return Turn("You see a mug.", "<action>take mug</action>", "take mug", reward, valid)
+
+
+def episode(task, sample=0, success=False, kind="pick", turns=3, invalid=0, outcome="terminated", reward=None, **more):
+    paid = float(success) if reward is None else reward
+    played = [turn(valid=i >= invalid) for i in range(turns - 1)] + [turn(paid, turns - 1 >= invalid)] if turns else []
+    return Episode(task, kind, "test", sample=sample, turns=played, success=success, outcome=outcome, **more)
+
+
+def panel(tasks, tries=1, **more):
+    return Panel("gagpo/ALFWorld-v0", "valid_unseen", "0123456789abcdef", tasks, tries, **more)
+
+
+def four_tasks():
+    return [
+        episode("a", success=True, turns=4, invalid=1),
+        episode("b", success=False, turns=6, outcome="truncated"),
+        episode("c", success=True, turns=2, kind="heat", restarts=2),
+        episode("d", success=True, turns=1, kind="heat", outcome="failed", reward=0.0),  # broke after its last turn
+    ]
+
+
+def test_failed_episodes_count_as_no_success_and_are_shown():
+    result = EvalResult.from_episodes(four_tasks(), panel(4), "model", 0.4)
+    assert (result.successes, result.episodes, result.failed, result.truncated, result.restarts) == (2, 4, 1, 1, 2)
+    assert result.success == wilson(2, 4)
+    assert result.by_type == {"heat": wilson(1, 2), "pick": wilson(1, 2)}
+    assert result.mean_turns == pytest.approx((4 + 6 + 2) / 3)  # the failed one did not run its course
+    assert result.invalid_rate == pytest.approx(1 / 13)
+    assert result.mean_reward.value == pytest.approx(0.5)
+    assert "1 failed, 2 restarts" in " ".join(" ".join(result_lines(result)).split())
+
+
+def test_tasks_played_too_often_or_not_at_all_are_an_error():
+    with pytest.raises(ValueError, match="5 tasks, but 4 were played"):
+        EvalResult.from_episodes(four_tasks(), panel(5), "model", 0.4)
+    with pytest.raises(ValueError, match="task 'a' was played 2 times instead of 1"):
+        EvalResult.from_episodes([*four_tasks(), episode("a", 1)], panel(4), "model", 0.4)
+
+
+def test_an_empty_panel_is_refused():
+    with pytest.raises(ValueError, match="at least one task"):
+        panel(0)
+
+
+def test_the_order_of_the_episodes_does_not_matter():
+    one = EvalResult.from_episodes(four_tasks(), panel(4), "model", 0.4)
+    other = EvalResult.from_episodes(four_tasks()[::-1], panel(4), "model", 0.4)
+    assert one.to_json() == other.to_json()
+    several = [episode("a", i, success=i == 2, turns=i + 1) for i in range(4)]
+    one = EvalResult.from_episodes(several, panel(1, tries=4), "model", 0.4)
+    assert one == EvalResult.from_episodes(several[::-1], panel(1, tries=4), "model", 0.4)
+    assert [one.turns for one in one.tasks[0].tries] == [1, 2, 3, 4]
+
+
+def test_pass_and_majority_by_hand():
+    """Task a: 2 of 4 right, wrong answers differ; task b: never right, one answer three times."""
+    said = {"a": [("4", True), ("4.0", True), ("5", False), ("6", False)], "b": [("1", False)] * 3 + [(None, False)]}
+    episodes = [
+        episode(task, i, success=right, info={"answer": answer})
+        for task, tries in said.items()
+        for i, (answer, right) in enumerate(tries)
+    ]
+    result = EvalResult.from_episodes(episodes, panel(2, tries=4), "model", 1.0)
+    assert result.pass_at_k == pytest.approx({1: 0.25, 2: (5 / 6) / 2, 4: 0.5})
+    # Two of task a: both right (1/6), one right, a tie (4/6, half of it), none (1/6): 1/2 in all.
+    assert result.majority_at_k == pytest.approx({1: 0.25, 2: 0.25, 4: 0.5})
+    assert EvalResult.from_episodes(four_tasks(), panel(4), "model", 0.4).pass_at_k == {}
+
+
+def test_no_majority_without_answers():
+    result = EvalResult.from_episodes([episode("a", i, success=i > 0) for i in range(2)], panel(1, tries=2), "m", 1.0)
+    assert result.pass_at_k == {1: 0.5, 2: 1.0} and result.majority_at_k == {}
+
+
+tries = st.builds(
+    dict,
+    success=st.booleans(),
+    turns=st.integers(1, 5),
+    invalid=st.integers(0, 1),
+    outcome=st.sampled_from(["terminated", "truncated", "failed"]),
+    reward=st.floats(-10, 10),
+    restarts=st.integers(0, 3),
+    info=st.sampled_from([{}, {"answer": None}, {"answer": "3/4"}, {"answer": "zwölf \ud800"}]),
+)
+
+
+@given(st.lists(st.lists(tries, min_size=2, max_size=2), min_size=1, max_size=5), st.text(max_size=20))
+@settings(deadline=None, max_examples=60)
+def test_a_result_survives_its_file(tmp_path_factory, tasks, model):
+    episodes = [episode(f"task {i}", j, **one) for i, pair in enumerate(tasks) for j, one in enumerate(pair)]
+    result = EvalResult.from_episodes(
+        episodes, panel(len(tasks), 2, kwargs={"max_turns": 5, "pair": (1, 2)}), model, 0.7
+    )
+    assert EvalResult.from_json(result.to_json()) == result
+    path = tmp_path_factory.mktemp("evals") / "after.json"
+    result.save(path)
+    assert EvalResult.load(path) == result
+    assert [p.name for p in path.parent.iterdir()] == ["after.json"]
+    summary = json.loads(result.to_json())["summary"]
+    assert summary["success_rate"] == pytest.approx(result.successes / result.episodes)
+
+
+def edited(*path, value):
+    """A good file in which one value is replaced, or removed when the value is ``...``."""
+    record = json.loads(EvalResult.from_episodes(four_tasks(), panel(4), "model", 0.4).to_json())
+    place = record
+    for key in path[:-1]:
+        place = place[key]
+    if value is ...:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = value
+    return json.dumps(record)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("{", "not JSON"),
+        ("[" * 100_000, "x.json: "),
+        ("[1]", "the document must be an object, got [1]"),
+        (edited("format", value="other"), "key 'format' must be 'gagpo evaluation 1', got 'other'"),
+        (edited("panel", value=...), "key 'panel' is missing"),
+        (edited("panel", "split_hash", value=5), "key 'panel.split_hash' must be a string, got 5"),
+        (edited("panel", "tasks", value=5), "key 'panel.tasks' must be 4"),
+        (edited("panel", "tries", value=0), "key 'panel.tries' must be at least 1"),
+        (edited("panel", "tries", value=2), "key 'tasks[0].tries' must hold 2 tries, got 1"),
+        (edited("temperature", value="hot"), "key 'temperature' must be a number, got 'hot'"),
+        (edited("level", value=95), "key 'level' must be strictly between 0 and 1, got 95"),
+        (edited("tasks", 2, "tries", 0, "reward", value=math.nan), "key 'tasks[2].tries[0].reward' must be a finite"),
+        (edited("tasks", 2, "tries", 0, "reward", value=10**400), "key 'tasks[2].tries[0].reward'"),
+        (edited("tasks", 0, "tries", 0, "success", value=1), "key 'tasks[0].tries[0].success' must be true or false"),
+        (edited("tasks", 0, "tries", 0, "turns", value=True), "key 'tasks[0].tries[0].turns' must be a whole number"),
+        (edited("tasks", 0, "tries", 0, "invalid", value=9), "key 'tasks[0].tries[0].invalid' must be at most 4"),
+        (edited("tasks", 0, "tries", 0, "outcome", value="won"), "must be one of terminated, truncated, failed"),
+        (edited("tasks", 0, "tries", 0, "outcome", value="failed"), "success' must be false of a failed try"),
+        (edited("tasks", 1, "task", value="a"), "key 'tasks' lists a task twice"),
+        (edited("summary", "successes", value=4), "key 'summary.successes' must be 2, the successes of the tries"),
+        (edited("model", value="x" * 500 and ["x" * 500]), "key 'model' must be a string"),
+    ],
+)
+def test_a_bad_file_is_refused_in_one_short_line_with_file_and_key(text, complaint):
+    with pytest.raises(BadResult) as caught:
+        EvalResult.from_json(text, "x.json")
+    message = str(caught.value)
+    assert complaint in message and message.startswith("x.json: ")
+    assert "\n" not in message and len(message) < 250
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    (tmp_path / "latin.json").write_bytes(b'"caf\xe9"')
+    with pytest.raises(BadResult, match=r"latin\.json: not UTF-8"):
+        EvalResult.load(tmp_path / "latin.json")
+    with pytest.raises(BadResult, match=r"none\.json: cannot be read \(No such file"):
+        EvalResult.load(tmp_path / "none.json")
+
+
+def test_arguments_that_json_cannot_hold_are_refused():
+    with pytest.raises(ValueError, match="plain JSON values"):
+        panel(1, kwargs={"callback": print})
+
+
+@given(
+    st.lists(st.text(max_size=80), min_size=1, max_size=4, unique=True),
+    st.text(max_size=90),
+    st.integers(1, 3),
+    st.integers(30, 100),
+)
+@settings(deadline=None, max_examples=80)
+def test_the_table_is_ascii_and_never_wider_than_asked(kinds, model, number, width):
+    episodes = [
+        episode(f"t{i}", j, success=j == 0, kind=kind, info={"answer": "1"})
+        for i, kind in enumerate(kinds)
+        for j in range(number)
+    ]
+    lines = result_lines(EvalResult.from_episodes(episodes, panel(len(kinds), number), model, 0.4), width)
+    assert all(len(line) <= width and line.isascii() and (line.isprintable() or not line) for line in lines)
+
+
+def test_the_table_says_what_was_measured():
+    text = "\n".join(result_lines(EvalResult.from_episodes(four_tasks(), panel(4), "tiny", 0.4)))
+    for part in ("valid_unseen, 4 tasks once each", "0123456789abcdef", "50.0 [15.0, 85.0]", "heat", "2 of 4", "tiny"):
+        assert part in text

@@ -1,0 +1,81 @@
+"""Run folders: what a kill or a resume leaves behind, and what is no run at all."""
+
+import json
+
+import pytest
+
+from gagpo.eval.reading import BadResult
+from gagpo.eval.runs import group_runs, load_run, read_metrics, trailing_mean
+
+
+def lines(path, *rows):
+    path.write_text("".join(row if isinstance(row, str) else json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_a_torn_last_line_loses_only_itself(tmp_path):
+    path = lines(
+        tmp_path / "metrics.jsonl", {"iteration": 1, "kl": 0.1}, {"iteration": 2, "kl": 0.2}, '{"iteration": 3, "k'
+    )
+    assert read_metrics(path) == ([{"iteration": 1, "kl": 0.1}, {"iteration": 2, "kl": 0.2}], 1)
+
+
+def test_a_line_torn_in_the_middle_of_a_character(tmp_path):
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"iteration": 1}\n{"iteration": 2, "note": "\xe6\xbc')
+    assert read_metrics(tmp_path / "metrics.jsonl") == ([{"iteration": 1}], 1)
+
+
+def test_iterations_done_again_after_a_resume_replace_the_old_ones(tmp_path):
+    rows = [{"iteration": i, "loss": 1.0} for i in (1, 2, 3, 4, 5)] + [{"iteration": i, "loss": 2.0} for i in (3, 4)]
+    rows, broken = read_metrics(lines(tmp_path / "metrics.jsonl", *rows))
+    assert [(row["iteration"], row["loss"]) for row in rows] == [(1, 1), (2, 1), (3, 2), (4, 2)] and broken == 0
+
+
+def test_only_finite_numbers_are_kept(tmp_path):
+    path = lines(
+        tmp_path / "metrics.jsonl",
+        '{"iteration": 1, "a": NaN, "b": Infinity, "c": "x", "d": true, "e": null, "f": 1e999, "g": [1], "h": 7}\n',
+        "[1]\n",
+        '{"loss": 1}\n',
+        "[" * 100_000 + "\n",
+    )
+    assert read_metrics(path) == ([{"iteration": 1, "h": 7}], 3)
+
+
+def test_a_whole_run(tmp_path, make_run):
+    run = load_run(make_run(tmp_path / "gagpo-seed1", iterations=10))
+    assert run.name == "gagpo-seed1" and len(run.metrics) == 10 and run.splits() == ["valid_unseen", "valid_seen"]
+    stages = [(one.stage, one.iteration) for one in run.evaluations if one.split == "valid_unseen"]
+    assert stages == [("before", 0), ("iteration", 5), ("after", 10)]
+    assert run.series("kl")[0] == list(range(1, 11))
+    assert run.at(10, "turns_total") == run.metrics[-1]["turns_total"] and run.at(0, "turns_total") == 0
+    assert run.at(99, "turns_total") is None
+    assert run.series("no such metric") == ([], [])
+
+
+def test_what_is_no_run_is_refused_by_name(tmp_path, make_run):
+    with pytest.raises(BadResult, match=r"nowhere: not a run folder \(no such folder\)"):
+        load_run(tmp_path / "nowhere")
+    with pytest.raises(BadResult, match="neither metrics"):
+        load_run(tmp_path)
+    folder = make_run(tmp_path / "run", iterations=3)
+    (folder / "evals" / "after-valid_seen.json").write_text("{")
+    with pytest.raises(BadResult, match=r"after-valid_seen\.json: not JSON"):
+        load_run(folder)
+
+
+def test_runs_are_grouped_by_name_without_seed_or_by_label(tmp_path, make_run):
+    folders = [make_run(tmp_path / name, iterations=2) for name in ("gagpo-seed1", "gagpo-seed2", "grpo_s3", "plain")]
+    assert {label: len(runs) for label, runs in group_runs(folders).items()} == {"gagpo": 2, "grpo": 1, "plain": 1}
+    named = group_runs([f"ours={folders[0]}", f"ours={folders[2]}"])
+    assert {label: len(runs) for label, runs in named.items()} == {"ours": 2}
+    with pytest.raises(ValueError, match="names no label"):
+        group_runs([f"={folders[0]}"])
+    with pytest.raises(ValueError, match="no run folder"):
+        group_runs([])
+
+
+def test_trailing_mean_by_hand():
+    assert trailing_mean([4.0, 2.0, 0.0, 6.0], 3) == [4.0, 3.0, 2.0, pytest.approx(8 / 3)]
+    with pytest.raises(ValueError):
+        trailing_mean([1.0], 0)

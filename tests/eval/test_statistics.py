@@ -1,0 +1,278 @@
+"""Intervals and tests against published tables, brute force and identities."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gagpo.eval.statistics import (
+    area_under_curve,
+    cluster_bootstrap,
+    clustered_wilson,
+    holm,
+    mcnemar,
+    mean_over_seeds,
+    normal_quantile,
+    paired_difference,
+    paired_test,
+    sign_flip_test,
+    student_cdf,
+    student_quantile,
+    wilson,
+)
+
+
+@pytest.mark.parametrize(
+    ("probability", "degrees", "value"),
+    [
+        (0.975, 1, 12.7062047),
+        (0.975, 2, 4.3026527),
+        (0.975, 4, 2.7764451),
+        (0.975, 10, 2.2281389),
+        (0.975, 30, 2.0422725),
+        (0.95, 5, 2.0150484),
+        (0.995, 5, 4.0321430),
+        (0.9995, 2, 31.5990546),
+        (0.975, 1000, 1.9623391),
+    ],
+)
+def test_student_quantile_agrees_with_the_printed_tables(probability, degrees, value):
+    assert student_quantile(probability, degrees) == pytest.approx(value, rel=1e-7)
+    assert student_quantile(1 - probability, degrees) == pytest.approx(-value, rel=1e-7)
+
+
+@pytest.mark.parametrize("value", [-3.0, -0.4, 0.0, 0.7, 25.0])
+def test_student_cdf_agrees_with_its_closed_forms(value):
+    assert student_cdf(value, 1) == pytest.approx(0.5 + math.atan(value) / math.pi, abs=1e-13)
+    assert student_cdf(value, 2) == pytest.approx(0.5 + value / (2 * math.sqrt(2 + value * value)), abs=1e-13)
+
+
+@given(st.floats(0.001, 0.999), st.floats(0.5, 500))
+@settings(deadline=None, max_examples=60)
+def test_student_quantile_inverts_the_cdf(probability, degrees):
+    assert student_cdf(student_quantile(probability, degrees), degrees) == pytest.approx(probability, abs=1e-9)
+
+
+def test_normal_quantile():
+    assert normal_quantile(0.975) == pytest.approx(1.959963985)
+    with pytest.raises(ValueError, match="strictly between"):
+        normal_quantile(1.0)
+
+
+@pytest.mark.parametrize(
+    ("successes", "trials", "low", "high"),
+    [
+        (8, 10, 0.4902, 0.9433),
+        (0, 10, 0.0, 0.2775),
+        (10, 10, 0.7225, 1.0),
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+    ],
+)
+def test_wilson_agrees_with_published_intervals(successes, trials, low, high):
+    interval = wilson(successes, trials)
+    assert (interval.low, interval.high) == pytest.approx((low, high), abs=5e-5)
+
+
+def test_wilson_bounds_solve_the_score_equation():
+    # The bounds are where the normal test of the true rate just rejects: |p - pi| = z sqrt(pi (1 - pi) / n).
+    interval = wilson(7, 31, level=0.9)
+    for bound in (interval.low, interval.high):
+        assert abs(7 / 31 - bound) == pytest.approx(normal_quantile(0.95) * math.sqrt(bound * (1 - bound) / 31))
+
+
+@given(st.integers(0, 60), st.integers(0, 60), st.floats(0.5, 0.999))
+@settings(deadline=None, max_examples=100)
+def test_wilson_is_inside_the_unit_interval_and_mirrors(successes, failures, level):
+    trials = successes + failures
+    interval, mirror = wilson(successes, trials, level), wilson(failures, trials, level)
+    assert 0 <= interval.low < interval.high <= 1
+    if trials:
+        assert interval.low <= interval.value <= interval.high
+        assert interval.low == pytest.approx(1 - mirror.high, abs=1e-12)
+
+
+@pytest.mark.parametrize("arguments", [(5, 4), (-1, 4), (1, 4, 1.0), (1, 4, 0.0)])
+def test_wilson_refuses_impossible_numbers(arguments):
+    with pytest.raises(ValueError):
+        wilson(*arguments)
+
+
+def test_one_try_per_task_gives_the_plain_wilson_interval():
+    clustered, plain = clustered_wilson([1, 0, 0, 1, 1], [1] * 5), wilson(3, 5)
+    assert (clustered.low, clustered.high) == pytest.approx((plain.low, plain.high), abs=1e-12)
+
+
+def test_repeating_every_try_adds_no_certainty():
+    # Eight equal tries per task say no more about new tasks than one does.
+    once, eight = clustered_wilson([1, 0, 0, 1, 1], [1] * 5), clustered_wilson([8, 0, 0, 8, 8], [8] * 5)
+    assert (once.low, once.high) == pytest.approx((eight.low, eight.high))
+
+
+def test_tries_that_differ_only_by_chance_count_almost_fully():
+    rng = np.random.default_rng(3)
+    successes = rng.binomial(8, 0.5, size=400).tolist()
+    clustered, plain = clustered_wilson(successes, [8] * 400), wilson(sum(successes), 3200)
+    assert clustered.high - clustered.low == pytest.approx(plain.high - plain.low, rel=0.1)
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=20))
+@settings(deadline=None, max_examples=100)
+def test_clustered_interval_is_never_narrower_than_plain_nor_wider_than_one_per_task(successes):
+    tasks = len(successes)
+    interval = clustered_wilson(successes, [4] * tasks)
+    plain, rate = wilson(sum(successes), 4 * tasks), sum(successes) / (4 * tasks)
+    widest = wilson(rate * tasks, tasks)
+    assert 0 <= interval.low <= interval.value <= interval.high <= 1
+    assert plain.high - plain.low - 1e-9 <= interval.high - interval.low <= widest.high - widest.low + 1e-9
+
+
+def test_no_task_at_all_says_nothing():
+    interval = clustered_wilson([], [])
+    assert math.isnan(interval.value) and (interval.low, interval.high) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("rate", "stay", "come"), [(0.3, 0.8, 0.4), (0.5, 0.9, 0.1), (0.2, 0.5, 0.5), (0.25, 0.7, 0.2)]
+)
+def test_paired_difference_covers_the_true_rise_as_often_as_it_says(rate, stay, come):
+    """Exact coverage: every outcome of 24 pairs, weighed with its multinomial probability."""
+    n, covered = 24, 0.0
+    cells = [rate * stay, rate * (1 - stay), (1 - rate) * come, (1 - rate) * (1 - come)]
+    truth = cells[2] - cells[1]
+    for both, lost, gained in itertools.product(range(n + 1), repeat=3):
+        none = n - both - lost - gained
+        if none < 0:
+            continue
+        numbers = (both, lost, gained, none)
+        chance = math.exp(math.lgamma(n + 1) - sum(math.lgamma(k + 1) for k in numbers)) * math.prod(
+            p**k for p, k in zip(cells, numbers, strict=True)
+        )
+        before = [1] * (both + lost) + [0] * (gained + none)
+        after = [1] * both + [0] * lost + [1] * gained + [0] * none
+        interval = paired_difference((before, [1] * n), (after, [1] * n))
+        covered += chance * (interval.low <= truth <= interval.high)
+    assert 0.93 <= covered <= 0.998
+
+
+def test_paired_difference_by_hand():
+    """Ten tasks, 4 solved before, 7 after, all 4 of them again: ad - bc = 12, less n / 2 = 5."""
+    before, after = [1, 1, 1, 1, 0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1, 0, 0, 0]
+    correlation = (4 * 3 - 0 * 3 - 10 / 2) / math.sqrt(4 * 6 * 7 * 3)
+    a, b = wilson(4, 10), wilson(7, 10)
+    down, up = (b.value - b.low, a.high - a.value), (b.high - b.value, a.value - a.low)
+    expected = [
+        0.3 - math.sqrt(down[0] ** 2 - 2 * correlation * down[0] * down[1] + down[1] ** 2),
+        0.3 + math.sqrt(up[0] ** 2 - 2 * correlation * up[0] * up[1] + up[1] ** 2),
+    ]
+    interval = paired_difference((before, [1] * 10), (after, [1] * 10))
+    assert [interval.value, interval.low, interval.high] == pytest.approx([0.3, *expected])
+
+
+def test_paired_difference_agrees_with_the_published_example():
+    # Newcombe (1998): 20 pairs both, 12 only the one, 2 only the other, 16 neither; method 10 gives .0562 to .3292.
+    one, other = [1] * 32 + [0] * 18, [1] * 20 + [0] * 12 + [1] * 2 + [0] * 16
+    interval = paired_difference((other, [1] * 50), (one, [1] * 50))
+    assert (interval.low, interval.value, interval.high) == pytest.approx((0.0562, 0.2, 0.3292), abs=5e-5)
+
+
+def test_equal_results_leave_room_for_a_difference():
+    interval = paired_difference(([1, 1, 0, 0], [1] * 4), ([1, 1, 0, 0], [1] * 4))
+    assert interval.value == 0 and interval.low < -0.1 and interval.high == pytest.approx(-interval.low)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=30))
+@settings(deadline=None, max_examples=100)
+def test_swapping_the_sides_negates_the_difference(pairs):
+    tries = [3] * len(pairs)
+    one, two = ([a for a, _ in pairs], tries), ([b for _, b in pairs], tries)
+    forth, back = paired_difference(one, two), paired_difference(two, one)
+    assert (forth.low, forth.high) == pytest.approx((-back.high, -back.low), abs=1e-9)
+    assert -1 <= forth.low <= forth.value + 1e-12 and forth.value <= forth.high + 1e-12 <= 1 + 1e-9
+    assert paired_test(one, two)[0] == pytest.approx(paired_test(two, one)[0])
+
+
+def test_mcnemar_by_hand():
+    assert mcnemar(2, 10) == pytest.approx(2 * (1 + 12 + 66) / 4096)
+    assert mcnemar(10, 2) == mcnemar(2, 10)
+    assert mcnemar(0, 0) == mcnemar(3, 3) == 1.0
+    assert mcnemar(0, 2000) == pytest.approx(0.0, abs=1e-300)
+
+
+@given(st.lists(st.integers(-4, 4), min_size=1, max_size=9))
+@settings(deadline=None, max_examples=100)
+def test_sign_flips_of_whole_numbers_equal_trying_all_of_them(differences):
+    observed = abs(sum(differences))
+    flips = itertools.product((-1, 1), repeat=len(differences))
+    sums = [abs(sum(s * d for s, d in zip(signs, differences, strict=True))) for signs in flips]
+    assert sign_flip_test(differences) == pytest.approx(sum(x >= observed for x in sums) / len(sums))
+
+
+def test_sign_flips_of_single_tries_are_mcnemar():
+    assert sign_flip_test([1] * 10 + [-1] * 2 + [0] * 40) == pytest.approx(mcnemar(2, 10))
+
+
+def test_sign_flips_of_fractions_are_sampled_reproducibly_and_close_to_exact():
+    differences = [0.5, 1.5, -0.5, 2.0, 1.0, 0.5, -1.0, 1.5]
+    sampled, exact = sign_flip_test(differences, samples=40_000), sign_flip_test([2 * d for d in differences])
+    assert sampled == sign_flip_test(differences, samples=40_000)
+    assert sampled == pytest.approx(exact, abs=0.01)
+    assert sign_flip_test([]) == sign_flip_test([0.0, 0.0]) == 1.0
+    with pytest.raises(ValueError, match="finite"):
+        sign_flip_test([math.nan])
+
+
+def test_paired_test_compares_rates_when_the_numbers_of_tries_differ():
+    same_rates = paired_test(([1, 2, 0], [2, 2, 2]), ([2, 4, 0], [4, 4, 4]))
+    assert same_rates == (1.0, "sign flips over tasks")
+    # All of six tasks rise: only the two one-sided sign patterns of 2^6 are as extreme.
+    assert paired_test(([0] * 6, [2] * 6), ([3] * 6, [3] * 6))[0] == pytest.approx(2 / 64)
+    assert paired_test(([0] * 6, [1] * 6), ([1] * 6, [1] * 6)) == (pytest.approx(2 / 64), "exact McNemar")
+    with pytest.raises(ValueError, match="same tasks"):
+        paired_test(([0], [1]), ([0, 1], [1, 1]))
+
+
+def test_holm_by_hand():
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_bootstrap_of_a_mean_is_close_to_the_normal_interval_and_repeats_itself():
+    rng = np.random.default_rng(0)
+    values = rng.normal(5.0, 2.0, size=300).tolist()
+    interval = cluster_bootstrap(values)
+    half = 1.96 * np.std(values) / math.sqrt(300)
+    assert interval.value == pytest.approx(np.mean(values))
+    assert (interval.low, interval.high) == pytest.approx((np.mean(values) - half, np.mean(values) + half), abs=0.05)
+    np.random.seed(1)
+    assert cluster_bootstrap(values) == interval
+    assert cluster_bootstrap(values, seed=1) != interval
+
+
+def test_bootstrap_resamples_whole_tasks():
+    # Ten tasks of 100 equal tries each: as uncertain as ten tries, not as a thousand.
+    interval = cluster_bootstrap([0.0] * 5 + [100.0] * 5, [100.0] * 10)
+    assert interval.value == 0.5 and interval.low <= 0.25 and interval.high >= 0.75
+    assert math.isnan(cluster_bootstrap([0.0], [0.0]).value)
+
+
+def test_mean_over_seeds_by_hand():
+    # 1, 2, 3: mean 2, standard deviation 1, t(.975, 2) = 4.30265.
+    interval = mean_over_seeds([1.0, 2.0, 3.0])
+    assert (interval.low, interval.high) == pytest.approx((2 - 4.3026527 / 3**0.5, 2 + 4.3026527 / 3**0.5))
+    assert mean_over_seeds([4.0]).high == math.inf
+    for bad in ([], [math.nan]):
+        with pytest.raises(ValueError, match="finite number"):
+            mean_over_seeds(bad)
+
+
+def test_area_is_the_mean_height():
+    assert area_under_curve([0, 1, 3], [0, 1, 1]) == pytest.approx((0.5 + 2) / 3)
+    assert area_under_curve([10, 20], [0.25, 0.25]) == pytest.approx(0.25)
+    assert area_under_curve([7], [0.4]) == 0.4
+    with pytest.raises(ValueError, match="rise strictly"):
+        area_under_curve([0, 0], [1, 1])

@@ -1,0 +1,132 @@
+"""The command line as a user meets it: what works, and one clear line for what does not."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from gagpo.settings import load
+from gagpo.training.run_folder import RunFolder
+from gagpo.training.trainer import train
+
+CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
+
+
+def gagpo(*arguments, **kwargs):
+    command = [sys.executable, "-m", "gagpo", *map(str, arguments)]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment, **kwargs)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, warm_model):
+    """A finished run of two iterations."""
+    import yaml
+
+    from tests.gagpo.conftest import CORRIDOR as settings
+
+    folder = tmp_path_factory.mktemp("finished")
+    path = folder / "run.yaml"
+    path.write_text(yaml.safe_dump({**settings, "model": warm_model}))
+    created = RunFolder.create(folder / "run", load(path))
+    train(created, quiet=True)
+    return created.path
+
+
+def test_training_ends_with_a_table_curves_a_page_and_json(corridor, tmp_path):
+    done = gagpo("train", corridor(training={"iterations": 1}), "--runs", tmp_path / "runs", "--json", "-q")
+    assert done.returncode == 0, done.stderr
+    run = tmp_path / "runs" / "corridor"
+    assert (run / "curves.png").exists() and (run / "report.html").exists()
+    assert "before" in done.stdout and "after" in done.stdout
+    assert json.loads(done.stdout.splitlines()[-1])["test"]["episodes"] == 4
+
+
+def test_a_model_that_was_measured_before_need_not_be_again(corridor, tmp_path):
+    config = corridor(training={"iterations": 1}, evaluation={"before": False})
+    done = gagpo("train", config, "--runs", tmp_path / "runs", "-q")
+    assert done.returncode == 0, done.stderr
+    run = tmp_path / "runs" / "corridor"
+    assert [path.name for path in (run / "evals").iterdir()] == ["after-test.json"] and (run / "report.html").exists()
+
+
+def test_a_warm_start_is_made_once_and_never_mistaken_for_another(corridor, tmp_path):
+    config = corridor()
+    again = gagpo("warm-start", config, "-q")
+    assert again.returncode == 0 and "exists" in again.stdout
+    other = gagpo("warm-start", config, "warm_start.noise=0.25", "-q")
+    assert other.returncode == 2 and "warm_start.noise: 0.5 then, 0.25 now" in other.stderr
+    assert len(other.stderr.splitlines()) == 1
+
+
+def test_auto_numbers_the_next_run_when_one_is_finished(corridor, tmp_path):
+    config = corridor(training={"iterations": 0}, evaluation={"tasks": 1})
+    for _ in range(2):
+        assert gagpo("train", config, "--auto", "--runs", tmp_path / "runs", "-q").returncode == 0
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"corridor", "corridor-2"}
+
+
+@pytest.mark.parametrize("model", ["random", "expert"])
+def test_evaluating_agents_without_a_model(model, tmp_path):
+    out = tmp_path / "result.json"
+    done = gagpo("eval", model, "--env", CORRIDOR, "--split", "test", "--tries", 3, "--json", "--out", out, "-q")
+    summary = json.loads(done.stdout.splitlines()[-1])
+    assert summary["episodes"] == 12 and (summary["success_rate"] == 1.0 if model == "expert" else True)
+    assert out.exists()
+
+
+def test_evaluating_a_run_and_comparing_it(finished, tmp_path):
+    files = []
+    for model in (finished, "random"):
+        files.append(tmp_path / f"{len(files)}.json")
+        arguments = ["--env", CORRIDOR, "--split", "test", "-k", "max_turns=16", "--out", files[-1], "-q"]
+        done = gagpo("eval", model, *arguments)
+        assert done.returncode == 0, done.stderr
+    compared = gagpo("compare", *files)
+    assert compared.returncode == 0 and "McNemar" in compared.stdout, compared.stderr
+
+
+def test_reports_and_curves_are_made_again(finished, tmp_path):
+    assert gagpo("report", finished).returncode == 0
+    drawn = gagpo("curves", f"GAGPO={finished}", "-o", tmp_path / "c.png")
+    assert drawn.returncode == 0 and (tmp_path / "c.png").stat().st_size > 5000, drawn.stderr
+
+
+WRONG = {
+    "no command's file": (["train"], "give a settings file"),
+    "a missing file": (["train", "configs/alfworld-smal.yaml"], "did you mean configs/alfworld-small.yaml"),
+    "an unknown key": (["train", "configs/alfworld-small.yaml", "rolout.tasks=1"], "nearest valid key is 'rollout'"),
+    "no run": (["train", "--resume", "tests"], "is not a run"),
+    "an unknown environment": (["eval", "random", "--env", "gagpo/Nowhere-v0"], "known here: gagpo/ALFWorld-v0"),
+    "an unknown argument": (["eval", "random", "--env", CORRIDOR, "-k", "colour=1"], "colour"),
+    "an argument without value": (["eval", "random", "--env", CORRIDOR, "-k", "colour"], "name=value"),
+    "an unknown split": (["eval", "random", "--env", CORRIDOR, "--split", "moon"], "moon"),
+    "no environment": (["eval", "random"], "name the environment with --env"),
+    "no model": (["eval", "/nowhere/model", "--env", CORRIDOR], "the folder does not exist"),
+    "a hub name without network": (["eval", "nobody/nothing", "--env", CORRIDOR], "cached or can be downloaded"),
+    "no result": (["compare", "/nowhere.json", "/nowhere2.json"], "/nowhere.json"),
+    "an unknown option": (["train", "--speed", "9"], "No such option"),
+    "an unknown command": (["trian"], "trian"),
+    "an unknown history": (["eval", "random", "--env", CORRIDOR, "--history", "some"], "history"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "said"), WRONG.values(), ids=WRONG)
+def test_wrong_use_is_one_clear_line(arguments, said):
+    done = gagpo(*arguments)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert said in done.stderr and "Traceback" not in done.stderr + done.stdout
+
+
+def test_a_closed_pipe_is_no_error():
+    command = f"{sys.executable} -m gagpo --help | head -1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0 and "Traceback" not in done.stderr
+
+
+def test_checking_an_environment():
+    done = gagpo("check", CORRIDOR, "--episodes", 2, "--json")
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert done.returncode == 0 and report["ok"] and len(report["findings"]) > 8

@@ -1,0 +1,136 @@
+"""The columns credit is computed from: how they are made from episodes, and what is refused."""
+
+import numpy as np
+import pytest
+
+from gagpo.agents.episodes import Episode, Turn
+from gagpo.credit import BadTurns, Turns, intern, turns_for
+from gagpo.credit.settings import Gagpo, Gigpo, Grpo
+from gagpo.credit.turns import renumber
+
+
+def episode(*steps: tuple[str, str, float], group: int = 0, **more) -> Episode:
+    """Steps are (observation, action, reward); the state key is the observation in capitals."""
+    turns = [
+        Turn(observation=o, response=a, action=a, reward=r, state=o.upper(), response_ids=np.zeros(2, np.int32))
+        for o, a, r in steps
+    ]
+    return Episode(task="t", group=group, turns=turns, **more)
+
+
+def test_columns_of_episodes():
+    episodes = [
+        episode(("hall", "north", 0.0), ("attic", "take", 1.0), group=4, success=True, outcome="terminated"),
+        episode(("hall", "wait", 0.0), group=4, outcome="truncated"),
+    ]
+    episodes[1].turns[0].valid = False
+    turns = Turns.from_episodes(episodes, penalty=0.1)
+    assert turns.reward_N.tolist() == [0, 1, 0]
+    assert turns.penalty_N.tolist() == [0, 0, 0.1]
+    assert turns.net_reward_N.tolist() == [0, 1, -0.1]
+    assert turns.return_E.tolist() == [1, -0.1]
+    assert turns.episode_N.tolist() == [0, 0, 1]
+    assert turns.group_E.tolist() == [4, 4]
+    assert turns.state_N.tolist() == [0, 1, 0]
+    assert turns.tokens_N.tolist() == [2, 2, 2]
+    assert turns.truncated_E.tolist() == [False, True]
+    assert turns.success_E.tolist() == [True, False]
+    assert turns.last_N.tolist() == [False, True, True]
+
+
+def test_answers_are_the_outcomes_of_single_turns():
+    answers = [episode(("2+2?", answer, 0)) for answer in ("4", "5", "4")]
+    assert Turns.from_episodes(answers).outcome_E.tolist() == [0, 1, 0]
+    assert Turns.from_episodes([*answers, episode(("2+2?", "?", 0), ("well?", "4", 1))]).outcome_E is None
+
+
+def test_keys_tell_states_apart_differently():
+    episodes = [
+        episode(("hall", "north", 0), ("attic", "south", 0), ("hall", "north", 0)),
+        episode(("hall", "north", 0), ("attic", "wait", 0), ("attic", "south", 0)),
+        episode(("hall", "jump", 0), ("attic", "wait", 0)),
+    ]
+    episodes[2].turns[1].state = "attic, lamp broken"
+    by_observation = Turns.from_episodes(episodes, key="observation").states()
+    assert by_observation.tolist() == [0, 1, 0, 0, 1, 1, 0, 1]
+    by_state = Turns.from_episodes(episodes, key="state").states()
+    assert by_state.tolist() == [0, 1, 0, 0, 1, 1, 0, 2]
+    by_history = Turns.from_episodes(episodes, key="history").states()
+    # Equal are the starts, and the second turns of the first two episodes, which did the same.
+    assert by_history.tolist() == [0, 1, 2, 0, 1, 3, 0, 4]
+
+
+def test_a_missing_state_is_named_with_its_key():
+    episodes = [episode(("hall", "north", 0), ("attic", "wait", 0))]
+    episodes[0].turns[1].state = None
+    with pytest.raises(BadTurns, match=r"key='state'.*turn 1 of episode 0 \(task 't'\).*key='observation'"):
+        Turns.from_episodes(episodes, key="state")
+    assert Turns.from_episodes(episodes, key="observation").turns == 2
+
+
+def test_failed_and_empty_episodes_and_unknown_keys_are_refused():
+    with pytest.raises(BadTurns, match=r"episode 1 .* failed"):
+        Turns.from_episodes([episode(("a", "b", 0)), episode(("a", "b", 0), outcome="failed")])
+    with pytest.raises(BadTurns, match=r"episode 0 .* has no turns"):
+        Turns.from_episodes([episode()])
+    with pytest.raises(BadTurns, match="unknown key 'text'"):
+        Turns.from_episodes([episode(("a", "b", 0))], key="text")
+    with pytest.raises(BadTurns, match="at least 0"):
+        Turns.from_episodes([episode(("a", "b", 0))], penalty=-1)
+    with pytest.raises(BadTurns, match="no turns"):
+        Turns.from_episodes([])
+
+
+def test_credit_settings_choose_the_columns():
+    episodes = [episode(("hall", "north", 0), ("hall", "north", 0))]
+    assert turns_for(episodes, Gagpo(key="history")).state_N.tolist() == [0, 1]
+    assert turns_for(episodes, Gigpo(similarity=0.9)).text_N == ["hall", "hall"]
+    assert turns_for(episodes, Grpo()).text_N is None
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"reward_N": [], "episode_N": [], "group_E": []}, "no turns"),
+        ({"reward_N": [np.nan, 0.0]}, "reward_N must be finite; turn 0"),
+        ({"reward_N": [0.0, np.inf]}, "reward_N must be finite; turn 1"),
+        ({"reward_N": 3}, "reward_N must be a list"),
+        ({"episode_N": [0]}, "episode_N must have 2 entries"),
+        ({"episode_N": [[0, 0]]}, "one dimension"),
+        ({"episode_N": [1, 0], "group_E": [0, 0]}, "not decrease; see turn 1"),
+        ({"episode_N": [0, 2], "group_E": [0, 0]}, "must run from 0 to 1"),
+        ({"episode_N": [1, 1], "group_E": [0, 0]}, "episode 0 has no turns"),
+        ({"episode_N": [0, 2], "group_E": [0, 0, 0]}, "episode 1 has no turns"),
+        ({"group_E": [0, 0]}, "episode 1 has no turns"),
+        ({"episode_N": [-1, 0]}, "must run from 0 to 0"),
+        ({"group_E": [0.5]}, "group_E holds integers"),
+        ({"state_N": [1.5, 2.0]}, "state_N holds integers"),
+        ({"penalty_N": [-0.1, 0.0]}, "penalty_N must not be negative; turn 0"),
+        ({"tokens_N": [3, -1]}, "tokens_N must not be negative; turn 1"),
+        ({"success_E": [True, False]}, "success_E must have 1 entries"),
+        ({"text_N": ["only one"]}, "text_N has 1 entries"),
+    ],
+)
+def test_bad_columns_are_named(columns, message):
+    with pytest.raises(BadTurns, match=message):
+        Turns(**({"reward_N": [0.0, 1.0], "episode_N": [0, 0], "group_E": [0]} | columns))
+
+
+def test_codings_of_episode_returns():
+    turns = Turns([0, 10, 0], [0, 0, 1], [0, 0], penalty_N=[0, 0, 0.1], success_E=[True, False])
+    assert turns.coded_return_E("sum").tolist() == [10, -0.1]
+    assert turns.coded_return_E("success").tolist() == [1, 0]
+    assert turns.coded_return_E("sign").tolist() == [1, -1]
+    with pytest.raises(BadTurns, match="give success_E"):
+        Turns([0], [0], [0]).coded_return_E("success")
+
+
+def test_states_are_needed_only_where_they_are_compared():
+    with pytest.raises(BadTurns, match="give state_N"):
+        Turns([0], [0], [0]).states()
+
+
+def test_interning_and_renumbering():
+    assert intern(["b", "a", "b", ("a",)]).tolist() == [0, 1, 0, 2]
+    assert renumber(np.array([7, 3, 7, 10**12])).tolist() == [1, 0, 1, 2]
+    assert renumber(np.array([-2, 5, -2])).tolist() == [0, 1, 0]

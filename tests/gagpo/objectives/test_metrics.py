@@ -1,0 +1,166 @@
+"""What stands beside the policy loss: KL, entropy, metrics, controllers' bounds per group, and bad input."""
+
+import math
+
+import pytest
+import torch
+
+from gagpo.objectives import Controls, Layout, find_nonfinite, kl_divergence, policy_loss, summary
+from tests.gagpo.objectives.cases import CHOICES, ROW, TURN, objective, random_batch
+
+
+@pytest.mark.parametrize(("estimator", "value"), [("k1", 0.5), ("k2", 0.125), ("k3", math.exp(-0.5) + 0.5 - 1)])
+def test_kl_estimators_by_hand(estimator, value):
+    logp = torch.tensor([-1.0], dtype=torch.float64, requires_grad=True)
+    kl = kl_divergence(logp, torch.tensor([-1.5], dtype=torch.float64), estimator)
+    assert kl.item() == pytest.approx(value)
+
+
+def test_kl_is_averaged_as_the_objective_is():
+    new, old, advantage = random_batch()
+    ref = old - 0.3
+    layout = Layout.of(TURN, ROW)
+    bare = policy_loss(new, old, advantage, layout, objective(aggregation="sequence_mean"))[0]
+    chosen = objective(aggregation="sequence_mean", kl={"coefficient": 0.5})
+    loss, metrics = policy_loss(new, old, advantage, layout, chosen, ref_logprob_K=ref)
+    kl = kl_divergence(new, ref)
+    rows = torch.stack([kl[row == ROW].mean() for row in range(4)])
+    assert (loss - bare).item() == pytest.approx(0.5 * rows.mean().item())
+    assert summary([metrics])["kl"] == pytest.approx(kl.mean().item())
+
+
+def test_entropy_is_rewarded():
+    new, old, advantage = random_batch()
+    entropy = torch.full_like(old, 2.0)
+    layout = Layout.of(TURN, ROW)
+    bare = policy_loss(new, old, advantage, layout, objective())[0]
+    loss, metrics = policy_loss(new, old, advantage, layout, objective(entropy=0.1), entropy_K=entropy)
+    assert (loss - bare).item() == pytest.approx(-0.2)
+    assert summary([metrics])["entropy"] == pytest.approx(2.0)
+
+
+def test_metrics_count_what_was_clipped():
+    old = torch.full((4,), -1.0)
+    new = old + torch.log(torch.tensor([1.5, 1.5, 0.5, 1.1]))
+    _, metrics = policy_loss(new, old, torch.tensor([1.0, -1.0, -1.0, 0.0]), Layout.of(torch.arange(4)), objective())
+    logged = summary([metrics])
+    assert logged["clip_high"] == pytest.approx(1 / 4)
+    assert logged["clip_low"] == pytest.approx(1 / 4)
+    assert logged["clip"] == pytest.approx(1 / 2)
+    assert logged["ratio"] == pytest.approx((1.5 + 1.5 + 0.5 + 1.1) / 4)
+    assert logged["old_kl"] == pytest.approx(-math.log(1.5 * 1.5 * 0.5 * 1.1) / 4, rel=1e-5)
+
+
+def test_metrics_of_actions_are_per_action():
+    new, old, advantage = random_batch()
+    chosen = objective(ratio="action", gate={"name": "clip", "low": 1e-3, "high": 1e-3})
+    _, metrics = policy_loss(new, old, advantage, Layout.of(TURN, ROW), chosen)
+    pooled = torch.stack([(new - old)[turn == TURN].mean() for turn in range(6)]).detach()
+    sign = torch.stack([advantage[turn == TURN][0] for turn in range(6)])
+    logged = summary([metrics])
+    assert logged["clip_high"] == pytest.approx(((pooled > math.log1p(1e-3)) & (sign > 0)).float().mean().item())
+    assert logged["clip_low"] == pytest.approx(((pooled < math.log1p(-1e-3)) & (sign < 0)).float().mean().item())
+    assert logged["log_ratio_rms"] == pytest.approx(pooled.square().mean().sqrt().item())
+
+
+@pytest.mark.parametrize("ratio", ["token", "action", "sequence"])
+@pytest.mark.parametrize("gate", ["clip", {"name": "clip", "dual": 3.0}, "log_clip", "cispo"])
+def test_radii_per_group_act_as_one_loss_per_group(ratio, gate):
+    new, old, advantage = random_batch()
+    chosen = objective(ratio=ratio, gate=gate, aggregation="action_mean")
+    group = (ROW >= 2).long()
+    radius = torch.tensor([0.05, 0.3])
+    controls = Controls(clip_low=radius[group], clip_high=radius[group])
+    together = policy_loss(new, old, advantage, Layout.of(TURN, ROW), chosen, controls=controls)[0]
+    apart = sum(
+        policy_loss(
+            new[group == g],
+            old[group == g],
+            advantage[group == g],
+            Layout.of(TURN[group == g], ROW[group == g]),
+            chosen,
+            Layout.of(TURN, ROW).normaliser,
+            Controls(clip_low=float(radius[g]), clip_high=float(radius[g])),
+        )[0]
+        for g in (0, 1)
+    )
+    assert together.item() == pytest.approx(apart.item(), rel=1e-6)
+
+
+def test_exponents_per_group_act_as_one_loss_per_group():
+    new, old, advantage = random_batch(per=ROW)
+    chosen = objective(aggregation="power")
+    group = (ROW >= 2).long()
+    exponent = torch.tensor([0.5, 0.9])
+    together = policy_loss(
+        new, old, advantage, Layout.of(TURN, ROW), chosen, controls=Controls(exponent=exponent[group])
+    )[0]
+    apart = sum(
+        policy_loss(
+            new[group == g],
+            old[group == g],
+            advantage[group == g],
+            Layout.of(TURN[group == g], ROW[group == g]),
+            chosen,
+            Layout.of(TURN, ROW).normaliser,
+            Controls(exponent=float(exponent[g])),
+        )[0]
+        for g in (0, 1)
+    )
+    assert together.item() == pytest.approx(apart.item(), rel=1e-6)
+
+
+def test_half_precision_log_probabilities_are_computed_in_single_precision():
+    new, old, advantage = random_batch()
+    halved = new.detach().bfloat16().requires_grad_()
+    loss, _ = policy_loss(halved, old.bfloat16(), advantage.float(), Layout.of(TURN, ROW), objective(ratio="action"))
+    loss.backward()
+    assert loss.dtype == torch.float32
+    assert halved.grad.dtype == torch.bfloat16
+
+
+# Bad input -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_empty_batch_is_refused():
+    with pytest.raises(ValueError, match="no response tokens"):
+        Layout.of(torch.zeros(0, dtype=torch.int64))
+
+
+def test_ids_must_be_flat_integers_of_one_length():
+    with pytest.raises(ValueError, match="equally long"):
+        Layout.of(TURN, ROW[1:])
+    with pytest.raises(ValueError, match="equally long"):
+        Layout.of(TURN[None], ROW[None])
+    with pytest.raises(ValueError, match="integers"):
+        Layout.of(TURN.float(), ROW)
+
+
+def test_missing_or_misshapen_columns_are_named():
+    new, old, advantage = random_batch()
+    layout = Layout.of(TURN, ROW)
+    with pytest.raises(ValueError, match=r"advantage_K must have shape \(13,\)"):
+        policy_loss(new, old, advantage[1:], layout, objective())
+    with pytest.raises(ValueError, match="ref_logprob_K"):
+        policy_loss(new, old, advantage, layout, objective(kl={"coefficient": 0.1}))
+    with pytest.raises(ValueError, match="entropy_K"):
+        policy_loss(new, old, advantage, layout, objective(entropy=0.1))
+
+
+@pytest.mark.parametrize("chosen", CHOICES, ids=range(len(CHOICES)))
+@pytest.mark.parametrize("column", [0, 1, 2])
+def test_nan_is_never_hidden(chosen, column):
+    batch = [tensor.detach().clone() for tensor in random_batch()]
+    batch[column][5] = math.nan
+    loss, _ = policy_loss(*batch, Layout.of(TURN, ROW), chosen)
+    assert math.isnan(loss.item())
+    names = ("logprob_K", "old_logprob_K", "advantage_K")
+    message, rows = find_nonfinite(Layout.of(TURN, ROW), **dict(zip(names, batch, strict=True)))
+    assert names[column] in message
+    assert "token 5" in message
+    assert rows == [1]
+
+
+def test_finite_tensors_are_found_so():
+    new, old, _ = random_batch()
+    assert find_nonfinite(Layout.of(TURN, ROW), new=new, old=old) is None

@@ -1,0 +1,209 @@
+"""Whole runs on a tiny world: they learn, and they survive being killed."""
+
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+from gagpo.algorithms import PRESETS
+from gagpo.eval.results import EvalResult
+from gagpo.settings import SettingsError, load
+from gagpo.training import checkpoint as checkpoints
+from gagpo.training.checkpoint import CheckpointError
+from gagpo.training.run_folder import RunFolder
+from gagpo.training.trainer import Trainer, train
+from gagpo.training.update import NonFiniteLoss
+
+
+def run(config, folder, *overrides):
+    created = RunFolder.create(folder, load(config, overrides))
+    train(created, quiet=True)
+    return created
+
+
+def weights(folder):
+    saved = checkpoints.latest(Path(folder) / "checkpoints")
+    return load_file(str(saved.path / "model" / "model.safetensors"))
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all((a[name] == b[name]).all() for name in a)
+
+
+def timeless(rows):
+    """Metrics without what depends on the clock."""
+    clock = ("seconds", "per_second", "busy")
+    return [{key: value for key, value in row.items() if not any(word in key for word in clock)} for row in rows]
+
+
+def test_training_raises_success(corridor, tmp_path):
+    config = corridor(training={"iterations": 20, "save_every": 20}, evaluation={"tries": 5})
+    folder = run(config, tmp_path / "run")
+    before, after = (EvalResult.load(folder.path / "evals" / f"{stage}-test.json") for stage in ("before", "after"))
+    assert after.success.value >= before.success.value + 0.4
+    rows = folder.metrics()
+    assert [row["iteration"] for row in rows] == list(range(1, 21))
+    success = [row["success_rate"] for row in rows]
+    assert np.mean(success[-3:]) > np.mean(success[:3]) + 0.4
+    logged = {"mean_turns", "invalid_rate", "zero_groups", "coverage", "advantage_std", "clip_fraction", "old_kl"}
+    logged |= {"entropy", "grad_norm", "tokens_per_second", "seconds_env", "seconds_generate", "seconds_train"}
+    assert logged <= rows[0].keys() and all(np.isfinite([row[name] for row in rows]).all() for name in logged)
+
+
+def start(config, runs, *more):
+    command = [sys.executable, "-m", "gagpo", "train", *map(str, more), "--runs", str(runs), "-q"]
+    if config:
+        command.insert(4, str(config))
+    # A program started in the background ignores SIGINT, and its children with it: undo that.
+    heed = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=heed)
+
+
+def wait_for_rows(path, count, process, seconds=120):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if path.exists() and path.read_text().count("\n") >= count:
+            return
+        assert process.poll() is None, process.stdout.read()
+        time.sleep(0.02)
+    raise AssertionError(f"{path} did not reach {count} rows")
+
+
+def test_a_run_killed_in_mid_iteration_ends_bit_equal(corridor, tmp_path):
+    config = corridor(training={"iterations": 7, "save_every": 2}, rollout={"workers": 1})
+    whole = run(config, tmp_path / "whole")
+
+    killed = tmp_path / "runs" / "corridor"
+    process = start(config, tmp_path / "runs")
+    wait_for_rows(killed / "metrics.jsonl", 3, process)
+    process.send_signal(signal.SIGKILL)
+    process.wait(30)
+    process.stdout.close()
+    assert checkpoints.latest(killed / "checkpoints").iteration < 7
+
+    resumed = start(None, tmp_path / "runs", "--resume", killed)
+    output, _ = resumed.communicate(timeout=180)
+    assert resumed.returncode == 0, output
+    assert same(weights(killed), weights(whole.path))
+    assert timeless(RunFolder.open(killed).metrics()) == timeless(whole.metrics())
+    for stage in ("before", "after"):
+        name = f"evals/{stage}-test.json"
+        assert EvalResult.load(killed / name).tasks == EvalResult.load(whole.path / name).tasks
+
+
+ADAPTIVE = {"preset": "agpo_adaptive", "controllers": {"agpo": {"probe": 3}}}
+VARIANTS = {
+    "apmpo": "apmpo",
+    "adaptive": ADAPTIVE,
+    "dapo": "dapo",
+    "ppo_turn": "ppo_turn",
+    "ppo_token": {"preset": "ppo_token", "critic": {"head": "separate"}},
+}
+
+
+@pytest.mark.parametrize("algorithm", VARIANTS.values(), ids=VARIANTS)
+def test_controllers_critics_and_positions_are_resumed(corridor, tmp_path, algorithm):
+    config = corridor(algorithm=algorithm, training={"iterations": 3, "save_every": 1}, evaluation={"tasks": 1})
+    text = config.read_text()
+    whole = run(config, tmp_path / "whole")
+    config.write_text(text)
+    half = RunFolder.create(tmp_path / "half", load(config))
+    trainer = Trainer(half, quiet=True)
+    trainer.settings = trainer.settings.model_copy(
+        update={"training": trainer.settings.training.model_copy(update={"iterations": 1})}
+    )
+    trainer.run()
+    (half.path / "evals" / "after-test.json").unlink()
+    train(RunFolder.open(half.path), quiet=True)
+    assert same(weights(half.path), weights(whole.path))
+    assert timeless(half.metrics()) == timeless(whole.metrics())
+
+
+SOFT = {"preset": "gagpo", "gate": "none"}
+
+
+@pytest.mark.parametrize("algorithm", [*PRESETS, SOFT], ids=str)
+def test_every_preset_trains_and_logs_the_same_metrics(corridor, tmp_path, algorithm):
+    folder = tmp_path / "run"
+    evaluation = {"tasks": 1, "before": False}
+    config = corridor(algorithm=algorithm, training={"iterations": 1}, evaluation=evaluation)
+    (row,) = run(config, folder).metrics()
+    assert row["updates"] > 0 and all(np.isfinite(row[name]) for name in ("loss", "grad_norm", "entropy", "old_kl"))
+    assert 0 <= row["clip_fraction"] <= 1
+
+
+@pytest.mark.parametrize("minibatches", [1, 3])
+def test_micro_batches_change_nothing_but_memory(corridor, tmp_path, minibatches):
+    ends = []
+    for tokens in (40, 100_000):
+        training = {"iterations": 1, "minibatches": minibatches, "microbatch_tokens": tokens}
+        folder = run(corridor(training=training), tmp_path / str(tokens))
+        ends.append(weights(folder.path))
+    for name, value in ends[0].items():
+        np.testing.assert_allclose(value.numpy(), ends[1][name].numpy(), atol=2e-3, err_msg=name)
+
+
+def test_a_poisoned_model_stops_the_run_and_keeps_the_evidence(corridor, tmp_path):
+    folder = RunFolder.create(tmp_path / "run", load(corridor()))
+    trainer = Trainer(folder, quiet=True)
+    learn = trainer._learn
+
+    def poisoned(collected):
+        collected.episodes[3].turns[0].logprobs[:] = np.nan
+        return learn(collected)
+
+    trainer._learn = poisoned
+    with pytest.raises(NonFiniteLoss, match=r"iteration 1: .*old_logprob.*nonfinite-0001"):
+        trainer.run()
+    (line,) = (folder.path / "episodes" / "nonfinite-0001.jsonl").read_text().splitlines()
+    assert json.loads(line)["sample"] == 3
+
+
+def test_a_run_folder_is_used_once_and_by_one_process(corridor, tmp_path):
+    settings = load(corridor())
+    folder = RunFolder.create(tmp_path / "run", settings)
+    with pytest.raises(SettingsError, match="--resume"):
+        RunFolder.create(tmp_path / "run", settings)
+    with folder.locked(), pytest.raises(SettingsError, match="another process"), RunFolder.open(folder.path).locked():
+        pass
+    with pytest.raises(SettingsError, match="holds no config"):
+        RunFolder.open(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", "state.json", "model/model.safetensors"])
+def test_a_damaged_checkpoint_is_named(corridor, tmp_path, name):
+    folder = run(corridor(training={"iterations": 1}), tmp_path / "run")
+    damaged = checkpoints.latest(folder.path / "checkpoints").path / name
+    damaged.write_bytes(damaged.read_bytes()[:50])
+    with pytest.raises((CheckpointError, ValueError), match="iteration-000001"):
+        Trainer(folder, quiet=True)
+
+
+def test_unfinished_checkpoints_do_not_count(tmp_path):
+    (tmp_path / ".iteration-000009.part").mkdir()
+    (tmp_path / "iteration-000003").mkdir()
+    (tmp_path / "iteration-x").mkdir()
+    assert [saved.iteration for saved in checkpoints.checkpoints(tmp_path)] == [3]
+
+
+def test_interrupting_says_how_to_go_on_and_leaves_no_process(corridor, tmp_path):
+    config = corridor(training={"iterations": 500}, rollout={"workers": 2})
+    process = start(config, tmp_path / "runs")
+    wait_for_rows(tmp_path / "runs" / "corridor" / "metrics.jsonl", 1, process)
+    import psutil
+
+    children = psutil.Process(process.pid).children(recursive=True)
+    os.kill(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130 and "continue with: gagpo train --resume" in output
+    assert "Traceback" not in output
+    _, alive = psutil.wait_procs(children, timeout=20)
+    assert children and not alive
