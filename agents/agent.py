@@ -12,6 +12,7 @@ from gagpo.agents.context import Context
 from gagpo.agents.engines.base import Engine, Request, Sampling
 from gagpo.agents.episodes import Episode
 from gagpo.agents.parsing import parse
+from gagpo.envs.errors import InvalidArgument
 
 _EMPTY_IDS = np.zeros(0, np.int32)
 _EMPTY_LOGPROBS = np.zeros(0, np.float32)
@@ -101,7 +102,7 @@ class RandomAgent:
     def _choose(self, live: Live) -> Decision:
         actions = live.info.get("admissible_actions")
         if not actions:
-            raise ValueError(
+            raise InvalidArgument(
                 f"the random agent needs info['admissible_actions'], which task {live.episode.task!r} does not give"
             )
         rng = np.random.default_rng([live.episode.seed, len(live.episode.turns)])
@@ -122,7 +123,7 @@ class ExpertAgent:
 
     def __init__(self, noise: float = 0.0):
         if not 0 <= noise <= 1:
-            raise ValueError(f"noise is a probability, got {noise}")
+            raise InvalidArgument(f"noise is a probability, got {noise}")
         self.noise = noise
 
     def decide(self, lives: Sequence[Live]) -> list[Decision | None]:
@@ -132,7 +133,7 @@ class ExpertAgent:
         expert = live.info.get("expert_action")
         if expert is None:
             if "expert_action" not in live.info:
-                raise ValueError("the environment offers no expert; build it with expert=True if it has one")
+                raise InvalidArgument("the environment offers no expert; build it with expert=True if it has one")
             return None
         actions = live.info.get("admissible_actions")
         rng = np.random.default_rng([live.episode.seed, len(live.episode.turns)])

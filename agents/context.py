@@ -9,6 +9,7 @@ import numpy as np
 
 from gagpo.agents.episodes import Turn
 from gagpo.agents.prompts import PromptStyle, admissible_line, message, window
+from gagpo.envs.errors import InvalidArgument
 
 _MARK = "\u241e"  # stands for an assistant's words while the chat template is probed; no template alters it
 
@@ -31,7 +32,7 @@ class Context:
         admissible: bool = False,
     ):
         if history != "full" and not (isinstance(history, int) and history >= 0):
-            raise ValueError(f"history is 'full' or a number of turns >= 0, got {history!r}")
+            raise InvalidArgument(f"history is 'full' or a number of turns >= 0, got {history!r}")
         self.tokenizer = tokenizer
         self.style = style
         self.instructions = instructions

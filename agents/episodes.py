@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from gagpo.envs.errors import InvalidArgument
+
 Ids = np.ndarray  # int32[...], token ids
 
 
@@ -115,4 +117,4 @@ def read_episodes(path: Path) -> Iterator[dict[str, Any]]:
             try:
                 yield json.loads(line)
             except json.JSONDecodeError as error:
-                raise ValueError(f"{path}, line {number}: not a JSON object ({error})") from None
+                raise InvalidArgument(f"{path}, line {number}: not a JSON object ({error})") from None

@@ -10,9 +10,10 @@ import torch
 from safetensors import SafetensorError
 
 from gagpo.agents.engines import attention
+from gagpo.envs.errors import GagpoError
 
 
-class ModelError(ValueError):
+class ModelError(GagpoError, ValueError):
     """A model that cannot be used; the message says which folder and what to do."""
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gagpo.agents.parsing import PARSERS
+from gagpo.envs.errors import InvalidArgument
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class PromptStyle:
 
     def __post_init__(self) -> None:
         if self.parser not in PARSERS:
-            raise ValueError(f"unknown parser {self.parser!r}; choose one of {', '.join(PARSERS)}")
+            raise InvalidArgument(f"unknown parser {self.parser!r}; choose one of {', '.join(PARSERS)}")
 
 
 _ASK = (

@@ -15,6 +15,7 @@ from gagpo.agents.engines.base import Engine, Sampling
 from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.engines.vllm import VLLMEngine
 from gagpo.agents.prompts import STYLES
+from gagpo.envs.errors import InvalidArgument
 
 
 def make_world(env_id: str, kwargs: Mapping[str, Any] | None = None) -> gagpo.envs.TextEnv:
@@ -23,9 +24,9 @@ def make_world(env_id: str, kwargs: Mapping[str, Any] | None = None) -> gagpo.en
         env = gymnasium.make(env_id, **dict(kwargs or {}))
     except gymnasium.error.UnregisteredEnv as error:
         known = ", ".join(sorted(name for name in gymnasium.registry if name.startswith("gagpo/")))
-        raise ValueError(f"unknown environment {env_id!r} ({str(error)[:120]}); known here: {known}") from None
+        raise InvalidArgument(f"unknown environment {env_id!r} ({str(error)[:120]}); known here: {known}") from None
     except TypeError as error:
-        raise ValueError(f"environment {env_id}: {error}") from None
+        raise InvalidArgument(f"environment {env_id}: {error}") from None
     return env.unwrapped  # type: ignore[return-value]
 
 
@@ -35,7 +36,7 @@ def make_engine(name: str, model: torch.nn.Module, tokenizer: Any, max_length: i
         return TransformersEngine(model, tokenizer, max_length)
     if name == "vllm":
         return VLLMEngine(model, tokenizer, max_length)
-    raise ValueError(f"unknown engine {name!r}; choose transformers or vllm")
+    raise InvalidArgument(f"unknown engine {name!r}; choose transformers or vllm")
 
 
 def language_agent(

@@ -15,6 +15,7 @@ import gymnasium
 import numpy as np
 from gymnasium.error import ResetNeeded
 
+from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.tasks import Task, TaskSet
 
 
@@ -41,7 +42,7 @@ class Text(gymnasium.Space[str]):
     def sample(self, mask: Any = None, probability: Any = None) -> str:
         """A random string of at most 32 characters; masks have no meaning here and are refused."""
         if mask is not None or probability is not None:
-            raise ValueError("a Text space cannot be masked: sample() takes no mask or probability")
+            raise InvalidArgument("a Text space cannot be masked: sample() takes no mask or probability")
         length = int(self.np_random.integers(0, min(32, self.max_length) + 1))
         return "".join(self.np_random.choice(list(self.alphabet), size=length)) if length else ""
 
@@ -109,12 +110,14 @@ class TextEnv(gymnasium.Env[str, str]):
         render_mode: str | None = None,
     ):
         if split not in self.splits:
-            raise ValueError(f"{type(self).__name__} has no split {split!r}; choose one of {', '.join(self.splits)}")
+            raise InvalidArgument(
+                f"{type(self).__name__} has no split {split!r}; choose one of {', '.join(self.splits)}"
+            )
         if max_turns < 1:
-            raise ValueError(f"max_turns must be at least 1, got {max_turns}")
+            raise InvalidArgument(f"max_turns must be at least 1, got {max_turns}")
         if expert not in (False, True) and not (expert == "hasty" and self.has_hasty):
             hint = 'False, True or "hasty"' if self.has_hasty else "False or True"
-            raise ValueError(f"{type(self).__name__} has no expert {expert!r}; choose {hint}")
+            raise InvalidArgument(f"{type(self).__name__} has no expert {expert!r}; choose {hint}")
         self.observation_space = Text()
         self.action_space = Text()
         self.split = split
@@ -186,7 +189,7 @@ class TextEnv(gymnasium.Env[str, str]):
         wanted = options.pop("task", None)
         split = options.pop("split", self.split)
         if options:
-            raise ValueError(f"unknown reset option {sorted(options)[0]!r}; known options: task, split")
+            raise InvalidArgument(f"unknown reset option {sorted(options)[0]!r}; known options: task, split")
         if wanted is None:
             return self.tasks(split).draw(self.np_random)
         for name in dict.fromkeys((split, *self.splits)):

@@ -12,15 +12,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gagpo.envs.errors import GagpoError, InvalidArgument
 
-class UnknownTask(KeyError):
+
+class UnknownTask(GagpoError, KeyError):
     """A task id that its split does not hold; the message names the nearest ids."""
 
     def __str__(self) -> str:  # KeyError would show the repr of its argument
         return str(self.args[0])
 
 
-class EmptySplit(ValueError):
+class EmptySplit(GagpoError, ValueError):
     """A split without a single task: nothing to train on or to evaluate."""
 
 
@@ -53,7 +55,7 @@ class TaskSet:
         if len(self._index) != len(self._tasks):
             seen: set[str] = set()
             double = next(task.id for task in self._tasks if task.id in seen or seen.add(task.id))  # type: ignore[func-returns-value]
-            raise ValueError(f"split {split!r} holds task {double!r} twice; task ids must be unique")
+            raise InvalidArgument(f"split {split!r} holds task {double!r} twice; task ids must be unique")
 
     @property
     def hash(self) -> str:

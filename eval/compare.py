@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gagpo.envs.errors import GagpoError, InvalidArgument
 from gagpo.eval.results import EvalResult
 from gagpo.eval.statistics import Interval, holm, mean_over_seeds, paired_difference, paired_test
 from gagpo.eval.tables import WIDTH, facts, grid, p_value, panel_facts, percent, plain, with_interval
 
 
-class DifferentPanels(ValueError):
+class DifferentPanels(GagpoError, ValueError):
     """Results that cannot be compared; the message says in what their panels differ."""
 
 
@@ -90,7 +91,7 @@ class Comparison:
 def compare_results(results: Mapping[str, EvalResult]) -> Comparison:
     """Compare every result with the first. Raises :class:`DifferentPanels`, or ValueError for fewer than two."""
     if len(results) < 2:
-        raise ValueError(f"a comparison needs at least two results, got {len(results)}")
+        raise InvalidArgument(f"a comparison needs at least two results, got {len(results)}")
     (baseline, first), *others = results.items()
     raw = []
     for label, other in others:
@@ -123,7 +124,7 @@ def compare_files(paths: Sequence[Path]) -> Comparison:
 
 def _names(paths: Sequence[Path]) -> list[str]:
     if len(set(paths)) != len(paths):
-        raise ValueError("the same result file is named twice")
+        raise InvalidArgument("the same result file is named twice")
     parts = [path.with_suffix("").parts for path in paths]
     depth = 1
     while len({part[-depth:] for part in parts}) < len(parts) and depth < max(map(len, parts)):
@@ -152,7 +153,7 @@ class SeedSummary:
 def over_seeds(label: str, pairs: Sequence[tuple[EvalResult, EvalResult]], level: float = 0.95) -> SeedSummary:
     """Sum up (before, after) of every seed; all must be of one panel."""
     if not pairs:
-        raise ValueError(f"{label}: no seed to average over")
+        raise InvalidArgument(f"{label}: no seed to average over")
     for before, after in pairs:
         require_same_panel(f"{label} (first seed, before)", pairs[0][0], f"{label} (before)", before)
         require_same_panel(f"{label} (first seed, before)", pairs[0][0], f"{label} (after)", after)

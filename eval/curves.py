@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gagpo.envs.errors import InvalidArgument
 from gagpo.eval.runs import Run, group_runs, trailing_mean
 from gagpo.eval.statistics import Interval, area_under_curve, mean_over_seeds
 from gagpo.eval.tables import WIDTH, ascii_only, grid, percent, with_interval
@@ -93,12 +94,12 @@ def plot_curves(
     Raises ValueError when nothing can be drawn.
     """
     if x not in X_KEYS:
-        raise ValueError(f"x must be one of {', '.join(X_KEYS)}, got {x!r}")
+        raise InvalidArgument(f"x must be one of {', '.join(X_KEYS)}, got {x!r}")
     groups = group_runs(runs)
     panels = _panels(groups, x, metric, smooth)
     if not panels:
         known = sorted({key for group in groups.values() for run in group for row in run.metrics for key in row})
-        raise ValueError(f"no run has {metric!r} over {X_KEYS[x]!r}; known metrics: {', '.join(known) or 'none'}")
+        raise InvalidArgument(f"no run has {metric!r} over {X_KEYS[x]!r}; known metrics: {', '.join(known) or 'none'}")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -130,12 +131,12 @@ def plot_each(
     For more methods than one picture can hold; arguments as for :func:`plot_curves`.
     """
     if x not in X_KEYS:
-        raise ValueError(f"x must be one of {', '.join(X_KEYS)}, got {x!r}")
+        raise InvalidArgument(f"x must be one of {', '.join(X_KEYS)}, got {x!r}")
     groups = group_runs(runs)
     summed = {label: band(training_lines(group, metric, x, smooth)) for label, group in groups.items()}
     found = {label: one for label, one in summed.items() if one is not None}
     if len(found) < 2:
-        raise ValueError(f"at least two methods with {metric!r} over {X_KEYS[x]!r} are needed, got {len(found)}")
+        raise InvalidArgument(f"at least two methods with {metric!r} over {X_KEYS[x]!r} are needed, got {len(found)}")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -275,7 +276,7 @@ def curve_lines(
     lines = {label: [one for one in training_lines(group, metric, x) if one[0]] for label, group in groups.items()}
     lines = {label: group for label, group in lines.items() if group}
     if not lines:
-        raise ValueError(f"no run has {metric!r} over {X_KEYS[x]!r}")
+        raise InvalidArgument(f"no run has {metric!r} over {X_KEYS[x]!r}")
     stop = min(across[-1] for group in lines.values() for across, _ in group)
     rows = []
     for label, group in lines.items():

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from fractions import Fraction
 
+from gagpo.envs.errors import InvalidArgument
+
 
 def pass_at_k(tries: int, successes: int, k: int) -> float:
     """Probability that k of the ``tries``, drawn without replacement, hold a success; unbiased for k fresh tries.
@@ -16,7 +18,7 @@ def pass_at_k(tries: int, successes: int, k: int) -> float:
     """
     _check(tries, k)
     if not 0 <= successes <= tries:
-        raise ValueError(f"successes must lie between 0 and {tries}, got {successes}")
+        raise InvalidArgument(f"successes must lie between 0 and {tries}, got {successes}")
     if tries - successes < k:
         return 1.0
     missed = 1.0
@@ -34,7 +36,7 @@ def majority_at_k(answers: Sequence[Hashable | None], right: Sequence[bool], k: 
     Raises ValueError unless ``1 <= k <= len(answers) == len(right)``.
     """
     if len(answers) != len(right):
-        raise ValueError(f"one verdict per answer, got {len(answers)} answers and {len(right)} verdicts")
+        raise InvalidArgument(f"one verdict per answer, got {len(answers)} answers and {len(right)} verdicts")
     _check(len(answers), k)
     voters = sum(answer is not None and ok for answer, ok in zip(answers, right, strict=True))
     wrong = Counter(answer for answer, ok in zip(answers, right, strict=True) if answer is not None and not ok)
@@ -73,4 +75,4 @@ def usual_k(tries: int) -> list[int]:
 
 def _check(tries: int, k: int) -> None:
     if not 1 <= k <= tries:
-        raise ValueError(f"k must lie between 1 and the number of tries ({tries}), got {k}")
+        raise InvalidArgument(f"k must lie between 1 and the number of tries ({tries}), got {k}")

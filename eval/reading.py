@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from gagpo.envs.errors import GagpoError
 
-class BadResult(ValueError):
+
+class BadResult(GagpoError, ValueError):
     """A file that cannot be used; the one-line message names the file and the key."""
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gagpo.agents.episodes import Episode
+from gagpo.envs.errors import InvalidArgument
 from gagpo.eval.many_tries import majority_at_k, pass_at_k, usual_k
 from gagpo.eval.reading import BadResult, Field, parse, read_text
 from gagpo.eval.statistics import Interval, cluster_bootstrap, clustered_wilson
@@ -42,9 +43,9 @@ class Panel:
         try:
             object.__setattr__(self, "kwargs", json.loads(json.dumps(self.kwargs, allow_nan=False)))
         except (TypeError, ValueError, RecursionError) as error:
-            raise ValueError(f"the arguments of an environment must be plain JSON values: {error}") from None
+            raise InvalidArgument(f"the arguments of an environment must be plain JSON values: {error}") from None
         if self.tasks < 1 or self.tries < 1:
-            raise ValueError(f"a panel holds at least one task and one try, got {self.tasks} and {self.tries}")
+            raise InvalidArgument(f"a panel holds at least one task and one try, got {self.tasks} and {self.tries}")
 
     def difference(self, other: Panel) -> str | None:
         """The first fact in which the two panels differ, in words, or None; the number of tries may differ."""
@@ -104,10 +105,10 @@ class EvalResult:
         for episode in episodes:
             by_task[episode.task].append(episode)
         if len(by_task) != panel.tasks:
-            raise ValueError(f"the panel has {panel.tasks} tasks, but {len(by_task)} were played")
+            raise InvalidArgument(f"the panel has {panel.tasks} tasks, but {len(by_task)} were played")
         for task, played in by_task.items():
             if len(played) != panel.tries:
-                raise ValueError(f"task {task!r} was played {len(played)} times instead of {panel.tries}")
+                raise InvalidArgument(f"task {task!r} was played {len(played)} times instead of {panel.tries}")
         answers = any("answer" in one.info for played in by_task.values() for one in played)
         tasks = tuple(
             TaskResult(task, played[0].task_type, tuple(_try(one) for one in sorted(played, key=lambda e: e.sample)))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gagpo.envs.errors import InvalidArgument
 from gagpo.eval.reading import BadResult, parse, read_text
 from gagpo.eval.results import EvalResult
 
@@ -160,11 +161,11 @@ def group_runs(runs: Sequence[str | Path]) -> dict[str, list[Run]]:
         if not separator or Path(text).is_dir():
             label, folder = "", text
         elif not label.strip():
-            raise ValueError(f"{text!r} names no label: write LABEL=FOLDER or just the folder")
+            raise InvalidArgument(f"{text!r} names no label: write LABEL=FOLDER or just the folder")
         run = load_run(Path(folder))
         groups.setdefault(label.strip() or re.sub(r"[-_.](seed|s)[-_]?\d+$", "", run.name), []).append(run)
     if not groups:
-        raise ValueError("no run folder was given")
+        raise InvalidArgument("no run folder was given")
     return groups
 
 
@@ -175,7 +176,7 @@ def trailing_mean(values: Sequence[float], window: int) -> list[float]:
     [1.0, 1.5, 2.5, 4.5]
     """
     if window < 1:
-        raise ValueError(f"a window holds at least one value, got {window}")
+        raise InvalidArgument(f"a window holds at least one value, got {window}")
     return [
         math.fsum(part) / len(part) for i in range(len(values)) for part in [values[max(0, i + 1 - window) : i + 1]]
     ]

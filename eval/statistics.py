@@ -13,6 +13,8 @@ from statistics import NormalDist
 
 import numpy as np
 
+from gagpo.envs.errors import InvalidArgument
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -34,14 +36,14 @@ class Interval:
 def normal_quantile(probability: float) -> float:
     """The standard normal value that is not exceeded with ``probability`` (strictly between 0 and 1)."""
     if not 0.0 < probability < 1.0:
-        raise ValueError(f"a probability must lie strictly between 0 and 1, got {probability}")
+        raise InvalidArgument(f"a probability must lie strictly between 0 and 1, got {probability}")
     return NormalDist().inv_cdf(probability)
 
 
 def student_cdf(value: float, degrees: float) -> float:
     """P(T <= value) of Student's t with ``degrees`` > 0 degrees of freedom (Abramowitz & Stegun 26.7.1)."""
     if degrees <= 0:
-        raise ValueError(f"degrees of freedom must be positive, got {degrees}")
+        raise InvalidArgument(f"degrees of freedom must be positive, got {degrees}")
     tail = 0.5 * _incomplete_beta(degrees / 2.0, 0.5, degrees / (degrees + value * value))
     return 1.0 - tail if value > 0 else tail
 
@@ -49,7 +51,7 @@ def student_cdf(value: float, degrees: float) -> float:
 def student_quantile(probability: float, degrees: float) -> float:
     """The inverse of :func:`student_cdf`, by bisection to the last bits of a float."""
     if not 0.0 < probability < 1.0:
-        raise ValueError(f"a probability must lie strictly between 0 and 1, got {probability}")
+        raise InvalidArgument(f"a probability must lie strictly between 0 and 1, got {probability}")
     if probability < 0.5:
         return -student_quantile(1.0 - probability, degrees)
     low, high = 0.0, 1.0
@@ -102,7 +104,7 @@ def wilson(successes: float, trials: float, level: float = 0.95) -> Interval:
     Raises ValueError unless ``0 <= successes <= trials`` and ``0 < level < 1``.
     """
     if not 0.0 <= successes <= trials:
-        raise ValueError(f"successes must lie between 0 and the number of trials, got {successes} of {trials}")
+        raise InvalidArgument(f"successes must lie between 0 and the number of trials, got {successes} of {trials}")
     z = _two_sided(level)
     if trials == 0:
         return Interval(math.nan, 0.0, 1.0, level)
@@ -150,7 +152,9 @@ def paired_difference(
     """
     (solved_a, tried_a), (solved_b, tried_b) = _per_task(*before), _per_task(*after)
     if len(tried_a) != len(tried_b):
-        raise ValueError(f"a paired difference needs the same tasks on both sides, got {len(tried_a)}, {len(tried_b)}")
+        raise InvalidArgument(
+            f"a paired difference needs the same tasks on both sides, got {len(tried_a)}, {len(tried_b)}"
+        )
     if not len(tried_a):
         return Interval(math.nan, -1.0, 1.0, level)
     first = clustered_wilson(before[0], before[1], level)
@@ -172,7 +176,7 @@ def mcnemar(lost: int, gained: int) -> float:
     Twice the smaller binomial tail of ``lost + gained`` fair coin tosses, at most 1.
     """
     if lost < 0 or gained < 0:
-        raise ValueError(f"numbers of tasks cannot be negative, got {lost} and {gained}")
+        raise InvalidArgument(f"numbers of tasks cannot be negative, got {lost} and {gained}")
     tosses = lost + gained
     tail = sum(math.comb(tosses, k) for k in range(min(lost, gained) + 1))
     return min(1.0, float(2 * tail / 2**tosses))
@@ -187,7 +191,7 @@ def sign_flip_test(differences: Iterable[float], samples: int = 20_000, seed: in
     """
     values = np.asarray(list(differences), dtype=float)
     if not np.isfinite(values).all():
-        raise ValueError("differences must be finite numbers")
+        raise InvalidArgument("differences must be finite numbers")
     sizes, observed = np.abs(values[values != 0]), abs(float(values.sum()))
     if not len(sizes):
         return 1.0
@@ -209,7 +213,9 @@ def paired_test(
     """p-value and name of the exact test for ``(successes, tries)`` before and after on the same tasks."""
     (solved_a, tried_a), (solved_b, tried_b) = _per_task(*before), _per_task(*after)
     if len(tried_a) != len(tried_b):
-        raise ValueError(f"a paired test needs the same tasks on both sides, got {len(tried_a)} and {len(tried_b)}")
+        raise InvalidArgument(
+            f"a paired test needs the same tasks on both sides, got {len(tried_a)} and {len(tried_b)}"
+        )
     if bool((tried_a == 1).all()) and bool((tried_b == 1).all()):
         return mcnemar(int((solved_a > solved_b).sum()), int((solved_b > solved_a).sum())), "exact McNemar"
     # Rates over a common denominator are whole numbers, which keeps the test exact.
@@ -246,7 +252,7 @@ def cluster_bootstrap(
     top = np.asarray(numerators, dtype=float)
     bottom = np.ones_like(top) if denominators is None else np.asarray(denominators, dtype=float)
     if top.shape != bottom.shape or top.ndim != 1:
-        raise ValueError(f"one numerator and one denominator per task, got shapes {top.shape} and {bottom.shape}")
+        raise InvalidArgument(f"one numerator and one denominator per task, got shapes {top.shape} and {bottom.shape}")
     if bottom.sum() <= 0:
         return Interval(math.nan, math.nan, math.nan, level)
     _two_sided(level)
@@ -264,7 +270,7 @@ def mean_over_seeds(values: Sequence[float], level: float = 0.95) -> Interval:
     """Mean of one number per seed with Student's t interval; a single seed has an infinite one."""
     data = np.asarray(values, dtype=float)
     if data.ndim != 1 or not len(data) or not np.isfinite(data).all():
-        raise ValueError("a mean over seeds needs at least one finite number per seed")
+        raise InvalidArgument("a mean over seeds needs at least one finite number per seed")
     mean = float(data.mean())
     if len(data) == 1:
         return Interval(mean, -math.inf, math.inf, level)
@@ -280,12 +286,12 @@ def area_under_curve(x: Sequence[float], y: Sequence[float]) -> float:
     """
     across, up = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     if across.shape != up.shape or across.ndim != 1 or not len(across):
-        raise ValueError(f"a curve needs as many x as y, at least one; got shapes {across.shape} and {up.shape}")
+        raise InvalidArgument(f"a curve needs as many x as y, at least one; got shapes {across.shape} and {up.shape}")
     if len(across) == 1:
         return float(up[0])
     widths = np.diff(across)
     if not (widths > 0).all():
-        raise ValueError("the x of a curve must rise strictly")
+        raise InvalidArgument("the x of a curve must rise strictly")
     return float((widths * (up[1:] + up[:-1]) / 2).sum() / widths.sum())
 
 
@@ -294,16 +300,18 @@ def area_under_curve(x: Sequence[float], y: Sequence[float]) -> float:
 
 def _two_sided(level: float) -> float:
     if not 0.0 < level < 1.0:
-        raise ValueError(f"a confidence level must lie strictly between 0 and 1, got {level}")
+        raise InvalidArgument(f"a confidence level must lie strictly between 0 and 1, got {level}")
     return normal_quantile((1 + level) / 2)
 
 
 def _per_task(successes: Sequence[int], tries: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
     solved, tried = np.asarray(successes, dtype=float), np.asarray(tries, dtype=float)
     if solved.shape != tried.shape or solved.ndim != 1:
-        raise ValueError(f"one number of successes and of tries per task, got shapes {solved.shape} and {tried.shape}")
+        raise InvalidArgument(
+            f"one number of successes and of tries per task, got shapes {solved.shape} and {tried.shape}"
+        )
     if bool(((solved < 0) | (solved > tried) | (tried < 1)).any()):
-        raise ValueError("every task needs at least one try and between 0 and that many successes")
+        raise InvalidArgument("every task needs at least one try and between 0 and that many successes")
     return solved, tried
 
 

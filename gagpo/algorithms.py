@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from gagpo.controllers.settings import ControllerSettings
 from gagpo.credit.settings import AnyCredit, CreditSettings, Gagpo
+from gagpo.envs.errors import InvalidArgument
 from gagpo.objectives.settings import Cispo, Clip, Geometric, LogClip, ObjectiveSettings, Power
 
 CLIP = {"name": "clip", "low": 0.2, "high": 0.2}
@@ -163,7 +164,7 @@ class Algorithm(ObjectiveSettings):
     @model_validator(mode="after")
     def _possible(self) -> Algorithm:
         for reason in impossibilities(self):
-            raise ValueError(reason)
+            raise InvalidArgument(reason)
         return self
 
 
@@ -222,7 +223,9 @@ def row(name: str) -> dict[str, Any]:
     if name in PRESETS:
         return PRESETS[name]
     near = difflib.get_close_matches(name, PRESETS, n=3, cutoff=0.4)
-    raise ValueError(f"there is no algorithm {name!r}; {'nearest' if near else 'known'}: {', '.join(near or PRESETS)}")
+    raise InvalidArgument(
+        f"there is no algorithm {name!r}; {'nearest' if near else 'known'}: {', '.join(near or PRESETS)}"
+    )
 
 
 def load(name: str, changes: Mapping[str, Any] | None = None) -> Algorithm:
@@ -234,7 +237,7 @@ def load(name: str, changes: Mapping[str, Any] | None = None) -> Algorithm:
     try:
         return Algorithm.model_validate({**(changes or {}), "preset": name})
     except ValidationError as error:
-        raise ValueError(explain(error)) from None
+        raise InvalidArgument(explain(error)) from None
 
 
 def explain(error: ValidationError) -> str:

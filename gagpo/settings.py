@@ -13,10 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from gagpo.agents.engines.base import Sampling
 from gagpo.agents.prompts import STYLES
 from gagpo.algorithms import Algorithm
+from gagpo.envs.errors import GagpoError, InvalidArgument
 from gagpo.training.small_model import SmallModelSettings
 
 
-class SettingsError(ValueError):
+class SettingsError(GagpoError, ValueError):
     """Settings that cannot be used; the message names file, key and remedy."""
 
 
@@ -42,7 +43,7 @@ class ContextSettings(_Section):
     @model_validator(mode="after")
     def _known_style(self) -> ContextSettings:
         if self.style not in STYLES:
-            raise ValueError(f"unknown style {self.style!r}; choose one of {', '.join(STYLES)}")
+            raise InvalidArgument(f"unknown style {self.style!r}; choose one of {', '.join(STYLES)}")
         return self
 
 
@@ -142,7 +143,7 @@ class RunSettings(_Section):
     @model_validator(mode="after")
     def _safe_name(self) -> RunSettings:
         if not self.name or self.name.startswith(".") or any(c in self.name for c in "/\\\0"):
-            raise ValueError(f"a run's name is one plain folder name, got {self.name!r}")
+            raise InvalidArgument(f"a run's name is one plain folder name, got {self.name!r}")
         return self
 
 

@@ -16,6 +16,8 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
+from gagpo.envs.errors import InvalidArgument
+
 NAME = "flat"
 SMALL_SCORES = 2**25  # attention scores of one layer of a micro-batch, up to which they are written out on a CPU
 
@@ -38,9 +40,11 @@ def _flat_attention(
     **_: Any,
 ) -> tuple[Tensor, None]:
     if layout is None:
-        raise ValueError("a model with flat attention is called through gagpo.agents.engines.attention.forward")
+        raise InvalidArgument("a model with flat attention is called through gagpo.agents.engines.attention.forward")
     if sliding_window is not None:
-        raise ValueError("flat attention has no sliding window; set use_sliding_window to false in the model's config")
+        raise InvalidArgument(
+            "flat attention has no sliding window; set use_sliding_window to false in the model's config"
+        )
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     query_THD, key_THD, value_THD = (x[0].transpose(0, 1) for x in (query, key, value))
     layer: int = module.layer_idx  # type: ignore[assignment]

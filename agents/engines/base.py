@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from gagpo.envs.errors import InvalidArgument
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -24,11 +26,11 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if self.temperature < 0:
-            raise ValueError(f"temperature must be >= 0, got {self.temperature}")
+            raise InvalidArgument(f"temperature must be >= 0, got {self.temperature}")
         if self.max_tokens < 1:
-            raise ValueError(f"max_tokens must be >= 1, got {self.max_tokens}")
+            raise InvalidArgument(f"max_tokens must be >= 1, got {self.max_tokens}")
         if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p must lie in (0, 1], got {self.top_p}")
+            raise InvalidArgument(f"top_p must lie in (0, 1], got {self.top_p}")
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ def longest_row(requests: Sequence[Request], sampling: Sampling, limit: int) -> 
     """Tokens of the longest prompt with the longest response; ValueError when that is more than ``limit``."""
     longest = max(len(request.prompt_ids) for request in requests) + sampling.max_tokens
     if longest > limit:
-        raise ValueError(f"prompt and max_tokens need {longest} tokens, the model's limit is {limit}")
+        raise InvalidArgument(f"prompt and max_tokens need {longest} tokens, the model's limit is {limit}")
     return longest
 
 

@@ -10,6 +10,7 @@ import torch
 
 from gagpo.agents.engines.attention import SlotCache, forward
 from gagpo.agents.engines.base import Request, Response, Sampling, longest_row, stop_tokens
+from gagpo.envs.errors import InvalidArgument
 
 
 class TransformersEngine:
@@ -92,7 +93,7 @@ class TransformersEngine:
             starts.append(int(differs[0]) if len(differs) else same)
             slots.append(slot)
         if len(set(slots)) != len(slots):
-            raise ValueError("two requests of one call belong to the same session")
+            raise InvalidArgument("two requests of one call belong to the same session")
         longest = max(capacity, max(len(cached) for cached in self._cached)) + 1
         self._cache.reserve(len(self._session), longest)
         return np.asarray(slots), np.asarray(starts)

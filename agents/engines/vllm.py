@@ -18,6 +18,7 @@ import torch
 from gagpo.agents.engines.attention import PackedRows, forward
 from gagpo.agents.engines.base import Request, Response, Sampling, longest_row, stop_tokens
 from gagpo.agents.model import ModelError
+from gagpo.envs.errors import InvalidArgument
 
 CPU_CACHE = 2**30  # bytes of keys and values on a CPU, unless one response of full length needs more
 GPU_SHARE = 0.4  # of the device's memory, for vLLM's weights and cache together; the trainer needs the rest
@@ -121,9 +122,9 @@ class VLLMEngine:
         temperature = sampling.temperature if request.temperature is None else request.temperature
         lowest, highest = TEMPERATURES
         if temperature and not lowest <= temperature <= highest:
-            raise ValueError(f"vLLM samples at temperature 0 or in [{lowest}, {highest}], got {temperature}")
+            raise InvalidArgument(f"vLLM samples at temperature 0 or in [{lowest}, {highest}], got {temperature}")
         if sampling.top_p < 1:
-            raise ValueError(
+            raise InvalidArgument(
                 f"top_p is {sampling.top_p}: below 1 vLLM reports the nucleus's log-probabilities, not those of the "
                 "whole distribution; use the transformers engine"
             )

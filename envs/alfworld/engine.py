@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from gagpo.envs.errors import GagpoError, InvalidArgument
+
 DEFAULT_ENGINE = "native"
 ENGINES = ("native", "textworld")
 
 
-class BrokenGame(ValueError):
+class BrokenGame(GagpoError, ValueError):
     """A game file that cannot be read or played; the message names the file and the place."""
 
 
@@ -57,7 +59,7 @@ def make_engine(name: str = DEFAULT_ENGINE) -> Engine:
         from gagpo.envs.alfworld.native.engine import NativeEngine
 
         return NativeEngine()
-    raise ValueError(f"there is no ALFWorld engine {name!r}; choose one of {', '.join(ENGINES)}")
+    raise InvalidArgument(f"there is no ALFWorld engine {name!r}; choose one of {', '.join(ENGINES)}")
 
 
 _FIELDS = ("pddl_domain", "grammar", "pddl_problem")

@@ -14,6 +14,7 @@ from gagpo.envs.alfworld.games.folder import load_tasks, official_root
 from gagpo.envs.alfworld.games.gamefile import GAME
 from gagpo.envs.alfworld.games.generate import SPLITS, default_root, generate, wanted
 from gagpo.envs.base import Outcome, TextEnv
+from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.tasks import Task, TaskSet
 
 BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"
@@ -75,7 +76,7 @@ class ALFWorldEnv(TextEnv):
 
     def tasks(self, split: str) -> TaskSet:
         if split not in self.splits:
-            raise ValueError(f"ALFWorld has no split {split!r}; choose one of {', '.join(self.splits)}")
+            raise InvalidArgument(f"ALFWorld has no split {split!r}; choose one of {', '.join(self.splits)}")
         if split not in self._task_sets:
             self._task_sets[split] = self._generated(split) if self.games is None else self._loaded(split)
         return self._task_sets[split]

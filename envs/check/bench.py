@@ -22,6 +22,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from gagpo.envs.check.fresh_process import call
+from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.pool import Pool
 from gagpo.envs.pool.nursery import find_spec, portable
 from gagpo.envs.pool.wire import plain
@@ -51,7 +52,7 @@ def bench(
     two, and the ``machine``. Raises ValueError for arguments that cannot be right.
     """
     if seconds <= 0 or not workers or min(workers) < 1:
-        raise ValueError(f"seconds and the numbers of workers must be positive, got {seconds} and {list(workers)}")
+        raise InvalidArgument(f"seconds and the numbers of workers must be positive, got {seconds} and {list(workers)}")
     spec = find_spec(env_id)
     report: dict[str, Any] = {
         "env": env_id,
@@ -267,7 +268,7 @@ class _PoolWalk:
         steps += sum(event.kind == "step" for event in self._waiting)
         elapsed, processor = time.perf_counter() - begin, time.process_time() - processor
         if not steps:
-            raise ValueError(f"not one step came in {seconds:g} s: give it more seconds")
+            raise InvalidArgument(f"not one step came in {seconds:g} s: give it more seconds")
         return steps / elapsed, processor / steps
 
     def _all(self) -> list:
@@ -276,7 +277,7 @@ class _PoolWalk:
     def _go_on(self, events: list) -> None:
         for slot, kind, _, _, terminated, truncated, info, error in events:
             if kind == "failed":
-                raise ValueError(f"the environment breaks: {error}")
+                raise InvalidArgument(f"the environment breaks: {error}")
             if terminated or truncated:
                 self._reset(slot)
                 continue

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gagpo.envs.check.promises import PROMISES, Broken, Subject
+from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.pool.nursery import find_spec
 from gagpo.envs.pool.wire import describe, plain
 
@@ -48,10 +49,10 @@ def check(
     them.
     """
     if episodes < 1:
-        raise ValueError(f"episodes must be at least 1, got {episodes}")
+        raise InvalidArgument(f"episodes must be at least 1, got {episodes}")
     wanted = set(only) or set(PROMISES)
     if unknown := sorted(wanted - set(PROMISES)):
-        raise ValueError(f"there is no check {unknown[0]!r}; choose among {', '.join(PROMISES)}")
+        raise InvalidArgument(f"there is no check {unknown[0]!r}; choose among {', '.join(PROMISES)}")
     subject = Subject(find_spec(env_id), env_id, plain(dict(env_kwargs or {}), "env_kwargs"), episodes, seed, deadline)
     findings = []
     for name, part in PROMISES.items():

@@ -10,6 +10,8 @@ import sys
 from contextlib import suppress
 from typing import Any
 
+from gagpo.envs.errors import GagpoError
+
 # Standard output is for the result alone: whatever the function prints goes to standard error.
 _BOOT = """
 import importlib, json, os, sys
@@ -23,7 +25,7 @@ result.close()
 """
 
 
-class FreshProcessFailed(RuntimeError):
+class FreshProcessFailed(GagpoError, RuntimeError):
     """The function raised, its process died, or it took too long; the message holds its last words."""
 
 

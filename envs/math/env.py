@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, Literal, get_args
 
 from gagpo.envs.base import Outcome, TextEnv
+from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.math import problems
 from gagpo.envs.math.calculator import FUNCTIONS, CalculatorError, calculate, show
 from gagpo.envs.math.problems import GeneratedTasks, Problem
@@ -76,15 +77,15 @@ class MathEnv(TextEnv):
         unevaluated: bool = False,
     ):
         if attempts < 1:
-            raise ValueError(f"attempts must be at least 1, got {attempts}")
+            raise InvalidArgument(f"attempts must be at least 1, got {attempts}")
         if feedback not in get_args(Feedback):
-            raise ValueError(f"no feedback {feedback!r}; choose from {', '.join(get_args(Feedback))}")
+            raise InvalidArgument(f"no feedback {feedback!r}; choose from {', '.join(get_args(Feedback))}")
         if reward not in ("binary", "signed"):
-            raise ValueError(f"no reward {reward!r}; choose binary or signed")
+            raise InvalidArgument(f"no reward {reward!r}; choose binary or signed")
         if not 0 < discount <= 1:
-            raise ValueError(f"discount must be in (0, 1], got {discount}")
+            raise InvalidArgument(f"discount must be in (0, 1], got {discount}")
         if size < 0 or test_size < 0:
-            raise ValueError(f"size and test_size must not be negative, got {size} and {test_size}")
+            raise InvalidArgument(f"size and test_size must not be negative, got {size} and {test_size}")
         if max_turns is None:
             max_turns = attempts + 8 if tools else attempts
         super().__init__(split, max_turns, expert, render_mode)
@@ -121,7 +122,7 @@ class MathEnv(TextEnv):
 
     def tasks(self, split: str) -> TaskSet:
         if split not in self.splits:
-            raise ValueError(f"no split {split!r}; choose one of {', '.join(self.splits)}")
+            raise InvalidArgument(f"no split {split!r}; choose one of {', '.join(self.splits)}")
         if self.data == "generated":
             return _generated(split, self.families, self.levels, self.size if split == "train" else self.test_size)
         return self._loaded().tasks(split)

@@ -13,6 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.math.calculator import calculate, show
 from gagpo.envs.math.families import FAMILIES, LEVELS
 from gagpo.envs.tasks import Task, TaskSet, UnknownTask
@@ -86,7 +87,7 @@ class GeneratedTasks(TaskSet):
 
     def __init__(self, split: str, families: Sequence[str], levels: Sequence[int], size: int):
         if split not in SPLITS:
-            raise ValueError(f"no split {split!r}; choose one of {', '.join(SPLITS)}")
+            raise InvalidArgument(f"no split {split!r}; choose one of {', '.join(SPLITS)}")
         pairs = [(family, level) for family in families for level in levels]
         tasks: list[Task] = []
         for number, (family, level) in enumerate(pairs):
@@ -127,7 +128,7 @@ def chosen_families(names: Sequence[str] | str) -> tuple[str, ...]:
         return tuple(FAMILIES)
     for name in names:
         if name not in FAMILIES:
-            raise ValueError(f"no family {name!r}; choose from {', '.join(FAMILIES)} (or 'all')")
+            raise InvalidArgument(f"no family {name!r}; choose from {', '.join(FAMILIES)} (or 'all')")
     return tuple(dict.fromkeys(names))
 
 
@@ -136,7 +137,7 @@ def chosen_levels(levels: Sequence[int] | int) -> tuple[int, ...]:
     levels = [levels] if isinstance(levels, int) else list(levels)
     for level in levels:
         if level not in LEVELS:
-            raise ValueError(f"no level {level!r}; levels go from {LEVELS[0]} to {LEVELS[-1]}")
+            raise InvalidArgument(f"no level {level!r}; levels go from {LEVELS[0]} to {LEVELS[-1]}")
     if not levels:
-        raise ValueError(f"name at least one level from {LEVELS[0]} to {LEVELS[-1]}")
+        raise InvalidArgument(f"name at least one level from {LEVELS[0]} to {LEVELS[-1]}")
     return tuple(sorted(set(levels)))

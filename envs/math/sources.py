@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.math.problems import SPLITS, Problem, content_key, split_of
 from gagpo.envs.math.tables import BadRow, file_rows, hub_tables
 from gagpo.envs.math.verify.extract import MAX_ANSWER, extract
@@ -31,7 +32,7 @@ _SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 
 def _known_split(split: str) -> None:
     if split not in SPLITS:
-        raise ValueError(f"no split {split!r}; choose from {', '.join(SPLITS)}")
+        raise InvalidArgument(f"no split {split!r}; choose from {', '.join(SPLITS)}")
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Source:
 
     def __post_init__(self) -> None:
         if self.gold not in get_args(Gold):
-            raise ValueError(f"no way {self.gold!r} to find gold answers; choose from {', '.join(get_args(Gold))}")
+            raise InvalidArgument(f"no way {self.gold!r} to find gold answers; choose from {', '.join(get_args(Gold))}")
         for split in self.splits or {}:
             _known_split(split)
 
@@ -98,27 +99,27 @@ def gold_of(value: Any, how: str) -> str:
     ('142', '3, 5')
     """
     if isinstance(value, bool) or value is None:
-        raise ValueError(f"the answer is {value}")
+        raise InvalidArgument(f"the answer is {value}")
     if isinstance(value, list | tuple):
         parts = [gold_of(item, how) for item in value]
         if not parts:
-            raise ValueError("the answer is an empty list")
+            raise InvalidArgument("the answer is an empty list")
         return ", ".join(part.strip("$ ") for part in parts) if len(parts) > 1 else parts[0]
     if value != value:
-        raise ValueError("the answer is not a number")
+        raise InvalidArgument("the answer is not a number")
     if isinstance(value, int | float):
         return str(int(value)) if abs(value) < 1e15 and value == int(value) else repr(value)
     if not isinstance(value, str):
-        raise ValueError(f"the answer is of type {type(value).__name__}")
+        raise InvalidArgument(f"the answer is of type {type(value).__name__}")
     if how != "plain":
         found = extract(value, (how,))
         if found is None:
-            raise ValueError("the answer has no ####" if how == "hashes" else r"the solution has no \boxed{...}")
+            raise InvalidArgument("the answer has no ####" if how == "hashes" else r"the solution has no \boxed{...}")
         value = found.text
     if not value.strip():
-        raise ValueError("the answer is empty")
+        raise InvalidArgument("the answer is empty")
     if len(value) > MAX_ANSWER:
-        raise ValueError(f"the answer is longer than {MAX_ANSWER} characters")
+        raise InvalidArgument(f"the answer is longer than {MAX_ANSWER} characters")
     return value.strip()
 
 
@@ -184,7 +185,7 @@ def load(data: Data, on_bad_row: str = "refuse") -> Loaded:
     Loading the same data again costs nothing.
     """
     if on_bad_row not in ("refuse", "skip"):
-        raise ValueError(f"on_bad_row is 'refuse' or 'skip', got {on_bad_row!r}")
+        raise InvalidArgument(f"on_bad_row is 'refuse' or 'skip', got {on_bad_row!r}")
     return _load(json.dumps(data, sort_keys=True), on_bad_row)
 
 
@@ -213,7 +214,9 @@ def _parts(data: Any) -> list[tuple[str | None, Source]]:
     if isinstance(data, str) or (isinstance(data, dict) and "path" in data):
         return [(None, _source(data))]
     if not isinstance(data, dict) or not data:
-        raise ValueError(f"data is a name, a mapping with a path, or a mapping from splits to those, got {data!r:.80}")
+        raise InvalidArgument(
+            f"data is a name, a mapping with a path, or a mapping from splits to those, got {data!r:.80}"
+        )
     for split in data:
         _known_split(split)
     return [(split, _source(data[split])) for split in reversed(SPLITS) if split in data]
@@ -224,7 +227,7 @@ def _source(data: Any) -> Source:
         known = [item.name for item in fields(Source)]
         for key in data:
             if key not in known:
-                raise ValueError(f"a source of problems has no field {key!r}; it has {', '.join(known)}")
+                raise InvalidArgument(f"a source of problems has no field {key!r}; it has {', '.join(known)}")
         return Source(**data)
     if data in PRESETS:
         return PRESETS[data]
@@ -233,7 +236,7 @@ def _source(data: Any) -> Source:
         return replace(PRESETS[preset], path=path, config=None)
     if isinstance(data, str) and (Path(data).suffix in _SUFFIXES or data.count("/") == 1):
         return Source(data)
-    raise ValueError(
+    raise InvalidArgument(
         f"no data {data!r}: name a preset ({', '.join(PRESETS)}), a Hugging Face data set as owner/name, "
         f"or a file that ends in {', '.join(_SUFFIXES)}"
     )
@@ -251,12 +254,12 @@ def _checked_row(number: int, row: Any, source: Source) -> Problem:
     if isinstance(row, Exception):
         raise row
     if not isinstance(row, Mapping):
-        raise ValueError(f"not an object with columns but a {type(row).__name__}")
+        raise InvalidArgument(f"not an object with columns but a {type(row).__name__}")
     text, answer = _cell(row, source.problem), _cell(row, source.answer)
     if not isinstance(text, str) or not text.strip():
-        raise ValueError("the problem is empty")
+        raise InvalidArgument("the problem is empty")
     if len(text) > MAX_PROBLEM:
-        raise ValueError(f"the problem is longer than {MAX_PROBLEM} characters")
+        raise InvalidArgument(f"the problem is longer than {MAX_PROBLEM} characters")
     gold = gold_of(answer, source.gold)
     read_gold(gold)
     kind = next((str(row[column]) for column in ("type", "subject", "subfield") if row.get(column)), source.name)
@@ -268,7 +271,7 @@ def _cell(row: Mapping[str, Any], columns: str) -> Any:
         if column in row:
             return row[column]
     have = ", ".join(map(repr, list(row)[:12]))
-    raise ValueError(f"no column {' or '.join(map(repr, columns.split('|')))}; the row has {have or 'no columns'}")
+    raise InvalidArgument(f"no column {' or '.join(map(repr, columns.split('|')))}; the row has {have or 'no columns'}")
 
 
 def _hub_splits(source: Source, split: str | None) -> Iterator[tuple[str | None, Iterable[Any]]]:
@@ -278,7 +281,7 @@ def _hub_splits(source: Source, split: str | None) -> Iterator[tuple[str | None,
     if split is not None:
         theirs = names.get(split, next(iter(tables)) if len(tables) == 1 else None)
         if theirs is None:
-            raise ValueError(f"{source.path} has no split {split!r}; it has {', '.join(tables)}")
+            raise InvalidArgument(f"{source.path} has no split {split!r}; it has {', '.join(tables)}")
         yield split, tables[theirs]
     elif source.splits is None and len(tables) == 1:
         yield None, next(iter(tables.values()))
@@ -286,7 +289,7 @@ def _hub_splits(source: Source, split: str | None) -> Iterator[tuple[str | None,
         for ours in reversed(SPLITS):
             if ours in names:
                 if names[ours] not in tables:
-                    raise ValueError(f"{source.path} has no split {names[ours]!r}; it has {', '.join(tables)}")
+                    raise InvalidArgument(f"{source.path} has no split {names[ours]!r}; it has {', '.join(tables)}")
                 yield ours, tables[names[ours]]
 
 

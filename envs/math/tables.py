@@ -11,15 +11,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from gagpo.envs.errors import GagpoError
+
 MAX_LINE = 10_000_000
 """Longest line of a JSONL file, in characters."""
 
 
-class BadRow(ValueError):
+class BadRow(GagpoError, ValueError):
     """A row without a usable problem or answer; the message names source and row."""
 
 
-class DataMissing(ValueError):
+class DataMissing(GagpoError, ValueError):
     """A data set that is neither on this machine nor reachable; the message holds the command that fetches it."""
 
 

@@ -28,6 +28,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
+from gagpo.envs.errors import GagpoError, InvalidArgument
 from gagpo.envs.pool.wire import describe, pack, plain
 from gagpo.envs.pool.worker import maker, serve
 
@@ -41,11 +42,11 @@ _BOOT = (
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-class NurseryLost(RuntimeError):
+class NurseryLost(GagpoError, RuntimeError):
     """The nursery died or does not answer."""
 
 
-class UnknownEnvironment(ValueError):
+class UnknownEnvironment(GagpoError, ValueError):
     """An id under which no environment is registered."""
 
 
@@ -74,7 +75,7 @@ def portable(spec: EnvSpec) -> str:
         module = getattr(spec.entry_point, "__module__", "__main__")
         name = getattr(spec.entry_point, "__qualname__", "<")
         if module == "__main__" or "<" in name or "." in name:
-            raise ValueError(
+            raise InvalidArgument(
                 f"environment {spec.id!r} is made by {name} of {module}, which other processes cannot import; "
                 "put it at the top level of a module, or use workers=0"
             )

@@ -27,6 +27,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NoReturn
 
+from gagpo.envs.errors import GagpoError, InvalidArgument
 from gagpo.envs.pool.events import Counters, Event
 from gagpo.envs.pool.link import Link, Resources
 from gagpo.envs.pool.nursery import Nursery, NurseryLost, find_spec
@@ -39,7 +40,7 @@ START_SECONDS = 60.0  # a worker has at least so long to import, preload and bui
 _COALESCE_SECONDS = 0.001  # a caller who wants many answers is not woken for each
 
 
-class EnvironmentBroken(ValueError):
+class EnvironmentBroken(GagpoError, ValueError):
     """No worker can start: the environment's settings are wrong, or its constructor breaks every time."""
 
 
@@ -104,9 +105,9 @@ class Pool:
         max_restarts: int = 3,
     ):
         if workers < 0 or max_restarts < 0:
-            raise ValueError(f"workers and max_restarts must not be negative, got {workers} and {max_restarts}")
+            raise InvalidArgument(f"workers and max_restarts must not be negative, got {workers} and {max_restarts}")
         if not (0 < step_deadline < math.inf and 0 < reset_deadline < math.inf):
-            raise ValueError(f"deadlines must be positive seconds, got {step_deadline} and {reset_deadline}")
+            raise InvalidArgument(f"deadlines must be positive seconds, got {step_deadline} and {reset_deadline}")
         self.env_id = env_id
         self.counters = Counters()
         self._spec = find_spec(env_id)
@@ -140,7 +141,7 @@ class Pool:
         """Start ``task`` in ``slot`` (any non-negative int), ending whatever runs there; answered by one event."""
         self._check_open()
         if slot < 0:
-            raise ValueError(f"a slot is a non-negative number, got {slot}")
+            raise InvalidArgument(f"a slot is a non-negative number, got {slot}")
         old = self._episodes.get(slot)
         if old is None:
             worker = min(self._workers, key=lambda worker: worker.load)
@@ -237,15 +238,15 @@ class Pool:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ValueError("the pool is closed")
+            raise InvalidArgument("the pool is closed")
 
     def _refuse(self, slot: int, episode: _Episode | None) -> None:
         self._check_open()
         if episode is None:
-            raise ValueError(f"slot {slot} holds no episode: reset it before stepping")
+            raise InvalidArgument(f"slot {slot} holds no episode: reset it before stepping")
         if episode.pending:
-            raise ValueError(f"slot {slot} has not answered its last request: wait for its event before stepping")
-        raise ValueError(f"the episode in slot {slot} is over: reset it before stepping")
+            raise InvalidArgument(f"slot {slot} has not answered its last request: wait for its event before stepping")
+        raise InvalidArgument(f"the episode in slot {slot} is over: reset it before stepping")
 
     # Requests and answers ---------------------------------------------------------------------------------------------
 

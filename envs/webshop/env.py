@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from gagpo.envs.base import Outcome, TextEnv
+from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.tasks import Task, TaskSet
 from gagpo.envs.webshop import expert
 from gagpo.envs.webshop.catalogue import find_sources
@@ -92,9 +93,9 @@ class WebShopEnv(TextEnv):
     ):
         super().__init__(split=split, max_turns=max_turns, expert=expert, render_mode=render_mode)
         if observation not in MODES:
-            raise ValueError(f"unknown observation {observation!r}; choose one of {', '.join(MODES)}")
+            raise InvalidArgument(f"unknown observation {observation!r}; choose one of {', '.join(MODES)}")
         if goals not in KINDS:
-            raise ValueError(f"unknown goals {goals!r}; choose one of {', '.join(KINDS)}")
+            raise InvalidArgument(f"unknown goals {goals!r}; choose one of {', '.join(KINDS)}")
         self.mode = observation
         self.goals = goals
         self.store = open_catalogue(data, products, catalogue_seed)
@@ -103,7 +104,7 @@ class WebShopEnv(TextEnv):
 
     def tasks(self, split: str) -> TaskSet:
         if split not in self.splits:
-            raise ValueError(f"WebShopEnv has no split {split!r}; choose one of {', '.join(self.splits)}")
+            raise InvalidArgument(f"WebShopEnv has no split {split!r}; choose one of {', '.join(self.splits)}")
         return self.store.tasks(self.goals, split)
 
     def begin(self, task: Task) -> Outcome:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.lock import held
 from gagpo.envs.webshop.catalogue import ATTRIBUTES, HUMANS, PRODUCTS
 from gagpo.envs.webshop.store import LOCK_TIMEOUT, fresh_folder
@@ -174,7 +175,7 @@ def generated_folder(root: Path, products: int = 1_000, seed: int = 0) -> Path:
     products: usable products, 10 to 100,000. The same numbers give the same bytes on every machine.
     """
     if not FEWEST <= products <= MOST:
-        raise ValueError(f"products must be between {FEWEST} and {MOST}, got {products}")
+        raise InvalidArgument(f"products must be between {FEWEST} and {MOST}, got {products}")
     folder = root / f"generated-{products}-{seed}-v{VERSION}"
     if not folder.is_dir():
         root.mkdir(parents=True, exist_ok=True)

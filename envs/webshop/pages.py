@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.webshop.catalogue import clean
 from gagpo.envs.webshop.goals import Goal
 from gagpo.envs.webshop.reward import Verdict, judge
@@ -112,7 +113,7 @@ class Shop:
 
     def __init__(self, store: Store, results_per_page: int = 10, strict_options: bool = False):
         if results_per_page < 1:
-            raise ValueError(f"results_per_page must be at least 1, got {results_per_page}")
+            raise InvalidArgument(f"results_per_page must be at least 1, got {results_per_page}")
         self.store = store
         self.results_per_page = results_per_page
         self.strict_options = strict_options

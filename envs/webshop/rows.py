@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from gagpo.envs.errors import GagpoError
+
 CHUNK = 1 << 20
 LARGEST_ROW = 64 << 20  # characters; a longer row is taken for a broken file
 
@@ -21,7 +23,7 @@ _AFTER_VALUE = frozenset(" \t\r\n,:]}")
 _SHAPES = {"[": "a list", "{": "an object", '"': "a string"}
 
 
-class CatalogueError(ValueError):
+class CatalogueError(GagpoError, ValueError):
     """A data file that cannot be used; the message names the file, the row and what was expected."""
 
 

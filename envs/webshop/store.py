@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from gagpo.envs.errors import GagpoError, InvalidArgument
 from gagpo.envs.lock import held
 from gagpo.envs.tasks import Task, TaskSet, UnknownTask
 from gagpo.envs.webshop.catalogue import CatalogueError, Product, Sources, read_annotations, read_humans, read_products
@@ -48,7 +49,7 @@ LOCK_TIMEOUT = 3_600.0  # seconds; the full catalogue takes minutes to build
 _FIELDS = tuple(Product.__dataclass_fields__)
 
 
-class UnknownProduct(KeyError):
+class UnknownProduct(GagpoError, KeyError):
     """An asin the catalogue does not hold."""
 
     def __str__(self) -> str:
@@ -272,7 +273,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
         size = (folder / "products.bin").stat().st_size
         if manifest["format"] != FORMAT or size != int(np.load(folder / "products.npy", mmap_mode="r")[-1]):
-            raise ValueError("another format or size")
+            raise InvalidArgument("another format or size")
     except (OSError, ValueError, KeyError, IndexError) as error:
         raise CatalogueError(f"{folder}: not a usable store ({error}); delete it and it is built anew") from None
     return manifest

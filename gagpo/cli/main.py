@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from gagpo.cli.options import Json, Kwargs, Quiet, say, values
+from gagpo.envs.errors import InvalidArgument
 
 app = typer.Typer(
     name="gagpo",
@@ -189,7 +190,7 @@ def _history(text: str | None) -> str | int | None:
     if text is None or text == "full":
         return text
     if not text.isdecimal():
-        raise ValueError(f"--history is full or a number of turns, got {text!r}")
+        raise InvalidArgument(f"--history is full or a number of turns, got {text!r}")
     return int(text)
 
 

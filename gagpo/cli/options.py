@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from gagpo.envs.errors import InvalidArgument
+
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 Kwargs = Annotated[
@@ -22,11 +24,11 @@ def values(pairs: list[str] | None) -> dict[str, Any]:
     for pair in pairs or []:
         name, equals, text = pair.partition("=")
         if not equals or not name:
-            raise ValueError(f"an argument looks like name=value, got {pair!r}")
+            raise InvalidArgument(f"an argument looks like name=value, got {pair!r}")
         try:
             found[name] = yaml.safe_load(text)
         except yaml.YAMLError:
-            raise ValueError(f"argument {pair!r}: the value is not YAML; quote it") from None
+            raise InvalidArgument(f"argument {pair!r}: the value is not YAML; quote it") from None
     return found
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from gagpo.cli.options import Json, Kwargs, Quiet, print_table, say, values
+from gagpo.envs.errors import InvalidArgument
 
 bench = typer.Typer(no_args_is_help=True, help="Measure environments, engines and credit.")
 
@@ -74,7 +75,7 @@ def play(
 ) -> None:
     """Open an environment for people, in a browser."""
     if what != "webshop":
-        raise ValueError(f"only webshop can be played in a browser, not {what!r}")
+        raise InvalidArgument(f"only webshop can be played in a browser, not {what!r}")
     from gagpo.envs.webshop.web.site import play as serve
 
     serve(port=port, host=host, data=data, products=products)

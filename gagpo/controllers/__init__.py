@@ -23,6 +23,7 @@ from gagpo.controllers.apmpo import ApmpoController
 from gagpo.controllers.sampling import keep_episodes, overlong_penalty, shape_overlong
 from gagpo.controllers.settings import Agpo, Apmpo, ControllerSettings, DynamicSampling, Overlong
 from gagpo.credit.turns import Turns
+from gagpo.envs.errors import InvalidArgument
 from gagpo.objectives.gates import Controls
 
 __all__ = [
@@ -133,14 +134,14 @@ class Controllers:
         """Take up the state of :meth:`state_dict`; ValueError when it is that of other controllers."""
         parts = {name: part for name, part in (("apmpo", self.apmpo), ("agpo", self.agpo)) if part}
         if parts.keys() != state.keys():
-            raise ValueError(f"the state is of controllers {sorted(state)}, the algorithm has {sorted(parts)}")
+            raise InvalidArgument(f"the state is of controllers {sorted(state)}, the algorithm has {sorted(parts)}")
         for name, part in parts.items():
             part.load_state_dict(state[name])
 
 
 def _per_group(value_G: np.ndarray, groups: int) -> np.ndarray:
     if len(value_G) not in (1, groups):
-        raise ValueError(f"the last probe had {len(value_G)} task groups, the batch has {groups}")
+        raise InvalidArgument(f"the last probe had {len(value_G)} task groups, the batch has {groups}")
     return np.broadcast_to(value_G, groups).copy()
 
 
@@ -150,5 +151,7 @@ def _on_tokens(value_G: list[float] | None, group_K: Tensor | None) -> float | T
     if len(value_G) == 1:
         return value_G[0]
     if group_K is None:
-        raise ValueError("each task group has its own clip radius or exponent: give group_K, the group of each token")
+        raise InvalidArgument(
+            "each task group has its own clip radius or exponent: give group_K, the group of each token"
+        )
     return torch.tensor(value_G, dtype=torch.float32, device=group_K.device)[group_K]

@@ -11,6 +11,7 @@ import numpy as np
 from gagpo.controllers.settings import Agpo
 from gagpo.credit.episode import group_dispersion, group_skewness, vote_entropy
 from gagpo.credit.turns import Turns
+from gagpo.envs.errors import InvalidArgument
 
 
 @dataclass
@@ -66,7 +67,7 @@ class AgpoController:
     def observe_entropy(self, entropy: float | None) -> None:
         """Take the sampling policy's mean token entropy over the batch, nats; compared with its average until now."""
         if entropy is None or not math.isfinite(entropy) or entropy < 0:
-            raise ValueError(f"AGPO's clip radius needs the sampling policy's mean token entropy, got {entropy}")
+            raise InvalidArgument(f"AGPO's clip radius needs the sampling policy's mean token entropy, got {entropy}")
         reference = self.state.entropy_reference
         self.state.entropy_share = entropy / reference if reference else 1.0
         self.state.entropy_reference = running(reference, entropy, self.settings.entropy_rate)

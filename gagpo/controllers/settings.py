@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from gagpo.envs.errors import InvalidArgument
+
 
 class ControllerCell(BaseModel):
     """Settings of one controller."""
@@ -34,9 +36,9 @@ class Apmpo(ControllerCell):
     @model_validator(mode="after")
     def _ordered(self) -> Apmpo:
         if self.radius_high < self.radius_low:
-            raise ValueError(f"radius_high {self.radius_high} is below radius_low {self.radius_low}")
+            raise InvalidArgument(f"radius_high {self.radius_high} is below radius_low {self.radius_low}")
         if self.symmetric and self.radius_high > 1:
-            raise ValueError(f"a symmetric radius is at most 1, a ratio of 0; radius_high is {self.radius_high}")
+            raise InvalidArgument(f"a symmetric radius is at most 1, a ratio of 0; radius_high is {self.radius_high}")
         return self
 
 
@@ -87,7 +89,7 @@ class Overlong(ControllerCell):
     @model_validator(mode="after")
     def _fits(self) -> Overlong:
         if self.buffer > self.limit:
-            raise ValueError(f"the buffer of {self.buffer} tokens is longer than the limit of {self.limit}")
+            raise InvalidArgument(f"the buffer of {self.buffer} tokens is longer than the limit of {self.limit}")
         return self
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from gagpo.credit.grouping import EPSILON, centre, group_mean, group_std, standardise, varies
 from gagpo.credit.turns import BadTurns, Turns
+from gagpo.envs.errors import InvalidArgument
 
 Reward = Literal["sum", "success", "sign"]
 Dispersion = Literal["std", "mad", "iqr"]
@@ -88,7 +89,7 @@ def group_dispersion(
     if dispersion == "iqr":
         low_G, high_G = (group_quantile(value_E, group_E, groups, share) for share in (0.25, 0.75))
         return (high_G - low_G) / 1.349
-    raise ValueError(f"unknown dispersion {dispersion!r}; choose std, mad or iqr")
+    raise InvalidArgument(f"unknown dispersion {dispersion!r}; choose std, mad or iqr")
 
 
 def group_quantile(value_E: np.ndarray, group_E: np.ndarray, groups: int, share: float) -> np.ndarray:

@@ -18,6 +18,7 @@ from gagpo.credit.grouping import (
     temporal_difference,
 )
 from gagpo.credit.turns import Turns
+from gagpo.envs.errors import InvalidArgument
 
 Proxy = Literal["return", "outcome"]
 
@@ -108,4 +109,4 @@ def normalise(
     if norm == "scale_only":
         std_N = group_std(advantage_N, turns.group_index_N, turns.groups)[turns.group_index_N]
         return np.where(std_N > 0, advantage_N / (std_N + epsilon), 0.0)
-    raise ValueError(f"unknown norm {norm!r}; choose group, batch, state, scale_only or none")
+    raise InvalidArgument(f"unknown norm {norm!r}; choose group, batch, state, scale_only or none")

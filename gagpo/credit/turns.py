@@ -14,11 +14,12 @@ from typing import Any, Literal
 import numpy as np
 
 from gagpo.agents.episodes import Episode
+from gagpo.envs.errors import GagpoError
 
 StateKey = Literal["observation", "state", "history"]
 
 
-class BadTurns(ValueError):
+class BadTurns(GagpoError, ValueError):
     """Turns that no credit can be computed from; the message names the column, the place and the remedy."""
 
 

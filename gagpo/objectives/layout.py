@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gagpo.envs.errors import InvalidArgument
+
 
 @dataclass(frozen=True)
 class Normaliser:
@@ -53,9 +55,11 @@ class Layout:
         """
         row_K = turn_K if row_K is None else row_K
         if turn_K.ndim != 1 or turn_K.shape != row_K.shape:
-            raise ValueError(f"turn_K and row_K are flat and equally long, got {_shape(turn_K)} and {_shape(row_K)}")
+            raise InvalidArgument(
+                f"turn_K and row_K are flat and equally long, got {_shape(turn_K)} and {_shape(row_K)}"
+            )
         if turn_K.numel() == 0:
-            raise ValueError("the batch holds no response tokens: no loss can be computed")
+            raise InvalidArgument("the batch holds no response tokens: no loss can be computed")
         turn_K, turn_tokens_M = _number(turn_K)
         row_K, row_tokens_R = _number(row_K)
         return cls(turn_K, row_K, turn_tokens_M.float(), row_tokens_R.float())
@@ -67,7 +71,7 @@ class Layout:
         A row of the batch is a row here, and each unbroken run of sampled tokens in it an action.
         """
         if mask_BL.ndim != 2:
-            raise ValueError(f"the mask must have one row per sequence, got shape {_shape(mask_BL)}")
+            raise InvalidArgument(f"the mask must have one row per sequence, got shape {_shape(mask_BL)}")
         mask_BL = mask_BL.bool()
         starts_BL = mask_BL.clone()
         starts_BL[:, 1:] &= ~mask_BL[:, :-1]
@@ -90,7 +94,7 @@ def segment_sum(value_K: Tensor, segment_K: Tensor, segments: int) -> Tensor:
 
 def _number(ids: Tensor) -> tuple[Tensor, Tensor]:
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-        raise ValueError(f"segment ids are integers, got {ids.dtype}")
+        raise InvalidArgument(f"segment ids are integers, got {ids.dtype}")
     if bool((ids[1:] >= ids[:-1]).all()):
         _, number_K, size = torch.unique_consecutive(ids, return_inverse=True, return_counts=True)
     else:

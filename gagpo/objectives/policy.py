@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gagpo.envs.errors import InvalidArgument
 from gagpo.objectives.aggregation import segment_power_mean, token_weights
 from gagpo.objectives.gates import (
     Controls,
@@ -97,7 +98,7 @@ def kl_divergence(logprob_K: Tensor, ref_logprob_K: Tensor, estimator: str = "k3
         return (0.5 * x_K * x_K).clamp(max=KL_LIMIT)
     if estimator == "k3":
         return (torch.expm1(-x_K) + x_K).clamp(max=KL_LIMIT)
-    raise ValueError(f"unknown KL estimator {estimator!r}; choose k1, k2 or k3")
+    raise InvalidArgument(f"unknown KL estimator {estimator!r}; choose k1, k2 or k3")
 
 
 def _ratio_segments(layout: Layout, settings: ObjectiveSettings) -> tuple[Tensor, Tensor]:
@@ -251,8 +252,8 @@ def _check(
     }
     for name, tensor in named.items():
         if tensor is not None and tensor.shape != (tokens,):
-            raise ValueError(f"{name} must have shape ({tokens},) as the layout has, got {tuple(tensor.shape)}")
+            raise InvalidArgument(f"{name} must have shape ({tokens},) as the layout has, got {tuple(tensor.shape)}")
     if settings.kl.coefficient > 0 and ref_logprob_K is None:
-        raise ValueError("kl.coefficient is above 0: give ref_logprob_K, the reference policy's log-probabilities")
+        raise InvalidArgument("kl.coefficient is above 0: give ref_logprob_K, the reference policy's log-probabilities")
     if settings.entropy > 0 and entropy_K is None:
-        raise ValueError("entropy is above 0: give entropy_K, the policy's entropy at each token")
+        raise InvalidArgument("entropy is above 0: give entropy_K, the policy's entropy at each token")

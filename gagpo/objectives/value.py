@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gagpo.envs.errors import InvalidArgument
+
 
 def value_loss(
     value: Tensor, old_value: Tensor, target: Tensor, clip: float | None = 0.2, count: int | None = None
@@ -18,9 +20,9 @@ def value_loss(
     """
     if not value.shape == old_value.shape == target.shape:
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in (value, old_value, target))
-        raise ValueError(f"value, old_value and target must have one shape, got {shapes}")
+        raise InvalidArgument(f"value, old_value and target must have one shape, got {shapes}")
     if value.numel() == 0:
-        raise ValueError("there are no values: no loss can be computed")
+        raise InvalidArgument("there are no values: no loss can be computed")
     old_value, target = old_value.detach().to(value.dtype), target.detach().to(value.dtype)
     error = (value - target).square()
     largest = error

@@ -13,11 +13,12 @@ from typing import Any
 import torch
 
 from gagpo.agents.model import save
+from gagpo.envs.errors import GagpoError
 
 NAME = re.compile(r"iteration-(\d{6})")
 
 
-class CheckpointError(ValueError):
+class CheckpointError(GagpoError, ValueError):
     """A checkpoint that cannot be used; the message names the file."""
 
 

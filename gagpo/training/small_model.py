@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 from gagpo.agents.engines import attention
+from gagpo.envs.errors import InvalidArgument
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}{% endfor %}"
@@ -41,7 +42,7 @@ class SmallModelSettings(BaseModel):
     @model_validator(mode="after")
     def _divisible(self) -> SmallModelSettings:
         if self.width % self.heads or self.heads % self.key_value_heads:
-            raise ValueError("width must be a multiple of heads, and heads of key_value_heads")
+            raise InvalidArgument("width must be a multiple of heads, and heads of key_value_heads")
         return self
 
 

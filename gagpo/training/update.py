@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from gagpo.algorithms import Algorithm
+from gagpo.envs.errors import GagpoError
 from gagpo.objectives import Controls, Layout, Normaliser, find_nonfinite, policy_loss, summary
 from gagpo.objectives.value import value_loss
 from gagpo.training.batch import MicroBatch, Row, micro_batches, mini_batches, token_logprobs
 from gagpo.training.value_head import Critic, captured
 
 
-class NonFiniteLoss(FloatingPointError):
+class NonFiniteLoss(GagpoError, FloatingPointError):
     """The loss became NaN or infinite; ``turns`` are the numbers of those it came from (empty where unknown)."""
 
     def __init__(self, message: str, turns: list[int]):

@@ -20,6 +20,7 @@ from gagpo.agents.progress import track
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import make_world
+from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.pool import Pool
 from gagpo.settings import RunSettings, SettingsError
 from gagpo.training.batch import Row, build_rows, micro_batches, token_logprobs
@@ -111,7 +112,7 @@ def demonstrations(settings: RunSettings, quiet: bool = False) -> list[Episode]:
                 agent = ExpertAgent(warm.noise)
                 episodes, _ = rollout(agent, pool, jobs, lockstep=False, on_finish=lambda _: meter.advance())
             if expert is True and not any(episode.success for episode in episodes):
-                raise ValueError(f"the expert of {environment.id} solved none of {len(episodes)} episodes")
+                raise InvalidArgument(f"the expert of {environment.id} solved none of {len(episodes)} episodes")
             kept += [episode for episode in episodes if episode.turns and (episode.success or expert == "hasty")]
     return kept
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gagpo.envs.errors import InvalidArgument
+
 TASK_TYPES = (
     "pick_and_place_simple",
     "look_at_obj_in_light",
@@ -192,7 +194,7 @@ def room_of_scene(scene: int) -> Room:
     for room in ROOMS.values():
         if room.first_scene <= scene < room.first_scene + SCENES_PER_ROOM:
             return room
-    raise ValueError(f"there is no scene {scene}; scenes are 1-30, 201-230, 301-330 and 401-430")
+    raise InvalidArgument(f"there is no scene {scene}; scenes are 1-30, 201-230, 301-330 and 401-430")
 
 
 def is_unseen(scene: int) -> bool:

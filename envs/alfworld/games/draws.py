@@ -12,6 +12,8 @@ from typing import TypeVar
 
 import numpy as np
 
+from gagpo.envs.errors import InvalidArgument
+
 T = TypeVar("T")
 
 
@@ -29,7 +31,7 @@ class Draws:
     def below(self, n: int) -> int:
         """A uniform integer in [0, n)."""
         if n < 1:
-            raise ValueError(f"cannot draw an integer below {n}")
+            raise InvalidArgument(f"cannot draw an integer below {n}")
         span = 2**64 - 2**64 % n
         while (raw := int(self._stream.random_raw())) >= span:
             pass

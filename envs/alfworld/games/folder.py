@@ -17,12 +17,13 @@ from gagpo.envs.alfworld.engine import BrokenGame, read_game
 from gagpo.envs.alfworld.games.catalogue import TASK_TYPES
 from gagpo.envs.alfworld.games.gamefile import GAME, TRAJECTORY
 from gagpo.envs.alfworld.games.generate import data_root
+from gagpo.envs.errors import GagpoError
 from gagpo.envs.tasks import Task, TaskSet
 
 _FORMAT = 1
 
 
-class NoGames(ValueError):
+class NoGames(GagpoError, ValueError):
     """A folder of games that is not there; the message says how to get them."""
 
 

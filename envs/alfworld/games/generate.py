@@ -26,6 +26,7 @@ from gagpo.envs.alfworld.games.catalogue import SIZES, TASK_TYPES
 from gagpo.envs.alfworld.games.gamefile import GAME, TRAJECTORY, GameFiles, render
 from gagpo.envs.alfworld.games.scenes import pose
 from gagpo.envs.alfworld.games.shipped import shipped
+from gagpo.envs.errors import GagpoError, InvalidArgument
 from gagpo.envs.lock import held
 
 log = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ Progress = Callable[[int, int], None]
 """Called with the number of games checked so far and the number to check."""
 
 
-class UnsolvedGame(RuntimeError):
+class UnsolvedGame(GagpoError, RuntimeError):
     """A generated game that its own walkthrough does not win: a fault of the generator or of the engine."""
 
 
@@ -115,20 +116,20 @@ def wanted(
     if "valid_seen" not in (counts or {}):
         full["valid_seen"] = max(0, min(full["valid_seen"], full["train"]))
     if size not in SIZES:
-        raise ValueError(f"there is no scene size {size!r}; choose one of {', '.join(SIZES)}")
+        raise InvalidArgument(f"there is no scene size {size!r}; choose one of {', '.join(SIZES)}")
     for split in (*full, *splits):
         if split not in SPLITS:
-            raise ValueError(f"ALFWorld has no split {split!r}; choose among {', '.join(SPLITS)}")
+            raise InvalidArgument(f"ALFWorld has no split {split!r}; choose among {', '.join(SPLITS)}")
     for split, count in full.items():
         if count < 0:
-            raise ValueError(f"the number of {split} games must not be negative, got {count}")
+            raise InvalidArgument(f"the number of {split} games must not be negative, got {count}")
     if not task_types:
-        raise ValueError(f"no task types were given; choose among {', '.join(TASK_TYPES)}")
+        raise InvalidArgument(f"no task types were given; choose among {', '.join(TASK_TYPES)}")
     for task_type in task_types:
         if task_type not in TASK_TYPES:
-            raise ValueError(f"there is no task type {task_type!r}; choose among {', '.join(TASK_TYPES)}")
+            raise InvalidArgument(f"there is no task type {task_type!r}; choose among {', '.join(TASK_TYPES)}")
     if full["valid_seen"] > full["train"]:
-        raise ValueError(
+        raise InvalidArgument(
             f"valid_seen ({full['valid_seen']}) must not have more games than train ({full['train']}): "
             "its rooms are those trained in"
         )

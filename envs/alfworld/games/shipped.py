@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gagpo.envs.errors import GagpoError
 
-class AlfworldMissing(ImportError):
+
+class AlfworldMissing(GagpoError, ImportError):
     """The alfworld package is not installed, or is not a version this suite can read."""
 
 

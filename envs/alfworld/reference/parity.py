@@ -21,6 +21,7 @@ from typing import Any
 from gagpo.envs.alfworld.engine import Engine, Scene, make_engine, read_game
 from gagpo.envs.alfworld.games.generate import generate
 from gagpo.envs.alfworld.games.variants import VARIANTS, write_variant
+from gagpo.envs.errors import InvalidArgument
 
 WALKS = ("expert", "random", "busy", "mixed", "garbage")
 GARBAGE = (
@@ -67,16 +68,18 @@ def parity(
     progress: called with steps done and steps to do.
     """
     if steps < 1 or steps_per_game < 10:
-        raise ValueError(f"steps must be positive and steps_per_game at least 10, got {steps} and {steps_per_game}")
+        raise InvalidArgument(
+            f"steps must be positive and steps_per_game at least 10, got {steps} and {steps_per_game}"
+        )
     unknown = [name for name in variants if name not in VARIANTS]
     if unknown or not variants:
-        raise ValueError(f"unknown variant {unknown[:1]}; choose among {', '.join(VARIANTS)}")
+        raise InvalidArgument(f"unknown variant {unknown[:1]}; choose among {', '.join(VARIANTS)}")
     started = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="parity-"))
     try:
         files = {str(game): Path(game) for game in games} if games is not None else _generated(folder, seed)
         if not files:
-            raise ValueError("there are no games to compare")
+            raise InvalidArgument("there are no games to compare")
         done = _read_journal(journal)
         jobs = _jobs(list(files), variants, steps, steps_per_game)
         units = [done[job] for job in jobs if job in done]
@@ -138,7 +141,7 @@ def _read_journal(journal: Path | None) -> dict[Job, Unit]:
             try:
                 unit = Unit(**json.loads(line))
             except (ValueError, TypeError):
-                raise ValueError(
+                raise InvalidArgument(
                     f"{journal}, line {number}: not a finished unit; delete the line or the file"
                 ) from None
             found[unit.game, unit.variant] = unit

@@ -18,6 +18,7 @@ from typing import Any
 
 from gagpo.envs.alfworld.engine import Engine, make_engine
 from gagpo.envs.alfworld.games.generate import generate
+from gagpo.envs.errors import InvalidArgument
 
 ENGINES = ("native", "textworld", "textworld-memoised")
 
@@ -43,7 +44,7 @@ def bench(
     """
     unknown = [name for name in engines if name not in ENGINES]
     if unknown:
-        raise ValueError(f"unknown engine {unknown[0]!r}; choose among {', '.join(ENGINES)}")
+        raise InvalidArgument(f"unknown engine {unknown[0]!r}; choose among {', '.join(ENGINES)}")
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         files = [str(game) for game in games] if games is not None else _generated(Path(folder), seed)
         results: dict[str, list[dict[str, float]]] = {name: [] for name in engines}

@@ -24,6 +24,7 @@ from gagpo.envs.alfworld.engine import BrokenGame, Scene, read_game
 from gagpo.envs.alfworld.games.scenes import spoken_names
 from gagpo.envs.alfworld.games.shipped import shipped
 from gagpo.envs.alfworld.reference.memoise import memoised_textworld
+from gagpo.envs.errors import InvalidArgument
 
 # Bookkeeping of the domain that no rule and no goal ever reads.
 _BOOKKEEPING = ("checked", "examined", "wasinreceptacle")
@@ -143,11 +144,11 @@ def _check_expression(expression: str) -> None:
     try:
         nodes = list(ast.walk(ast.parse(expression.strip(), mode="eval")))
     except SyntaxError:
-        raise ValueError(f"the grammar's expression {expression[:80]!r} is not understood") from None
+        raise InvalidArgument(f"the grammar's expression {expression[:80]!r} is not understood") from None
     allowed = (ast.Expression, ast.Name, ast.Load, ast.Constant, ast.BinOp, ast.Add, ast.BoolOp, ast.Or, ast.Attribute)
     for node in nodes:
         plain = isinstance(node, allowed)
         if isinstance(node, ast.Attribute):
             plain = isinstance(node.value, ast.Name) and node.attr in ("name", "id", "type", "definite", "indefinite")
         if not plain:
-            raise ValueError(f"the grammar wants to run {expression[:80]!r}, which is more than names and text")
+            raise InvalidArgument(f"the grammar wants to run {expression[:80]!r}, which is more than names and text")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, get_args
 
+from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.math.verify import normalise
 from gagpo.envs.math.verify.answers import (
     Answer,
@@ -47,7 +48,9 @@ class Policy:
 
     def __post_init__(self) -> None:
         if self.percent not in get_args(PercentPolicy):
-            raise ValueError(f"no percent policy {self.percent!r}; choose from {', '.join(get_args(PercentPolicy))}")
+            raise InvalidArgument(
+                f"no percent policy {self.percent!r}; choose from {', '.join(get_args(PercentPolicy))}"
+            )
 
 
 class NeedsAlgebra(Exception):

@@ -13,6 +13,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gagpo.envs.errors import InvalidArgument
+
 METHODS = ("boxed", "hashes", "phrase", "number")
 
 TAIL = 20_000
@@ -69,9 +71,9 @@ def check_methods(methods: Sequence[str]) -> tuple[str, ...]:
     """``methods`` as a tuple; ValueError names an unknown one."""
     for method in methods:
         if method not in METHODS:
-            raise ValueError(f"no extraction method {method!r}; choose from {', '.join(METHODS)}")
+            raise InvalidArgument(f"no extraction method {method!r}; choose from {', '.join(METHODS)}")
     if not methods:
-        raise ValueError(f"name at least one extraction method from {', '.join(METHODS)}")
+        raise InvalidArgument(f"name at least one extraction method from {', '.join(METHODS)}")
     return tuple(method for method in METHODS if method in methods)
 
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import gagpo
+from gagpo.envs.errors import GagpoError, InvalidArgument
 from gagpo.envs.math.verify.compare import Policy
 from gagpo.envs.math.verify.extract import MAX_ANSWER
 from gagpo.envs.math.verify.verifier import Reason
@@ -35,7 +36,7 @@ _CACHED = 65_536
 _MODULE = "gagpo.envs.math.verify.worker"
 
 
-class VerifierFailed(RuntimeError):
+class VerifierFailed(GagpoError, RuntimeError):
     """A verifier process does not start; the message holds the end of what it printed."""
 
 
@@ -124,9 +125,9 @@ class VerifyPool:
 
     def __init__(self, workers: int = 1, seconds: float = 2.0, deadline: float = 6.0) -> None:
         if workers < 1:
-            raise ValueError(f"workers must be at least 1, got {workers}")
+            raise InvalidArgument(f"workers must be at least 1, got {workers}")
         if not 0 < seconds <= deadline:
-            raise ValueError(f"need 0 < seconds <= deadline, got seconds={seconds} and deadline={deadline}")
+            raise InvalidArgument(f"need 0 < seconds <= deadline, got seconds={seconds} and deadline={deadline}")
         self.workers, self.seconds, self.deadline = workers, seconds, deadline
         self._reset()
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from gagpo.envs.errors import GagpoError
 from gagpo.envs.math.verify.answers import Answer, Number, canonical
 from gagpo.envs.math.verify.compare import NeedsAlgebra, Policy, not_here, same
 from gagpo.envs.math.verify.extract import METHODS, check_methods, extract
@@ -43,7 +44,7 @@ class Comparer(Protocol):
     def compare(self, gold: str, prediction: str, policy: Policy) -> Reason: ...
 
 
-class GoldError(ValueError):
+class GoldError(GagpoError, ValueError):
     """A gold answer that nothing could ever be compared with."""
 
 

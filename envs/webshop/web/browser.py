@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from gagpo.envs.base import Outcome
+from gagpo.envs.errors import GagpoError
 from gagpo.envs.tasks import Task
 from gagpo.envs.webshop.env import WebShopEnv, parse_action
 from gagpo.envs.webshop.pages import BACK, DONE, INDEX, Piece, State, clickables, regular_label, regular_query
@@ -60,7 +61,7 @@ return Array.from(document.querySelectorAll('main [data-kind]')).filter(e => e.c
 _ARRIVED = "return !window.leaving && document.readyState === 'complete';"
 
 
-class BrowserMissing(RuntimeError):
+class BrowserMissing(GagpoError, RuntimeError):
     """Chromium or its driver is not installed."""
 
 
