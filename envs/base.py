@@ -7,6 +7,7 @@ works too.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -150,8 +151,10 @@ class TextEnv(gymnasium.Env[str, str]):
 
     @classmethod
     def material(cls, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of the constructor's arguments that say which problems are played, and how."""
-        return {name: value for name, value in kwargs.items() if name not in cls.immaterial}
+        """The constructor's arguments that say which problems are played, and how, defaults included."""
+        parameters = inspect.signature(cls).parameters.values()
+        defaults = {one.name: one.default for one in parameters if one.default is not one.empty}
+        return {name: value for name, value in (defaults | dict(kwargs)).items() if name not in cls.immaterial}
 
     # What Gymnasium calls ---------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from gagpo.envs.errors import GagpoError, InvalidArgument
 from gagpo.eval.results import EvalResult
+from gagpo.eval.runs import load_run
 from gagpo.eval.statistics import Interval, holm, mean_over_seeds, paired_difference, paired_test
 from gagpo.eval.tables import WIDTH, facts, grid, p_value, panel_facts, percent, plain, with_interval
 
@@ -117,9 +118,24 @@ def require_same_panel(label: str, first: EvalResult, other_label: str, other: E
         raise DifferentPanels(f"{label} and {other_label} are not of the same panel: {difference}")
 
 
-def compare_files(paths: Sequence[Path]) -> Comparison:
-    """Load result files and compare them with the first; each is named by as much of its path as tells them apart."""
-    return compare_results(dict(zip(_names(paths), map(EvalResult.load, paths), strict=True)))
+def compare_files(paths: Sequence[Path], split: str | None = None) -> Comparison:
+    """Load result files and compare them with the first; each is named by as much of its path as tells them apart.
+
+    A run folder stands for its last evaluation of ``split`` (of the first split it was evaluated on by default).
+    """
+    return compare_results(dict(zip(_names(paths), (_load(path, split) for path in paths), strict=True)))
+
+
+def _load(path: Path, split: str | None) -> EvalResult:
+    if not path.is_dir():
+        return EvalResult.load(path)
+    run = load_run(path)
+    wanted = split or next(iter(run.splits()), None)
+    found = [one for one in run.evaluations if one.split == wanted]
+    if not found:
+        known = ", ".join(run.splits()) or "none"
+        raise InvalidArgument(f"run {path} holds no evaluation of split {wanted!r}; it was evaluated on: {known}")
+    return found[-1].result
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

@@ -35,6 +35,7 @@ def evaluate(
     model: str,
     temperature: float,
     tries: int = 1,
+    seed: int = 0,
     concurrency: int = 256,
     lockstep: bool = True,
     quiet: bool = False,
@@ -42,13 +43,13 @@ def evaluate(
     """Play every task of ``tasks`` ``tries`` times with ``agent``; the result and the episodes, in the panel's order.
 
     ``environment`` and ``kwargs`` say what ``pool`` runs, ``model`` and ``temperature`` who plays: they are printed
-    with the numbers. The seeds are fixed by the panel, so two models meet the same episodes.
+    with the numbers. The seeds are fixed by the panel and ``seed``, so two models meet the same episodes.
     """
     tasks.require()
-    jobs = group_jobs(tasks.ids, tries, PANEL_SEED, f"panel {tasks.split}")
+    jobs = group_jobs(tasks.ids, tries, PANEL_SEED + seed, f"panel {tasks.split}")
     with track(f"evaluating on {tasks.split}", len(jobs), "episodes", quiet) as meter:
         episodes, _ = rollout(
             agent, pool, jobs, concurrency=concurrency, lockstep=lockstep, on_finish=lambda _: meter.advance()
         )
-    panel = Panel(environment, tasks.split, tasks.hash, len(tasks), tries, dict(kwargs))
+    panel = Panel(environment, tasks.split, tasks.hash, len(tasks), tries, dict(kwargs), seed)
     return EvalResult.from_episodes(episodes, panel, model, temperature), episodes

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gagpo.agents.episodes import Episode
+from gagpo.envs import durable
 from gagpo.envs.errors import InvalidArgument
 from gagpo.eval.many_tries import majority_at_k, pass_at_k, usual_k
 from gagpo.eval.reading import BadResult, Field, parse, read_text
@@ -37,6 +38,7 @@ class Panel:
     tasks: int
     tries: int = 1
     kwargs: dict[str, Any] = field(default_factory=dict)
+    seed: int = 0
 
     def __post_init__(self) -> None:
         # As JSON would give them back, so that a panel equals the one read from its own file.
@@ -49,7 +51,7 @@ class Panel:
 
     def difference(self, other: Panel) -> str | None:
         """The first fact in which the two panels differ, in words, or None; the number of tries may differ."""
-        for name in ("environment", "split", "split_hash", "kwargs", "tasks"):
+        for name in ("environment", "split", "split_hash", "kwargs", "tasks", "seed"):
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
                 return f"{name.replace('_', ' ')} {_short(mine)} against {_short(theirs)}"
@@ -274,11 +276,9 @@ class EvalResult:
         return result
 
     def save(self, path: Path) -> None:
-        """Write the file whole or not at all."""
+        """Write the file whole, down to the disk, or not at all."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(path.name + ".part")
-        part.write_text(self.to_json(), encoding="utf-8")
-        part.replace(path)
+        durable.write_text(path, self.to_json())
 
     @classmethod
     def load(cls, path: Path) -> EvalResult:
@@ -318,6 +318,7 @@ def _read_panel(document: Field) -> Panel:
         tasks=document["tasks"].integer(1),
         tries=document["tries"].integer(1),
         kwargs=document["kwargs"].record(),
+        seed=document["seed"].integer(0) if "seed" in document.record() else 0,
     )
 
 

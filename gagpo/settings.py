@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gagpo.agents.engines.base import Sampling
 from gagpo.agents.prompts import STYLES
 from gagpo.algorithms import Algorithm
 from gagpo.envs.errors import GagpoError, InvalidArgument
-from gagpo.training.small_model import SmallModelSettings
 
 
 class SettingsError(GagpoError, ValueError):
@@ -22,7 +22,28 @@ class SettingsError(GagpoError, ValueError):
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+
+
+def _plain(value: Any, where: str = "") -> Any:
+    """``value`` if JSON can hold it as it is: what it could not would change on its way to the run's config.yaml."""
+    if isinstance(value, dict):
+        for key, part in value.items():
+            if not isinstance(key, str):
+                raise ValueError(f"the key {key!r}{where} is not text; quote it")
+            _plain(part, f" of {key}")
+    elif isinstance(value, list):
+        for part in value:
+            _plain(part, where)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"the value {value}{where} is not a finite number")
+    elif not isinstance(value, str | int | float | None):
+        raise ValueError(f"the value {value!s:.40}{where} is of type {type(value).__name__}; quote it to make it text")
+    return value
+
+
+Kwargs = Annotated[dict[str, Any], AfterValidator(_plain)]
+"""Plain values by name, as YAML and JSON both write them."""
 
 
 class EnvironmentSettings(_Section):
@@ -30,7 +51,7 @@ class EnvironmentSettings(_Section):
 
     id: str
     split: str = "train"
-    kwargs: dict[str, Any] = {}
+    kwargs: Kwargs = {}
 
 
 class ContextSettings(_Section):
@@ -54,7 +75,7 @@ class RolloutSettings(_Section):
     samples: int = Field(8, ge=1)
     temperature: float = Field(1.0, gt=0)
     max_tokens: int = Field(512, ge=1)
-    workers: int = Field(2, ge=0, description="environment processes; 0 steps them in the trainer's own")
+    workers: int = Field(2, ge=0, le=1024, description="environment processes; 0 steps them in the trainer's own")
     concurrency: int = Field(256, ge=1, description="most episodes under way at once")
     lockstep: bool = Field(True, description="bit-for-bit repeatable batches; false for slow, uneven environments")
     step_deadline: float = Field(60.0, gt=0, description="seconds")
@@ -104,6 +125,27 @@ class EvaluationSettings(_Section):
     before: bool = True
 
 
+class SmallModelSettings(_Section):
+    """The shape of the model; the defaults have about 0.9 M parameters."""
+
+    layers: int = Field(4, ge=1)
+    width: int = Field(128, ge=8)
+    heads: int = Field(4, ge=1)
+    key_value_heads: int = Field(1, ge=1)
+    feed_forward: int = Field(384, ge=8)
+    vocabulary: int = Field(1024, ge=300, description="at most this many tokens; a small world needs fewer")
+    numbers: Literal["words", "digits", "names"] = Field(
+        "words", description="tokens of numbers: like words, a token per digit, or one with the name before (mug 1)"
+    )
+    context: int = Field(4096, ge=64, description="most tokens of a prompt and its response")
+
+    @model_validator(mode="after")
+    def _divisible(self) -> SmallModelSettings:
+        if self.width % self.heads or self.heads % self.key_value_heads:
+            raise InvalidArgument("width must be a multiple of heads, and heads of key_value_heads")
+        return self
+
+
 class WarmStartSettings(_Section):
     """Supervised training of a small model on demonstrations; written to the folder that ``model`` names."""
 
@@ -128,7 +170,7 @@ class RunSettings(_Section):
     model: str
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     device: str = "cpu"
-    threads: int = Field(0, ge=0, description="torch threads; 0 for one per core")
+    threads: int = Field(0, ge=0, le=1024, description="torch threads; 0 for one per core")
     engine: Literal["transformers", "vllm"] = "transformers"
     environment: EnvironmentSettings
     context: ContextSettings = ContextSettings()
@@ -147,15 +189,37 @@ class RunSettings(_Section):
         return self
 
 
-def load(path: Path, overrides: Sequence[str] = ()) -> RunSettings:
+SHIPPED = Path(__file__).parent / "configs"
+"""The configs that come with the package."""
+
+
+def shipped_configs() -> dict[str, Path]:
+    """The configs that come with the package, by name."""
+    return {path.stem: path for path in sorted(SHIPPED.glob("*.yaml"))}
+
+
+def find_config(config: str | Path) -> Path:
+    """The settings file of a path, or of the name of a shipped config (``alfworld-small``); else SettingsError."""
+    path = Path(config)
+    if path.is_file():
+        return path
+    known = shipped_configs()
+    if str(config) in known:
+        return known[str(config)]
+    if path.is_dir() and (path / "config.yaml").is_file():
+        raise SettingsError(f"{path} is a run folder; `gagpo train --resume {path}` continues it")
+    near = difflib.get_close_matches(path.stem, known, n=1, cutoff=0.3)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise SettingsError(f"there is no settings file {path}{hint} (`gagpo configs` lists those that ship)")
+
+
+def load(config: str | Path, overrides: Sequence[str] = ()) -> RunSettings:
     """Read a YAML file and apply ``section.key=value`` overrides (values are YAML too).
 
-    Raises :class:`SettingsError` for a file that is not YAML, an unknown key (naming the nearest) or a wrong type.
+    config: a path, or the name of a shipped config. Raises :class:`SettingsError` for a file that is not YAML, an
+    unknown key (naming the nearest) or a wrong type.
     """
-    if not path.is_file():
-        near = difflib.get_close_matches(path.name, [p.name for p in Path("configs").glob("*.yaml")], n=1, cutoff=0.3)
-        hint = f"; did you mean configs/{near[0]}?" if near else ""
-        raise SettingsError(f"there is no settings file {path}{hint}")
+    path = find_config(config)
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:

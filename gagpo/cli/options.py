@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import Annotated, Any
 
 import typer
-
-from gagpo.envs.errors import InvalidArgument
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
@@ -19,6 +18,8 @@ Kwargs = Annotated[
 def values(pairs: list[str] | None) -> dict[str, Any]:
     """``name=value`` pairs as a mapping; the values are YAML."""
     import yaml
+
+    from gagpo.envs.errors import InvalidArgument
 
     found = {}
     for pair in pairs or []:
@@ -35,6 +36,11 @@ def values(pairs: list[str] | None) -> dict[str, Any]:
 def say(text: str) -> None:
     """Print for people."""
     print(text, flush=True)
+
+
+def print_json(record: Any) -> None:
+    """Print for programs: one line."""
+    print(json.dumps(record, default=str), flush=True)
 
 
 def print_table(table: Any) -> None:

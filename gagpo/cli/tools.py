@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from gagpo.cli.options import Json, Kwargs, Quiet, print_table, say, values
-from gagpo.envs.errors import InvalidArgument
+from gagpo.cli.options import Json, Kwargs, Quiet, print_json, print_table, say, values
 
 bench = typer.Typer(no_args_is_help=True, help="Measure environments, engines and credit.")
 
@@ -19,7 +17,6 @@ def add_to(app: typer.Typer) -> None:
     app.command()(check)
     app.command()(games)
     app.command()(play)
-    app.command()(curves)
     app.add_typer(bench, name="bench")
 
 
@@ -37,7 +34,7 @@ def check(
     print_table(table(findings))
     broken = [finding.name for finding in findings if not finding.ok]
     if as_json:
-        print(json.dumps({"ok": not broken, "findings": [vars(finding) for finding in findings]}))
+        print_json({"ok": not broken, "findings": [vars(finding) for finding in findings]})
     if broken:
         raise typer.Exit(1)
 
@@ -75,24 +72,12 @@ def play(
 ) -> None:
     """Open an environment for people, in a browser."""
     if what != "webshop":
+        from gagpo.envs.errors import InvalidArgument
+
         raise InvalidArgument(f"only webshop can be played in a browser, not {what!r}")
     from gagpo.envs.webshop.web.site import play as serve
 
     serve(port=port, host=host, data=data, products=products)
-
-
-def curves(
-    runs: Annotated[list[str], typer.Argument(help="Run folders, or LABEL=FOLDER; seeds of a label are averaged.")],
-    out: Annotated[Path, typer.Option("--out", "-o")] = Path("curves.png"),
-    x: Annotated[str, typer.Option(help="iteration or turns.")] = "iteration",
-    metric: Annotated[str, typer.Option()] = "success_rate",
-    smooth: Annotated[int, typer.Option(min=1, help="Trailing mean over so many iterations.")] = 1,
-) -> None:
-    """Draw the learning curves of several runs together."""
-    from gagpo.eval.curves import curve_lines, plot_curves
-
-    say(str(plot_curves(runs, out, x=x, metric=metric, smooth=smooth)))
-    say("\n".join(curve_lines(runs, x, metric)))
 
 
 @bench.command("env")
@@ -114,7 +99,7 @@ def bench_env(
     report = run(env, own, seconds, reference_kwargs=own | values(reference) if reference else None)
     print_table(table(report))
     if as_json:
-        print(json.dumps(report))
+        print_json(report)
 
 
 @bench.command("credit")
@@ -131,7 +116,7 @@ def bench_credit(
         say(f"{title}:")
         say("\n".join(f"  {name:24s} {value:8.3f}" for name, value in sorted(column.items(), key=lambda x: -x[1])))
     if as_json:
-        print(json.dumps(report))
+        print_json(report)
 
 
 @bench.command("alfworld-parity")
@@ -157,6 +142,6 @@ def bench_parity(
     for mismatch in report["first_mismatches"]:
         say(f"mismatch: {mismatch}")
     if as_json:
-        print(json.dumps(report))
+        print_json(report)
     if report["mismatches"]:
         raise typer.Exit(1)

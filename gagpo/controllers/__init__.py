@@ -12,11 +12,9 @@ Shape suffixes: N = turns, E = episodes, G = task groups, K = response tokens.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from gagpo.controllers.agpo import AgpoController
 from gagpo.controllers.apmpo import ApmpoController
@@ -24,7 +22,11 @@ from gagpo.controllers.sampling import keep_episodes, overlong_penalty, shape_ov
 from gagpo.controllers.settings import Agpo, Apmpo, ControllerSettings, DynamicSampling, Overlong
 from gagpo.credit.turns import Turns
 from gagpo.envs.errors import InvalidArgument
-from gagpo.objectives.gates import Controls
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gagpo.objectives.gates import Controls
 
 __all__ = [
     "Agpo",
@@ -91,6 +93,8 @@ class Controllers:
 
         Raises ValueError when groups have their own and ``group_K`` is missing.
         """
+        from gagpo.objectives.gates import Controls  # imports torch, which reading settings must not
+
         low = high = exponent = None
         if self.apmpo:
             exponent = self.apmpo.exponent_G
@@ -154,4 +158,6 @@ def _on_tokens(value_G: list[float] | None, group_K: Tensor | None) -> float | T
         raise InvalidArgument(
             "each task group has its own clip radius or exponent: give group_K, the group of each token"
         )
+    import torch
+
     return torch.tensor(value_G, dtype=torch.float32, device=group_K.device)[group_K]

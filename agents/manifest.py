@@ -1,0 +1,56 @@
+"""The list of a folder's files with their SHA-256, so that damage is noticed before anything is made of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from gagpo.envs.errors import GagpoError
+
+NAME = "manifest.json"
+_FORMAT = "gagpo manifest 1"
+
+
+class Damaged(GagpoError, ValueError):
+    """A file that is missing, added or not what it was when it was written; the message names it."""
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def files_of(folder: Path) -> list[Path]:
+    """Every file below ``folder`` but the manifest, sorted."""
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / NAME)
+
+
+def write(folder: Path) -> None:
+    """Write the manifest of all files that lie below ``folder`` now."""
+    entries = {str(path.relative_to(folder)): digest(path) for path in files_of(folder)}
+    text = json.dumps({"format": _FORMAT, "files": entries}, indent=1) + "\n"
+    (folder / NAME).write_text(text, encoding="utf-8")
+
+
+def verify(folder: Path) -> None:
+    """Compare every file with the manifest; raises :class:`Damaged` naming the first that differs."""
+    path = folder / NAME
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        entries = dict(record["files"])
+        if record["format"] != _FORMAT or not all(isinstance(value, str) for value in entries.values()):
+            raise ValueError
+    except OSError as error:
+        raise Damaged(f"{path} cannot be read ({error.strerror}): nothing proves the files beside it") from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise Damaged(f"{path} is damaged: it is not a list of files with their SHA-256") from None
+    present = {str(found.relative_to(folder)): found for found in files_of(folder)}
+    for name in sorted(entries.keys() | present.keys()):
+        if name not in present:
+            raise Damaged(f"{folder / name} is missing")
+        if name not in entries:
+            raise Damaged(f"{folder / name} does not belong here: the manifest does not list it")
+        if digest(present[name]) != entries[name]:
+            raise Damaged(f"{folder / name} is damaged: it is not what was written (SHA-256 differs)")

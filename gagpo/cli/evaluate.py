@@ -1,0 +1,127 @@
+"""The commands that measure: ``eval``, ``compare``, ``report`` and ``curves``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gagpo.cli.options import Json, Kwargs, Quiet, print_json, say, values
+
+
+def add_to(app: typer.Typer) -> None:
+    """Hang the commands of this file under ``app``."""
+    app.command("eval")(evaluate)
+    app.command()(compare)
+    app.command()(report)
+    app.command()(curves)
+
+
+def evaluate(
+    model: Annotated[
+        str, typer.Argument(help="A run folder (runs/X, or runs/X@20 for a checkpoint), a model, `random` or `expert`.")
+    ],
+    env: Annotated[str | None, typer.Option(help="Environment id; a run's own by default.")] = None,
+    split: Annotated[str | None, typer.Option(help="Split to play.")] = None,
+    kwargs: Kwargs = None,
+    like: Annotated[Path | None, typer.Option(help="Take environment, split and panel from this run.")] = None,
+    tasks: Annotated[int | None, typer.Option(min=1, help="Evenly spaced part of the split.")] = None,
+    tries: Annotated[int, typer.Option(min=1, help="Episodes of each task.")] = 1,
+    temperature: Annotated[float | None, typer.Option(min=0, help="0.4, or the run's.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens of a response.")] = None,
+    style: Annotated[str | None, typer.Option(help="Prompt style: plain, tags, whole.")] = None,
+    history: Annotated[str | None, typer.Option(help="full, or the number of turns a window shows.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Other episodes of the same tasks; part of the panel.")] = 0,
+    workers: Annotated[int, typer.Option(min=0, help="Environment processes.")] = 2,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the result to this file (JSON).")] = None,
+    episodes: Annotated[Path | None, typer.Option(help="Write the episodes to this file (JSON lines).")] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Measure the success rate on a fixed panel: every task exactly as often as asked."""
+    from gagpo.measure import evaluate as measure
+    from gagpo.measure import require_writable
+
+    for path in (out, episodes):
+        require_writable(path)
+    result = measure(
+        model,
+        environment=env,
+        split=split,
+        kwargs=values(kwargs),
+        like=like,
+        tasks=tasks,
+        tries=tries,
+        temperature=temperature,
+        max_tokens=max_tokens,
+        style=style,
+        history=_history(history),
+        seed=seed,
+        workers=workers,
+        device=device,
+        episodes=episodes,
+        quiet=quiet,
+    )
+    if out:
+        result.save(out)
+    from gagpo.eval.tables import result_lines
+
+    say("\n".join(result_lines(result)))
+    if as_json:
+        print_json(result.summary())
+
+
+def compare(
+    results: Annotated[list[Path], typer.Argument(help="Two or more result files, or run folders (their last).")],
+    split: Annotated[
+        str | None, typer.Option(help="Which split of run folders; the first evaluated by default.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Compare evaluations on the same panel, task by task, with paired tests."""
+    from gagpo.eval.compare import compare_files
+
+    comparison = compare_files(results, split)
+    say("\n".join(comparison.lines()))
+    if as_json:
+        print_json(comparison.record())
+
+
+def report(runs: Annotated[list[Path], typer.Argument(help="Run folders.")], as_json: Json = False) -> None:
+    """Write curves.png and report.html of runs again."""
+    from gagpo.eval.report.report import write_report
+
+    pages = [str(write_report(run)) for run in runs]
+    say("\n".join(pages))
+    if as_json:
+        print_json(pages)
+
+
+def curves(
+    runs: Annotated[list[str], typer.Argument(help="Run folders, or LABEL=FOLDER; seeds of a label are averaged.")],
+    out: Annotated[Path, typer.Option("--out", "-o")] = Path("curves.png"),
+    x: Annotated[str, typer.Option(help="iteration or turns.")] = "iteration",
+    metric: Annotated[str, typer.Option(help="A name in metrics.jsonl.")] = "success_rate",
+    smooth: Annotated[int, typer.Option(min=1, help="Trailing mean over so many iterations.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Draw the learning curves of several runs together."""
+    from gagpo.eval.curves import curve_lines, plot_curves
+
+    path = plot_curves(runs, out, x=x, metric=metric, smooth=smooth)
+    say(str(path))
+    say("\n".join(curve_lines(runs, x, metric)))
+    if as_json:
+        print_json({"picture": str(path)})
+
+
+def _history(text: str | None) -> str | int | None:
+    if text is None or text == "full":
+        return text
+    if not text.isdecimal():
+        from gagpo.envs.errors import InvalidArgument
+
+        raise InvalidArgument(f"--history is full or a number of turns, got {text!r}")
+    return int(text)

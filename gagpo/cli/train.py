@@ -1,0 +1,140 @@
+"""The commands that make models: ``train`` and ``warm-start``, and the configs they start from."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gagpo.cli.options import Json, Quiet, print_json, say
+
+configs = typer.Typer(no_args_is_help=False, help="The configs that ship: list them, or print one.")
+
+
+def add_to(app: typer.Typer) -> None:
+    """Hang the commands of this file under ``app``."""
+    app.command()(train)
+    app.command("warm-start")(warm_start)
+    app.add_typer(configs, name="configs", invoke_without_command=True)
+
+
+def train(
+    config: Annotated[str | None, typer.Argument(help="A settings file (YAML), or the name of a shipped one.")] = None,
+    overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value ...")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Continue the run in this folder; overrides may extend it.")
+    ] = None,
+    runs: Annotated[Path, typer.Option(help="Where run folders are made.")] = Path("runs"),
+    auto: Annotated[
+        bool, typer.Option(help="Continue a run of this name that was interrupted; number the next if it is done.")
+    ] = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Train an agent, continue a run that was interrupted, or extend one (--resume RUN training.iterations=40)."""
+    from gagpo.settings import SettingsError
+    from gagpo.training import launch
+
+    changes = list(overrides or [])
+    if resume is not None:
+        if config is not None and "=" in config:
+            changes, config = [config, *changes], None
+        if config is not None:
+            raise SettingsError("give a settings file to start a run, or --resume RUN to continue one (not both)")
+        folder = launch.continued(resume, changes)
+    elif config is None:
+        raise SettingsError("name a settings file or a shipped config (`gagpo configs` lists them), or --resume RUN")
+    else:
+        folder = launch.started(config, changes, runs, auto)
+
+    from gagpo.eval.report.report import write_report
+    from gagpo.training import trainer
+
+    say(f"run folder: {folder.path}")
+    try:
+        results = trainer.train(folder, report=lambda metrics: say(trainer.describe(metrics)), quiet=quiet)
+    except KeyboardInterrupt:
+        if (folder.path / "config.yaml").exists():
+            say(f"interrupted; continue with: gagpo train --resume {folder.path}")
+        raise
+    page = write_report(folder.path)
+    for split in results:
+        if (folder.path / "evals" / f"before-{split}.json").exists():
+            say(_before_after(folder.path, split))
+    say(f"curves: {folder.path / 'curves.png'}\nreport: {page}")
+    if as_json:
+        print_json(trainer.as_record(results))
+
+
+def _before_after(run: Path, split: str) -> str:
+    from gagpo.eval.compare import compare_results
+    from gagpo.eval.results import EvalResult
+
+    files = {stage: run / "evals" / f"{stage}-{split}.json" for stage in ("before", "after")}
+    return "\n".join(compare_results({stage: EvalResult.load(path) for stage, path in files.items()}).lines())
+
+
+def warm_start(
+    config: Annotated[str, typer.Argument(help="Settings with a warm_start section: a file, or a shipped config.")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value ...")] = None,
+    again: Annotated[bool, typer.Option(help="Make it anew even if the folder exists.")] = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Make the model folder a config names: a small model, trained on demonstrations."""
+    from gagpo.settings import SettingsError, load
+
+    settings = load(config, overrides or [])
+    from gagpo.training.warm_start import made_otherwise
+    from gagpo.training.warm_start import warm_start as make
+
+    folder = Path(settings.model)
+    if (folder / "config.json").exists() and not again:
+        if difference := made_otherwise(settings):
+            raise SettingsError(
+                f"{settings.model} was made with other settings ({difference}); --again makes it anew, or name another "
+                "folder with model=..."
+            )
+        say(f"{settings.model} exists; --again makes it anew")
+    else:
+        _threads(settings.threads)
+        say(f"model folder: {make(settings, quiet)}")
+    if as_json:
+        print_json({"model": str(folder)})
+
+
+def _threads(count: int) -> None:
+    import torch
+
+    torch.set_num_threads(count or os.cpu_count() or 1)
+
+
+@configs.callback()
+def list_configs(context: typer.Context, as_json: Json = False) -> None:
+    """List the configs that ship with the package, each with its first comment."""
+    if context.invoked_subcommand is not None:
+        return
+    from gagpo.settings import shipped_configs
+
+    found: dict[str, Any] = {name: _first_comment(path) for name, path in shipped_configs().items()}
+    width = max(map(len, found), default=0)
+    for name, comment in found.items():
+        say(f"{name:{width}}  {comment}")
+    say("\n`gagpo train NAME` uses one; `gagpo configs show NAME > mine.yaml` makes a copy to change.")
+    if as_json:
+        print_json(found)
+
+
+@configs.command()
+def show(name: Annotated[str, typer.Argument(help="The name of a shipped config.")]) -> None:
+    """Print a config, to be redirected into a file of your own."""
+    from gagpo.settings import find_config
+
+    print(find_config(name).read_text(encoding="utf-8"), end="")
+
+
+def _first_comment(path: Path) -> str:
+    first = path.read_text(encoding="utf-8").partition("\n")[0]
+    return first.removeprefix("#").strip() if first.startswith("#") else ""

@@ -1,0 +1,72 @@
+"""Starting, continuing and extending runs: from a config's name or path to a run folder that a trainer fills."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gagpo.settings import RunSettings, SettingsError, load
+from gagpo.training.run_folder import RunFolder, require_space
+
+if TYPE_CHECKING:
+    from gagpo.eval.runs import Run
+
+
+def train(
+    config: str | Path, *overrides: str, runs: str | Path = "runs", resume: bool = False, quiet: bool = False
+) -> Run:
+    """Train as ``gagpo train`` does, to the end, and write the report; returns the finished run.
+
+    config: a settings file or the name of a shipped config; overrides: ``section.key=value``. With ``resume``,
+    ``config`` is a run folder, and the overrides are of :data:`gagpo.training.run_folder.CHANGEABLE`.
+
+    Raises :class:`gagpo.GagpoError` for what the caller can mend, before anything is written.
+    """
+    from gagpo.eval.report.report import write_report
+    from gagpo.eval.runs import load_run
+    from gagpo.training import trainer
+
+    folder = continued(Path(config), overrides) if resume else started(config, overrides, Path(runs))
+    trainer.train(folder, quiet=quiet)
+    write_report(folder.path)
+    return load_run(folder.path)
+
+
+def started(config: str | Path, overrides: Sequence[str], runs: Path, auto: bool = False) -> RunFolder:
+    """The folder of a new run, not yet on disk.
+
+    auto: continue a run of that name and those settings that was interrupted; take the first free number if it is done.
+    """
+    settings = load(config, overrides)
+    require_space(runs, 1.0)
+    require_model(settings)
+    path = runs / settings.name
+    return _opened_or_numbered(path, settings) if auto else RunFolder.new(path, settings)
+
+
+def continued(path: Path, overrides: Sequence[str] = ()) -> RunFolder:
+    """The folder of a run to go on with; ``overrides`` may extend it (``training.iterations=40``)."""
+    folder = RunFolder.open(path)
+    if overrides:
+        with folder.locked():
+            folder.change(overrides)
+    return folder
+
+
+def require_model(settings: RunSettings) -> None:
+    """Say at once, before anything is imported, that the model folder a warm start makes is not there."""
+    made = settings.warm_start is not None and not settings.model.startswith("starter:")
+    if made and not Path(settings.model).exists():
+        raise SettingsError(f"there is no model folder {settings.model}; make it with `gagpo warm-start CONFIG`")
+
+
+def _opened_or_numbered(path: Path, settings: RunSettings) -> RunFolder:
+    number, place = 1, path
+    while (place / "config.yaml").exists():
+        folder = RunFolder.open(place)
+        if folder.settings == settings and not folder.finished:
+            return folder
+        number += 1
+        place = path.with_name(f"{path.name}-{number}")
+    return RunFolder.new(place, settings)
