@@ -135,7 +135,20 @@ class FaultyEnv(TextEnv):
         return result[:4] if self.__dict__.pop("_shape", False) else result
 
 
-for _name, _kind in (("Corridor", CorridorEnv), ("Faulty", FaultyEnv)):
+class BrokenEnv(FaultyEnv):
+    """No episode of its training split ever begins."""
+
+    def tasks(self, split: str) -> TaskSet:
+        names = [f"at-reset:raise:{number}" for number in range(8)] if split == "train" else ["other"]
+        return TaskSet(split, [Task(name, split, "faulty", digest=name) for name in names])
+
+    def begin(self, task: Task) -> Outcome:
+        if task.split == "train":
+            raise RuntimeError("broken on purpose")
+        return super().begin(task)
+
+
+for _name, _kind in (("Corridor", CorridorEnv), ("Faulty", FaultyEnv), ("Broken", BrokenEnv)):
     gymnasium.register(
         f"gagpo-test/{_name}-v0", f"{__name__}:{_kind.__name__}", disable_env_checker=True, order_enforce=False
     )

@@ -1,0 +1,258 @@
+"""What a run must not do: go on from damage, lose what was finished, end well without having learned."""
+
+import errno
+import os
+import random
+import signal
+import threading
+import time
+
+import pytest
+import torch
+
+from gagpo.agents import manifest
+from gagpo.envs import durable
+from gagpo.eval.results import EvalResult
+from gagpo.settings import SettingsError, load
+from gagpo.training import checkpoint as checkpoints
+from gagpo.training.checkpoint import CheckpointError
+from gagpo.training.interrupt import Interruptions
+from gagpo.training.launch import continued, started
+from gagpo.training.run_folder import RunFolder
+from gagpo.training.trainer import NothingToLearn, Trainer, train
+
+
+def trained(config, path, *overrides):
+    folder = RunFolder.create(path, load(config, overrides))
+    train(folder, quiet=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory, warm_model):
+    """A checkpoint with a critic beside the optimiser."""
+    from gagpo.agents.model import load_model, load_tokenizer
+
+    model = load_model(warm_model)
+    optimizer = torch.optim.AdamW(model.parameters())
+    critic = torch.nn.Linear(4, 1)
+    folder = tmp_path_factory.mktemp("saved")
+    return checkpoints.write(folder, 3, model, load_tokenizer(warm_model), optimizer, {"iteration": 3}, 2, critic)
+
+
+def test_every_damage_to_a_checkpoint_is_noticed_and_named(saved):
+    rng = random.Random(1)
+    files = [path for path in saved.path.rglob("*") if path.is_file()]
+    saved.verify()
+    for _ in range(120):
+        path = rng.choice(files)
+        whole = path.read_bytes()
+        kind = rng.choice(["flip", "cut", "empty", "remove", "add"])
+        if kind == "flip":
+            place = rng.randrange(len(whole))
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << rng.randrange(8))]) + whole[place + 1 :])
+        elif kind == "cut":
+            path.write_bytes(whole[: rng.randrange(len(whole))])
+        elif kind == "empty":
+            path.write_bytes(b"")
+        elif kind == "remove":
+            path.unlink()
+        else:
+            path.with_name("extra.bin").write_bytes(b"x")
+        with pytest.raises(CheckpointError) as caught:
+            saved.verify()
+        assert str(saved.path) in str(caught.value) and "\n" not in str(caught.value)
+        path.with_name("extra.bin").unlink(missing_ok=True)
+        path.write_bytes(whole)
+    saved.verify()
+
+
+def test_a_flipped_bit_in_the_weights_stops_the_resume(corridor, tmp_path):
+    folder = trained(corridor(training={"iterations": 1}), tmp_path / "run")
+    path = checkpoints.latest(folder.path / "checkpoints").path / "model" / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors is damaged"):
+        Trainer(RunFolder.open(folder.path), quiet=True)
+
+
+def test_parameters_that_are_not_finite_are_never_saved(tiny, tmp_path):
+    model, tokenizer = tiny
+    optimizer = torch.optim.AdamW(model.parameters())
+    checkpoints.write(tmp_path, 1, model, tokenizer, optimizer, {}, 2)
+    with torch.no_grad():
+        next(model.parameters())[0, 0] = float("nan")
+    with pytest.raises(CheckpointError, match="not finite"):
+        checkpoints.write(tmp_path, 2, model, tokenizer, optimizer, {}, 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["iteration-000001"]
+
+
+def test_a_checkpoint_that_fails_half_way_leaves_the_earlier_ones_and_nothing_else(tiny, tmp_path, monkeypatch):
+    model, tokenizer = tiny
+    optimizer = torch.optim.AdamW(model.parameters())
+    checkpoints.write(tmp_path, 1, model, tokenizer, optimizer, {}, 2)
+
+    def full(*_, **__):
+        raise RuntimeError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(CheckpointError, match=r"iteration-000002 could not be written: .*No space left.*earlier"):
+        checkpoints.write(tmp_path, 2, model, tokenizer, optimizer, {}, 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["iteration-000001"]
+
+
+def test_an_old_checkpoint_never_counts_as_whole_while_it_goes(tiny, tmp_path, monkeypatch):
+    model, tokenizer = tiny
+    optimizer = torch.optim.AdamW(model.parameters())
+    seen = []
+
+    def killed(path, **_):
+        seen.append([one.iteration for one in checkpoints.checkpoints(tmp_path)])
+        raise KeyboardInterrupt
+
+    checkpoints.write(tmp_path, 1, model, tokenizer, optimizer, {}, 1)
+    monkeypatch.setattr("gagpo.envs.durable.shutil.rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoints.write(tmp_path, 2, model, tokenizer, optimizer, {}, 1)
+    assert seen == [[2]]
+    monkeypatch.undo()
+    checkpoints.write(tmp_path, 3, model, tokenizer, optimizer, {}, 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["iteration-000003"]
+
+
+def test_a_full_disk_names_the_file_and_leaves_the_old_one(tmp_path):
+    path = tmp_path / "result.json"
+    path.write_text("old")
+    with pytest.raises(OSError, match=r"result\.json"), durable.replacing(path) as temporary:
+        temporary.write_text("half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert path.read_text() == "old" and len(list(tmp_path.iterdir())) == 1
+    log = tmp_path / "full"
+    log.symlink_to("/dev/full")
+    with pytest.raises(OSError, match="full"):
+        durable.append_line(log, "{}")
+
+
+def test_a_trained_model_is_never_measured_as_before(corridor, tmp_path):
+    config = corridor(training={"iterations": 2, "save_every": 1})
+    folder = trained(config, tmp_path / "run", "training.iterations=1")
+    (folder.path / "evals" / "before-test.json").unlink()
+    train(continued(folder.path, ["training.iterations=2"]), quiet=True)
+    assert not (folder.path / "evals" / "before-test.json").exists()
+
+
+def test_a_finished_run_is_extended_to_the_very_end_of_a_longer_one(corridor, tmp_path):
+    config = corridor()
+    whole = trained(config, tmp_path / "whole", "training.iterations=3")
+    short = trained(config, tmp_path / "short", "training.iterations=1")
+    after_one = (short.path / "evals" / "after-test.json").read_bytes()
+    train(continued(short.path, ["training.iterations=3"]), quiet=True)
+    last = [checkpoints.latest(one.path / "checkpoints").path / "model" / "model.safetensors" for one in (whole, short)]
+    assert last[0].read_bytes() == last[1].read_bytes()
+    assert (short.path / "evals" / "iteration-0001-test.json").read_bytes() == after_one
+    results = [EvalResult.load(one.path / "evals" / "after-test.json").tasks for one in (whole, short)]
+    assert results[0] == results[1]
+    with pytest.raises(SettingsError, match=r"'optimizer\.learning_rate' cannot change"):
+        continued(short.path, ["optimizer.learning_rate=1"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"environment": {"id": "gagpo/Nowhere-v0"}}, "gagpo/Nowhere-v0"),
+        ({"evaluation": {"splits": ["tset"]}}, "tset"),
+        ({"device": "cuda:17"}, "cuda:17"),
+        ({"rollout": {"max_tokens": 128}}, "no room for a prompt"),
+    ],
+)
+def test_a_start_that_fails_leaves_its_name_free(corridor, tmp_path, changes, said):
+    folder = started(corridor(**changes), [], tmp_path / "runs")
+    with pytest.raises(Exception, match=said):
+        train(folder, quiet=True)
+    assert not folder.path.exists()
+
+
+def test_an_iteration_in_which_every_episode_fails_stops_the_run_with_the_reason(corridor, tmp_path):
+    broken = {"id": "gagpo.envs.testing:gagpo-test/Broken-v0", "kwargs": {}}
+    config = corridor(environment=broken, evaluation={"splits": ["test"], "before": False})
+    with pytest.raises(NothingToLearn, match="broken on purpose"):
+        trained(config, tmp_path / "run")
+
+
+def test_prompts_that_never_fit_stop_the_run(corridor, tmp_path):
+    config = corridor(rollout={"max_tokens": 127}, evaluation={"before": False})
+    with pytest.raises(NothingToLearn, match="no prompt left room"):
+        trained(config, tmp_path / "run")
+
+
+def test_a_signal_waits_until_weights_are_whole():
+    interruptions, order = Interruptions(), []
+
+    def soon():
+        time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt), interruptions.watching():
+        threading.Thread(target=soon).start()
+        with interruptions.held():
+            time.sleep(0.3)
+            order.append("whole")
+        order.append("never")
+    assert order == ["whole"]
+
+
+def test_an_interrupted_run_saves_and_ends_like_an_uninterrupted_one(corridor, tmp_path):
+    config = corridor(training={"iterations": 3, "save_every": 100})
+    whole = trained(config, tmp_path / "whole")
+    folder = RunFolder.create(tmp_path / "cut", load(config))
+
+    def interrupt(metrics):
+        if metrics.get("iteration") == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(folder, report=interrupt, quiet=True)
+    assert checkpoints.latest(folder.path / "checkpoints").iteration == 2
+    train(RunFolder.open(folder.path), quiet=True)
+    ends = [
+        checkpoints.latest(one.path / "checkpoints").path / "model" / "model.safetensors" for one in (whole, folder)
+    ]
+    assert ends[0].read_bytes() == ends[1].read_bytes()
+    assert len(folder.metrics()) == 3
+
+
+@pytest.mark.parametrize(
+    "line", ["[1, 2]", "7", "null", '{"iteration": "x"}', "[" * 100_000, '{"iteration": 1', "\x00"], ids=range(7)
+)
+def test_metrics_of_any_form_are_read_up_to_the_first_broken_line(tmp_path, line):
+    folder = RunFolder(tmp_path)
+    (tmp_path / "metrics.jsonl").write_text('{"iteration": 1}\n' + line + '\n{"iteration": 2}\n')
+    assert folder.metrics() == [{"iteration": 1}]
+    folder.rewind(1)
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"iteration": 1}\n'
+
+
+NO_CONTROLLERS = '{"iteration": 1, "turns_total": 1, "tokens_total": 1, "position": 1, "controllers": null}'
+
+
+@pytest.mark.parametrize("state", ['{"iteration": 1}', "null", "[]", "[" * 100_000, NO_CONTROLLERS], ids=range(5))
+def test_a_state_that_is_none_is_named(corridor, tmp_path, state):
+    folder = trained(corridor(training={"iterations": 1}), tmp_path / "run")
+    saved = checkpoints.latest(folder.path / "checkpoints")
+    (saved.path / "state.json").write_text(state)
+    manifest.write(saved.path)  # well kept, and still no state
+    with pytest.raises(CheckpointError, match=r"state\.json"):
+        Trainer(RunFolder.open(folder.path), quiet=True)
+
+
+NO_FILES = '{"format": "gagpo manifest 1", "files": 3}'
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", '{"format": "x", "files": {}}', "[" * 100_000, NO_FILES], ids=range(6)
+)
+def test_a_manifest_that_is_none_is_named(tmp_path, text):
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(manifest.Damaged, match=r"manifest\.json"):
+        manifest.verify(tmp_path)
