@@ -3,7 +3,10 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 VENV   := .venv
 PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip --disable-pip-version-check install -q -c constraints.txt
-CONFIG ?= configs/alfworld-small.yaml
+CONFIG ?= alfworld-small
+JOBS   ?= 2
+
+export TORCH_INDEX_URL
 
 .PHONY: train test test-slow lint bench clean help
 
@@ -18,7 +21,7 @@ train: $(VENV)/.base
 	$(VENV)/bin/gagpo train $(CONFIG) --auto
 
 test: $(VENV)/.dev lint
-	$(PY) -m pytest -m "not slow"
+	$(PY) -m pytest -m "not slow" -n $(JOBS) --dist worksteal
 
 test-slow: $(VENV)/.dev
 	$(PY) -m pytest -m slow
@@ -32,12 +35,12 @@ bench: $(VENV)/.dev
 	$(VENV)/bin/gagpo bench env --env gagpo/ALFWorld-v0 --reference engine=textworld
 	$(VENV)/bin/gagpo bench credit
 
-# Torch comes first and pinned: a looser requirement would bring several gigabytes of CUDA packages.
+# Torch comes first and pinned: a looser requirement would bring another build. .ci/torch says which one and how large.
 $(VENV)/.base: pyproject.toml constraints.txt
 	@sh .ci/preflight "$(PYTHON)"
 	@test -x $(PY) || "$(PYTHON)" -m venv $(VENV)
 	@echo "installing into $(VENV) (a few minutes the first time)"
-	@$(PIP) torch==2.13.0 && $(PIP) -e . || { echo "make: the installation failed (see above); if it could not reach the package index, check the network and run make again" >&2; exit 1; }
+	@sh .ci/torch $(PY) 2.13.0 && $(PIP) -e . || { echo "make: the installation failed (see above); if it could not reach the package index, check the network and run make again" >&2; exit 1; }
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.base
