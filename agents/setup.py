@@ -30,6 +30,14 @@ def make_world(env_id: str, kwargs: Mapping[str, Any] | None = None) -> gagpo.en
     return env.unwrapped  # type: ignore[return-value]
 
 
+def tasks_of(world: gagpo.envs.TextEnv, split: str) -> gagpo.envs.TaskSet:
+    """The tasks of ``split``; InvalidArgument names the splits there are when ``world`` has no such one."""
+    splits = getattr(world, "splits", ())
+    if splits and split not in splits:
+        raise InvalidArgument(f"{type(world).__name__} has no split {split!r}; choose one of {', '.join(splits)}")
+    return world.tasks(split)
+
+
 def make_engine(name: str, model: torch.nn.Module, tokenizer: Any, max_length: int | None = None) -> Engine:
     """The engine called ``name`` (transformers or vllm), sampling from ``model``."""
     if name == "transformers":

@@ -12,7 +12,7 @@ from gagpo.agents.agent import Agent, ExpertAgent, RandomAgent
 from gagpo.agents.engines.base import Sampling
 from gagpo.agents.episodes import write_episodes
 from gagpo.agents.model import load_model, load_tokenizer
-from gagpo.agents.setup import language_agent, make_engine, make_world
+from gagpo.agents.setup import language_agent, make_engine, make_world, tasks_of
 from gagpo.envs import durable
 from gagpo.envs.pool import Pool
 from gagpo.eval.evaluate import choose_panel
@@ -67,7 +67,7 @@ def evaluate(
     if like is not None and other is not None and tasks is None:
         tasks = other.evaluation.tasks
     panel_split = split or (other.evaluation.splits[0] if other else world.splits[-1])
-    panel = choose_panel(world.tasks(panel_split), tasks)
+    panel = choose_panel(tasks_of(world, panel_split), tasks)
     if temperature is None:
         temperature = other.evaluation.temperature if other else TEMPERATURE
     agent: Agent

@@ -16,7 +16,7 @@ import torch
 from gagpo.agents.engines.base import Sampling
 from gagpo.agents.episodes import Episode
 from gagpo.agents.model import load_model, load_tokenizer
-from gagpo.agents.setup import language_agent, make_engine, make_world
+from gagpo.agents.setup import language_agent, make_engine, make_world, tasks_of
 from gagpo.controllers import Controllers
 from gagpo.credit import Credit, advantages
 from gagpo.credit.assign import turns_for
@@ -51,9 +51,9 @@ class Trainer:
         self.quiet = quiet
         torch.set_num_threads(settings.threads or os.cpu_count() or 1)
         self.world = make_world(settings.environment.id, settings.environment.kwargs)
-        tasks = self.world.tasks(settings.environment.split).require()
+        tasks = tasks_of(self.world, settings.environment.split).require()
         self.panels = {
-            split: choose_panel(self.world.tasks(split), settings.evaluation.tasks)
+            split: choose_panel(tasks_of(self.world, split), settings.evaluation.tasks)
             for split in settings.evaluation.splits
         }
         self.controllers = Controllers(settings.algorithm.controllers)

@@ -19,7 +19,7 @@ from gagpo.agents.episodes import Episode
 from gagpo.agents.progress import track
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import group_jobs, rollout
-from gagpo.agents.setup import make_world
+from gagpo.agents.setup import make_world, tasks_of
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.pool import Pool
 from gagpo.settings import RunSettings, SettingsError
@@ -97,7 +97,7 @@ def demonstrations(settings: RunSettings, quiet: bool = False) -> list[Episode]:
     assert warm is not None
     environment, rolling = settings.environment, settings.rollout
     world = make_world(environment.id, environment.kwargs)
-    tasks = world.tasks(environment.split).require()
+    tasks = tasks_of(world, environment.split).require()
     order = np.random.default_rng([warm.seed, 0]).permutation(len(tasks))
     names = [tasks.ids[i] for i in itertools.islice(itertools.cycle(order), warm.episodes)]
     hurried = round(warm.hasty * len(names))
