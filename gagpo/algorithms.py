@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
+import contextlib
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from gagpo.controllers.settings import ControllerSettings
-from gagpo.credit.settings import AnyCredit, CreditSettings, Gagpo
+from gagpo.cells import Cell, by_name, nearest
+from gagpo.controllers import ControllerSettings
+from gagpo.credit import AnyCredit, CreditSettings, find
+from gagpo.credit.gagpo import Gagpo
 from gagpo.envs.errors import InvalidArgument
-from gagpo.objectives.settings import Cispo, Clip, Geometric, LogClip, ObjectiveSettings, Power
+from gagpo.objectives.cells import Cispo, Clip, Geometric, LogClip, ObjectiveSettings, Power
 
 CLIP = {"name": "clip", "low": 0.2, "high": 0.2}
 KL = {"coefficient": 0.01, "estimator": "k3"}
@@ -122,7 +124,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 """One row per algorithm; cells that are not named have their defaults."""
 
 
-class Critic(BaseModel):
+class CriticSettings(Cell):
     """The learned value of PPO.
 
     head: a linear head on the policy's own backbone (``shared``) or on one of its own (``separate``).
@@ -130,7 +132,6 @@ class Critic(BaseModel):
     it had when the batch was sampled, None for no clip. coefficient: of the value loss beside the policy loss.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     head: Literal["shared", "separate"] = "shared"
     learning_rate: float = Field(default=1e-5, gt=0)
     clip: float | None = Field(default=0.2, gt=0)
@@ -148,9 +149,9 @@ class Algorithm(ObjectiveSettings):
     """
 
     preset: str = ""
-    credit: CreditSettings = Field(default_factory=Gagpo)
+    credit: AnyCredit = Field(default_factory=Gagpo)
     controllers: ControllerSettings = ControllerSettings()
-    critic: Critic | None = None
+    critic: CriticSettings | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -210,7 +211,7 @@ def _controller_impossibilities(algorithm: Algorithm) -> list[str]:
     return reasons
 
 
-def _critic_impossibilities(credit: AnyCredit, critic: Critic | None) -> list[str]:
+def _critic_impossibilities(credit: CreditSettings, critic: CriticSettings | None) -> list[str]:
     if credit.critic and critic is None:
         return [f"credit {credit.name} needs a learned value: set critic={{}} for its defaults"]
     if critic is not None and not credit.critic:
@@ -222,10 +223,7 @@ def row(name: str) -> dict[str, Any]:
     """The preset's cells; ValueError names the nearest presets when there is none of that name."""
     if name in PRESETS:
         return PRESETS[name]
-    near = difflib.get_close_matches(name, PRESETS, n=3, cutoff=0.4)
-    raise InvalidArgument(
-        f"there is no algorithm {name!r}; {'nearest' if near else 'known'}: {', '.join(near or PRESETS)}"
-    )
+    raise InvalidArgument(f"there is no algorithm {name!r}; {nearest(name, PRESETS)}")
 
 
 def load(name: str, changes: Mapping[str, Any] | None = None) -> Algorithm:
@@ -256,7 +254,7 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
     for key, change in changes.items():
         old, new = merged.get(key), change
         if key in NAMED:
-            old, new = _cell(old), _cell(new)
+            old, new = by_name(old), by_name(new)
         if (
             isinstance(old, Mapping)
             and isinstance(new, Mapping)
@@ -267,16 +265,13 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
     return merged
 
 
-def _cell(value: Any) -> Any:
-    return {"name": value} if isinstance(value, str) else value
-
-
 def _with_fitting_critic(cells: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """A preset's critic comes and goes with its credit, unless the user speaks of it."""
-    credit = _cell(cells.get("credit"))
+    credit = by_name(cells.get("credit"))
     name = credit.get("name") if isinstance(credit, Mapping) else None
     if "critic" not in changes and name is not None:
         cells.pop("critic", None)
-        if name in {"ppo_token", "ppo_turn"}:
-            cells["critic"] = {}
+        with contextlib.suppress(ValueError):  # an unknown credit is refused where it is read
+            if find(str(name)).critic:
+                cells["critic"] = {}
     return cells

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gagpo.algorithms import PRESETS, Algorithm, load
 from gagpo.controllers import Controllers
-from gagpo.credit import AnyCredit, Turns, advantages
+from gagpo.credit import CreditSettings, Turns, advantages
 from gagpo.objectives import Controls, Layout, policy_loss
 
 
@@ -112,12 +112,12 @@ def bench_credit(turns: int = 100_000, tokens: int = 1_000_000, repeats: int = 3
     }
 
 
-def distinct_credits() -> list[AnyCredit]:
+def distinct_credits() -> list[CreditSettings]:
     """The credits of the table, each once, with its defaults."""
     return list({(credit := load(name).credit).name: credit for name in PRESETS}.values())
 
 
-def _value(columns: Turns, settings: AnyCredit) -> np.ndarray | None:
+def _value(columns: Turns, settings: CreditSettings) -> np.ndarray | None:
     if not settings.critic:
         return None
     return np.zeros(int(columns.tokens_N.sum()) if settings.level == "token" else columns.turns)

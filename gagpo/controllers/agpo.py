@@ -4,14 +4,46 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from pydantic import Field
 
-from gagpo.controllers.settings import Agpo
-from gagpo.credit.episode import group_dispersion, group_skewness, vote_entropy
+from gagpo.cells import Cell
 from gagpo.credit.turns import Turns
+from gagpo.credit.turns.dispersion import group_dispersion, group_skewness, vote_entropy
 from gagpo.envs.errors import InvalidArgument
+
+
+class Agpo(Cell):
+    """AGPO's sampling temperature and clip radius from probe rollouts, entropy and KL (arXiv 2605.20722).
+
+    probe: episodes per task of the probe. per: each task ``group`` its own temperature and radius, or one for the
+    ``batch`` (means of the groups' statistics). reward: the probe's dispersion is of ``success`` 0/1 or of the ``sum``.
+    """
+
+    probe: int = Field(default=8, ge=2)
+    per: Literal["group", "batch"] = "group"
+    reward: Literal["sum", "success"] = "success"
+    dispersion: Literal["std", "mad", "iqr"] = "std"
+    dispersion_weight: float = Field(default=1.0, ge=0)
+    entropy_weight: float = Field(default=1.0, ge=0)
+    skewness_weight: float = Field(default=0.0, ge=0)
+    temperature_gain: float = Field(default=0.15, ge=0)
+    temperature_low: float = Field(default=0.5, gt=0)
+    temperature_high: float = Field(default=1.5, gt=0)
+    uncertainty_rate: float = Field(default=0.1, gt=0, le=1)
+    radius: float = Field(default=0.2, gt=0)
+    radius_low: float = Field(default=0.05, gt=0)
+    radius_high: float = Field(default=0.4, gt=0, le=1)
+    entropy_low: float = Field(default=0.5, gt=0)
+    entropy_high: float = Field(default=1.5, gt=0)
+    entropy_rate: float = Field(default=0.01, gt=0, le=1)
+    kl_rate: float = Field(default=0.1, gt=0, le=1)
+    vote_gain: float = Field(default=0.1, ge=0)
+    dispersion_gain: float = Field(default=1.0, ge=0)
+    kl_gain: float = Field(default=0.5, ge=0)
+    skewness_gain: float = Field(default=0.0, ge=0)
 
 
 @dataclass
@@ -39,17 +71,17 @@ class AgpoController:
         """Take a probe, rolled out at the base temperature on the tasks of the coming batch, for its statistics alone.
 
         Groups are taken in increasing order of ``group_E``, which must be that of the batch to come. Votes are the
-        episodes' ``outcome_E`` (extracted answers), or their success where that is not given.
+        episodes' ``vote_E`` (extracted answers), or their success where that is not given.
 
         The uncertainty ``u`` of each group is compared with the running average of the iterations before; the average
         then takes in the mean of the groups. The first probe has nothing to compare with and leaves the temperature.
         """
         settings, state = self.settings, self.state
         reward_E, group_E, groups = turns.coded_return_E(settings.reward), turns.group_index_E, turns.groups
-        outcome_E = turns.coded_return_E("success") if turns.outcome_E is None else turns.outcome_E
+        vote_E = turns.coded_return_E("success") if turns.vote_E is None else turns.vote_E
         dispersion_G = group_dispersion(reward_E, group_E, groups, settings.dispersion)
         skewness_G = np.abs(group_skewness(reward_E, group_E, groups))
-        votes_G = vote_entropy(outcome_E, group_E, groups)
+        votes_G = vote_entropy(vote_E, group_E, groups)
         if settings.per == "batch":
             dispersion_G, skewness_G, votes_G = dispersion_G.mean()[None], skewness_G.mean()[None], votes_G.mean()[None]
         uncertainty_G = (

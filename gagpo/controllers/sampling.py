@@ -3,12 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
 import numpy as np
+from pydantic import Field, model_validator
 
-from gagpo.controllers.settings import DynamicSampling, Overlong
-from gagpo.credit.grouping import varies
+from gagpo.cells import Cell
 from gagpo.credit.turns import Turns
+from gagpo.credit.turns.grouping import varies
+from gagpo.envs.errors import InvalidArgument
+
+
+class DynamicSampling(Cell):
+    """DAPO: drop groups whose episodes all came out alike, sample on until the batch is full (arXiv 2503.14476)."""
+
+    rounds: int = Field(default=10, ge=1)
+    reward: Literal["sum", "success"] = "sum"
+
+
+class Overlong(Cell):
+    """DAPO: a response longer than ``limit - buffer`` tokens costs reward, linearly up to 1 at ``limit``."""
+
+    limit: int = Field(default=512, ge=1)
+    buffer: int = Field(default=128, ge=1)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Overlong:
+        if self.buffer > self.limit:
+            raise InvalidArgument(f"the buffer of {self.buffer} tokens is longer than the limit of {self.limit}")
+        return self
 
 
 def keep_episodes(turns: Turns, settings: DynamicSampling | None) -> np.ndarray:

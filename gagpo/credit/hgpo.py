@@ -2,10 +2,47 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any, ClassVar, Literal
 
-from gagpo.credit.grouping import EPSILON, return_to_go, standardise
-from gagpo.credit.turns import Turns, renumber
+import numpy as np
+from pydantic import Field
+
+from gagpo.credit.registry import CreditSettings, Level
+from gagpo.credit.turns.columns import StateKey, Turns, renumber
+from gagpo.credit.turns.grouping import return_to_go, standardise
+
+
+class Hgpo(CreditSettings):
+    """A hierarchy of groups of ever longer common history (arXiv 2602.22817).
+
+    In the groups of each context depth c = 0..depth, ``A_c = (G - mean)/(std + 1e-6)`` of the discounted return with
+    the population deviation; ``A = sum w_c A_c / sum w_c`` over the depths at which the turn's group has other members,
+    0 where it never has. ``w_c = (c + weight_offset)^alpha``; the offset is 1 in the paper, 2 in the released code.
+    """
+
+    level: ClassVar[Level] = "turn"
+    name: Literal["hgpo"] = "hgpo"
+    key: StateKey = "observation"
+    gamma: float = Field(default=0.95, ge=0, le=1)
+    depth: int = Field(default=2, ge=0)
+    alpha: float = Field(default=1.0, ge=0)
+    weight_offset: Literal[1, 2] = 1
+
+    def advantage(self, turns: Turns) -> np.ndarray:
+        return_N = return_to_go(turns.net_reward_N, turns.last_N, self.gamma)
+        total_N, weight_N = np.zeros(turns.turns), np.zeros(turns.turns)
+        for back, group_N in enumerate(context_groups(turns, self.depth)):
+            groups = int(group_N.max()) + 1
+            weight = float(back + self.weight_offset) ** self.alpha
+            shared_N = np.bincount(group_N, minlength=groups)[group_N] > 1
+            total_N += weight * shared_N * standardise(return_N, group_N, groups, ddof=0)
+            weight_N += weight * shared_N
+        return np.divide(total_N, weight_N, out=np.zeros(turns.turns), where=weight_N > 0)
+
+
+def hgpo_advantage(turns: Turns, **options: Any) -> np.ndarray:
+    """HGPO's advantage of each turn, float64[N]; the options are the fields of :class:`Hgpo`."""
+    return Hgpo(**options).advantage(turns)
 
 
 def context_groups(turns: Turns, depth: int) -> list[np.ndarray]:
@@ -25,28 +62,3 @@ def context_groups(turns: Turns, depth: int) -> list[np.ndarray]:
         context_N = renumber(context_N * (start + 1) + earlier_N)
         contexts.append(context_N)
     return contexts
-
-
-def hgpo_advantage(
-    turns: Turns,
-    gamma: float = 0.95,
-    depth: int = 2,
-    alpha: float = 1.0,
-    weight_offset: int = 1,
-    epsilon: float = EPSILON,
-) -> np.ndarray:
-    """HGPO's advantage of each turn, float64[N] (arXiv 2602.22817).
-
-    In the groups of each context depth c = 0..depth, ``A_c = (G - mean)/(std + epsilon)`` of the discounted return with
-    the population deviation; ``A = sum w_c A_c / sum w_c`` over the depths at which the turn's group has other members,
-    0 where it never has. ``w_c = (c + weight_offset)^alpha``; the offset is 1 in the paper, 2 in the released code.
-    """
-    return_N = return_to_go(turns.net_reward_N, turns.last_N, gamma)
-    total_N, weight_N = np.zeros(turns.turns), np.zeros(turns.turns)
-    for back, group_N in enumerate(context_groups(turns, depth)):
-        groups = int(group_N.max()) + 1
-        weight = float(back + weight_offset) ** alpha
-        shared_N = np.bincount(group_N, minlength=groups)[group_N] > 1
-        total_N += weight * shared_N * standardise(return_N, group_N, groups, 0, epsilon)
-        weight_N += weight * shared_N
-    return np.divide(total_N, weight_N, out=np.zeros(turns.turns), where=weight_N > 0)

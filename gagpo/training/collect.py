@@ -11,7 +11,7 @@ from gagpo.agents.agent import Agent
 from gagpo.agents.episodes import Episode
 from gagpo.agents.rollout import Clock, group_jobs, rollout
 from gagpo.controllers import Controllers
-from gagpo.credit.assign import turns_for
+from gagpo.credit import turns_for
 from gagpo.envs.pool import Pool
 from gagpo.envs.tasks import TaskSet
 from gagpo.settings import RunSettings

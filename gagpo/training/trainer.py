@@ -18,8 +18,7 @@ from gagpo.agents.episodes import Episode
 from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.agents.setup import language_agent, make_engine, make_world, tasks_of
 from gagpo.controllers import Controllers
-from gagpo.credit import Credit, advantages
-from gagpo.credit.assign import turns_for
+from gagpo.credit import Credit, give_credit, turns_for
 from gagpo.envs.errors import GagpoError
 from gagpo.envs.pool import Pool
 from gagpo.eval.evaluate import choose_panel, evaluate
@@ -30,7 +29,7 @@ from gagpo.training.batch import build_rows
 from gagpo.training.collect import Collection, Collector
 from gagpo.training.interrupt import Interruptions
 from gagpo.training.run_folder import RunFolder
-from gagpo.training.update import NonFiniteLoss, Targets, Updater
+from gagpo.training.update import NonFiniteLoss, Updater
 from gagpo.training.value_head import Critic
 from gagpo.training.warm_start import autocast
 
@@ -297,22 +296,6 @@ class Trainer:
             raise checkpoints.CheckpointError(
                 f"{saved.path / 'state.json'} is not a trainer's state: {error}"
             ) from None
-
-
-def give_credit(turns: Any, settings: Any, value_K: np.ndarray | None) -> tuple[Credit, Targets]:
-    """Advantages, and the critic's targets where there is one, spread over the response tokens."""
-    if value_K is None:
-        credit = advantages(turns, settings)
-        return credit, Targets(credit.per_token())
-    if settings.level == "token":
-        credit = advantages(turns, settings, value_K)
-        return credit, Targets(credit.per_token(), value_K, credit.target)
-    first_N = np.cumsum(turns.tokens_N) - turns.tokens_N
-    credit = advantages(turns, settings, value_K[first_N])
-    first_K = np.zeros(len(value_K), bool)
-    first_K[first_N] = True
-    assert credit.target is not None
-    return credit, Targets(credit.per_token(), value_K, np.repeat(credit.target, turns.tokens_N), first_K)
 
 
 def train(folder: RunFolder, report: Report | None = None, quiet: bool = False) -> dict[str, EvalResult]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gagpo.algorithms import Algorithm
+from gagpo.credit import Targets
 from gagpo.envs.errors import GagpoError
 from gagpo.objectives import Controls, Layout, Normaliser, find_nonfinite, policy_loss, summary
 from gagpo.objectives.value import value_loss
@@ -25,20 +25,6 @@ class NonFiniteLoss(GagpoError, FloatingPointError):
     def __init__(self, message: str, turns: list[int]):
         super().__init__(message)
         self.turns = turns
-
-
-@dataclass(frozen=True)
-class Targets:
-    """What the response tokens of a batch are trained towards, float64[K] each, in the order of the turns.
-
-    value and target: with a critic, its values when the batch was sampled and what they should have been. first:
-    bool[K], the first token of each turn, where a turn's value is read; None where every token has a value.
-    """
-
-    advantage: np.ndarray
-    value: np.ndarray | None = None
-    target: np.ndarray | None = None
-    first: np.ndarray | None = None
 
 
 class Updater:

@@ -155,7 +155,7 @@ def test_agpo_per_group_and_per_batch():
 
 
 def test_agpo_votes_are_outcomes_where_given_and_skewness_is_an_option():
-    by_answer = episodes([1, 0, 0, 0], outcome_E=[4, 7, 8, 9])
+    by_answer = episodes([1, 0, 0, 0], vote_E=[4, 7, 8, 9])
     controllers = with_agpo(skewness_weight=1.0)
     controllers.observe_probe(by_answer)
     assert controllers.agpo.state.votes_G == pytest.approx([math.log(4)])

@@ -24,7 +24,7 @@ from gagpo.credit import (
     token_returns,
     value_proxy,
 )
-from gagpo.credit.settings import Gagpo
+from gagpo.credit.gagpo import Gagpo
 
 GAMMA = 0.95
 
@@ -97,14 +97,14 @@ def test_gagpo_by_loops(turns, lam, leave_one_out, bootstrap, proxy, scope):
             advantage = delta + GAMMA * lam * advantage
             expected[turn], ahead = advantage, value[turn]
     options = {"leave_one_out": leave_one_out, "bootstrap_truncated": bootstrap, "proxy": proxy, "scope": scope}
-    raw = gagpo_advantage(turns, GAMMA, lam, norm="none", **options)
+    raw = gagpo_advantage(turns, gamma=GAMMA, lam=lam, norm="none", **options)
     assert raw == pytest.approx(expected, abs=1e-9)
 
     group = turns.group_E[turns.episode_N]
     state = np.array([group[t] * 100 + turns.state_N[t] for t in range(turns.turns)])
     state = state if scope == "task" else turns.state_N
     for norm, ids in (("group", group), ("batch", np.zeros(turns.turns)), ("scale_only", group), ("state", state)):
-        normed = gagpo_advantage(turns, GAMMA, lam, norm=norm, **options)
+        normed = gagpo_advantage(turns, gamma=GAMMA, lam=lam, norm=norm, **options)
         for one in set(ids.tolist()):
             members = raw[ids == one]
             centre = 0.0 if norm == "scale_only" else members.mean()
@@ -115,12 +115,12 @@ def test_gagpo_by_loops(turns, lam, leave_one_out, bootstrap, proxy, scope):
 @settings(deadline=None, max_examples=100)
 @given(turns=batches())
 def test_gagpo_identities(turns):
-    returns, value = discounted(turns, GAMMA), value_proxy(turns, GAMMA)
-    monte_carlo = gagpo_advantage(turns, GAMMA, lam=1.0, norm="none")
+    returns, value = discounted(turns, GAMMA), value_proxy(turns, gamma=GAMMA)
+    monte_carlo = gagpo_advantage(turns, gamma=GAMMA, lam=1.0, norm="none")
     assert monte_carlo == pytest.approx(returns - value, abs=1e-9)
     unpunished = Turns(turns.reward_N, turns.episode_N, turns.group_E, state_N=turns.state_N)
-    assert gagpo_advantage(unpunished, GAMMA, lam=1.0, norm="none") == pytest.approx(
-        step_advantage(unpunished, GAMMA, norm="mean"), abs=1e-9
+    assert gagpo_advantage(unpunished, gamma=GAMMA, lam=1.0, norm="none") == pytest.approx(
+        step_advantage(unpunished, gamma=GAMMA, norm="mean"), abs=1e-9
     )
     state, shared = turns.states(), np.bincount(turns.states())
     for one in range(len(shared)):
@@ -129,7 +129,7 @@ def test_gagpo_identities(turns):
     for path in paths(turns):
         # Nothing shared from here on: no credit, whatever lambda is.
         alone = [all(shared[state[later]] == 1 for later in path[place:]) for place in range(len(path))]
-        credit = gagpo_advantage(turns, GAMMA, lam=0.5, norm="none")
+        credit = gagpo_advantage(turns, gamma=GAMMA, lam=0.5, norm="none")
         assert all(credit[turn] == 0.0 for turn, free in zip(path, alone, strict=True) if free)
 
 
@@ -172,7 +172,7 @@ def test_gigpo_by_loops(turns, norm, statistics, weight):
         if spread(same):
             step = (returns[turn] - np.mean(same)) / (spread(same) + 1e-6 if norm == "mean_std" else 1.0)
             expected[turn] += weight * step
-    mine = gigpo_advantage(turns, GAMMA, weight, norm, statistics)
+    mine = gigpo_advantage(turns, gamma=GAMMA, step_weight=weight, norm=norm, statistics=statistics)
     assert mine == pytest.approx(expected, abs=1e-6)
 
 
@@ -200,7 +200,9 @@ def test_hgpo_by_loops(turns, depth, alpha, offset):
                 total += weight * (returns[turn] - values.mean()) / (spread(values, 0) + 1e-6)
                 weights += weight
         expected[turn] = total / weights if weights else 0.0
-    assert hgpo_advantage(turns, GAMMA, depth, alpha, offset) == pytest.approx(expected, abs=1e-6)
+    assert hgpo_advantage(turns, gamma=GAMMA, depth=depth, alpha=alpha, weight_offset=offset) == pytest.approx(
+        expected, abs=1e-6
+    )
 
 
 def token_path(turns: Turns, path: list[int]) -> list[tuple[float, int]]:
@@ -225,7 +227,7 @@ def test_reinforce_plus_plus_by_loops(turns, gamma):
     whitened = (
         (expected - expected.mean()) / math.sqrt(spread(expected) ** 2 + 1e-8) if spread(expected) else 0 * expected
     )
-    assert reinforce_plus_plus_advantage(turns, gamma) == pytest.approx(whitened, abs=1e-5)
+    assert reinforce_plus_plus_advantage(turns, gamma=gamma) == pytest.approx(whitened, abs=1e-5)
 
 
 @settings(deadline=None, max_examples=50)
@@ -258,7 +260,7 @@ def test_ppo_by_loops(turns, gamma, lam, seed):
         return result[::-1]
 
     by_turn = np.concatenate([gae(net[path].tolist(), value_N[path].tolist()) for path in paths(turns)])
-    advantage, target = ppo_turn_advantage(turns, value_N, gamma, lam)
+    advantage, target = ppo_turn_advantage(turns, value_N, gamma=gamma, lam=lam)
     assert advantage == pytest.approx(by_turn, abs=1e-9)
     assert target == pytest.approx(by_turn + value_N, abs=1e-9)
 
@@ -267,7 +269,7 @@ def test_ppo_by_loops(turns, gamma, lam, seed):
         rewards = [reward for reward, _ in token_path(turns, path)]
         by_token += gae(rewards, value_K[start : start + len(rewards)].tolist())
         start += len(rewards)
-    advantage, target = ppo_token_advantage(turns, value_K, gamma, lam)
+    advantage, target = ppo_token_advantage(turns, value_K, gamma=gamma, lam=lam)
     assert advantage == pytest.approx(np.array(by_token), abs=1e-9)
     assert target == pytest.approx(by_token + value_K, abs=1e-9)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gagpo.credit.turns import BadTurns, Turns, as_array, intern
+from gagpo.credit.turns.columns import BadTurns, Turns, as_array, intern
 
 
 def turn_numbers(mask_BL: Any) -> np.ndarray:

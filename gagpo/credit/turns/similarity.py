@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from rapidfuzz.distance import LCSseq
 
-from gagpo.credit.turns import BadTurns, Turns
+from gagpo.credit.turns.columns import BadTurns, Turns
 
 BUCKETS = 128
 
@@ -12,23 +13,14 @@ BUCKETS = 128
 def similarity(first: str, second: str) -> float:
     """``2 L / (len(first) + len(second))`` with L the length of their longest common subsequence; 1 for equal texts.
 
-    Unlike ``difflib``'s ratio it is symmetric and cannot miss a longer match; it is never smaller. L is found with one
-    big integer as a row of the dynamic programme (Hyyrö's bit-parallel recurrence), one step per character.
+    Unlike ``difflib``'s ratio it is symmetric and cannot miss a longer match; it is never smaller.
 
     >>> similarity("you see a mug 1", "you see a mug 2")
     0.9333333333333333
     """
     if not first or not second:
         return float(first == second)
-    places: dict[str, int] = {}
-    for place, character in enumerate(first):
-        places[character] = places.get(character, 0) | (1 << place)
-    mask = row = (1 << len(first)) - 1
-    for character in second:
-        match = row & places.get(character, 0)
-        row = ((row + match) | (row - match)) & mask
-    common = len(first) - row.bit_count()
-    return 2.0 * common / (len(first) + len(second))
+    return 2.0 * LCSseq.similarity(first, second) / (len(first) + len(second))
 
 
 def similar_states(turns: Turns, threshold: float) -> np.ndarray:

@@ -17,6 +17,7 @@ from gagpo.agents.episodes import Episode
 from gagpo.envs.errors import GagpoError
 
 StateKey = Literal["observation", "state", "history"]
+Coding = Literal["sum", "success", "sign"]
 
 
 class BadTurns(GagpoError, ValueError):
@@ -61,8 +62,8 @@ class Turns:
         it off the reward.
     tokens_N: response tokens of each turn.
     truncated_E: the episode was cut off by a limit, not ended by the world.
-    success_E: the task was solved. outcome_E: how the episode came out, as an id (votes for the vote entropy);
-        the success where not given.
+    success_E: the task was solved. vote_E: what the episode votes for, as an id (an extracted answer); its success
+        where not given.
     text_N: the observations themselves, for groups of near-equal ones only.
 
     Raises :class:`BadTurns` for an empty batch, columns of unequal length, NaN or infinite rewards, negative penalties
@@ -81,7 +82,7 @@ class Turns:
     tokens_N: np.ndarray = None  # type: ignore[assignment]  # ones
     truncated_E: np.ndarray = None  # type: ignore[assignment]  # False
     success_E: np.ndarray | None = None
-    outcome_E: np.ndarray | None = None
+    vote_E: np.ndarray | None = None
     text_N: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
@@ -96,7 +97,7 @@ class Turns:
         self._take("tokens_N", np.int64, turns, default=1)
         self._take("truncated_E", np.bool_, episodes, default=False)
         self._take("success_E", np.bool_, episodes)
-        self._take("outcome_E", np.int64, episodes)
+        self._take("vote_E", np.int64, episodes)
         if self.text_N is not None and len(self.text_N) != turns:
             raise BadTurns(f"text_N has {len(self.text_N)} entries, reward_N has {turns}")
         for name in ("penalty_N", "tokens_N"):
@@ -145,7 +146,7 @@ class Turns:
         environment hands over; ``history``: all observations and actions of the episode up to the turn.
         penalty: cost of an invalid action, >= 0. texts: keep the observations (for similarity groups).
 
-        Where every episode is a single turn, its action (the extracted answer) is its outcome, else its success.
+        Where every episode is a single turn, its action (the extracted answer) is its vote.
 
         Raises :class:`BadTurns` when there is no episode, one without turns, a failed one, or when ``key="state"``
         and the environment named no state.
@@ -168,7 +169,7 @@ class Turns:
             tokens_N=np.array([len(turn.response_ids) for turn in turns], np.int64),
             truncated_E=np.array([episode.outcome == "truncated" for episode in episodes], np.bool_),
             success_E=np.array([episode.success for episode in episodes], np.bool_),
-            outcome_E=intern(turn.action for turn in turns) if single else None,
+            vote_E=intern(turn.action for turn in turns) if single else None,
             text_N=[turn.observation for turn in turns] if texts else None,
         )
 
@@ -224,7 +225,7 @@ class Turns:
         state_N = self._batch_states
         return renumber(self.group_index_N * (int(state_N.max()) + 1) + state_N)
 
-    def coded_return_E(self, reward: Literal["sum", "success", "sign"]) -> np.ndarray:
+    def coded_return_E(self, reward: Coding) -> np.ndarray:
         """One number per episode, float64[E]: its net return (``sum``), success as 0/1, or success as -1/+1 (``sign``).
 
         The two codings of success know no penalties: an invalid action does not change how an episode came out.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 
 EPSILON = 1e-6
@@ -100,6 +98,3 @@ def temporal_difference(
 def generalised_advantage(delta_N: np.ndarray, last_N: np.ndarray, gamma: float, lam: float) -> np.ndarray:
     """``A_t = delta_t + gamma lam A_{t+1}`` within each episode (arXiv 1506.02438), float64[N]."""
     return backward_recursion(delta_N, np.where(last_N, 0.0, gamma * lam))
-
-
-Norm = Literal["group", "batch", "state", "scale_only", "none"]
