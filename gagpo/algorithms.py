@@ -104,6 +104,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "entropy": 0.001,
     },
     "hgpo": {"credit": "hgpo", "ratio": "token", "gate": CLIP, "aggregation": "token_mean", "kl": KL},
+    "graphgpo": {"credit": "graphgpo", "ratio": "token", "gate": CLIP, "aggregation": "token_mean", "kl": KL},
+    "milegpo": {"credit": "milegpo", "ratio": "token", "gate": CLIP, "aggregation": "token_mean", "kl": KL},
     "ppo_token": {
         "credit": "ppo_token",
         "ratio": "token",

@@ -35,6 +35,7 @@ def batch(turns: int, seed: int = 0, group: int = 8, longest: int = 50, states: 
         penalty_N=0.1 * (rng.random(count) < 0.1),
         tokens_N=rng.integers(1, 2 * tokens, count),
         truncated_E=~success_E,
+        end_state_E=group_E * states + rng.integers(0, states, episodes),
         success_E=success_E,
     )
 

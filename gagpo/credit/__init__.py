@@ -5,7 +5,9 @@ from gagpo.credit.assign import Credit, Targets, advantages, give_credit, turns_
 from gagpo.credit.episode import dr_grpo_advantage, grpo_advantage, rloo_advantage
 from gagpo.credit.gagpo import gagpo_advantage, value_proxy
 from gagpo.credit.gigpo import gigpo_advantage, step_advantage
+from gagpo.credit.graphgpo import graphgpo_advantage
 from gagpo.credit.hgpo import hgpo_advantage
+from gagpo.credit.milegpo import milegpo_advantage
 from gagpo.credit.ppo import ppo_token_advantage, ppo_turn_advantage
 from gagpo.credit.registry import AnyCredit, CreditSettings, Level, find, names, register
 from gagpo.credit.reinforce import reinforce_baseline_advantage, reinforce_plus_plus_advantage, token_returns
@@ -31,9 +33,11 @@ __all__ = [
     "gagpo_advantage",
     "gigpo_advantage",
     "give_credit",
+    "graphgpo_advantage",
     "grpo_advantage",
     "hgpo_advantage",
     "intern",
+    "milegpo_advantage",
     "names",
     "ppo_token_advantage",
     "ppo_turn_advantage",

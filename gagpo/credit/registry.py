@@ -34,6 +34,8 @@ OURS = {
     "agpo_asymmetric": "gagpo.credit.agpo:AgpoAsymmetric",
     "gigpo": "gagpo.credit.gigpo:Gigpo",
     "hgpo": "gagpo.credit.hgpo:Hgpo",
+    "graphgpo": "gagpo.credit.graphgpo:Graphgpo",
+    "milegpo": "gagpo.credit.milegpo:Milegpo",
     "ppo_token": "gagpo.credit.ppo:PpoToken",
     "ppo_turn": "gagpo.credit.ppo:PpoTurn",
 }

@@ -62,6 +62,7 @@ class Turns:
         it off the reward.
     tokens_N: response tokens of each turn.
     truncated_E: the episode was cut off by a limit, not ended by the world.
+    end_state_E: state id of what each episode ended in, after its last turn; None where it is not known.
     success_E: the task was solved. vote_E: what the episode votes for, as an id (an extracted answer); its success
         where not given.
     text_N: the observations themselves, for groups of near-equal ones only.
@@ -84,6 +85,7 @@ class Turns:
     success_E: np.ndarray | None = None
     vote_E: np.ndarray | None = None
     text_N: Sequence[str] | None = None
+    end_state_E: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         turns, episodes = _length(self.reward_N, "reward_N"), _length(self.group_E, "group_E")
@@ -98,6 +100,7 @@ class Turns:
         self._take("truncated_E", np.bool_, episodes, default=False)
         self._take("success_E", np.bool_, episodes)
         self._take("vote_E", np.int64, episodes)
+        self._take("end_state_E", np.int64, episodes)
         if self.text_N is not None and len(self.text_N) != turns:
             raise BadTurns(f"text_N has {len(self.text_N)} entries, reward_N has {turns}")
         for name in ("penalty_N", "tokens_N"):
@@ -160,11 +163,13 @@ class Turns:
                 raise BadTurns(f"episode {number} (task {episode.task!r}) has no turns: leave it out")
         turns = [turn for episode in episodes for turn in episode.turns]
         single = len(turns) == len(episodes)
+        states = intern([*_keys(episodes, key), *_end_keys(episodes, key)])
         return cls(
             reward_N=np.array([turn.reward for turn in turns], np.float64),
             episode_N=np.repeat(np.arange(len(episodes)), [len(episode.turns) for episode in episodes]),
             group_E=np.array([episode.group for episode in episodes], np.int64),
-            state_N=intern(_keys(episodes, key)),
+            state_N=states[: len(turns)],
+            end_state_E=states[len(turns) :],
             penalty_N=np.array([0.0 if turn.valid else penalty for turn in turns], np.float64),
             tokens_N=np.array([len(turn.response_ids) for turn in turns], np.int64),
             truncated_E=np.array([episode.outcome == "truncated" for episode in episodes], np.bool_),
@@ -190,6 +195,13 @@ class Turns:
     def return_E(self) -> np.ndarray:
         """Sum of each episode's rewards less penalties, float64[E]."""
         return np.bincount(self.episode_N, self.net_reward_N, self.episodes)
+
+    @property
+    def succeeded_E(self) -> np.ndarray:
+        """``success_E``; raises :class:`BadTurns` where it is not given."""
+        if self.success_E is None:
+            raise BadTurns("this credit tells successes from failures: give success_E")
+        return self.success_E
 
     @cached_property
     def group_index_E(self) -> np.ndarray:
@@ -259,6 +271,13 @@ def _keys(episodes: Sequence[Episode], key: StateKey) -> Iterable[Hashable]:
     if key == "history":
         return _histories(episodes)
     raise BadTurns(f"unknown key {key!r}; choose observation, state or history")
+
+
+def _end_keys(episodes: Sequence[Episode], key: StateKey) -> Iterable[Hashable]:
+    """The key of what each episode ended in; one of its own where that is not known, and for histories, which end."""
+    for number, episode in enumerate(episodes):
+        end = {"observation": episode.end_observation, "state": episode.end_state}.get(key)
+        yield ("end of episode", number) if end is None else end
 
 
 def _histories(episodes: Sequence[Episode]) -> Iterable[Hashable]:
