@@ -18,15 +18,16 @@ from gagpo.agents.episodes import Episode
 from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.agents.setup import language_agent, make_engine, make_world, tasks_of
 from gagpo.controllers import Controllers
-from gagpo.credit import Credit, give_credit, turns_for
+from gagpo.credit import Credit, Turns, give_credit, turns_for
+from gagpo.credit.turns.grouping import group_mean
 from gagpo.envs.errors import GagpoError
 from gagpo.envs.pool import Pool
 from gagpo.eval.evaluate import choose_panel, evaluate
 from gagpo.eval.results import EvalResult
 from gagpo.settings import SettingsError
 from gagpo.training import checkpoint as checkpoints
-from gagpo.training.batch import build_rows
-from gagpo.training.collect import Collection, Collector
+from gagpo.training.batch import Row, build_rows
+from gagpo.training.collect import Collection, Collector, tasks_of_groups
 from gagpo.training.interrupt import Interruptions
 from gagpo.training.run_folder import RunFolder
 from gagpo.training.update import NonFiniteLoss, Updater
@@ -55,7 +56,8 @@ class Trainer:
             split: choose_panel(tasks_of(self.world, split), settings.evaluation.tasks)
             for split in settings.evaluation.splits
         }
-        self.controllers = Controllers(settings.algorithm.controllers)
+        self.algorithm = settings.algorithm.resolved(settings.rollout.max_tokens)
+        self.controllers = Controllers(self.algorithm.controllers)
         self.collector = Collector(settings, tasks, self.controllers)
         self.iteration = self.turns_total = self.tokens_total = 0
         self.interruptions = Interruptions()
@@ -93,7 +95,7 @@ class Trainer:
         self.updater = Updater(
             self.model,
             self.optimizer,
-            settings.algorithm,
+            self.algorithm,
             epochs=training.epochs,
             minibatches=training.minibatches,
             microbatch_tokens=training.microbatch_tokens,
@@ -195,16 +197,12 @@ class Trainer:
         """Credit and optimiser steps for what was collected."""
         settings, algorithm, episodes = self.settings, self.settings.algorithm, collected.episodes
         turns = self.controllers.shape(turns_for(episodes, algorithm.credit, settings.invalid_penalty))
-        logprobs = np.concatenate([turn.logprobs for episode in episodes for turn in episode.turns])
-        # Minus the log-probability of what was sampled estimates the sampling policy's entropy without bias.
-        self.controllers.observe_batch(turns, entropy=max(0.0, -float(logprobs.mean())))
-        rows = build_rows(episodes)
+        rows, tokens = build_rows(episodes), int(turns.tokens_N.sum())
+        self.controllers.observe_batch(turns, tasks_of_groups(episodes), self._entropy(turns, rows))
         value = None
         if self.critic is not None:
             microbatch = settings.training.microbatch_tokens
-            value = self.critic.of_rows(
-                self.model, rows, len(logprobs), microbatch, self.updater.autocast, settings.device
-            )
+            value = self.critic.of_rows(self.model, rows, tokens, microbatch, self.updater.autocast, settings.device)
         credit, targets = give_credit(turns, algorithm.credit, value)
         rise = min(1.0, (self.iteration + 1) / settings.optimizer.warmup) if settings.optimizer.warmup else 1.0
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
@@ -215,8 +213,17 @@ class Trainer:
         except NonFiniteLoss as error:
             path = self._save_offenders(episodes, error)
             raise NonFiniteLoss(f"iteration {self.iteration + 1}: {error}; see {path}", error.turns) from None
-        self.controllers.observe_update(learned["old_kl"])
+        if self.controllers.measures:
+            learned["final_kl"] = float(self.updater.score(rows, tokens)[0].mean())
+            self.controllers.observe_update(learned["final_kl"])
         return credit, learned
+
+    def _entropy(self, turns: Turns, rows: Sequence[Row]) -> np.ndarray | None:
+        """Mean entropy of the policy at temperature 1 over each task group's response tokens, where it is wanted."""
+        if not self.controllers.measures:
+            return None
+        group_K = np.repeat(turns.group_index_N, turns.tokens_N)
+        return group_mean(self.updater.score(rows, len(group_K), plain=True)[1], group_K, turns.groups)
 
     def _save_offenders(self, episodes: Sequence[Episode], error: NonFiniteLoss) -> Path:
         """Write the episodes whose turns made the loss NaN, with their tokens (all of them where that is unknown)."""
