@@ -47,7 +47,7 @@ class Episode:
     temperature: at which its responses were sampled; None where no language model played.
     outcome: what ended it: ``terminated`` by the world, ``truncated`` by a turn or context limit, ``failed`` when the
     environment broke more often than the pool forgives (such an episode is counted, never trained on).
-    end_observation, end_state: what the world showed last, after the last turn, and its state's key; None where unknown.
+    end_observation, end_state: what the world showed after the last turn, and its state's key; None where unknown.
     restarts: how often a broken worker made the episode start over.
     info: the last turn's remaining scalar entries of the environment's info (score parts, verdicts, ...).
     """

@@ -13,7 +13,7 @@ from gagpo.controllers import ControllerSettings
 from gagpo.credit import AnyCredit, CreditSettings, find
 from gagpo.credit.gagpo import Gagpo
 from gagpo.envs.errors import InvalidArgument
-from gagpo.objectives.cells import Cispo, Clip, Geometric, LogClip, ObjectiveSettings, Power
+from gagpo.objectives.cells import Cispo, Clip, Constant, Geometric, LogClip, ObjectiveSettings, Power
 
 CLIP = {"name": "clip", "low": 0.2, "high": 0.2}
 KL = {"coefficient": 0.01, "estimator": "k3"}
@@ -28,14 +28,14 @@ PRESETS: dict[str, dict[str, Any]] = {
         "credit": "dr_grpo",
         "ratio": "token",
         "gate": CLIP,
-        "aggregation": {"name": "constant", "length": 512},
+        "aggregation": "constant",
     },
     "dapo": {
         "credit": "grpo",
         "ratio": "token",
         "gate": {"name": "clip", "low": 0.2, "high": 0.28, "dual": 10.0},
         "aggregation": "token_mean",
-        "controllers": {"dynamic_sampling": {"rounds": 10}, "overlong": {"limit": 512, "buffer": 128}},
+        "controllers": {"dynamic_sampling": {"rounds": 10}, "overlong": {}},
     },
     "gmpo": {
         "credit": "grpo",
@@ -64,7 +64,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     "cispo": {"credit": "grpo", "ratio": "token", "gate": {"name": "cispo", "high": 4.0}, "aggregation": "token_mean"},
     "apmpo": {
-        "credit": {"name": "grpo", "reward": "success"},
+        "credit": {"name": "grpo", "reward": "success", "ddof": 0},
         "ratio": "token",
         "gate": CLIP,
         "aggregation": {"name": "power", "per": "sequence"},
@@ -154,6 +154,20 @@ class Algorithm(ObjectiveSettings):
     credit: AnyCredit = Field(default_factory=Gagpo)
     controllers: ControllerSettings = ControllerSettings()
     critic: CriticSettings | None = None
+
+    def resolved(self, max_tokens: int) -> Algorithm:
+        """The algorithm with the lengths that follow the response limit put in, where they are not set.
+
+        Those are ``aggregation.length`` of a constant and ``limit`` and ``buffer`` of ``controllers.overlong``. The
+        trainer calls this once with ``rollout.max_tokens``.
+        """
+        changed: dict[str, Any] = {}
+        if isinstance(self.aggregation, Constant) and self.aggregation.length is None:
+            changed["aggregation"] = Constant(length=max_tokens)
+        if self.controllers.overlong:
+            overlong = self.controllers.overlong.resolved(max_tokens)
+            changed["controllers"] = self.controllers.model_copy(update={"overlong": overlong})
+        return self.model_copy(update=changed)
 
     @model_validator(mode="before")
     @classmethod

@@ -19,7 +19,8 @@ class Apmpo(Cell):
     exponent: ``exponential`` exp(-exponent_scale * mean), ``linear`` 1 - exponent_scale * mean, ``fixed`` (the
     aggregation's own). radius: ``tanh`` of mean/std, ``mean`` (of the mean alone), ``deviation`` (of 1/std alone),
     ``fixed`` (the gate's own). symmetric: the lower radius follows the upper. statistics: of the ``batch`` (the paper's
-    text) or of each ``group`` (its pseudo-code). reward: ``success`` as 0/1, or the ``sum``, which must lie in [0, 1].
+    text) or of each ``group`` (its pseudo-code). ddof: 0 for the population deviation (Algorithm 1, line 8), 1 for the
+    sample's. reward: ``success`` as 0/1, or the ``sum``, which must lie in [0, 1].
     """
 
     exponent: Literal["exponential", "linear", "fixed"] = "exponential"
@@ -29,6 +30,7 @@ class Apmpo(Cell):
     radius_high: float = Field(default=0.4, gt=0)
     symmetric: bool = False
     statistics: Literal["batch", "group"] = "batch"
+    ddof: Literal[0, 1] = 0
     reward: Literal["sum", "success"] = "success"
 
     @model_validator(mode="after")
@@ -65,7 +67,8 @@ class ApmpoController:
         group_E, groups = turns.group_index_E, turns.groups
         if settings.statistics == "batch":
             group_E, groups = np.zeros(turns.episodes, np.int64), 1
-        mean_G, std_G = group_mean(reward_E, group_E, groups), group_std(reward_E, group_E, groups)
+        mean_G = group_mean(reward_E, group_E, groups)
+        std_G = group_std(reward_E, group_E, groups, settings.ddof)
         self.exponent_G = None if settings.exponent == "fixed" else apmpo_exponent(mean_G, settings).tolist()
         self.radius_G = None if settings.radius == "fixed" else apmpo_radius(mean_G, std_G, settings).tolist()
 

@@ -1,17 +1,22 @@
 """All controllers of one algorithm, and when the trainer calls them.
 
-One :class:`Controllers` holds those an algorithm has. In an iteration the trainer calls
+In an iteration the trainer calls
 
-1. :meth:`~Controllers.observe_probe` on ``probe_episodes`` per task (if any), then :meth:`~Controllers.temperature_G`;
-2. :meth:`~Controllers.keep` on what was sampled, and samples on until the batch is full or ``sampling_rounds`` are up;
+1. :meth:`~Controllers.begin`;
+2. :meth:`~Controllers.observe_probe` on ``probe_episodes`` per task (if any), then :meth:`~Controllers.temperatures`,
+   :meth:`~Controllers.keep` on what was sampled, and again for further tasks until the batch is full or
+   ``sampling_rounds`` are up;
 3. :meth:`~Controllers.shape` and :meth:`~Controllers.observe_batch`, then :meth:`~Controllers.controls` for the loss;
-4. :meth:`~Controllers.observe_update` after each update, :meth:`~Controllers.values` for the log.
+4. :meth:`~Controllers.observe_update` after all updates, :meth:`~Controllers.values` for the log.
+
+What belongs to a task is kept by the task's name.
 
 Shape suffixes: N = turns, E = episodes, G = task groups, K = response tokens.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,16 +61,24 @@ class Controllers:
         """How often to sample at most until the batch is full."""
         return self.settings.dynamic_sampling.rounds if self.settings.dynamic_sampling else 1
 
-    def observe_probe(self, turns: Turns) -> None:
+    @property
+    def measures(self) -> bool:
+        """Whether the policy's entropy before the updates and its distance after them are wanted."""
+        return self.agpo is not None
+
+    def begin(self) -> None:
+        """An iteration begins."""
+        if self.agpo:
+            self.agpo.begin()
+
+    def observe_probe(self, turns: Turns, tasks_G: Sequence[str] | None = None) -> None:
         """Take a probe; see :meth:`AgpoController.observe_probe`."""
         if self.agpo:
-            self.agpo.observe_probe(turns)
+            self.agpo.observe_probe(turns, _named(tasks_G, turns))
 
-    def temperature_G(self, base: float, groups: int) -> np.ndarray:
-        """Sampling temperature of each task group, float64[groups], in the order of the last probe's groups."""
-        if self.agpo is None:
-            return np.full(groups, base)
-        return _per_group(self.agpo.temperature_G(base), groups)
+    def temperatures(self, base: float, tasks: Sequence[str]) -> list[float]:
+        """Sampling temperature of each task; the base where there was no probe of it."""
+        return [self.agpo.temperature(base, task) if self.agpo else base for task in tasks]
 
     def keep(self, turns: Turns) -> np.ndarray:
         """Which episodes to train on, bool[E]; the others' groups are to be sampled anew."""
@@ -75,15 +88,20 @@ class Controllers:
         """The turns with rewards shaped."""
         return shape_overlong(turns, self.settings.overlong)
 
-    def observe_batch(self, turns: Turns, entropy: float | None = None) -> None:
+    def observe_batch(
+        self, turns: Turns, tasks_G: Sequence[str] | None = None, entropy: np.ndarray | float | None = None
+    ) -> None:
         """Take the batch that the coming updates are made on.
 
-        entropy: mean entropy of the sampling policy over the batch's response tokens, nats; AGPO needs it.
+        tasks_G: the task of each group, in increasing order of ``group_E``. entropy: of the policy before the updates,
+        exact, at temperature 1 (a hotter sampler is not a less certain policy), nats: the mean over each group's
+        response tokens, or one number for all. Both are wanted where ``measures`` is true.
         """
         if self.apmpo:
             self.apmpo.observe_batch(turns)
         if self.agpo:
-            self.agpo.observe_entropy(entropy)
+            entropy_G = None if entropy is None else np.broadcast_to(entropy, turns.groups)
+            self.agpo.observe_batch(_named(tasks_G, turns), entropy_G)
 
     def controls(self, group_K: Tensor | None = None) -> Controls:
         """What the loss is to use now. group_K: task group (0..G-1) of each token; needed where groups have their own.
@@ -98,11 +116,11 @@ class Controllers:
             high = self.apmpo.radius_G
             low = high if self.apmpo.settings.symmetric else None
         if self.agpo:
-            low = high = self.agpo.radius_G().tolist()
+            low = high = [self.agpo.radius(task) for task in self.agpo.state.tasks] or None
         return Controls(*(_on_tokens(values, group_K) for values in (low, high, exponent)))
 
     def observe_update(self, old_kl: float) -> None:
-        """Take the mean of old less new log-probability of an update (``old_kl`` of the loss's summary)."""
+        """Take the mean of old less new log-probability, over the batch's tokens and measured after all updates."""
         if self.agpo:
             self.agpo.observe_update(old_kl)
 
@@ -114,16 +132,19 @@ class Controllers:
         if self.apmpo and self.apmpo.radius_G:
             values["apmpo_radius"] = float(np.mean(self.apmpo.radius_G))
         if self.agpo:
-            state = self.agpo.state
-            values |= {
-                "agpo_radius": float(self.agpo.radius_G().mean()),
-                "agpo_temperature": float(self.agpo.temperature_G(1.0).mean()),
-                "agpo_dispersion": float(np.mean(state.dispersion_G)),
-                "agpo_skewness": float(np.mean(state.skewness_G)),
-                "agpo_vote_entropy": float(np.mean(state.votes_G)),
-                "agpo_entropy_share": state.entropy_share,
-                "agpo_kl": state.kl,
-            }
+            state, tasks = self.agpo.state, list(self.agpo.state.by_task)
+            values["agpo_kl"] = state.kl
+            if tasks:
+                found = list(state.by_task.values())
+                values |= {
+                    "agpo_radius": float(np.mean([self.agpo.radius(task) for task in tasks])),
+                    "agpo_temperature": float(np.mean([self.agpo.temperature(1.0, task) for task in tasks])),
+                    "agpo_dispersion": float(np.mean([one.dispersion for one in found])),
+                    "agpo_skewness": float(np.mean([one.skewness for one in found])),
+                    "agpo_vote_entropy": float(np.mean([one.votes for one in found])),
+                }
+            if state.entropy_share:
+                values["agpo_entropy_share"] = float(np.mean(list(state.entropy_share.values())))
         return values
 
     def state_dict(self) -> dict[str, Any]:
@@ -140,10 +161,11 @@ class Controllers:
             part.load_state_dict(state[name])
 
 
-def _per_group(value_G: np.ndarray, groups: int) -> np.ndarray:
-    if len(value_G) not in (1, groups):
-        raise InvalidArgument(f"the last probe had {len(value_G)} task groups, the batch has {groups}")
-    return np.broadcast_to(value_G, groups).copy()
+def _named(tasks_G: Sequence[str] | None, turns: Turns) -> Sequence[str]:
+    """The tasks of the groups; their places where no tasks are given."""
+    if tasks_G is not None and len(tasks_G) != turns.groups:
+        raise InvalidArgument(f"there are {turns.groups} task groups and {len(tasks_G)} tasks: name the task of each")
+    return [str(group) for group in range(turns.groups)] if tasks_G is None else tasks_G
 
 
 def _on_tokens(value_G: list[float] | None, group_K: Tensor | None) -> float | Tensor | None:

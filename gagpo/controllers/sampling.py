@@ -12,6 +12,7 @@ from gagpo.cells import Cell
 from gagpo.credit.turns import Turns
 from gagpo.credit.turns.grouping import varies
 from gagpo.envs.errors import InvalidArgument
+from gagpo.objectives.cells import LIMIT
 
 
 class DynamicSampling(Cell):
@@ -22,16 +23,24 @@ class DynamicSampling(Cell):
 
 
 class Overlong(Cell):
-    """DAPO: a response longer than ``limit - buffer`` tokens costs reward, linearly up to 1 at ``limit``."""
+    """DAPO: a response longer than ``limit - buffer`` tokens costs reward, linearly up to 1 at ``limit``, then 1.
 
-    limit: int = Field(default=512, ge=1)
-    buffer: int = Field(default=128, ge=1)
+    limit: tokens; None follows the rollout's response limit. buffer: None for a quarter of the limit.
+    """
+
+    limit: int | None = Field(default=None, ge=1)
+    buffer: int | None = Field(default=None, ge=1)
 
     @model_validator(mode="after")
     def _fits(self) -> Overlong:
-        if self.buffer > self.limit:
+        if self.limit is not None and self.buffer is not None and self.buffer > self.limit:
             raise InvalidArgument(f"the buffer of {self.buffer} tokens is longer than the limit of {self.limit}")
         return self
+
+    def resolved(self, max_tokens: int = LIMIT) -> Overlong:
+        """With the values that follow the response limit put in; InvalidArgument where the buffer is longer than it."""
+        limit = self.limit or max_tokens
+        return Overlong(limit=limit, buffer=self.buffer or max(1, limit // 4))
 
 
 def keep_episodes(turns: Turns, settings: DynamicSampling | None) -> np.ndarray:
@@ -46,14 +55,16 @@ def shape_overlong(turns: Turns, settings: Overlong | None) -> Turns:
     """The turns with the price of long responses taken off their rewards; the same turns without settings."""
     if settings is None:
         return turns
+    settings = settings.resolved()
+    assert settings.limit is not None and settings.buffer is not None
     price_N = overlong_penalty(turns.tokens_N, settings.limit, settings.buffer)
     return dataclasses.replace(turns, reward_N=turns.reward_N + price_N)
 
 
 def overlong_penalty(tokens_N: np.ndarray, limit: int, buffer: int) -> np.ndarray:
-    """``min(-(tokens - (limit - buffer))/buffer, 0)``: what is added to each reward, float64[N] (arXiv 2503.14476).
+    """What is added to each reward, float64[N]: ``-(tokens - (limit - buffer))/buffer``, within [-1, 0] (2503.14476).
 
-    >>> overlong_penalty(np.array([300, 448, 512]), limit=512, buffer=128).tolist()
-    [0.0, -0.5, -1.0]
+    >>> overlong_penalty(np.array([300, 448, 512, 600]), limit=512, buffer=128).tolist()
+    [0.0, -0.5, -1.0, -1.0]
     """
-    return np.minimum(-(np.asarray(tokens_N) - (limit - buffer)) / buffer, 0.0) + 0.0
+    return np.clip(-(np.asarray(tokens_N) - (limit - buffer)) / buffer, -1.0, 0.0) + 0.0

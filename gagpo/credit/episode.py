@@ -12,18 +12,20 @@ from gagpo.credit.turns.grouping import centre, standardise
 
 
 class Grpo(CreditSettings):
-    """``(R - mean)/(std + 1e-6)`` over the task group, the sample deviation (arXiv 2402.03300).
+    """``(R - mean)/(std + 1e-6)`` over the task group (arXiv 2402.03300).
 
     A group of one, or with equal returns, gives 0. reward, here and in all its kin: an episode's number is the ``sum``
-    of its rewards less penalties, its ``success`` as 0/1, or the ``sign`` -1/+1 of its success.
+    of its rewards less penalties, its ``success`` as 0/1, or the ``sign`` -1/+1 of its success. ddof: 1 for the sample
+    deviation, 0 for the population's (APMPO).
     """
 
     name: Literal["grpo"] = "grpo"
     reward: Coding = "sum"
+    ddof: Literal[0, 1] = 1
 
     def advantage(self, turns: Turns) -> np.ndarray:
         return_E = turns.coded_return_E(self.reward)
-        return standardise(return_E, turns.group_index_E, turns.groups)[turns.episode_N]
+        return standardise(return_E, turns.group_index_E, turns.groups, self.ddof)[turns.episode_N]
 
 
 class DrGrpo(CreditSettings):

@@ -22,8 +22,9 @@ TRAP_SCORE = 0.1
 class Milegpo(Graphgpo):
     """``w_step [A_G + eta (A_M - A_G)] + w_episode Norm(Z)`` with GraphGPO's step term A_G (arXiv 2608.19803).
 
-    A_M normalises ``r_M = r_G + reward lam (delta+ - delta-)``, ``delta± = max(gamma_potential w± Phi±(s') - w± Phi±(s),
-    0)``, with the potentials ``Phi±(s) = max_v S±(v) omega^d(s, v)`` of milestones (+) and traps (-).
+    A_M normalises ``r_M = r_G + reward lam (delta+ - delta-)``,
+    ``delta± = max(gamma_potential w± Phi±(s') - w± Phi±(s), 0)``, with the potentials
+    ``Phi±(s) = max_v S±(v) omega^d(s, v)`` of milestones (+) and traps (-).
 
     Milestone scores: :meth:`milestones`; trap scores: :meth:`traps`. The defaults are those of the ALFWorld runs; the
     WebShop runs have ``norm=mean``, ``retain_coverage=0.5``, ``rest=0.5``, ``eta=1``, ``retain_branches=True``.
@@ -80,9 +81,9 @@ class Milegpo(Graphgpo):
 
         Milestones are the states of successful trajectories, the sink excepted:
         ``S0(v) = w_success max(p+(v) - p+, 0) + w_coverage m(v) + w_degree C(v)``, raised to
-        ``S0 (1 + w_context (w_branch b(v) + w_progress psi(v)))`` where the milestone is retained, ``rest S0`` elsewhere.
-        Retained are those with local progress, with a coverage of ``retain_coverage``, or with branch credit where
-        ``retain_branches``.
+        ``S0 (1 + w_context (w_branch b(v) + w_progress psi(v)))`` where the milestone is retained, ``rest S0``
+        elsewhere. Retained are those with local progress, with a coverage of ``retain_coverage``, or with branch credit
+        where ``retain_branches``.
         """
         visits, rate_V = graph.visits, success_rate(graph.turns)[graph.group_V]
         found_V = visits.successful > 0
@@ -134,8 +135,8 @@ class Milegpo(Graphgpo):
     def progress(self, graph: RolloutGraph) -> np.ndarray:
         """``psi(v)``: the largest positive local progress among the edges into v that a success used, float64[V].
 
-        An edge's is ``a_distance (d(u) - d(v)) + a_success (p+(v) - p+) - a_failure l``, with ``l`` how far its share of
-        failures lies above that of its siblings (of v above the group's where it has none); over the task's largest.
+        An edge's is ``a_distance (d(u) - d(v)) + a_success (p+(v) - p+) - a_failure l``, with ``l`` how far its share
+        of failures lies above that of its siblings (of v above the group's where it has none); over the task's largest.
         """
         visits, uses = graph.visits, graph.uses
         rate_M = success_rate(graph.turns)[graph.group_V[graph.source_M]]

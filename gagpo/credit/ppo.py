@@ -41,19 +41,28 @@ class PpoToken(CreditSettings):
 
 
 class PpoTurn(CreditSettings):
-    """GAE over the turns of each episode (arXiv 2512.17008). whiten: as in :class:`PpoToken`."""
+    """GAE over the turns of each episode (arXiv 2512.17008).
+
+    bootstrap_truncated: value an episode that was cut off by the value of its last turn instead of 0; the state it was
+    cut off in is never acted in, so the critic does not read it. whiten: as in :class:`PpoToken`.
+    """
 
     level: ClassVar[Level] = "turn"
     critic: ClassVar[bool] = True
     name: Literal["ppo_turn"] = "ppo_turn"
     gamma: float = Field(default=0.99, ge=0, le=1)
     lam: float = Field(default=0.9, ge=0, le=1)
+    bootstrap_truncated: bool = False
     whiten: bool = True
 
     def advantage_and_target(self, turns: Turns, value: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         """Advantages and value targets, float64[N] each, from the critic's value of each turn before its response."""
         value_N = _checked(value, turns.turns, "turn")
-        advantage_N, target_N = _advantage_and_target(turns.net_reward_N, value_N, turns.last_N, self.gamma, self.lam)
+        reward_N = turns.net_reward_N
+        if self.bootstrap_truncated:
+            cut_N = turns.last_N & turns.truncated_E[turns.episode_N]
+            reward_N = np.where(cut_N, reward_N + self.gamma * value_N, reward_N)
+        advantage_N, target_N = _advantage_and_target(reward_N, value_N, turns.last_N, self.gamma, self.lam)
         return whiten(advantage_N) if self.whiten else advantage_N, target_N
 
 

@@ -9,6 +9,10 @@ from pydantic import BeforeValidator, Field, model_validator
 from gagpo.cells import Cell, by_name
 from gagpo.envs.errors import InvalidArgument
 
+LIMIT = 512
+"""Response limit where nothing sets one, as in a rollout's defaults."""
+
+
 # Gates: what happens to ratio * advantage --------------------------------------------------------------------------
 
 
@@ -82,10 +86,18 @@ class ActionMean(Cell):
 
 
 class Constant(Cell):
-    """Token sum over (rows * length), whatever the rows' lengths (Dr.GRPO). ``length``: tokens, usually the limit."""
+    """Token sum over (rows * length), whatever the rows' lengths (Dr.GRPO).
+
+    length: tokens; None follows the rollout's response limit (:meth:`gagpo.algorithms.Algorithm.resolved`), and is
+    512 where there is no rollout.
+    """
 
     name: Literal["constant"] = "constant"
-    length: int = Field(default=512, gt=0)
+    length: int | None = Field(default=None, gt=0)
+
+    @property
+    def tokens(self) -> int:
+        return self.length or LIMIT
 
 
 class Geometric(Cell):

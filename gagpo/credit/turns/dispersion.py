@@ -39,16 +39,21 @@ def group_quantile(value_E: np.ndarray, group_E: np.ndarray, groups: int, share:
     return low_G + (place_G - below_G) * (high_G - low_G)
 
 
-def group_skewness(value_E: np.ndarray, group_E: np.ndarray, groups: int, bound: float = 10.0) -> np.ndarray:
-    """Bias-corrected sample skewness of each group, clamped to ``±bound``, float64[groups].
+def group_skewness(
+    value_E: np.ndarray, group_E: np.ndarray, groups: int, bound: float = 10.0, sample: bool = False
+) -> np.ndarray:
+    """Bias-corrected skewness of each group, clamped to ``±bound``, float64[groups].
 
-    ``sqrt(n(n-1))/(n-2) * m3/m2^1.5``; 0 for groups of less than three and for equal values.
+    ``sqrt(n(n-1))/(n-2) * m3/m2^1.5``, the textbook's G1; 0 for groups of less than three and for equal values. sample:
+    the sample deviation in place of ``m2^0.5``, which makes it ``((n-1)/n)^1.5`` of that (AGPO's code).
     """
     size_G = np.bincount(group_E, minlength=groups)
     centred_E = centre(value_E, group_E, groups)
     second_G, third_G = group_mean(centred_E**2, group_E, groups), group_mean(centred_E**3, group_E, groups)
     usable_G = varies(value_E, group_E, groups) & (size_G > 2)
     raw_G = third_G / np.where(usable_G, second_G, 1.0) ** 1.5
+    if sample:
+        raw_G = raw_G * (np.maximum(size_G - 1, 0) / np.maximum(size_G, 1)) ** 1.5
     correction_G = np.sqrt(size_G * np.maximum(size_G - 1.0, 0.0)) / np.maximum(size_G - 2.0, 1.0)
     return np.where(usable_G, np.clip(correction_G * raw_G, -bound, bound), 0.0)
 

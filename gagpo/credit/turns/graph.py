@@ -113,7 +113,7 @@ class RolloutGraph:
         return Visits.count(self.turns.episode_N, self.edge_N, len(self.source_M), self.turns)
 
     def beside_M(self, value_M: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Mean over the other edges from an edge's source, float64[M] (0 where there is none), and whether there are."""
+        """Mean over the other edges from an edge's source, float64[M] (0 where there is none); whether there are."""
         others_M = np.bincount(self.source_M, minlength=self.nodes)[self.source_M] - 1
         rest_M = np.bincount(self.source_M, value_M, self.nodes)[self.source_M] - value_M
         return np.where(others_M > 0, rest_M / np.maximum(others_M, 1), 0.0), others_M > 0
@@ -125,7 +125,7 @@ class RolloutGraph:
 
 @dataclass(frozen=True, eq=False)
 class Visits:
-    """Trajectories (each once) that meet an element, successful and failed ones among them, and meetings beyond that."""
+    """Trajectories (each once) that meet an element, the successful ones among them, and meetings beyond that."""
 
     all: np.ndarray
     successful: np.ndarray
