@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 
 from gagpo.envs.errors import GagpoError, InvalidArgument
-from gagpo.envs.lock import held
 from gagpo.envs.tasks import Task, TaskSet, UnknownTask
 from gagpo.envs.webshop.catalogue import CatalogueError, Product, Sources, read_annotations, read_humans, read_products
 from gagpo.envs.webshop.goals import (
@@ -146,7 +146,7 @@ def store_for(sources: Sources, root: Path, seed: int = 0, tagger: Tagger | None
     folder = root / f"store-{key}"
     if not (folder / "manifest.json").is_file():
         root.mkdir(parents=True, exist_ok=True)
-        with held(root / f"store-{key}.lock", LOCK_TIMEOUT):
+        with FileLock(root / f"store-{key}.lock", LOCK_TIMEOUT):
             if not (folder / "manifest.json").is_file():
                 with fresh_folder(folder) as unfinished:
                     _build(unfinished, sources, seed, tagger)

@@ -17,9 +17,12 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from gagpo.envs.alfworld.engine import DEFAULT_ENGINE, Engine, make_engine
 from gagpo.envs.alfworld.games.catalogue import SIZES, TASK_TYPES
@@ -27,7 +30,6 @@ from gagpo.envs.alfworld.games.gamefile import GAME, TRAJECTORY, GameFiles, rend
 from gagpo.envs.alfworld.games.scenes import pose
 from gagpo.envs.alfworld.games.shipped import shipped
 from gagpo.envs.errors import GagpoError, InvalidArgument
-from gagpo.envs.lock import held
 
 log = logging.getLogger(__name__)
 
@@ -95,14 +97,26 @@ def generate(
     made = _Index(root, size, seed).lookup(jobs)
     if made is None:
         root.mkdir(parents=True, exist_ok=True)
-        tell = functools.partial(log.warning, "waiting for another process that makes ALFWorld games in %s", root)
-        with held(root / ".lock", patience, tell):
+        with _turn_to_make(root, patience):
             index = _Index(root, size, seed)
             made = index.lookup(jobs)
             if made is None:
                 made = _make(root, size, seed, jobs, verify or _Named(engine), processes, progress)
                 index.store(made)
     return {split: [game for game in made if game.split == split] for split in splits}
+
+
+def _turn_to_make(root: Path, patience: float) -> AbstractContextManager[object]:
+    """Of all processes that make games under ``root``, one at a time; the system frees the lock of one that dies."""
+    lock = FileLock(root / ".lock")
+    try:
+        return lock.acquire(blocking=False)
+    except Timeout:
+        log.warning("waiting for another process that makes ALFWorld games in %s", root)
+    try:
+        return lock.acquire(patience)
+    except Timeout:
+        raise TimeoutError(f"{root}: another process has been making games here for {patience:g} s") from None
 
 
 Job = tuple[str, str, int]  # split, task type, index

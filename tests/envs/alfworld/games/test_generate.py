@@ -1,6 +1,5 @@
 """Generated games: named by their seed for ever, disjoint between splits, made once, and never half-made."""
 
-import fcntl
 import hashlib
 import json
 import os
@@ -252,12 +251,31 @@ def test_two_processes_verify_together(tmp_path: Path) -> None:
     assert make(tmp_path) == made
 
 
-def test_waits_for_another_process_and_gives_up_in_time(tmp_path: Path) -> None:
-    with (tmp_path / ".lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(TimeoutError, match="another process"):
-            make(tmp_path, patience=0.3)
-    assert make(tmp_path, patience=0.3)
+HOLD = """
+import sys, time
+from filelock import FileLock
+
+with FileLock(sys.argv[1]):
+    print("held", flush=True)
+    time.sleep(100)
+"""
+
+
+def test_waits_for_another_process_but_not_for_ever_nor_for_a_dead_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    command = [sys.executable, "-c", HOLD, str(tmp_path / ".lock")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == "held\n"
+            with pytest.raises(TimeoutError, match="another process has been making games here"):
+                make(tmp_path, patience=0.3)
+            assert [record.message for record in caplog.records] == [
+                f"waiting for another process that makes ALFWorld games in {tmp_path}"
+            ]
+        finally:
+            process.kill()
+    assert make(tmp_path, patience=20)
 
 
 @pytest.mark.parametrize(
