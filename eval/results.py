@@ -86,18 +86,21 @@ class TaskResult:
 
 @dataclass(frozen=True)
 class EvalResult:
-    """The outcome of a panel. ``answers`` says whether the environment hands over answers that can be voted on."""
+    """The outcome of a panel. ``answers`` says whether the environment hands over answers that can be voted on.
+
+    temperature: None for an agent that samples no tokens.
+    """
 
     panel: Panel
     model: str
-    temperature: float
+    temperature: float | None
     tasks: tuple[TaskResult, ...]
     answers: bool = False
     level: float = 0.95
 
     @classmethod
     def from_episodes(
-        cls, episodes: Iterable[Episode], panel: Panel, model: str, temperature: float, level: float = 0.95
+        cls, episodes: Iterable[Episode], panel: Panel, model: str, temperature: float | None, level: float = 0.95
     ) -> EvalResult:
         """Sum up a finished panel; ValueError unless every task was played exactly ``panel.tries`` times.
 
@@ -116,7 +119,7 @@ class EvalResult:
             TaskResult(task, played[0].task_type, tuple(_try(one) for one in sorted(played, key=lambda e: e.sample)))
             for task, played in sorted(by_task.items())
         )
-        return cls(panel, model, float(temperature), tasks, answers, level)
+        return cls(panel, model, None if temperature is None else float(temperature), tasks, answers, level)
 
     # What follows from the tries --------------------------------------------------------------------------------------
 
@@ -265,7 +268,7 @@ class EvalResult:
         result = cls(
             panel=panel,
             model=document["model"].string(),
-            temperature=document["temperature"].number(),
+            temperature=None if document["temperature"].value is None else document["temperature"].number(),
             tasks=tuple(sorted(tasks, key=lambda task: task.task)),
             answers=document["answers"].boolean(),
             level=level,

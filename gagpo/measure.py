@@ -87,7 +87,7 @@ def evaluate(
             environment=environment,
             kwargs=world.material(arguments),
             model=model,
-            temperature=temperature,
+            temperature=None if model in ("random", "expert") else temperature,
             tries=tries,
             seed=seed,
             quiet=quiet,

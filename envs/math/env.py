@@ -15,7 +15,7 @@ from gagpo.envs.math import problems
 from gagpo.envs.math.calculator import FUNCTIONS, CalculatorError, calculate, show
 from gagpo.envs.math.problems import GeneratedTasks, Problem
 from gagpo.envs.math.verify.compare import PercentPolicy, Policy
-from gagpo.envs.math.verify.extract import check_methods, extract
+from gagpo.envs.math.verify.extract import check_methods
 from gagpo.envs.math.verify.verifier import Verdict, Verifier, value_of
 from gagpo.envs.math.worked import worked_answer
 from gagpo.envs.tasks import Task, TaskSet
@@ -142,7 +142,8 @@ class MathEnv(TextEnv):
         return self._outcome(self.problem.text)
 
     def act(self, action: str) -> Outcome:
-        answer = extract(action, self.verifier.methods)
+        assert self.problem is not None
+        answer = self.verifier.extract(self.problem.answer, action)
         call = _first_call(action) if self.tools else None
         if call is not None and (answer is None or answer.start < action.rfind(_CLOSE)):
             return self._calculate(call)

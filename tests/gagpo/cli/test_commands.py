@@ -75,6 +75,7 @@ def test_evaluating_agents_without_a_model(model, tmp_path):
     summary = json.loads(done.stdout.splitlines()[-1])
     assert summary["episodes"] == 12 and (summary["success_rate"] == 1.0 if model == "expert" else True)
     assert out.exists()
+    assert "temperature" not in done.stdout and json.loads(out.read_text())["temperature"] is None
 
 
 def test_evaluating_a_run_and_comparing_it(finished, tmp_path):
