@@ -101,7 +101,8 @@ class Nursery:
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # what environments print must not mix with results on standard output
                 pass_fds=[theirs.fileno()],
-                env={**dict.fromkeys(_THREADS, "1"), **os.environ},
+                # One hash seed: what depends on the order of a set is then the same in every worker and run.
+                env={**dict.fromkeys(_THREADS, "1"), "PYTHONHASHSEED": "0", **os.environ},
                 start_new_session=True,  # Ctrl-C in the terminal reaches only the pool's process
             )
         with contextlib.suppress(OSError):
