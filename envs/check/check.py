@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from gagpo.envs.check.promises import PROMISES, Broken, Subject
 from gagpo.envs.errors import InvalidArgument
-from gagpo.envs.pool.nursery import find_spec
+from gagpo.envs.lookup import find_spec
 from gagpo.envs.pool.wire import describe, plain
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from gymnasium.utils.env_checker import check_env
 
 from gagpo.envs.check.fresh_process import call
 from gagpo.envs.pool import Event, Pool
-from gagpo.envs.pool.nursery import portable
+from gagpo.envs.lookup import portable
 from gagpo.envs.pool.wire import describe
 from gagpo.envs.tasks import Task, TaskSet
 

@@ -8,6 +8,7 @@ reset and step is answered by one tuple, told apart by its length: ``(observatio
 from __future__ import annotations
 
 import math
+import os
 import socket
 import sys
 from collections.abc import Callable, Mapping
@@ -17,7 +18,7 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-from gagpo.envs.pool.wire import LONGEST_FRAME, Garbage, describe, frames, pack, plain
+from gagpo.envs.pool.wire import LONGEST_FRAME, Garbage, describe, frames, is_plain, pack, plain
 
 
 def maker(spec: EnvSpec, kwargs: Mapping[str, Any]) -> Callable[[], gymnasium.Env]:
@@ -49,10 +50,14 @@ def _info(info: Any) -> dict[str, Any]:
 
 
 class Host:
-    """Environments by slot. An instance is reused by the next slot; one that broke is closed and never seen again."""
+    """Environments by slot. An instance is reused by the next slot; one that broke is closed and never seen again.
 
-    def __init__(self, make: Callable[[], gymnasium.Env]):
+    memory_limit_mb: what an error is said to be about when memory runs out; None when there is no limit.
+    """
+
+    def __init__(self, make: Callable[[], gymnasium.Env], memory_limit_mb: int | None = None):
         self._make = make
+        self._memory_limit_mb = memory_limit_mb
         self._running: dict[int, gymnasium.Env] = {}
         self._idle: list[gymnasium.Env] = [make()]  # the first one now: wrong settings fail at once
 
@@ -68,6 +73,8 @@ class Host:
         except (Exception, SystemExit) as error:
             if slot in self._running:
                 _close(self._running.pop(slot))
+            if isinstance(error, MemoryError) and self._memory_limit_mb is not None:
+                return (f"{describe(error)}: the worker's limit is {self._memory_limit_mb} MB",)
             return (describe(error),)
 
     def _reset(self, slot: int, task: str, seed: int | None) -> tuple:
@@ -108,31 +115,68 @@ def _close(env: gymnasium.Env) -> None:
         print(f"closing an environment failed: {describe(error)}", file=sys.stderr)
 
 
-def serve(connection: socket.socket, make: Callable[[], gymnasium.Env], process: int) -> None:
-    """Answer requests until the pool closes the ``connection``.
+def serve(
+    connection: socket.socket,
+    make: Callable[[], gymnasium.Env],
+    token: bytes,
+    trouble: str = "",
+    memory_limit_mb: int | None = None,
+) -> None:
+    """Answer requests until the pool closes the ``connection``; every answer carries the ``token``.
 
-    The first message is ``(process,)``, or ``(error, )`` when the environment cannot even be built. Each answer is
-    written at once: an answer kept back for a fuller write would be lost with a crash of the next request, and the
-    wrong episode blamed for it.
+    The first message is ``(process,)``, or ``(error, )`` when there was ``trouble`` before or the environment cannot
+    even be built. Each answer is written at once: an answer kept back for a fuller write would be lost with a crash of
+    the next request, and the wrong episode blamed for it.
     """
+    process = os.getpid()
     try:
-        host = Host(make)
+        host = None if trouble else Host(make, memory_limit_mb)
     except (Exception, SystemExit) as error:
-        connection.sendall(pack((describe(error),)))
+        host, trouble = None, describe(error)
+    if host is None:
+        connection.sendall(pack((trouble,), token))
         return
     try:
-        connection.sendall(pack((process,)))
+        connection.sendall(pack((process,), token))
         for requests in frames(connection):
             for request in requests:
                 answer = host.handle(request)
+                if os.getpid() != process:
+                    os._exit(0)  # a fork made by the environment came back here: the worker itself answers
                 if answer is None:
                     continue
-                frame = pack(answer)
+                frame = pack(answer, token)
                 if len(frame) > LONGEST_FRAME:
                     host.handle(("release", request[1]))
-                    frame = pack((f"Garbage: the answer takes {len(frame)} bytes, at most {LONGEST_FRAME} are sent",))
+                    answer = (f"Garbage: the answer takes {len(frame)} bytes, at most {LONGEST_FRAME} are sent",)
+                    frame = pack(answer, token)
                 connection.sendall(frame)
     except (BrokenPipeError, ConnectionResetError):
         pass  # the pool is gone
     finally:
         host.close()
+
+
+def answers(message: Any, operation: str) -> bool:
+    """Whether ``message`` is an answer to ``operation``, as :class:`Host` gives it, down to the last value.
+
+    What comes out of a worker is not believed: an environment may have written into the connection.
+    """
+    if type(message) is not tuple:
+        return False
+    if len(message) == 1:
+        return type(message[0]) is str
+    if operation == "step" and len(message) == 5:
+        observation, reward, terminated, truncated, info = message
+        if type(reward) is not float or not math.isfinite(reward):
+            return False
+        if type(terminated) is not bool or type(truncated) is not bool:
+            return False
+    elif operation == "reset" and len(message) == 2:
+        observation, info = message
+    else:
+        return False
+    try:
+        return _text(observation) is not None and type(info) is dict and is_plain(info)
+    except (Garbage, RecursionError):
+        return False
