@@ -34,9 +34,9 @@ def find_spec(env_id: str) -> EnvSpec:
     except ModuleNotFoundError as error:
         raise UnknownEnvironment(f"environment {env_id!r}: {error}; is its folder on PYTHONPATH?") from None
     except gymnasium.error.Error as error:
-        known = ", ".join(name for name in gymnasium.registry if name.startswith("gagpo/"))
-        advice = f"there are {known}, and module:Name-v0 for one of your own"
-        raise UnknownEnvironment(f"environment {env_id!r}: {' '.join(str(error).split())} ({advice})") from None
+        known = ", ".join(sorted(name for name in gymnasium.registry if name.startswith("gagpo/")))
+        advice = f"known here: {known}, and module:Name-v0 for one of your own"
+        raise UnknownEnvironment(f"environment {env_id!r}: {' '.join(str(error).split())[:200]} ({advice})") from None
 
 
 def module_path() -> list[str]:

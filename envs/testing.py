@@ -124,11 +124,15 @@ class FaultyEnv(TextEnv):
                 subprocess.Popen([sys.executable, "-c", "import time; x = b'x' * 2**26; time.sleep(1000)"])
             time.sleep(1000)
         elif fault == "escape":  # from the process group, and from the parent
-            code = "import os, sys, time; os.setsid(); print(os.getpid(), flush=True); time.sleep(1000)"
-            launcher = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {code!r}])"
-            found = subprocess.Popen([sys.executable, "-c", launcher], stdout=subprocess.PIPE, text=True)
-            assert found.stdout is not None
-            return Outcome(f"escaped: {found.stdout.readline().strip()}")
+            theirs, ours = os.pipe()
+            if os.fork() == 0:
+                if os.fork() == 0:
+                    os.setsid()
+                    os.write(ours, str(os.getpid()).encode())
+                    time.sleep(1000)
+                os._exit(0)
+            os.wait()
+            return Outcome(f"escaped: {os.read(theirs, 20).decode()}")
         elif fault == "fork":
             if os.fork() == 0:
                 return Outcome("I am the child.", 100.0, terminated=True, success=True)

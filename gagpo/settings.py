@@ -78,6 +78,9 @@ class RolloutSettings(_Section):
     workers: int = Field(2, ge=0, le=1024, description="environment processes; 0 steps them in the trainer's own")
     concurrency: int = Field(256, ge=1, description="most episodes under way at once")
     lockstep: bool = Field(True, description="bit-for-bit repeatable batches; false for slow, uneven environments")
+    worker_memory: int | None = Field(
+        4096, ge=1, description="MiB that an environment process may take beyond what all share; null: no limit"
+    )
     step_deadline: float = Field(60.0, gt=0, description="seconds")
     reset_deadline: float = Field(300.0, gt=0, description="seconds")
 

@@ -23,8 +23,8 @@ from gymnasium.envs.registration import EnvSpec
 
 from gagpo.envs.check.fresh_process import call
 from gagpo.envs.errors import InvalidArgument
-from gagpo.envs.pool import Pool
 from gagpo.envs.lookup import find_spec, portable
+from gagpo.envs.pool import Pool
 from gagpo.envs.pool.wire import plain
 
 if TYPE_CHECKING:

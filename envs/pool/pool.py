@@ -354,10 +354,9 @@ class Pool:
         link = self._links[worker.number]
         messages, alive = link.receive()
         worker.since = time.monotonic()
-        if messages and link.process is None:
-            if not self._greet(link, messages.pop(0)):
-                self._replace(worker, "lied")
-                return
+        if messages and link.process is None and not self._greet(link, messages.pop(0)):
+            self._replace(worker, "lied")
+            return
         if len(messages) > worker.sent or not self._answer(worker, messages):
             self._replace(worker, "lied")
         elif not alive:

@@ -130,6 +130,7 @@ class Trainer:
                 workers=rolling.workers,
                 step_deadline=rolling.step_deadline,
                 reset_deadline=rolling.reset_deadline,
+                memory_limit_mb=rolling.worker_memory,
             ) as pool,
             _tensorboard(self.folder.path, self.iteration) as board,
         ):

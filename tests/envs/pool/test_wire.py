@@ -54,7 +54,9 @@ def test_no_bytes_whatsoever_raise(chunks: list[bytes]) -> None:
     assert [message for chunk in chunks for message in inbox.take(chunk)] == []
 
 
-@pytest.mark.parametrize("body", [b"", b"[", b"[\xff\xff\xff\xff", b"c", b"\xe3", b"r\0\0\0\0", b"(\1\0\0\0" * 3000, b"l"])
+@pytest.mark.parametrize(
+    "body", [b"", b"[", b"[\xff\xff\xff\xff", b"c", b"\xe3", b"r\0\0\0\0", b"(\1\0\0\0" * 3000, b"l"]
+)
 def test_bytes_that_are_no_value_are_nonsense_even_with_the_token(body: bytes) -> None:
     inbox = Inbox(b"token-00")
     assert inbox.take(struct.pack("<I", len(body) + 8) + b"token-00" + body) == []
@@ -74,7 +76,7 @@ GOOD = ("You see a door.", 0.5, False, False, {"success": False, "actions": ["le
     "message",
     [
         *(5, None, [], (), (1,), (b"error",), (None, None), (1, 2, 3), "12345", ("reset", {})),
-        *(GOOD[:i] + (wrong,) + GOOD[i + 1 :] for i in range(5) for wrong in (None, 7, b"x", ("x",), {1: 2}, "\ud800")),
+        *((*GOOD[:i], wrong, *GOOD[i + 1 :]) for i in range(5) for wrong in (None, 7, b"x", ("x",), {1: 2}, "\ud800")),
         *((*GOOD[:4], {"deep": wrong}) for wrong in (b"x", {1}, {2: 3}, 10**5000, (lambda: 0).__code__, ...)),
         ("x", float("nan"), False, False, {}),
     ],
