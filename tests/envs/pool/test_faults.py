@@ -442,7 +442,7 @@ pool.step(0, sys.argv[1])
 pool.flush()
 print(*{int(event.observation.split()[-1]) for event in events}, flush=True)
 pool.wait()
-if sys.argv[1] == "look":
+if sys.argv[1] in ("look", "escape"):
     time.sleep(1000)
 pool.wait()
 """
