@@ -1,6 +1,6 @@
 """The settings reference, made from the code: every key with its type, its default and one sentence.
 
-    python -m gagpo.settings_page > docs/settings.md
+python -m gagpo.settings_page > docs/settings.md
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from gagpo.settings import RunSettings
 
 HEAD = """# Settings
 
-Every key of a run's YAML, made from the code by `python -m gagpo.settings_page`. On the command line a key is written with dots:
-`gagpo train alfworld-small rollout.tasks=8`. Keys of `algorithm` are cells of [the table](algorithms.md), where the options of
-every credit, gate and controller stand.
+Every key of a run's YAML, made from the code by `python -m gagpo.settings_page`. On the command line a key is
+written with dots: `gagpo train alfworld-small rollout.tasks=8`. Keys of `algorithm` are cells of
+[the table](algorithms.md), where the options of every credit, gate and controller stand.
 """
 
 
@@ -33,12 +33,12 @@ def page() -> str:
         parts.append(f"\n## {path or 'Top level'}\n\n{_first_paragraph(model)}\n")
         parts.append("| key | type | default | meaning |\n|---|---|---|---|")
         for name, field in model.model_fields.items():
-            parts.append(f"| `{name}` | {_type(field)} | {_default(field)} | {meaning(model, name, field)} |")
+            parts.append(f"| `{name}` | {_type(field)} | {_default(field)} | {meaning(name, field)} |")
     return "\n".join(parts) + "\n"
 
 
 def sections(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
-    """Every section of the settings with the path that leads to it, outer ones first; algorithms have their own page."""
+    """Every section of the settings with its path, outer ones first; algorithms have a page of their own."""
     yield path, model
     for name, field in model.model_fields.items():
         for kind in _classes(field.annotation):
@@ -46,24 +46,16 @@ def sections(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, type
                 yield from sections(kind, f"{path}.{name}".strip("."))
 
 
-def meaning(model: type[BaseModel], name: str, field: FieldInfo) -> str:
-    """The sentence about a key: its description, or what the section's docstring says after its name, or its class's."""
-    if field.description:
-        text = field.description
-    elif found := re.search(rf"(?:^|[\s;.]){name}: (.+?)(?=(?:\.\s+|\n\s*)\w+: |\Z)", _text(model), re.DOTALL):
-        text = found[1]
-    else:
-        inner = [kind for kind in _classes(field.annotation) if issubclass(kind, BaseModel)]
-        text = f"see [{name}](#{name})" if inner else ""
+def meaning(name: str, field: FieldInfo) -> str:
+    """The sentence about a key: its description; a section is described under its own heading."""
+    text = field.description or ""
+    if not text and any(issubclass(kind, BaseModel) for kind in _classes(field.annotation)):
+        text = f"see [{name}](#{name})"
     return " ".join(text.split()).rstrip(".;").replace("|", "\\|")
 
 
-def _text(model: type[BaseModel]) -> str:
-    return inspect.cleandoc(model.__doc__ or "")
-
-
 def _first_paragraph(model: type[BaseModel]) -> str:
-    return " ".join(_text(model).split("\n\n")[0].split())
+    return " ".join(inspect.cleandoc(model.__doc__ or "").split("\n\n")[0].split())
 
 
 def _classes(annotation: Any) -> list[type]:

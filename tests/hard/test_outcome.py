@@ -72,4 +72,3 @@ def test_the_report_is_a_page_that_says_how_to_repeat_a_fault() -> None:
     assert "| mutated: settings | 1 | 0 | 199 | 3 |" in page
     assert "`mutations --only 1`" in page and "and 174 more" in page
     assert len(page.splitlines()) < 80
-

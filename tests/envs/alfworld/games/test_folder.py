@@ -130,7 +130,14 @@ def test_an_untouched_game_is_read_once(root: Path, monkeypatch: pytest.MonkeyPa
 def test_a_broken_memory_is_no_harm(root: Path, tmp_path: Path) -> None:
     expected = load_tasks(root, "train").hash
     (manifest,) = (tmp_path / "data" / "alfworld" / "manifests").iterdir()
-    for content in ("", "[]", "[" * 100_000, '{"format": 2, "games": {"x": []}}', '{"format": 1, "games": {"x": 3}}', '{"format": 0, "games": {}}'):
+    for content in (
+        "",
+        "[]",
+        "[" * 100_000,
+        '{"format": 2, "games": {"x": []}}',
+        '{"format": 1, "games": {"x": 3}}',
+        '{"format": 0, "games": {}}',
+    ):
         manifest.write_text(content)
         assert load_tasks(root, "train").hash == expected
 
@@ -143,7 +150,10 @@ def test_a_broken_memory_is_no_harm(root: Path, tmp_path: Path) -> None:
         (b'{"pddl_domain": "d', r"line 1"),
         (b"3", "is a JSON object, found int"),
         (b'{"n": ' + b"7" * 5_000 + b"}", "not JSON"),
-        (b'{"solvable": true, "pddl_domain": "d", "grammar": 3, "pddl_problem": "p"}', "'grammar' is missing or not a string"),
+        (
+            b'{"solvable": true, "pddl_domain": "d", "grammar": 3, "pddl_problem": "p"}',
+            "'grammar' is missing or not a string",
+        ),
         (b'{"a": "\xff"}', "byte 7 is not UTF-8"),
         (b"[" * 200_000, "nested too deeply"),
         (b" " * 5_000_001, "at most 5000000"),
