@@ -70,6 +70,7 @@ def evaluate(
     panel = choose_panel(tasks_of(world, panel_split), tasks)
     if temperature is None:
         temperature = other.evaluation.temperature if other else TEMPERATURE
+    speech = _Speech.of(run or other, style, history, max_tokens)
     agent: Agent
     if model == "random":
         agent = RandomAgent()
@@ -77,7 +78,6 @@ def evaluate(
         agent, arguments = ExpertAgent(), {**arguments, "expert": True}
         require_expert(environment, arguments, panel.ids[0])
     else:
-        speech = _Speech.of(run or other, style, history, max_tokens)
         agent = _language_agent(model, run, iteration, world, temperature, speech, device)
     with Pool(environment, arguments, workers=workers) as pool:
         result, played = play_panel(
