@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -52,6 +53,11 @@ class Engine(Protocol):
 def make_engine(name: str = DEFAULT_ENGINE) -> Engine:
     """The engine called ``name``: ``native``, or ``textworld`` (the reference; needs alfworld's dependencies)."""
     if name == "textworld":
+        if sys.version_info >= (3, 13):  # its text generator changes locals(), which PEP 667 made a copy
+            raise InvalidArgument(
+                "the reference engine needs Python 3.12 or older (textworld's text generator breaks on 3.13); "
+                "take engine native, which says the same words"
+            )
         from gagpo.envs.alfworld.reference.textworld import TextWorldEngine
 
         return TextWorldEngine()

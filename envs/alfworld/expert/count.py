@@ -55,11 +55,14 @@ def main() -> None:
         "Kind of thing -> types of place, each with the things per mille that lie there in rooms that have such a place.",
         '"""',
         "",
+        "# fmt: off",
+        "# ruff: noqa: E501",
         "COUNTED = {",
     ]
     for thing, places in count().items():
         ranked = sorted(places.items(), key=lambda item: (-item[1], item[0]))
-        lines.append(f'    "{thing}": "{" ".join(f"{place}:{share}" for place, share in ranked)}",')
+        shares = ", ".join(f'"{place}": {share}' for place, share in ranked)
+        lines.append(f'    "{thing}": {{{shares}}},')
     sys.stdout.write("\n".join([*lines, "}", ""]))
 
 

@@ -295,6 +295,9 @@ def _read_index(path: str, *version: int) -> tuple[dict[str, Any], dict[Job, Mad
     """An index file as read last, until ``version`` changes: a hundred environments of one process read it once."""
     data = json.loads(Path(path).read_text(encoding="utf-8"))
     games = [Made(*row) for row in data["games"]]
+    kinds = [str, str, int, str, str, int, int]
+    if any([type(value) for value in vars(game).values()] != kinds or "\0" in game.id for game in games):
+        raise ValueError("a row is not a game's")
     return data, {(game.split, game.task_type, game.index): game for game in games}
 
 
@@ -311,8 +314,11 @@ class _Index:
             data = _read_index(str(self.path), stat.st_mtime_ns, stat.st_size, stat.st_ino)
             if {key: data[0][key] for key in self.head} == self.head:
                 self.games = dict(data[1])
-        except (OSError, ValueError, KeyError, TypeError):
-            return  # no index, or not one of ours: the games themselves are looked at
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            told = " ".join(str(error).split())[:200]
+            log.warning("%s is damaged (%s); the games themselves are looked at", self.path, told)
 
     def lookup(self, jobs: list[Job]) -> list[Made] | None:
         """The games of ``jobs`` if all are there and untouched since they were checked."""

@@ -237,6 +237,36 @@ def test_a_damaged_game_is_made_again(tmp_path: Path) -> None:
     assert engine.games == 21
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[" * 100_000,
+        '{"games": [[["train"], "x", 0, "x", "x", 0, 0]]}',
+        '{"games": [[3, "pick_and_place_simple", "0", "x", "x", 0, 0]]}',
+        '{"games": 7}',
+        "[]",
+        '{"n": ' + "7" * 5_000 + "}",
+    ],
+)
+def test_a_damaged_index_is_one_line_and_no_harm(
+    tmp_path: Path, content: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = Obliging()
+    made = make(tmp_path, engine)
+    index = tmp_path / "index.json"
+    head, rows = json.loads(index.read_text()), content
+    if content.startswith('{"games": ['):  # a right head with wrong rows
+        rows = json.dumps(head | {"games": head["games"][:3] + json.loads(content)["games"]})
+    index.write_text(rows)
+    caplog.clear()
+    assert make(tmp_path, engine) == made
+    assert engine.games == 20
+    (told,) = [record.getMessage() for record in caplog.records if "damaged" in record.getMessage()][:1]
+    assert str(index) in told and "\n" not in told
+    assert json.loads(index.read_text())["format"] == head["format"]
+
+
 def test_what_its_walkthrough_does_not_win_never_counts(tmp_path: Path) -> None:
     with pytest.raises(UnsolvedGame, match="not won"):
         make(tmp_path, Stubborn())
