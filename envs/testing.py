@@ -118,7 +118,7 @@ class FaultyEnv(TextEnv):
                 except OSError:
                     continue
         elif fault == "burst":
-            self._hoard = bytearray(2**31)
+            self._hoard = bytearray(600 * 2**20)
         elif fault == "brood":  # of children that each take little
             for _ in range(8):
                 subprocess.Popen([sys.executable, "-c", "import time; x = b'x' * 2**26; time.sleep(1000)"])

@@ -64,10 +64,10 @@ def plain(value: Any, place: str = "value") -> Any:
         return plain(value.item(), place)
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufU":
         return value.tolist()
+    if isinstance(value, int) and not -_INT_LIMIT <= value < _INT_LIMIT:
+        raise Garbage(f"{place} is an integer of more than 64 bits")
     for base in (str, bool, int, float):  # subclasses, such as enumerations
         if isinstance(value, base):
-            if base is int and not -_INT_LIMIT <= value < _INT_LIMIT:
-                raise Garbage(f"{place} is an integer of more than 64 bits")
             return base(value)
     if isinstance(value, PurePath):
         return str(value)
@@ -80,7 +80,7 @@ def is_plain(value: Any) -> bool:
     if kind in _SCALARS:
         return True
     if kind is int:
-        return -_INT_LIMIT <= value < _INT_LIMIT
+        return bool(-_INT_LIMIT <= value < _INT_LIMIT)
     if kind is list or kind is tuple:
         return _SCALARS.issuperset(map(type, value)) or _all_plain(value)
     return kind is dict and _STRING.issuperset(map(type, value)) and _all_plain(value.values())

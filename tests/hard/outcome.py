@@ -6,8 +6,10 @@ or a fault of ours: a traceback, a message of many lines, a crash, a hang.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
+import resource
 import select
 import signal
 import sys
@@ -49,20 +51,24 @@ class Tally:
             self.faults.append((case, outcome.words))
 
 
-def attempt(act: Callable[[], str | None], seconds: float = 60.0) -> Outcome:
-    """Call ``act`` in a forked process and judge what becomes of it; after ``seconds`` it is a hang, and killed."""
+def attempt(act: Callable[[], str | None], seconds: int = 60, patience: float = 20.0) -> Outcome:
+    """Call ``act`` in a forked process and judge what becomes of it.
+
+    It is a hang after ``seconds`` of processor time, so that a busy machine makes no faults, and in any case after
+    ``patience`` times as long by the clock.
+    """
     with tempfile.TemporaryFile("w+", errors="replace") as screen:
         ours, theirs = os.pipe()
         sys.stdout.flush()
         process = os.fork()
         if process == 0:
             os.close(ours)
-            _play(act, theirs, screen.fileno())
+            _play(act, seconds, theirs, screen.fileno())
         os.close(theirs)
         with suppress(OSError):
             os.setpgid(process, process)
         try:
-            said, in_time = _read_all(ours, time.monotonic() + seconds)
+            said, in_time = _read_all(ours, time.monotonic() + patience * seconds)
         finally:
             os.close(ours)
             code = guard.end(process)
@@ -70,9 +76,9 @@ def attempt(act: Callable[[], str | None], seconds: float = 60.0) -> Outcome:
             return Outcome(*json.loads(said))
         screen.seek(0)
         last = " | ".join(screen.read().strip().splitlines()[-3:])
-        return Outcome(
-            FAULT, f"exit status {code}: {last}" if in_time else f"hangs for more than {seconds:g} s: {last}"
-        )
+        if code == -signal.SIGXCPU or not in_time:
+            return Outcome(FAULT, f"hangs for more than {seconds} s: {last}")
+        return Outcome(FAULT, f"exit status {code}: {last}")
 
 
 def command(*words: str) -> None:
@@ -95,7 +101,7 @@ def _read_all(pipe: int, deadline: float) -> tuple[bytes, bool]:
     return said, False
 
 
-def _play(act: Callable[[], str | None], pipe: int, screen: int) -> None:
+def _play(act: Callable[[], str | None], seconds: int, pipe: int, screen: int) -> None:
     """The life of the forked process; never returns."""
     outcome = Outcome(FAULT, "ended without a word")
     try:
@@ -103,6 +109,9 @@ def _play(act: Callable[[], str | None], pipe: int, screen: int) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         os.dup2(screen, 1)
         os.dup2(screen, 2)
+        sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # whatever they were before
+        faulthandler.disable()
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
         guard.limit_memory(_MEMORY_MB)
         outcome = Outcome(FINE, act() or "")
     except (GagpoError, OSError) as error:  # what the command line shows as one line

@@ -25,6 +25,11 @@ def _status(code: int, *lines: str) -> None:
     sys.exit(code)
 
 
+def _spin() -> None:
+    while True:
+        pass
+
+
 @pytest.mark.parametrize(
     ("act", "verdict", "words"),
     [
@@ -41,11 +46,12 @@ def _status(code: int, *lines: str) -> None:
         (lambda: _status(1, "Traceback (most recent call last):", "KeyError"), FAULT, "exit status 1"),
         (lambda: _status(2, "Traceback", "gagpo: KeyError"), FAULT, "exit status 2"),
         (lambda: os.abort(), FAULT, "exit status -6"),
-        (lambda: time.sleep(1000), FAULT, "hangs for more than 2 s"),
+        (lambda: time.sleep(1000), FAULT, "hangs for more than 1 s"),
+        (lambda: _spin(), FAULT, "hangs for more than 1 s"),
     ],
 )
 def test_what_comes_of_an_attempt(act: object, verdict: str, words: str) -> None:
-    outcome = attempt(act, seconds=2.0)  # type: ignore[arg-type]
+    outcome = attempt(act, seconds=1, patience=10)  # type: ignore[arg-type]
     assert outcome.verdict == verdict
     assert words in outcome.words
 

@@ -267,7 +267,7 @@ def test_the_end_of_a_worker_is_seen_although_a_fork_of_it_lives_on() -> None:
 
 
 def test_an_episode_that_bursts_the_memory_limit_is_charged_and_the_others_live() -> None:
-    with Pool(FAULTY, workers=1, max_restarts=1, memory_limit_mb=512) as pool:
+    with Pool(FAULTY, workers=1, max_restarts=1, memory_limit_mb=256) as pool:
         first = start(pool, 3)
         for kind in ("restarted", "failed"):
             pool.step(0, "burst")
@@ -275,7 +275,7 @@ def test_an_episode_that_bursts_the_memory_limit_is_charged_and_the_others_live(
             pool.step(2, "look")
             events = answers(pool, 3)
             assert [events[slot].kind for slot in range(3)] == [kind, "step", "step"]
-            assert "MemoryError" in events[0].error and "limit is 512 MB" in events[0].error
+            assert "MemoryError" in events[0].error and "limit is 256 MB" in events[0].error
         assert worker_of(events[1]) == worker_of(first[1])  # the worker lives
         assert (pool.counters.errors, pool.counters.crashes, pool.counters.failures) == (2, 0, 1)
 
