@@ -104,4 +104,4 @@ def end_strays(own: Collection[int]) -> None:
 def _prctl(option: int, value: int) -> bool:
     if sys.platform != "linux":
         return False
-    return ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0
+    return bool(ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0)

@@ -39,9 +39,7 @@ from gagpo.envs.pool.worker import Host, answers, maker
 __all__ = ["Counters", "EnvironmentBroken", "Event", "Pool"]
 
 START_SECONDS = 60.0  # a worker has at least so long to import, preload and build its first environment
-# A caller who wants many answers sleeps while most of them are made, and is not woken for each.
-_NAP_SHARE = 0.75  # of the time that the last wait would lead to expect
-_SHORTEST_NAP, _LONGEST_NAP = 0.0002, 0.01  # seconds
+_COALESCE_SECONDS = 0.001  # a caller who wants many answers is not woken for each
 
 
 class EnvironmentBroken(GagpoError, ValueError):
@@ -124,7 +122,6 @@ class Pool:
         self._deadlines = {"step": step_deadline, "reset": reset_deadline, "start": max(reset_deadline, START_SECONDS)}
         self._max_restarts = max_restarts
         self._memory_limit_mb = memory_limit_mb
-        self._pace = 0.0  # seconds per event of the last wait
         self._episodes: dict[int, _Episode] = {}
         self._ready: list[Event] = []
         self._outstanding = 0
@@ -210,28 +207,21 @@ class Pool:
         are unanswered: ``[]`` at once when nothing is. A larger ``at_least`` costs latency and saves wake-ups.
         """
         self._check_open()
-        begin = time.monotonic()
-        end = math.inf if timeout is None else begin + timeout
+        end = math.inf if timeout is None else time.monotonic() + timeout
         while True:
             self.flush()
             if self._host is not None:
                 self._run_here(self._host, end)
             elif self._outstanding and len(self._ready) < at_least:
-                self._nap(min(at_least - len(self._ready), self._outstanding), end)
                 self._collect(min(end, min(map(self._deadline, self._workers))))
             else:
                 self._collect(0.0)
             if len(self._ready) >= at_least or not self._outstanding or time.monotonic() >= end:
                 self.flush()  # episodes that start over
                 events, self._ready = self._ready, []
-                self._pace = (time.monotonic() - begin) / max(len(events), 1)
                 return events
-
-    def _nap(self, missing: int, end: float) -> None:
-        """Sleep while the first of several ``missing`` answers are made: reading each as it comes costs wake-ups."""
-        nap = min(_NAP_SHARE * missing * self._pace, _LONGEST_NAP, end - time.monotonic())
-        if missing > 1 and nap > _SHORTEST_NAP:
-            time.sleep(nap)
+            if at_least - len(self._ready) > 1:
+                time.sleep(_COALESCE_SECONDS)
 
     @property
     def processes(self) -> list[int]:

@@ -109,7 +109,8 @@ def _play(act: Callable[[], str | None], seconds: int, pipe: int, screen: int) -
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         os.dup2(screen, 1)
         os.dup2(screen, 2)
-        sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # whatever they were before
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 (whatever it was before, it lives as long as we)
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
         faulthandler.disable()
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
         guard.limit_memory(_MEMORY_MB)
