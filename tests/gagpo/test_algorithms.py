@@ -174,7 +174,7 @@ def test_every_row_runs_an_iteration(name):
     controllers = Controllers(algorithm.controllers)
     if controllers.probe_episodes:
         controllers.observe_probe(turns)
-        controllers.temperature_G(1.0, turns.groups)
+        assert controllers.temperatures(1.0, ["0", "1"]) == [1.0, 1.0]
     assert controllers.keep(turns).all()
     turns = controllers.shape(turns)
     controllers.observe_batch(turns, entropy=1.0)

@@ -47,6 +47,7 @@ def batches(draw, longest: int = 6, states: int = 4) -> Turns:
         tokens_N=column(st.integers(1, 4), count),
         truncated_E=column(st.booleans(), episodes),
         success_E=column(st.booleans(), episodes),
+        end_state_E=column(st.integers(0, states), episodes),
     )
 
 
@@ -178,14 +179,20 @@ def test_gigpo_by_loops(turns, norm, statistics, weight):
 
 @settings(deadline=None, max_examples=150)
 @given(
-    turns=batches(states=2), depth=st.integers(0, 3), alpha=st.sampled_from([0.0, 1.0]), offset=st.sampled_from([1, 2])
+    turns=batches(states=2),
+    depth=st.integers(0, 3),
+    alpha=st.sampled_from([0.0, 1.0]),
+    offset=st.sampled_from([1, 2]),
+    start=st.sampled_from(["released", "padded"]),
 )
-def test_hgpo_by_loops(turns, depth, alpha, offset):
+def test_hgpo_by_loops(turns, depth, alpha, offset, start):
     returns = discounted(turns, GAMMA)
 
     def context(turn, back):
         path = paths(turns)[turns.episode_N[turn]]
         place = path.index(turn)
+        if place < back and start == "released":
+            return turn  # no context so deep: nobody's like
         states = [turns.state_N[path[p]] if p >= 0 else None for p in range(place - back, place + 1)]
         return (turns.group_E[turns.episode_N[turn]], *states)
 
@@ -200,9 +207,8 @@ def test_hgpo_by_loops(turns, depth, alpha, offset):
                 total += weight * (returns[turn] - values.mean()) / (spread(values, 0) + 1e-6)
                 weights += weight
         expected[turn] = total / weights if weights else 0.0
-    assert hgpo_advantage(turns, gamma=GAMMA, depth=depth, alpha=alpha, weight_offset=offset) == pytest.approx(
-        expected, abs=1e-6
-    )
+    options = {"gamma": GAMMA, "depth": depth, "alpha": alpha, "weight_offset": offset, "start": start}
+    assert hgpo_advantage(turns, **options) == pytest.approx(expected, abs=1e-6)
 
 
 def token_path(turns: Turns, path: list[int]) -> list[tuple[float, int]]:
@@ -300,6 +306,7 @@ def pick(turns: Turns, episodes: list[int], rename=lambda ids: ids, regroup=lamb
         tokens_N=turns.tokens_N[order],
         truncated_E=turns.truncated_E[episodes],
         success_E=turns.success_E[episodes],
+        end_state_E=rename(turns.end_state_E[episodes]),
     )
 
 
