@@ -111,7 +111,7 @@ class Milegpo(Graphgpo):
         """
         visits, rate_V = graph.visits, success_rate(graph.turns)[graph.group_V]
         failures_V = (np.bincount(graph.turns.group_index_E) - _successes(graph))[graph.group_V]
-        share_V = visits.failed / np.maximum(failures_V, 1) * visits.revisits / np.maximum(visits.all, 1)
+        share_V = visits.failed / np.maximum(failures_V, 1) * visits.revisits / np.maximum(visits.trajectories, 1)
         score_V = self.w_failure * np.maximum(visits.failure_share - (1.0 - rate_V), 0.0) + self.w_revisits * share_V
         met_V = (visits.successful == 0) & ((visits.failed >= 2) | ((visits.failed > 0) & (visits.revisits > 0)))
         found_V = met_V & (score_V >= TRAP_SCORE - TOLERANCE)

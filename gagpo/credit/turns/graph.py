@@ -127,7 +127,7 @@ class RolloutGraph:
 class Visits:
     """Trajectories (each once) that meet an element, the successful ones among them, and meetings beyond that."""
 
-    all: np.ndarray
+    trajectories: np.ndarray
     successful: np.ndarray
     revisits: np.ndarray
 
@@ -141,16 +141,16 @@ class Visits:
 
     @property
     def failed(self) -> np.ndarray:
-        return self.all - self.successful
+        return self.trajectories - self.successful
 
     @property
     def success_share(self) -> np.ndarray:
         """Share of successful ones among the trajectories; 0 for an element that none meets."""
-        return self.successful / np.maximum(self.all, 1)
+        return self.successful / np.maximum(self.trajectories, 1)
 
     @property
     def failure_share(self) -> np.ndarray:
-        return self.failed / np.maximum(self.all, 1)
+        return self.failed / np.maximum(self.trajectories, 1)
 
 
 def largest(value: np.ndarray, group: np.ndarray, groups: int) -> np.ndarray:

@@ -26,12 +26,13 @@ def turn_numbers(mask_BL: Any) -> np.ndarray:
     return np.where(mask_BL, np.cumsum(_starts(mask_BL)).reshape(mask_BL.shape) - 1, -1)
 
 
-def turns_from_tokens(response_BL: Any, mask_BL: Any, reward: Any, group_B: Any) -> Turns:
+def turns_from_tokens(response_BL: Any, mask_BL: Any, reward: Any, group_B: Any, success: Any = None) -> Turns:
     """Turns of B episodes, each a row in which sampled tokens and observations alternate.
 
     response_BL: token ids after the prompt, padded. mask_BL: 1 for the tokens the policy sampled, 0 for observations
     and padding. reward: one number per episode, paid at its last turn, or one per token (B, L), each paid to the turn
     it stands in or behind. group_B: task group of each episode; its members share their prompt.
+    success: whether each episode succeeded, for the credits that ask.
 
     A turn's state is the observation before it, token for token; that of a first turn is the prompt. Tensors of any
     device and arrays are taken alike.
@@ -65,7 +66,7 @@ def turns_from_tokens(response_BL: Any, mask_BL: Any, reward: Any, group_B: Any)
         () if first_N[turn] else tuple(response_BL[row_N[turn], end_N[turn - 1] : place_N[turn]].tolist())
         for turn in range(turns)
     ]
-    return Turns(reward_N, row_N, as_array(group_B), state_N=intern(states), tokens_N=tokens_N)
+    return Turns(reward_N, row_N, as_array(group_B), state_N=intern(states), tokens_N=tokens_N, success_E=success)
 
 
 def _starts(mask_BL: np.ndarray) -> np.ndarray:

@@ -1,8 +1,10 @@
 """Credits are found by name, those of other packages among them."""
 
+import re
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -67,6 +69,16 @@ def test_a_credit_that_was_registered_is_named_by_its_name(elsewhere):
     assert "half" in names()
     with pytest.raises(SettingsError, match=r"algorithm\.credit: credit half has no option 'shar'; nearest: share"):
         parse({**RUN, "algorithm": {"credit": {"name": "half", "shar": 1}}}, "run.yaml")
+
+
+def test_the_example_of_the_documentation_works():
+    page = (Path(__file__).parents[3] / "docs" / "algorithms.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python credit\n(.*?)```", page, re.DOTALL)
+    exec(compile(example, "algorithms.md", "exec"), {"__name__": "example"})
+    try:
+        assert advantages(TURNS, load("grpo", {"credit": "half"}).credit).advantage_N.tolist() == [5, 5, 0]
+    finally:
+        _registered.pop("half")
 
 
 def test_an_installed_package_is_found_by_its_entry_point(elsewhere):

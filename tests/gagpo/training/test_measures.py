@@ -77,11 +77,16 @@ def test_a_loss_that_is_not_finite_says_how_many_steps_were_taken(trainer):
 
 def test_an_infinite_log_probability_stops_the_run_before_the_first_step(trainer):
     made = trainer()
-    collection = played(made)
-    collection.episodes[2].turns[0].logprobs[0] = -np.inf
+    learn = made._learn
+
+    def poisoned(collected):
+        collected.episodes[2].turns[0].logprobs[0] = -np.inf
+        return learn(collected)
+
+    made._learn = poisoned
     before = [parameter.clone() for parameter in made.model.parameters()]
     with pytest.raises(NonFiniteLoss, match="is -inf; the weights were left as they were"):
-        made._learn(collection)
+        made.run()
     assert all(torch.equal(a, b) for a, b in zip(before, made.model.parameters(), strict=True))
 
 
