@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from gagpo.agents.agent import Agent, ExpertAgent, RandomAgent
 from gagpo.agents.engines.base import Sampling
 from gagpo.agents.episodes import write_episodes
@@ -114,8 +116,8 @@ class _Speech:
         given = {name: value for name, value in (("style", style), ("history", history)) if value is not None}
         try:
             context = ContextSettings.model_validate({**base, **given})
-        except ValueError as error:
-            raise SettingsError(str(error).splitlines()[2].strip().partition(" [type")[0]) from None
+        except ValidationError as error:
+            raise SettingsError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
         return cls(context, max_tokens or (run.rollout.max_tokens if run else MAX_TOKENS))
 
 
