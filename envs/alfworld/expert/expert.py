@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 
 from gagpo.envs.alfworld.expert.memory import NOTHING_HAPPENS, Memory, kind_of
-from gagpo.envs.alfworld.expert.wording import Goal, read_goal
 from gagpo.envs.alfworld.expert.places import COUNTED
+from gagpo.envs.alfworld.expert.wording import Goal, read_goal
 
 _RARE = 2  # per mille: of a type of place where a kind of thing was never counted
 _ALREADY_THERE = 0.25  # how much less likely a thing lies in a place of the type that it is to go to

@@ -1,6 +1,6 @@
 """Where things lie in generated rooms, counted by :mod:`gagpo.envs.alfworld.expert.count`; not for editing.
 
-Kind of thing -> types of place, each with the things per mille that lie there in rooms that have such a place.
+Kind of thing -> types of place, each with the things per mille that lie there where such a place is.
 """
 
 # fmt: off

@@ -19,7 +19,7 @@ MOST_TURNS = 300  # twice what looking into every place of a large room takes
 
 
 def plan(game: Path) -> tuple[str, ...]:
-    """Commands that win ``game``, the last one exactly; none where the expert does not. Remembered while it is unchanged.
+    """Commands that win ``game``, the last one exactly; none where the expert does not. Remembered.
 
     Raises :class:`~gagpo.envs.alfworld.engine.BrokenGame`.
     """
@@ -53,7 +53,7 @@ def _won(engine: Engine, game: Path) -> list[str]:
 def _goal(game: Path) -> Goal | None:
     """What the PDDL of ``game`` asks for, where it is one of ALFWorld's six kinds of goals."""
     _, _, text = read_game(game)["pddl_problem"].lower().partition("(:goal")
-    typed = {variable: kind for variable, kind in re.findall(r"\(objecttype \?(\w+) (\w+?)type\)", text)}
+    typed = dict(re.findall(r"\(objecttype \?(\w+) (\w+?)type\)", text))
     targets = re.findall(r"\(receptacletype \?\w+ (\w+?)type\)", text)
     lamp = re.search(r"\(istoggled \?(\w+)\)", text)
     if lamp and lamp[1] in typed:

@@ -127,7 +127,9 @@ def test_a_walkthrough_is_planned_on_request_where_the_file_has_none(env: ALFWor
         game = json.loads((folder / "game.tw-pddl").read_text())
         del game["walkthrough"]
         if number % 2:  # somebody's own words, which say nothing
-            game["grammar"] = re.sub(r"Your task is to: [^\"]*", "Your task is to: see to it.", game["grammar"], count=1)
+            game["grammar"] = re.sub(
+                r"Your task is to: [^\"]*", "Your task is to: see to it.", game["grammar"], count=1
+            )
         (folder / "game.tw-pddl").write_text(json.dumps(game))
     assert make(games=tmp_path, expert=True).reset(seed=0)[1]["walkthrough"] == []
     planning = make(games=tmp_path, expert=True, plan=True)

@@ -285,7 +285,7 @@ def test_a_forked_and_daemonic_child_gets_processes_of_its_own():
 
 def test_a_process_that_cannot_start_says_why(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with VerifyPool() as pool, pytest.raises(VerifierFailed, match="does not start: .* process that starts workers"):
+    with VerifyPool() as pool, pytest.raises(VerifierFailed, match=r"does not start: .* process that starts workers"):
         pool.compare("x + 1", "1 + x")
     assert pool.processes == []
 
