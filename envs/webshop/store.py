@@ -30,7 +30,7 @@ from filelock import FileLock
 
 from gagpo.envs.errors import GagpoError
 from gagpo.envs.tasks import Task, TaskSet, UnknownTask
-from gagpo.envs.webshop.catalogue import CatalogueError, Product, Sources, read_annotations, read_humans, read_products
+from gagpo.envs.webshop.catalogue import Product, Sources, read_annotations, read_humans, read_products
 from gagpo.envs.webshop.goals import (
     KINDS,
     MOST_GOALS,
@@ -44,6 +44,7 @@ from gagpo.envs.webshop.goals import (
     synthetic_goals,
 )
 from gagpo.envs.webshop.reward import within_reach
+from gagpo.envs.webshop.rows import CatalogueError
 from gagpo.envs.webshop.search import IndexBuilder, SearchIndex, searched_text
 from gagpo.envs.webshop.tagger import Tagger, default_tagger
 
