@@ -130,6 +130,13 @@ def test_a_probe_that_failed_leaves_its_task_alone(collector):
     assert made.controllers.agpo.state.by_task.keys() == {names[0], names[2]}
 
 
+def test_episodes_keep_what_the_world_showed_last(collector):
+    for episode in play(collector(), Walker()).episodes:
+        place, door = episode.end_state.split(">")
+        assert episode.end_observation == f"You stand at {place}. Go to door {door}."
+        assert episode.success == (place == door)
+
+
 def test_broken_and_empty_episodes_are_left_out(collector):
     found = play(collector(), Walker())
     broken = replace(found.episodes[0], outcome="failed")

@@ -11,7 +11,7 @@ def advantages(batch):
 
 def loss(batch, advantages):
     def term(turn, advantage):
-        tau = torch.where(advantage > 0, 1.0, 1.05).double()
+        tau = torch.full_like(advantage, 1.05).masked_fill(advantage > 0, 1.0)
         return 4 / tau * torch.sigmoid(tau * (torch.exp(turn.new - turn.old) - 1)) * advantage
 
     return -mean_over_sequences(token_terms(batch, advantages, term))
