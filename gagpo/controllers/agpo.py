@@ -138,8 +138,10 @@ class AgpoController:
             )
         state, reference = self.state, self.state.entropy_reference
         mean = float(entropy_G.mean())
-        known = reference is not None and reference > NOTHING
-        share_G = entropy_G / reference if known else np.ones(len(entropy_G))
+        if reference is None or reference <= NOTHING:
+            share_G = np.ones(len(entropy_G))
+        else:
+            share_G = entropy_G / reference
         if self.settings.per == "batch":
             share_G = np.full(len(share_G), share_G.mean())
         state.tasks = list(tasks_G)

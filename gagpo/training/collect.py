@@ -88,9 +88,10 @@ class Collector:
         return names
 
     def _probe(self, agent: Agent, pool: Pool, names: Sequence[str], label: str, found: Collection) -> None:
-        """Play a probe of every task for the controllers; a task whose every episode failed stays without."""
-        rolling = self.settings.rollout
-        base = [rolling.temperature] * len(names)
+        """Play a probe of every task that has none yet in this iteration; one whose every episode failed stays without."""
+        known = {episode.task for episode in found.probe}
+        names = [name for name in dict.fromkeys(names) if name not in known]
+        base = [self.settings.rollout.temperature] * len(names)
         probe = self._play(agent, pool, names, self.controllers.probe_episodes, f"{label} probe", base, found.clock)
         found.probe += probe
         episodes = usable(probe)
