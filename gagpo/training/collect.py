@@ -88,7 +88,7 @@ class Collector:
         return names
 
     def _probe(self, agent: Agent, pool: Pool, names: Sequence[str], label: str, found: Collection) -> None:
-        """Play a probe of every task that has none yet in this iteration; one whose episodes all failed stays without."""
+        """Play a probe of every task that has none in this iteration; one whose episodes all failed stays without."""
         known = {episode.task for episode in found.probe}
         names = [name for name in dict.fromkeys(names) if name not in known]
         base = [self.settings.rollout.temperature] * len(names)
