@@ -125,7 +125,7 @@ AnyCredit = Annotated[SerializeAsAny[CreditSettings], BeforeValidator(make)]
 def _load(place: str) -> type[CreditSettings]:
     module, _, attribute = place.partition(":")
     try:
-        credit = getattr(importlib.import_module(module), attribute)
+        credit: type[CreditSettings] = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise InvalidArgument(f"credit {place} cannot be loaded: {error}") from None
     _check(credit, place)

@@ -47,7 +47,8 @@ def renumber(ids: np.ndarray) -> np.ndarray:
         return np.unique(ids, return_inverse=True)[1]
     present = np.zeros(span, np.bool_)
     present[ids - low] = True
-    return (np.cumsum(present) - 1)[ids - low]
+    result: np.ndarray = (np.cumsum(present) - 1)[ids - low]
+    return result
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,7 +190,8 @@ class Turns:
     @cached_property
     def net_reward_N(self) -> np.ndarray:
         """Rewards less penalties, float64[N]."""
-        return self.reward_N - self.penalty_N
+        result: np.ndarray = self.reward_N - self.penalty_N
+        return result
 
     @cached_property
     def return_E(self) -> np.ndarray:
@@ -215,12 +217,14 @@ class Turns:
     @cached_property
     def group_index_N(self) -> np.ndarray:
         """Task group of each turn, 0..G-1, int64[N]."""
-        return self.group_index_E[self.episode_N]
+        result: np.ndarray = self.group_index_E[self.episode_N]
+        return result
 
     @cached_property
     def last_N(self) -> np.ndarray:
         """Whether the turn is its episode's last, bool[N]."""
-        return np.diff(self.episode_N, append=-1) != 0
+        result: np.ndarray = np.diff(self.episode_N, append=-1) != 0
+        return result
 
     def states(self, scope: Literal["task", "batch"] = "task") -> np.ndarray:
         """State groups numbered 0..S-1, int64[N]: equal state ids within one task group, or within the batch."""

@@ -141,16 +141,19 @@ class Visits:
 
     @property
     def failed(self) -> np.ndarray:
-        return self.trajectories - self.successful
+        result: np.ndarray = self.trajectories - self.successful
+        return result
 
     @property
     def success_share(self) -> np.ndarray:
         """Share of successful ones among the trajectories; 0 for an element that none meets."""
-        return self.successful / np.maximum(self.trajectories, 1)
+        result: np.ndarray = self.successful / np.maximum(self.trajectories, 1)
+        return result
 
     @property
     def failure_share(self) -> np.ndarray:
-        return self.failed / np.maximum(self.trajectories, 1)
+        result: np.ndarray = self.failed / np.maximum(self.trajectories, 1)
+        return result
 
 
 def largest(value: np.ndarray, group: np.ndarray, groups: int) -> np.ndarray:
