@@ -271,10 +271,10 @@ class _PoolWalk:
             raise InvalidArgument(f"not one step came in {seconds:g} s: give it more seconds")
         return steps / elapsed, processor / steps
 
-    def _all(self) -> list:
+    def _all(self) -> list[Any]:
         return self._pool.wait(at_least=self._slots)
 
-    def _go_on(self, events: list) -> None:
+    def _go_on(self, events: list[Any]) -> None:
         for slot, kind, _, _, terminated, truncated, info, error in events:
             if kind == "failed":
                 raise InvalidArgument(f"the environment breaks: {error}")

@@ -111,7 +111,7 @@ def _disjoint(subject: Subject) -> str:
 def _exact_task(subject: Subject) -> str:
     with closing(subject.make()) as env:
         starts = [start._replace(seed=subject.seed) if start.task else start for start in subject.starts(env)]
-        first: dict[Start, tuple] = {}
+        first: dict[Start, tuple[Any, ...]] = {}
         for attempt in range(2):
             for start in starts if attempt else reversed(starts):
                 observation, info = env.reset(seed=start.seed, options=start.options)
@@ -237,7 +237,7 @@ def _garbage_here(subject: Subject, start: Start) -> str:
 
 
 def _harmless(event: Event) -> str:
-    return (event.info.get("admissible_actions") or ["ok"])[0]
+    return str((event.info.get("admissible_actions") or ["ok"])[0])
 
 
 def _after_the_end(subject: Subject) -> str:
@@ -310,7 +310,7 @@ def _info(subject: Subject) -> str:
     return f"{answers} answers hold {', '.join(_TYPES)}, as plain JSON"
 
 
-def _check_form(result: tuple, where: str) -> None:
+def _check_form(result: tuple[Any, ...], where: str) -> None:
     """What Gymnasium asks of every answer."""
     _, reward, terminated, truncated, info = result
     require(math.isfinite(reward), f"{where}: the reward is {reward!r}")
@@ -318,7 +318,7 @@ def _check_form(result: tuple, where: str) -> None:
     require(isinstance(info, dict), f"{where}: info is {type(info).__name__}, not a dict")
 
 
-def _check_answer(result: tuple, turn: int, where: str) -> None:
+def _check_answer(result: tuple[Any, ...], turn: int, where: str) -> None:
     observation, reward, terminated, truncated, info = result
     require(type(observation) is str, f"{where}: the observation is {type(observation).__name__}, not str")
     observation.encode()  # text that cannot be written down is none

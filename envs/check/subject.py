@@ -109,7 +109,7 @@ def random_action(env: gymnasium.Env, info: Mapping[str, Any], rng: random.Rando
     return env.action_space.sample()
 
 
-def walk(env: gymnasium.Env, start: Start) -> Iterator[tuple[Any, tuple]]:
+def walk(env: gymnasium.Env, start: Start) -> Iterator[tuple[Any, tuple[Any, ...]]]:
     """Play an episode at random to its end; yields each action with what step() returned, the reset first."""
     rng = random.Random(f"{start.task.id if start.task else ''}{start.seed}")
     observation, info = env.reset(seed=start.seed, options=start.options)
@@ -124,7 +124,7 @@ def walk(env: gymnasium.Env, start: Start) -> Iterator[tuple[Any, tuple]]:
     raise Broken(f"{start.name} did not end within {LONGEST_EPISODE} random actions: give it a turn limit")
 
 
-def transcripts(spec: str, kwargs: Mapping[str, Any], plan: list[list], turns: int = 30) -> list[list[str]]:
+def transcripts(spec: str, kwargs: Mapping[str, Any], plan: list[list[Any]], turns: int = 30) -> list[list[str]]:
     """The texts of random play from each start of the ``plan``, as :func:`played` gives them, in this process."""
     with closing(gymnasium.make(EnvSpec.from_json(spec), disable_env_checker=True, **kwargs)) as env:
         starts = [Start(None if task is None else Task(task, ""), seed) for task, seed in plan]

@@ -125,7 +125,8 @@ class MathEnv(TextEnv):
             raise InvalidArgument(f"no split {split!r}; choose one of {', '.join(self.splits)}")
         if self.data == "generated":
             return _generated(split, self.families, self.levels, self.size if split == "train" else self.test_size)
-        return self._loaded().tasks(split)
+        tasks: TaskSet = self._loaded().tasks(split)
+        return tasks
 
     def _loaded(self) -> Any:
         from gagpo.envs.math.sources import load

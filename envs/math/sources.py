@@ -121,7 +121,7 @@ def gold_of(value: Any, how: str) -> str:
         raise InvalidArgument("the answer is empty")
     if len(value) > MAX_ANSWER:
         raise InvalidArgument(f"the answer is longer than {MAX_ANSWER} characters")
-    return value.strip()
+    return str(value).strip()
 
 
 class Loaded:

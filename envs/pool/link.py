@@ -40,7 +40,7 @@ class Link:
         """Whether something arrived that is no message of this worker."""
         return self._inbox.nonsense
 
-    def send(self, messages: list[tuple]) -> None:
+    def send(self, messages: list[tuple[Any, ...]]) -> None:
         """Write what the socket takes now of ``messages`` and of what was left; the rest follows at the next call."""
         if messages:
             self._unsent += pack(messages)

@@ -70,7 +70,7 @@ class _Worker:
         self.number = number
         self.load = 0  # slots assigned
         self.queue: deque[tuple[_Episode, str]] = deque()  # unanswered requests, oldest first
-        self.outbox: list[tuple] = []  # requests not yet sent
+        self.outbox: list[tuple[Any, ...]] = []  # requests not yet sent
         self.sent = 0  # how much of the queue is sent
         self.since = time.monotonic()  # no later than this did the worker come to its present request
 
@@ -262,7 +262,7 @@ class Pool:
         episode.worker.queue.append((episode, "reset"))
         episode.worker.outbox.append(("reset", episode.slot, episode.task, episode.seed))
 
-    def _answer(self, worker: _Worker, messages: list[tuple]) -> bool:
+    def _answer(self, worker: _Worker, messages: list[tuple[Any, ...]]) -> bool:
         """Turn answers to the worker's oldest requests into events, but for those that nobody waits for any more.
 
         Returns whether they were answers at all; the requests of the first that is none, and of the rest, stay.

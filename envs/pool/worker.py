@@ -46,7 +46,8 @@ def _flag(value: Any, name: str) -> bool:
 def _info(info: Any) -> dict[str, Any]:
     if not isinstance(info, dict):
         raise Garbage(f"info is {type(info).__name__}, not a dict")
-    return plain(info, "info")
+    values: dict[str, Any] = plain(info, "info")
+    return values
 
 
 class Host:
@@ -77,7 +78,7 @@ class Host:
                 return (f"{describe(error)}: the worker's limit is {self._memory_limit_mb} MB",)
             return (describe(error),)
 
-    def _reset(self, slot: int, task: str, seed: int | None) -> tuple:
+    def _reset(self, slot: int, task: str, seed: int | None) -> tuple[Any, ...]:
         if slot not in self._running:
             self._running[slot] = self._idle.pop() if self._idle else self._make()
         result = self._running[slot].reset(seed=seed, options={"task": task})
@@ -85,16 +86,16 @@ class Host:
             raise Garbage("reset() did not return (observation, info)")
         return _text(result[0]), _info(result[1])
 
-    def _step(self, slot: int, action: str) -> tuple:
+    def _step(self, slot: int, action: str) -> tuple[Any, ...]:
         result = self._running[slot].step(action)
         if not isinstance(result, tuple) or len(result) != 5:
             raise Garbage("step() did not return (observation, reward, terminated, truncated, info)")
         observation, reward, terminated, truncated, info = result
-        if not isinstance(reward, int | float | np.number) or not math.isfinite(reward):  # type: ignore[arg-type]
+        if not isinstance(reward, int | float | np.number) or not math.isfinite(reward):
             raise Garbage(f"the reward is {str(reward)[:50]}, not a finite number")
         return (
             _text(observation),
-            float(reward),  # type: ignore[arg-type]
+            float(reward),
             _flag(terminated, "terminated"),
             _flag(truncated, "truncated"),
             _info(info),

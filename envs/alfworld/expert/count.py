@@ -42,9 +42,9 @@ def count() -> dict[str, dict[str, int]]:
             lies[thing.type, type_of[thing.place]] += 1
             could.update((thing.type, place) for place in problem.layout.types - {barred})
     table: dict[str, dict[str, int]] = {}
-    for (thing, place), found in sorted(lies.items()):
-        share = round(1000 * found / could[thing, place])
-        table.setdefault(thing.lower(), {})[place.lower()] = share
+    for (kind, place), found in sorted(lies.items()):
+        share = round(1000 * found / could[kind, place])
+        table.setdefault(kind.lower(), {})[place.lower()] = share
     return table
 
 

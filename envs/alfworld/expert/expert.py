@@ -113,7 +113,8 @@ class Expert:
         def delivered(name: str) -> int:
             return sum(kind_of(thing) == goal.wanted for thing in memory.contents[name])
 
-        return max(targets, key=lambda name: (delivered(name), name in memory.here, memory.closed[name] is False))
+        best: str = max(targets, key=lambda name: (delivered(name), name in memory.here, memory.closed[name] is False))
+        return best
 
     def _settled(self, goal: Goal) -> set[str]:
         """Objects of the wanted type that should stay where they are."""

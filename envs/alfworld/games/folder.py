@@ -102,7 +102,7 @@ def _trials(folder: Path) -> list[str]:
 
 def _row(trial: Path, known: dict[str, Any] | None, task_types: Collection[str]) -> dict[str, Any]:
     """What is remembered of a trial: stamps of its files, type, and, if it was ever wanted, verdict and digest."""
-    row = {"trajectory": _stamp(trial / TRAJECTORY), "game": _stamp(trial / GAME)}
+    row: dict[str, Any] = {"trajectory": _stamp(trial / TRAJECTORY), "game": _stamp(trial / GAME)}
     known = known or {"trajectory": None, "game": None, "solvable": UNREAD, "digest": ""}
     unchanged = row["trajectory"] is not None and known["trajectory"] == row["trajectory"]
     row["type"] = known["type"] if unchanged else _task_type(trial / TRAJECTORY)
@@ -158,7 +158,7 @@ def _remembered(cache: Path) -> dict[str, dict[str, Any]]:
     fields = {"trajectory", "game", "type", "solvable", "digest"}
     try:
         data = json.loads(cache.read_text(encoding="utf-8"))
-        games = data["games"]
+        games: dict[str, dict[str, Any]] = data["games"]
         if data["format"] == _FORMAT and all(
             row.keys() == fields and isinstance(row["type"], str) and isinstance(row["digest"], str)
             for row in games.values()

@@ -86,4 +86,4 @@ class VerifierWorker(gymnasium.Env[str, str]):
         return compare(request["gold"], request["prediction"], policy, request["seconds"]), {}
 
 
-gymnasium.register(id="gagpo-internal/Verifier-v0", entry_point=VerifierWorker)
+gymnasium.register(id="gagpo-internal/Verifier-v0", entry_point=f"{__name__}:VerifierWorker")
