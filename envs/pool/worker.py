@@ -62,7 +62,7 @@ class Host:
         self._running: dict[int, gymnasium.Env] = {}
         self._idle: list[gymnasium.Env] = [make()]  # the first one now: wrong settings fail at once
 
-    def handle(self, request: tuple) -> tuple | None:
+    def handle(self, request: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Carry out one request; whatever the environment does wrong is an answer ``(error,)``, never raised."""
         operation, slot, *arguments = request
         if operation == "release":

@@ -33,7 +33,9 @@ class AgpoAdaptive(CreditSettings):
         group_E, groups = turns.group_index_E, turns.groups
         spread_G = group_dispersion(return_E, group_E, groups, self.dispersion)
         spread_G = np.where(spread_G > SMALLEST, spread_G, group_std(return_E, group_E, groups))
-        return (centre(return_E, group_E, groups) / np.maximum(spread_G, SMALLEST)[group_E])[turns.episode_N]
+        return np.asarray(
+            (centre(return_E, group_E, groups) / np.maximum(spread_G, SMALLEST)[group_E])[turns.episode_N]
+        )
 
 
 class AgpoAsymmetric(CreditSettings):
@@ -61,7 +63,7 @@ class AgpoAsymmetric(CreditSettings):
         group_E, groups = turns.group_index_E, turns.groups
         scale_E = np.sqrt(group_std(return_E, group_E, groups, ddof=0) ** 2 + self.delta**2)[group_E]
         penalty_E = np.where(return_E < 0, self.bonus, 0.0)
-        return (centre(return_E, group_E, groups) / scale_E + penalty_E)[turns.episode_N]
+        return np.asarray((centre(return_E, group_E, groups) / scale_E + penalty_E)[turns.episode_N])
 
 
 def agpo_adaptive_advantage(turns: Turns, **options: Any) -> np.ndarray:

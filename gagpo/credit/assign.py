@@ -118,4 +118,4 @@ def statistics(turns: Turns, advantage_N: np.ndarray) -> dict[str, float]:
 
 
 def _turn_means(value_K: np.ndarray, tokens_N: np.ndarray) -> np.ndarray:
-    return np.add.reduceat(value_K, np.cumsum(tokens_N) - tokens_N) / tokens_N
+    return np.asarray(np.add.reduceat(value_K, np.cumsum(tokens_N) - tokens_N) / tokens_N)

@@ -25,7 +25,7 @@ class Grpo(CreditSettings):
 
     def advantage(self, turns: Turns) -> np.ndarray:
         return_E = turns.coded_return_E(self.reward)
-        return standardise(return_E, turns.group_index_E, turns.groups, self.ddof)[turns.episode_N]
+        return np.asarray(standardise(return_E, turns.group_index_E, turns.groups, self.ddof)[turns.episode_N])
 
 
 class DrGrpo(CreditSettings):
@@ -35,7 +35,7 @@ class DrGrpo(CreditSettings):
     reward: Coding = "sum"
 
     def advantage(self, turns: Turns) -> np.ndarray:
-        return centre(turns.coded_return_E(self.reward), turns.group_index_E, turns.groups)[turns.episode_N]
+        return np.asarray(centre(turns.coded_return_E(self.reward), turns.group_index_E, turns.groups)[turns.episode_N])
 
 
 class Rloo(CreditSettings):
@@ -47,7 +47,7 @@ class Rloo(CreditSettings):
     def advantage(self, turns: Turns) -> np.ndarray:
         size_E = np.bincount(turns.group_index_E)[turns.group_index_E]
         centred_E = centre(turns.coded_return_E(self.reward), turns.group_index_E, turns.groups)
-        return (centred_E * size_E / np.maximum(size_E - 1, 1))[turns.episode_N]
+        return np.asarray((centred_E * size_E / np.maximum(size_E - 1, 1))[turns.episode_N])
 
 
 def grpo_advantage(turns: Turns, **options: Any) -> np.ndarray:

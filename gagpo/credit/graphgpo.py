@@ -58,7 +58,7 @@ def step_reward(graph: RolloutGraph, settings: Graphgpo) -> np.ndarray:
         farthest_V = graph.highest(reached_V, graph.group_V)[graph.group_V]
         distance_V = np.where(np.isinf(distance_V) & (farthest_V > 0), farthest_V + 1, distance_V)
     return_N = settings.reward * settings.gamma ** distance_V[graph.target_N]
-    return return_N - graph.turns.penalty_N if settings.penalised else return_N
+    return np.asarray(return_N - graph.turns.penalty_N if settings.penalised else return_N)
 
 
 def within_state(graph: RolloutGraph, value_N: np.ndarray, norm: str) -> np.ndarray:
@@ -72,4 +72,4 @@ def episode_advantage(turns: Turns, norm: str, statistics: str) -> np.ndarray:
     normalise = standardise if norm == "mean_std" else centre
     if statistics == "turn":
         return normalise(turns.return_E[turns.episode_N], turns.group_index_N, turns.groups)
-    return normalise(turns.return_E, turns.group_index_E, turns.groups)[turns.episode_N]
+    return np.asarray(normalise(turns.return_E, turns.group_index_E, turns.groups)[turns.episode_N])

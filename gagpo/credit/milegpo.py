@@ -65,7 +65,9 @@ class Milegpo(Graphgpo):
         graph_N = within_state(graph, reward_N, self.norm)
         mile_N = within_state(graph, reward_N + self.bonus(graph), self.norm)
         episode_N = episode_advantage(turns, self.norm, self.statistics)
-        return self.step_weight * (graph_N + self.eta * (mile_N - graph_N)) + self.episode_weight * episode_N
+        return np.asarray(
+            self.step_weight * (graph_N + self.eta * (mile_N - graph_N)) + self.episode_weight * episode_N
+        )
 
     def bonus(self, graph: RolloutGraph) -> np.ndarray:
         """``r_M - r_G`` of each transition, float64[N]; within ``reward lam [-w_traps, w_milestones]``."""
@@ -74,7 +76,7 @@ class Milegpo(Graphgpo):
             potential_V = weight * graph.spread(score_V, self.omega)
             ahead_N, here_N = potential_V[graph.target_N], potential_V[graph.source_N]
             gains.append(np.maximum(self.gamma_potential * ahead_N - here_N, 0.0))
-        return self.reward * self.lam * (gains[0] - gains[1])
+        return np.asarray(self.reward * self.lam * (gains[0] - gains[1]))
 
     def milestones(self, graph: RolloutGraph) -> np.ndarray:
         """Score of each node as a milestone, float64[V], the largest of a task group 1; 0 for nodes that are none.
@@ -116,7 +118,7 @@ class Milegpo(Graphgpo):
         met_V = (visits.successful == 0) & ((visits.failed >= 2) | ((visits.failed > 0) & (visits.revisits > 0)))
         found_V = met_V & (score_V >= TRAP_SCORE - TOLERANCE)
         if not self.weighted:
-            return found_V.astype(np.float64)
+            return np.asarray(found_V.astype(np.float64))
         return _over_largest(np.where(found_V, score_V, 0.0), graph)
 
     def branch_credit(self, graph: RolloutGraph) -> np.ndarray:
@@ -168,9 +170,9 @@ def _degree(graph: RolloutGraph) -> np.ndarray:
     """Edges in and out of each node over the largest such number among the success-visited ones, float64[V]."""
     degree_V = np.bincount(graph.source_M, minlength=graph.nodes) + np.bincount(graph.target_M, minlength=graph.nodes)
     largest_G = graph.highest(np.where(graph.visits.successful > 0, degree_V, 0), graph.group_V)
-    return degree_V / np.maximum(largest_G, 1.0)[graph.group_V]
+    return np.asarray(degree_V / np.maximum(largest_G, 1.0)[graph.group_V])
 
 
 def _over_largest(score_V: np.ndarray, graph: RolloutGraph) -> np.ndarray:
     largest_V = graph.highest(score_V, graph.group_V)[graph.group_V]
-    return np.divide(score_V, largest_V, out=np.zeros(len(score_V)), where=largest_V > TOLERANCE)
+    return np.asarray(np.divide(score_V, largest_V, out=np.zeros(len(score_V)), where=largest_V > TOLERANCE))

@@ -54,7 +54,7 @@ def whiten(value: np.ndarray, weight: np.ndarray | None = None, epsilon: float =
     if total == 0 or (value == value[0]).all():
         return np.zeros(len(value))
     centred = value - (weight * value).sum() / total
-    return centred / np.sqrt((weight * centred * centred).sum() / max(total - 1, 1) + epsilon)
+    return np.asarray(centred / np.sqrt((weight * centred * centred).sum() / max(total - 1, 1) + epsilon))
 
 
 def token_returns(turns: Turns, gamma: float) -> np.ndarray:
@@ -71,7 +71,7 @@ def token_returns(turns: Turns, gamma: float) -> np.ndarray:
     if gamma == 1.0:
         return return_K
     to_come_K = np.repeat(np.cumsum(tokens_N), tokens_N) - 1 - np.arange(len(return_K))
-    return return_K * np.power(gamma, to_come_K)
+    return np.asarray(return_K * np.power(gamma, to_come_K))
 
 
 def response_tokens(turns: Turns) -> np.ndarray:

@@ -130,4 +130,4 @@ def _at_most(value: Tensor, bound: Radius) -> Tensor:
 
 
 def _at_least(value: Tensor, bound: Radius) -> Tensor:
-    return torch.clamp(value, min=bound)  # type: ignore[arg-type]
+    return torch.clamp(value, min=bound)
