@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from gagpo.agents.context import Context
-from gagpo.agents.engines.base import Engine, Request, Sampling
+from gagpo.agents.engines.base import Engine, Request, Response, Sampling
 from gagpo.agents.episodes import Episode
 from gagpo.agents.parsing import parse
 from gagpo.envs.errors import InvalidArgument
@@ -54,6 +54,19 @@ class Agent(Protocol):
         ...
 
 
+@runtime_checkable
+class PatientAgent(Agent, Protocol):
+    """An agent that thinks about many episodes at once and answers each as soon as it knows."""
+
+    def submit(self, lives: Sequence[Live]) -> list[int]:
+        """Begin to think; gives the slots whose context is full, which get no decision."""
+        ...
+
+    def collect(self, timeout: float | None) -> list[tuple[int, Decision]]:
+        """Slots and their decisions, as soon as there is one; see :meth:`gagpo.agents.engines.base.Engine.collect`."""
+        ...
+
+
 class LanguageAgent:
     """A language model that reads observations and writes responses."""
 
@@ -63,31 +76,42 @@ class LanguageAgent:
         self.sampling = sampling
 
     def decide(self, lives: Sequence[Live]) -> list[Decision | None]:
-        decisions: list[Decision | None] = [None] * len(lives)
-        requests, places = [], []
-        for place, live in enumerate(lives):
-            turns = live.episode.turns
-            prompt_ids = self.context.prompt(turns, live.observation, live.info.get("admissible_actions"))
-            if len(prompt_ids) + self.sampling.max_tokens > self.engine.max_length:
-                continue
-            if live.episode.temperature is None:
-                live.episode.temperature = self.sampling.temperature
-            seed = live.episode.seed << 16 | len(turns)
-            requests.append(Request(live.slot, prompt_ids, seed, live.episode.temperature))
-            places.append(place)
-        tokenizer = self.context.tokenizer
-        for place, request, out in zip(places, requests, self.engine.generate(requests, self.sampling), strict=True):
-            text = tokenizer.decode(out.ids, skip_special_tokens=True)
-            action = parse(text, self.context.style.parser)
-            decisions[place] = Decision(
-                response=text,
-                action=action or "",
-                parsed=action is not None,
-                prompt_ids=request.prompt_ids,
-                response_ids=out.ids,
-                logprobs=out.logprobs,
-            )
-        return decisions
+        requests = [self._request(live) for live in lives]
+        asked = [request for request in requests if request is not None]
+        responses = iter(self.engine.generate(asked, self.sampling))
+        return [None if request is None else self._decision(request, next(responses)) for request in requests]
+
+    def submit(self, lives: Sequence[Live]) -> list[int]:
+        requests = [self._request(live) for live in lives]
+        self.engine.submit([request for request in requests if request is not None], self.sampling)
+        return [live.slot for live, request in zip(lives, requests, strict=True) if request is None]
+
+    def collect(self, timeout: float | None) -> list[tuple[int, Decision]]:
+        finished = self.engine.collect(timeout)
+        return [(request.session, self._decision(request, response)) for request, response in finished]
+
+    def _request(self, live: Live) -> Request | None:
+        """What to ask the engine; None where prompt and response would not fit."""
+        turns = live.episode.turns
+        prompt_ids = self.context.prompt(turns, live.observation, live.info.get("admissible_actions"))
+        if len(prompt_ids) + self.sampling.max_tokens > self.engine.max_length:
+            return None
+        if live.episode.temperature is None:
+            live.episode.temperature = self.sampling.temperature
+        seed = live.episode.seed << 16 | len(turns)
+        return Request(live.slot, prompt_ids, seed, live.episode.temperature)
+
+    def _decision(self, request: Request, out: Response) -> Decision:
+        text = self.context.tokenizer.decode(out.ids, skip_special_tokens=True)
+        action = parse(text, self.context.style.parser)
+        return Decision(
+            response=text,
+            action=action or "",
+            parsed=action is not None,
+            prompt_ids=request.prompt_ids,
+            response_ids=out.ids,
+            logprobs=out.logprobs,
+        )
 
     def forget(self, slot: int) -> None:
         self.engine.release(slot)

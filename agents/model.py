@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 
-from gagpo.agents.engines import attention
+from gagpo.agents.engines import attention, proof
+from gagpo.agents.precision import dtype_of
 from gagpo.envs.errors import GagpoError
 
 
@@ -17,10 +19,7 @@ class ModelError(GagpoError, ValueError):
     """A model that cannot be used; the message says which folder and what to do."""
 
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-def load_tokenizer(name: str) -> Any:
+def load_tokenizer(name: str, revision: str | None = None) -> Any:
     """The tokenizer of a folder or hub name; it needs a chat template and an end token."""
     from transformers import AutoTokenizer
 
@@ -30,7 +29,9 @@ def load_tokenizer(name: str) -> Any:
             f"model folder {name} holds no tokenizer (tokenizer.json); save one there with save_pretrained"
         )
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=path.is_dir())
+        tokenizer = AutoTokenizer.from_pretrained(
+            name, local_files_only=path.is_dir(), trust_remote_code=False, revision=revision or "main"
+        )
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(_advice(name, "tokenizer", error)) from error
     if tokenizer.chat_template is None:
@@ -40,23 +41,118 @@ def load_tokenizer(name: str) -> Any:
     return tokenizer
 
 
-def load_model(name: str, dtype: str = "float32", device: str = "cpu") -> torch.nn.Module:
-    """The causal language model of a folder or hub name, in eval mode."""
+def load_model(
+    name: str,
+    dtype: str = "float32",
+    device: str = "cpu",
+    *,
+    trust_remote_code: bool = False,
+    revision: str | None = None,
+) -> torch.nn.Module:
+    """The causal language model of a folder or hub name, in eval mode, proved to compute here what it computes alone.
+
+    A model that flat attention does not reproduce reads padded rows with its own attention (``is_flat`` says which);
+    one that neither way reproduces is refused. trust_remote_code: run the model code that a repository brings along.
+    revision: of a hub model; ``model.config._commit_hash`` is the one that was loaded.
+
+    Raises :class:`ModelError` naming missing, unexpected or mismatched tensors, and parameters that are not finite.
+    """
     from transformers import AutoModelForCausalLM
 
     path = Path(name)
     if path.is_dir() and not (path / "config.json").exists():
         raise ModelError(f"model folder {name} holds no config.json; is it a Hugging Face model folder?")
+    if not trust_remote_code:
+        refuse_remote_code(name, revision)
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            name,
-            dtype=DTYPES[dtype],
-            attn_implementation=attention.NAME,
-            local_files_only=path.is_dir(),
+        model, info = with_attention(
+            lambda attention_name: AutoModelForCausalLM.from_pretrained(
+                name,
+                dtype=dtype_of(dtype),
+                attn_implementation=attention_name,
+                local_files_only=path.is_dir(),
+                trust_remote_code=trust_remote_code,
+                revision=revision or "main",
+                output_loading_info=True,
+            )
         )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ModelError(_advice(name, "model", error)) from error
-    return model.to(torch.device(device)).eval()  # type: ignore[arg-type]
+    require_whole(name, model, info)
+    model = model.to(torch.device(device)).eval()
+    choose_path(name, model)
+    return model
+
+
+def with_attention(build: Callable[[str], Any]) -> Any:
+    """A model built for flat attention where its code takes attention functions by name, else for its own eager one."""
+    try:
+        built = build(attention.NAME)
+        model = built[0] if isinstance(built, tuple) else built
+        if model._can_set_attn_implementation():
+            return built
+    except KeyError as error:  # a table of the family's own, which knows no other names
+        if attention.NAME not in str(error):
+            raise
+    return build("eager")
+
+
+def refuse_remote_code(name: str, revision: str | None = None) -> None:
+    """ModelError when the repository of ``name`` wants its own code to be run, whatever stands on standard input."""
+    from transformers import PretrainedConfig
+
+    try:
+        config, _ = PretrainedConfig.get_config_dict(name, local_files_only=Path(name).is_dir(), revision=revision)
+    except (OSError, ValueError) as error:
+        raise ModelError(_advice(name, "model", error)) from error
+    wanted = config.get("auto_map") or {}
+    if "AutoModelForCausalLM" in wanted:
+        raise ModelError(
+            f"model {name} brings code of its own ({wanted['AutoModelForCausalLM']}), which is not run unless asked "
+            "for: read it, then set trust_remote_code=true"
+        )
+
+
+def require_whole(name: str, model: torch.nn.Module, info: dict[str, Any]) -> None:
+    """ModelError unless every tensor of the model came from the files, every tensor of the files is in it, all finite."""
+    for kind, keys in (("missing", info["missing_keys"]), ("unexpected", info["unexpected_keys"])):
+        if keys:
+            first = min(map(str, keys))
+            raise ModelError(
+                f"model {name}: {len(keys)} tensors are {kind}, the first {first!r}; the folder is incomplete or of "
+                "another architecture: save it again with save_pretrained"
+            )
+    if info["mismatched_keys"]:
+        first, stored, wanted = min(info["mismatched_keys"])
+        raise ModelError(f"model {name}: tensor {first!r} has shape {tuple(stored)}, its config says {tuple(wanted)}")
+    require_finite(name, model)
+
+
+def require_finite(name: str, model: torch.nn.Module) -> None:
+    """ModelError naming the first parameter that holds a NaN or an infinity."""
+    for parameter_name, parameter in model.named_parameters():
+        if not bool(torch.isfinite(parameter).all()):
+            raise ModelError(f"model {name}: parameter {parameter_name} is not finite: these weights are of no use")
+
+
+def choose_path(name: str, model: torch.nn.Module) -> str:
+    """Give the model the attention that is right for it; why flat attention is not, '' where it is.
+
+    ModelError when padded rows are not right either.
+    """
+    settable = model._can_set_attn_implementation()  # type: ignore[operator]
+    reason = proof.flat_error(model) if settable else "attention of its own, which takes no other function"
+    if not reason:
+        return ""
+    if settable:
+        model.set_attn_implementation("sdpa" if getattr(model, "_supports_sdpa", False) else "eager")  # type: ignore[operator]
+    worse = proof.padded_error(model)
+    if worse:
+        raise ModelError(
+            f"model {name} ({type(model).__name__}) cannot be trained here: flat attention fails ({reason}), and so do "
+            f"padded rows ({worse})"
+        )
+    return reason
 
 
 def save(model: torch.nn.Module, tokenizer: Any, folder: Path) -> None:

@@ -7,9 +7,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gagpo.agents.agent import Agent, Decision, Live
+from gagpo.agents.agent import Agent, Decision, Live, PatientAgent
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.envs.pool import Event, Pool
+
+POLL_SECONDS = 0.005  # for how long the agent is waited for before the pool is looked at again
 
 
 @dataclass(frozen=True)
@@ -72,73 +74,135 @@ def rollout(
 
     concurrency: most episodes under way at once; a finished one makes room for the next job.
     lockstep: gather all live episodes before the agent answers. Batches, and with them floating-point sums and sampled
-        tokens, are then a function of the jobs alone, so a run can be repeated bit for bit. Without it the agent
-        answers whoever is ready, which is faster when environments are slow and uneven.
+        tokens, are then a function of the jobs alone, so a run can be repeated bit for bit. Without it the pool and the
+        agent are waited on together: who is ready is answered, and nobody waits for the longest response.
     """
+    stage = _Stage(agent, pool, jobs, concurrency, on_finish)
     begun = time.perf_counter()
-    clock = Clock()
-    lives: dict[int, Live] = {}
-    done: list[Episode | None] = [None] * len(jobs)
-    waiting: set[int] = set()
-    ready: list[int] = []
-    upcoming = 0
+    try:
+        if lockstep or not isinstance(agent, PatientAgent):
+            stage.play_together(agent, lockstep)
+        else:
+            stage.play_apart(agent)
+    except BaseException:
+        for slot in list(stage.lives):
+            agent.forget(slot)
+            pool.release(slot)
+        raise
+    stage.clock.total = time.perf_counter() - begun
+    return [episode for episode in stage.done if episode is not None], stage.clock
 
-    def finish(slot: int, outcome: str) -> None:
-        live = lives.pop(slot)
+
+class _Stage:
+    """The episodes under way, and where each of them waits: for the pool (``waiting``) or for the agent (``ready``)."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        pool: Pool,
+        jobs: Sequence[Job],
+        concurrency: int,
+        on_finish: Callable[[Episode], None] | None,
+    ):
+        self.agent, self.pool, self.jobs = agent, pool, jobs
+        self.concurrency, self.on_finish = concurrency, on_finish
+        self.clock = Clock()
+        self.lives: dict[int, Live] = {}
+        self.done: list[Episode | None] = [None] * len(jobs)
+        self.waiting: set[int] = set()
+        self.ready: list[int] = []
+        self.upcoming = 0
+
+    def play_together(self, agent: Agent, lockstep: bool) -> None:
+        """The agent answers all who are ready before anybody else is looked at."""
+        while self._begin():
+            since = time.perf_counter()
+            while self.waiting and (lockstep or not self.ready):
+                self._hear(None)
+            self.clock.environment += time.perf_counter() - since
+            if not self.ready:
+                continue
+            since = time.perf_counter()
+            slots = self._called()
+            decisions = agent.decide([self.lives[slot] for slot in slots])
+            self.clock.generation += time.perf_counter() - since
+            for slot, decision in zip(slots, decisions, strict=True):
+                if decision is None:
+                    self._finish(slot, "truncated")
+                else:
+                    self._act(slot, decision)
+
+    def play_apart(self, agent: PatientAgent) -> None:
+        """Whoever is ready goes to the agent at once, whatever it is busy with; each answer goes back at once.
+
+        An agent in this process works while it is waited for, so it is only given a moment at a time as long as the
+        pool owes an answer too.
+        """
+        thinking = 0
+        while self._begin():
+            since = time.perf_counter()
+            if self.waiting:
+                self._hear(0.0 if thinking or self.ready else None)
+            now = time.perf_counter()
+            self.clock.environment += now - since
+            if slots := self._called():
+                full = agent.submit([self.lives[slot] for slot in slots])
+                thinking += len(slots) - len(full)
+                for slot in full:
+                    self._finish(slot, "truncated")
+            if thinking:
+                for slot, decision in agent.collect(POLL_SECONDS if self.waiting else None):
+                    thinking -= 1
+                    self._act(slot, decision)
+                self.pool.flush()
+            self.clock.generation += time.perf_counter() - now
+
+    def _begin(self) -> bool:
+        """Start as many jobs as there is room for; False when all have been played."""
+        while self.upcoming < len(self.jobs) and len(self.lives) < self.concurrency:
+            job = self.jobs[self.upcoming]
+            episode = Episode(
+                task=job.task, group=job.group, sample=job.sample, seed=job.seed, temperature=job.temperature
+            )
+            self.lives[self.upcoming] = Live(self.upcoming, episode)
+            self.pool.reset(self.upcoming, job.task, job.environment_seed)
+            self.waiting.add(self.upcoming)
+            self.upcoming += 1
+        return bool(self.lives)
+
+    def _hear(self, timeout: float | None) -> None:
+        """Take the pool's answers."""
+        for event in self.pool.wait(timeout):
+            self.waiting.discard(event.slot)
+            outcome = _receive(self.lives[event.slot], event)
+            if event.kind == "restarted":
+                self.agent.forget(event.slot)
+            if outcome:
+                self._finish(event.slot, outcome)
+            else:
+                self.ready.append(event.slot)
+
+    def _called(self) -> list[int]:
+        """Who is ready, in order."""
+        slots, self.ready = sorted(self.ready), []
+        return slots
+
+    def _act(self, slot: int, decision: Decision) -> None:
+        _append(self.lives[slot], decision)
+        self.pool.step(slot, decision.action)
+        self.waiting.add(slot)
+
+    def _finish(self, slot: int, outcome: str) -> None:
+        live = self.lives.pop(slot)
         episode = live.episode
         episode.outcome = outcome
         if outcome != "failed":
             episode.end_observation, episode.end_state = live.observation, live.info.get("state")
-        done[slot] = episode
-        agent.forget(slot)
-        pool.release(slot)
-        if on_finish:
-            on_finish(episode)
-
-    try:
-        while upcoming < len(jobs) or lives:
-            while upcoming < len(jobs) and len(lives) < concurrency:
-                job = jobs[upcoming]
-                episode = Episode(
-                    task=job.task, group=job.group, sample=job.sample, seed=job.seed, temperature=job.temperature
-                )
-                lives[upcoming] = Live(upcoming, episode)
-                pool.reset(upcoming, job.task, job.environment_seed)
-                waiting.add(upcoming)
-                upcoming += 1
-            since = time.perf_counter()
-            while waiting and (lockstep or not ready):
-                for event in pool.wait():
-                    waiting.discard(event.slot)
-                    outcome = _receive(lives[event.slot], event)
-                    if event.kind == "restarted":
-                        agent.forget(event.slot)
-                    if outcome:
-                        finish(event.slot, outcome)
-                    else:
-                        ready.append(event.slot)
-            clock.environment += time.perf_counter() - since
-            if not ready:
-                continue
-            since = time.perf_counter()
-            ready.sort()
-            decisions = agent.decide([lives[slot] for slot in ready])
-            clock.generation += time.perf_counter() - since
-            for slot, decision in zip(ready, decisions, strict=True):
-                if decision is None:
-                    finish(slot, "truncated")
-                    continue
-                _append(lives[slot], decision)
-                pool.step(slot, decision.action)
-                waiting.add(slot)
-            ready.clear()
-    except BaseException:
-        for slot in list(lives):
-            agent.forget(slot)
-            pool.release(slot)
-        raise
-    clock.total = time.perf_counter() - begun
-    return [episode for episode in done if episode is not None], clock
+        self.done[slot] = episode
+        self.agent.forget(slot)
+        self.pool.release(slot)
+        if self.on_finish:
+            self.on_finish(episode)
 
 
 def _append(live: Live, decision: Decision) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,8 +13,7 @@ import gagpo.envs
 from gagpo.agents.agent import LanguageAgent
 from gagpo.agents.context import Context
 from gagpo.agents.engines.base import Engine, Sampling
-from gagpo.agents.engines.transformers import TransformersEngine
-from gagpo.agents.engines.vllm import VLLMEngine
+from gagpo.agents.engines.registry import find
 from gagpo.agents.prompts import STYLES
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.lookup import find_spec
@@ -36,13 +36,17 @@ def tasks_of(world: gagpo.envs.TextEnv, split: str) -> gagpo.envs.TaskSet:
     return world.tasks(split)
 
 
-def make_engine(name: str, model: torch.nn.Module, tokenizer: Any, max_length: int | None = None) -> Engine:
-    """The engine called ``name`` (transformers or vllm), sampling from ``model``."""
-    if name == "transformers":
-        return TransformersEngine(model, tokenizer, max_length)
-    if name == "vllm":
-        return VLLMEngine(model, tokenizer, max_length)
-    raise InvalidArgument(f"unknown engine {name!r}; choose transformers or vllm")
+def make_engine(name: str, model: torch.nn.Module, tokenizer: Any, **options: Any) -> Engine:
+    """The engine called ``name`` with ``model``'s weights; see :mod:`gagpo.agents.engines.registry` for names.
+
+    options: ``max_length``, ``dtype``, ``memory`` (share of the device) and whatever else the engine takes.
+    """
+    factory = find(name)
+    try:
+        inspect.signature(factory).bind(model, tokenizer, **options)
+    except TypeError as error:
+        raise InvalidArgument(f"engine {name}: {error}; take the option out of the engine's settings") from None
+    return factory(model, tokenizer, **options)
 
 
 def language_agent(

@@ -20,7 +20,8 @@ import numpy as np
 import torch
 
 from gagpo.settings import RunSettings, load
-from gagpo.training.batch import Row, micro_batches, token_logprobs
+from gagpo.training.batch import Row, micro_batches
+from gagpo.training.logprobs import token_logprobs
 from gagpo.training.small_model import SmallModelSettings, create, train_tokenizer
 from gagpo.training.update import Targets, Updater
 from gagpo.training.warm_start import autocast
@@ -77,7 +78,7 @@ def measure(settings: RunSettings, episodes: int, rounds: int) -> dict[str, floa
     def bare() -> None:
         for micro in made:
             with autocast(settings):
-                loss = -token_logprobs(model, micro, entropy=False)[0].mean()
+                loss = -token_logprobs(model, micro, entropy="none")[0].mean()
             loss.backward()
         model.zero_grad(set_to_none=True)
 

@@ -20,7 +20,7 @@ from gagpo.envs.pool import Pool
 from gagpo.eval.evaluate import choose_panel
 from gagpo.eval.evaluate import evaluate as play_panel
 from gagpo.eval.results import EvalResult
-from gagpo.settings import ContextSettings, RunSettings, SettingsError
+from gagpo.settings import ContextSettings, EngineSettings, RunSettings, SettingsError
 from gagpo.training import checkpoint as checkpoints
 from gagpo.training.run_folder import RunFolder
 
@@ -180,10 +180,12 @@ def _language_agent(
     device: str | None,
 ) -> Agent:
     name = _weights(model, run, iteration) if run is not None else model
+    sampler = run.engine if run else EngineSettings()
     engine = make_engine(
-        run.engine if run else "transformers",
-        load_model(name, run.dtype if run else "float32", device or (run.device if run else "cpu")),
+        sampler.name,
+        load_model(name, sampler.dtype, device or (run.device if run else "cpu")),
         load_tokenizer(name),
+        **sampler.arguments(),
     )
     context = speech.context
     return language_agent(

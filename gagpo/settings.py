@@ -13,6 +13,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from gagpo import settings_keys
 from gagpo.agents.engines.base import Sampling
+from gagpo.agents.engines.registry import place_of
+from gagpo.agents.precision import require_known
 from gagpo.agents.prompts import STYLES
 from gagpo.algorithms import Algorithm
 from gagpo.envs.errors import GagpoError, InvalidArgument
@@ -100,6 +102,37 @@ class OptimizerSettings(_Section):
     warmup: int = Field(0, ge=0)
 
 
+class EngineSettings(_Section):
+    """What samples the responses; a name alone is short for ``{name: ...}``.
+
+    dtype: what is sampled in, and what the reference policy is held in.
+    """
+
+    name: str = Field("transformers", description="transformers, vllm, an installed package's, or module:Name")
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    memory: float | None = Field(None, gt=0, lt=1, description="share of the device for an engine with its own memory")
+    options: dict[str, Any] = Field({}, description="what else the engine takes")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            value = {"name": value}
+        if isinstance(value, dict) and value.get("dtype") == "float16":
+            require_known("float16")
+        return value
+
+    @model_validator(mode="after")
+    def _known(self) -> EngineSettings:
+        place_of(self.name)
+        return self
+
+    def arguments(self) -> dict[str, Any]:
+        """Keyword arguments for :func:`gagpo.agents.setup.make_engine`."""
+        shared = {} if self.memory is None else {"memory": self.memory}
+        return {"dtype": self.dtype, **shared, **self.options}
+
+
 class TrainingSettings(_Section):
     """minibatches: updates per epoch; microbatch_tokens: padded tokens of one forward pass."""
 
@@ -172,10 +205,9 @@ class RunSettings(_Section):
     name: str
     seed: int = Field(1, ge=0)
     model: str
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     device: str = "cpu"
     threads: int = Field(0, ge=0, le=1024, description="torch threads; 0 for one per core")
-    engine: Literal["transformers", "vllm"] = "transformers"
+    engine: EngineSettings = EngineSettings()
     environment: EnvironmentSettings
     context: ContextSettings = ContextSettings()
     rollout: RolloutSettings = RolloutSettings()
@@ -185,6 +217,19 @@ class RunSettings(_Section):
     training: TrainingSettings = TrainingSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     warm_start: WarmStartSettings | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _precisions(cls, value: Any) -> Any:
+        """Runs of earlier versions say ``dtype: float32``, which is what weights in training are now in any case."""
+        if not isinstance(value, dict) or "dtype" not in value:
+            return value
+        if value["dtype"] != "float32":
+            raise InvalidArgument(
+                "dtype: weights in training are always float32, or small updates are rounded away; set "
+                "training.precision=bfloat16 for what is computed in and engine.dtype=bfloat16 for what is sampled in"
+            )
+        return {key: other for key, other in value.items() if key != "dtype"}
 
     @model_validator(mode="after")
     def _safe_name(self) -> RunSettings:

@@ -1,6 +1,8 @@
 """Shared by all tests: a model small enough for anything, without network, and no data outside the test's folder."""
 
 import os
+import sys
+import textwrap
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
@@ -27,3 +29,45 @@ def tiny():
             if parameter.ndim == 2:
                 parameter.mul_(4)
     return model.eval(), tokenizer
+
+
+OUTSIDE = '''
+import numpy as np
+from gagpo.agents.engines.base import Response
+
+class Constant:
+    """Always says the same token, with the log-probability that it is told."""
+
+    shares_weights = False
+
+    def __init__(self, model, tokenizer, max_length=None, *, dtype=None, token=5):
+        self.tokenizer, self.max_length, self.token = tokenizer, 128, token
+        self.loaded, self.under_way = [], []
+
+    def generate(self, requests, sampling):
+        ids = np.full(1, self.token, np.int32)
+        return [Response(ids, np.full(1, -1.0, np.float32), True) for _ in requests]
+
+    def submit(self, requests, sampling):
+        self.under_way += requests
+
+    def collect(self, timeout=None):
+        requests, self.under_way = self.under_way, []
+        return list(zip(requests, self.generate(requests, None)))
+
+    def load_weights(self, tensors):
+        self.loaded.append(sorted(name for name, _ in tensors))
+
+    def release(self, session): pass
+    def sleep(self): pass
+    def wake(self): pass
+    def close(self): pass
+'''
+
+
+@pytest.fixture
+def outside(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere.py").write_text(textwrap.dedent(OUTSIDE))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    sys.modules.pop("elsewhere", None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -57,23 +57,76 @@ class Response:
     stopped: bool
 
 
+Finished = tuple[Request, Response]
+NamedTensor = tuple[str, Any]  # a name and a torch tensor
+
+
 class Engine(Protocol):
-    """Samples responses to batches of prompts."""
+    """Samples responses to batches of prompts: in this process, in another, or on another machine.
+
+    Only plain values and named tensors go through these methods, so what answers them may live anywhere. An engine is
+    made by ``factory(model, tokenizer, **options)``; see :mod:`gagpo.agents.engines.registry` for the options.
+
+    tokenizer, max_length: of the model; the longest prompt with its response. shares_weights: the engine samples from
+    the trainer's own module in the trainer's precision, so its log-probabilities are those that a forward pass of the
+    trainer gives.
+    """
 
     tokenizer: Any
     max_length: int
+    shares_weights: bool
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
         """One response per request, in order. A prompt must leave room for ``max_tokens`` within ``max_length``."""
         ...
 
-    def release(self, session: int) -> None:
-        """Forget a session's cache; unknown sessions are ignored."""
+    def submit(self, requests: Sequence[Request], sampling: Sampling) -> None:
+        """Begin on requests, beside those under way; :meth:`collect` hands over what is finished."""
         ...
 
-    def refresh(self) -> None:
-        """The weights have changed: drop every cache and take the new ones."""
+    def collect(self, timeout: float | None = None) -> list[Finished]:
+        """The finished requests with their responses, as soon as there is one; ``[]`` where none is under way.
+
+        Works or waits for at most about ``timeout`` seconds (None: no limit). 0 hands over what is ready: an engine in
+        this process then advances its responses by one token.
+        """
         ...
+
+    def release(self, session: int) -> None:
+        """Forget a session's cache, and its request if one is under way; unknown sessions are ignored."""
+        ...
+
+    def load_weights(self, tensors: Iterable[NamedTensor]) -> None:
+        """Take new weights, by the names of the model's parameters, each once; drop every cache of the old ones.
+
+        Raises :class:`gagpo.agents.engines.weights.WeightsError` for a name that is unknown or missing, and for a shape that differs.
+        """
+        ...
+
+    def sleep(self) -> None:
+        """Free the memory of caches, and of weights that are not the trainer's; nothing may be under way."""
+        ...
+
+    def wake(self) -> None:
+        """Be ready again after :meth:`sleep`; the weights of an engine that keeps its own come by load_weights."""
+        ...
+
+    def close(self) -> None:
+        """End whatever runs on behalf of the engine; closing twice is once."""
+        ...
+
+
+def context_limit(config: Any) -> int:
+    """Most tokens of a row. Scaled positions that begin to depend on the row's length beyond some limit end there."""
+    text = config.get_text_config()
+    limit = int(getattr(text, "max_position_embeddings", None) or 4096)
+    rope = getattr(text, "rope_parameters", None) or {}
+    for part in [rope, *rope.values()] if isinstance(rope, dict) else []:
+        if isinstance(part, dict) and part.get("rope_type") in ("longrope", "dynamic"):
+            original = part.get("original_max_position_embeddings")
+            original = original or getattr(text, "original_max_position_embeddings", None)
+            limit = min(limit, int(original or limit))
+    return limit
 
 
 def longest_row(requests: Sequence[Request], sampling: Sampling, limit: int) -> int:

@@ -2,87 +2,248 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+import math
+import time
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from gagpo.agents.engines.attention import SlotCache, forward
-from gagpo.agents.engines.base import Request, Response, Sampling, longest_row, stop_tokens
+from gagpo.agents.engines.attention import forward
+from gagpo.agents.engines.base import (
+    Finished,
+    NamedTensor,
+    Request,
+    Response,
+    Sampling,
+    context_limit,
+    longest_row,
+    stop_tokens,
+)
+from gagpo.agents.engines.proof import new_cache
+from gagpo.agents.engines.weights import copy_tensors
+from gagpo.agents.precision import dtype_of
 from gagpo.envs.errors import InvalidArgument
 
 
+class _Row:
+    """A response under way. ``count`` tokens are sampled; all but the last of them have been read."""
+
+    __slots__ = ("count", "ids", "logprobs", "most", "request", "temperature", "top_p", "uniform")
+
+    def __init__(self, request: Request, sampling: Sampling):
+        self.request = request
+        self.most = sampling.max_tokens
+        self.temperature = sampling.temperature if request.temperature is None else request.temperature
+        self.top_p = sampling.top_p
+        self.uniform = np.random.Generator(np.random.Philox(request.seed)).random(self.most)
+        self.ids = np.zeros(self.most, np.int32)
+        self.logprobs = np.zeros(self.most, np.float32)
+        self.count = 0
+
+    @property
+    def read(self) -> int:
+        """Tokens of prompt and response that the cache holds."""
+        return len(self.request.prompt_ids) + max(self.count - 1, 0)
+
+    def tokens(self) -> np.ndarray:
+        return np.concatenate([self.request.prompt_ids, self.ids[: max(self.count - 1, 0)]])
+
+
 class TransformersEngine:
-    """Samples from ``model`` itself, so weights that a trainer changes in place are used after :meth:`refresh`.
+    """Samples from ``model`` itself where it has the wanted precision, else from a copy that it owns.
+
+    dtype: what is sampled in (``float32`` or ``bfloat16``); that of the model where it is None.
+    prefill_tokens: most padded prompt tokens of one forward pass.
 
     A session whose prompt begins with the tokens already cached is only read from where it differs. Live sessions
     always fill the first slots of the cache, so a call about most of them reads the cache in place; a call about few
-    gathers their slots instead.
+    gathers their slots instead. Requests submitted while others are decoded join them at the next token.
     """
 
     def __init__(
-        self, model: torch.nn.Module, tokenizer: Any, max_length: int | None = None, prefill_tokens: int = 8192
+        self,
+        model: torch.nn.Module,
+        tokenizer: Any,
+        max_length: int | None = None,
+        *,
+        dtype: str | None = None,
+        prefill_tokens: int = 8192,
     ):
-        config: Any = model.config
-        self.model = model
+        weight = next(model.parameters())
+        wanted = dtype_of(dtype) if dtype else weight.dtype
+        self.shares_weights = wanted == weight.dtype
+        self.model = model if self.shares_weights else copy.deepcopy(model).to(wanted).requires_grad_(False)
         self.tokenizer = tokenizer
-        self.device = next(model.parameters()).device
-        limit = getattr(config, "max_position_embeddings", 4096)
+        self.device = weight.device
+        limit = context_limit(model.config)
         self.max_length = min(max_length or limit, limit)
         self.prefill_tokens = prefill_tokens
         self.stops = np.asarray(stop_tokens(tokenizer, model))
-        self._cache = self._new_cache()
+        self._new: list[_Row] = []  # submitted, not read yet
+        self._rows: list[_Row] = []  # being decoded
+        self._finished: list[Finished] = []
+        self._asleep: dict[torch.UntypedStorage, int] | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._cache = new_cache(self.model)
         self._slot: dict[int, int] = {}
         self._session: list[int] = []  # by slot
-        self._cached: list[np.ndarray] = []  # by slot: the tokens whose keys and values it holds
+        self._cached: list[np.ndarray] = []  # by slot: the tokens whose keys and values it holds, decoding aside
 
-    def _new_cache(self) -> SlotCache:
-        config: Any = self.model.config
-        head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        dtype = next(self.model.parameters()).dtype
-        return SlotCache(config.num_hidden_layers, heads, head_size, dtype, self.device)
+    # Weights ----------------------------------------------------------------------------------------------------------
 
-    def refresh(self) -> None:
-        self._cache = self._new_cache()
-        self._slot.clear()
-        self._session.clear()
-        self._cached.clear()
+    def load_weights(self, tensors: Iterable[NamedTensor]) -> None:
+        """Take new weights; those of a shared module are there already, so that only the caches are dropped."""
+        self._require_idle()
+        copy_tensors(self.model, tensors)
+        self._forget()
+
+    def sleep(self) -> None:
+        """Free the cache, and the weights where they are a copy of the engine's own."""
+        self._require_idle()
+        self._forget()
+        if self.shares_weights or self._asleep is not None:
+            return
+        storages = {p.untyped_storage().data_ptr(): p.untyped_storage() for p in self.model.parameters()}
+        self._asleep = {storage: storage.nbytes() for storage in storages.values()}
+        for storage in self._asleep:
+            storage.resize_(0)
+
+    def wake(self) -> None:
+        """Make room for the weights again; load_weights fills it."""
+        for storage, size in (self._asleep or {}).items():
+            storage.resize_(size)
+        self._asleep = None
+
+    def close(self) -> None:
+        """Drop what is under way and the caches."""
+        self._new, self._rows, self._finished = [], [], []
+        self._forget()
+
+    def _require_idle(self) -> None:
+        if self._new or self._rows:
+            raise InvalidArgument("the engine has responses under way; collect or release them first")
+
+    # Requests ---------------------------------------------------------------------------------------------------------
+
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
+        """One response per request, in order."""
+        rows = self._submit(requests, sampling)
+        mine = {id(row.request): place for place, row in enumerate(rows)}
+        responses: list[Response | None] = [None] * len(rows)
+        others: list[Finished] = []
+        while any(response is None for response in responses):
+            self._step()
+            for request, response in self._finished:
+                place = mine.get(id(request))
+                if place is None:
+                    others.append((request, response))
+                else:
+                    responses[place] = response
+            self._finished.clear()
+        self._finished = others
+        return [response for response in responses if response is not None]
+
+    def submit(self, requests: Sequence[Request], sampling: Sampling) -> None:
+        """Begin on requests; they are read at the next :meth:`collect`."""
+        self._submit(requests, sampling)
+
+    def _submit(self, requests: Sequence[Request], sampling: Sampling) -> list[_Row]:
+        if not requests:
+            return []
+        if self._asleep is not None:
+            raise InvalidArgument("the engine is asleep: wake it and load its weights first")
+        longest_row(requests, sampling, self.max_length)
+        sessions = [row.request.session for row in (*self._new, *self._rows)]
+        sessions += [request.session for request in requests]
+        if len(set(sessions)) != len(sessions):
+            raise InvalidArgument("two requests of one call belong to the same session")
+        rows = [_Row(request, sampling) for request in requests]
+        self._new += rows
+        return rows
+
+    def collect(self, timeout: float | None = None) -> list[Finished]:
+        """Decode until a response is finished, or for ``timeout`` seconds; at least one token."""
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        while not self._finished and (self._new or self._rows):
+            self._step()
+            if time.monotonic() >= end:
+                break
+        finished, self._finished = self._finished, []
+        return finished
 
     @torch.inference_mode()
     def release(self, session: int) -> None:
+        """Forget a session and what it has under way."""
+        self._new = [row for row in self._new if row.request.session != session]
+        self._rows = [row for row in self._rows if row.request.session != session]
         slot = self._slot.pop(session, None)
         if slot is None:
             return
         last_session, last_cached = self._session.pop(), self._cached.pop()
         if last_session != session:  # the last slot fills the hole
-            self._cache.move(len(self._session), slot, len(last_cached))
+            under_way = [row.read for row in self._rows if row.request.session == last_session]
+            self._cache.move(len(self._session), slot, max([len(last_cached), *under_way]))
             self._slot[last_session] = slot
             self._session[slot], self._cached[slot] = last_session, last_cached
 
+    # Decoding ---------------------------------------------------------------------------------------------------------
+
     @torch.inference_mode()
-    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
-        if not requests:
-            return []
-        longest = longest_row(requests, sampling, self.max_length)
+    def _step(self) -> None:
+        """One more token of every response under way, and the first of those that are new."""
         was_training = self.model.training
         self.model.eval()
-        slot_B, start_B = self._place(requests, longest)
         try:
-            logits_BV = self._prefill(requests, slot_B, start_B)
-            return self._decode(requests, slot_B, logits_BV, sampling)
+            if self._rows:
+                self._take(self._rows, self._advance())
+            new, self._new = self._new, []
+            if new:
+                self._rows = [*self._rows, *new]  # so that an interruption finds them
+                self._take(new, self._read(new))
         except BaseException:
-            for request in requests:  # an interrupted call leaves caches half written
-                self.release(request.session)
+            for row in (*self._new, *self._rows):  # an interrupted step leaves caches half written
+                self.release(row.request.session)
             raise
         finally:
             self.model.train(was_training)
 
-    def _place(self, requests: Sequence[Request], capacity: int) -> tuple[np.ndarray, np.ndarray]:
+    def _take(self, rows: list[_Row], logits_BV: torch.Tensor) -> None:
+        """Sample a token for each of ``rows``; those that end leave the decoding."""
+        uniform_B = np.asarray([row.uniform[row.count] for row in rows])
+        temperature_B = np.asarray([row.temperature for row in rows], np.float64)
+        token_B, logprob_B = sample(logits_BV, uniform_B, temperature_B, np.asarray([row.top_p for row in rows]))
+        stopped_B = np.isin(token_B, self.stops)
+        ended = set()
+        for row, token, logprob, stopped in zip(rows, token_B.tolist(), logprob_B.tolist(), stopped_B, strict=True):
+            row.ids[row.count], row.logprobs[row.count] = token, logprob
+            row.count += 1
+            if stopped or row.count == row.most:
+                ended.add(id(row))
+                self._keep(row)
+                response = Response(row.ids[: row.count].copy(), row.logprobs[: row.count].copy(), bool(stopped))
+                self._finished.append((row.request, response))
+        if ended:
+            self._rows = [row for row in self._rows if id(row) not in ended]
+
+    def _keep(self, row: _Row) -> None:
+        """Note what the cache holds of a response that is done; its last token has not been read."""
+        self._cached[self._slot[row.request.session]] = row.tokens()
+
+    def _read(self, rows: Sequence[_Row]) -> torch.Tensor:
+        """Read the prompts of new rows; logits ``(B, V)`` after them."""
+        slot_B, start_B = self._place(rows)
+        return self._prefill([row.request for row in rows], slot_B, start_B)
+
+    def _place(self, rows: Sequence[_Row]) -> tuple[np.ndarray, np.ndarray]:
         """A slot for every session, and how many of its prompt's tokens the slot already holds."""
         slots, starts = [], []
-        for request in requests:
+        for row in rows:
+            request = row.request
             if request.session not in self._slot:
                 self._slot[request.session] = len(self._session)
                 self._session.append(request.session)
@@ -92,16 +253,15 @@ class TransformersEngine:
             differs = np.flatnonzero(self._cached[slot][:same] != prompt[:same])
             starts.append(int(differs[0]) if len(differs) else same)
             slots.append(slot)
-        if len(set(slots)) != len(slots):
-            raise InvalidArgument("two requests of one call belong to the same session")
-        longest = max(capacity, max(len(cached) for cached in self._cached)) + 1
+        longest = max(len(row.request.prompt_ids) + row.most for row in rows)
+        longest = max(longest, max(len(cached) for cached in self._cached)) + 1
         self._cache.reserve(len(self._session), longest)
         return np.asarray(slots), np.asarray(starts)
 
     def _forward(self, ids_T: np.ndarray, keep_K: np.ndarray) -> torch.Tensor:
         ids = torch.as_tensor(ids_T, dtype=torch.long, device=self.device)
         keep = torch.as_tensor(keep_K, dtype=torch.long, device=self.device)
-        return forward(self.model, ids, self._cache.position_T, self._cache, keep).float()
+        return forward(self.model, ids, self._cache, keep).float()
 
     def _prefill(self, requests: Sequence[Request], slot_B: np.ndarray, start_B: np.ndarray) -> torch.Tensor:
         """Read what is new of every prompt, in chunks of like length; logits ``(B, V)`` after the last tokens."""
@@ -123,39 +283,12 @@ class TransformersEngine:
             begin = end
         return torch.stack(logits)
 
-    def _decode(
-        self, requests: Sequence[Request], slot_B: np.ndarray, logits_BV: torch.Tensor, sampling: Sampling
-    ) -> list[Response]:
-        rows, most = len(requests), sampling.max_tokens
-        uniform_BK = np.stack([np.random.Generator(np.random.Philox(r.seed)).random(most) for r in requests])
-        ids_BK = np.zeros((rows, most), np.int32)
-        logprob_BK = np.zeros((rows, most), np.float32)
-        count_B = np.zeros(rows, np.int64)
-        stopped_B = np.zeros(rows, bool)
-        prompt_B = np.asarray([len(request.prompt_ids) for request in requests])
-        own = [request.temperature for request in requests]
-        temperature_B = np.asarray([sampling.temperature if t is None else t for t in own], np.float64)
-        live = np.arange(rows)
-        for step in range(most):
-            token_B, logprob_B = sample(logits_BV, uniform_BK[live, step], temperature_B[live], sampling.top_p)
-            ids_BK[live, step], logprob_BK[live, step] = token_B, logprob_B
-            count_B[live] += 1
-            stopped_B[live] = np.isin(token_B, self.stops)
-            for i in live[stopped_B[live]]:  # the last sampled token is never read, so it is not cached
-                self._cached[slot_B[i]] = np.concatenate([requests[i].prompt_ids, ids_BK[i, :step]])
-            live = live[~stopped_B[live]]
-            if not len(live) or step + 1 == most:
-                break
-            logits_BV = self._advance(slot_B[live], prompt_B[live] + step, ids_BK[live, step])
-        for i in live[~stopped_B[live]]:
-            self._cached[slot_B[i]] = np.concatenate([requests[i].prompt_ids, ids_BK[i, : most - 1]])
-        return [
-            Response(ids_BK[i, : count_B[i]].copy(), logprob_BK[i, : count_B[i]].copy(), bool(stopped_B[i]))
-            for i in range(rows)
-        ]
-
-    def _advance(self, slot_B: np.ndarray, position_B: np.ndarray, token_B: np.ndarray) -> torch.Tensor:
-        """Read one token per slot; logits ``(B, V)`` after it."""
+    def _advance(self) -> torch.Tensor:
+        """Read the last token of every response under way; logits ``(B, V)`` after it."""
+        rows = self._rows
+        slot_B = np.asarray([self._slot[row.request.session] for row in rows])
+        position_B = np.asarray([row.read for row in rows])
+        token_B = np.asarray([row.ids[row.count - 1] for row in rows])
         first = int(slot_B.max()) + 1
         if 3 * len(slot_B) < first:
             self._cache.plan(slot_B, position_B, np.ones(len(slot_B), np.int64))
@@ -169,7 +302,7 @@ class TransformersEngine:
 
 
 def sample(
-    logits_BV: torch.Tensor, uniform_B: np.ndarray, temperature_B: np.ndarray, top_p: float = 1.0
+    logits_BV: torch.Tensor, uniform_B: np.ndarray, temperature_B: np.ndarray, top_p: float | np.ndarray = 1.0
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draw one token a row by inverting the cumulative distribution at ``uniform_B``; gives ids and log-probabilities.
 
@@ -182,9 +315,10 @@ def sample(
         logits_BV = logits_BV / torch.as_tensor(scale_B, dtype=logits_BV.dtype, device=logits_BV.device)[:, None]
     logprob_BV = torch.log_softmax(logits_BV, -1)
     probability_BV = logprob_BV.double().exp()
-    if top_p < 1:
+    if np.min(top_p) < 1:
+        nucleus_B = torch.as_tensor(np.broadcast_to(top_p, len(temperature_B)).copy(), device=logits_BV.device)
         sorted_BV, order_BV = probability_BV.sort(-1, descending=True)
-        outside_BV = sorted_BV.cumsum(-1) - sorted_BV >= top_p
+        outside_BV = (sorted_BV.cumsum(-1) - sorted_BV >= nucleus_B[:, None]) & (nucleus_B[:, None] < 1)
         probability_BV = probability_BV.scatter(-1, order_BV, sorted_BV.masked_fill(outside_BV, 0.0))
     cumulative_BV = probability_BV.cumsum(-1)
     target_B1 = torch.as_tensor(uniform_B, device=logits_BV.device)[:, None] * cumulative_BV[:, -1:]

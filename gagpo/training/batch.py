@@ -6,13 +6,13 @@ Shape suffixes: N turns, K response tokens of the batch, T flat tokens of a micr
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gagpo.agents.engines.attention import PackedRows, forward
+from gagpo.agents.engines.attention import PackedRows
 from gagpo.agents.episodes import Episode, Turn
 
 
@@ -97,7 +97,8 @@ class _Draft:
 class MicroBatch:
     """What one forward pass reads. keep_K: flat position whose logits predict the token; row_K: its row in here.
 
-    temperature_K is None where every token was sampled at temperature 1.
+    temperature_K is None where every token was sampled at temperature 1. Made on the CPU; :meth:`to` moves it when its
+    turn comes, without waiting for the device.
     """
 
     ids_T: Tensor
@@ -115,25 +116,39 @@ class MicroBatch:
     def tokens(self) -> int:
         return len(self.ids_T)
 
+    def to(self, device: torch.device | str) -> MicroBatch:
+        """The same on ``device``."""
+        if torch.device(device).type == "cpu":
+            return self
+        moved = {f.name: getattr(self, f.name) for f in fields(self)}
+        return MicroBatch(
+            **{
+                name: value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
+                for name, value in moved.items()
+                if name != "layout"
+            },
+            layout=self.layout.to(device),
+        )
 
-def micro_batch(rows: Sequence[Row], device: torch.device | str = "cpu") -> MicroBatch:
+
+def micro_batch(rows: Sequence[Row]) -> MicroBatch:
     """Lay the rows one after the other on the flat token axis."""
     lengths = np.asarray([row.length for row in rows])
     start = np.cumsum(lengths) - lengths
     counts = [len(row.place_K) for row in rows]
     temperature_K = np.repeat([row.temperature for row in rows], counts).astype(np.float32)
-    as_long = lambda parts: torch.as_tensor(np.concatenate(parts), dtype=torch.long).to(device)  # noqa: E731
+    as_long = lambda parts: torch.as_tensor(np.concatenate(parts), dtype=torch.long)  # noqa: E731
     return MicroBatch(
         ids_T=as_long([row.ids[:-1] for row in rows]),
-        layout=PackedRows(lengths.tolist(), device),
+        layout=PackedRows(lengths.tolist()),
         keep_K=as_long([row.place_K - 1 + first for row, first in zip(rows, start, strict=True)]),
         target_K=as_long([row.ids[row.place_K] for row in rows]),
         turn_K=as_long([row.turn_K for row in rows]),
         row_K=as_long([np.repeat(np.arange(len(rows)), counts)]),
         token_K=as_long([row.token_K for row in rows]),
-        logprob_K=torch.as_tensor(np.concatenate([row.logprob_K for row in rows])).to(device),
+        logprob_K=torch.as_tensor(np.concatenate([row.logprob_K for row in rows])),
         group_K=as_long([np.repeat([row.group for row in rows], counts)]),
-        temperature_K=torch.as_tensor(temperature_K).to(device) if (temperature_K != 1).any() else None,
+        temperature_K=torch.as_tensor(temperature_K) if (temperature_K != 1).any() else None,
     )
 
 
@@ -144,7 +159,7 @@ def mini_batches(rows: Sequence[Row], count: int, rng: np.random.Generator) -> I
         yield [rows[i] for i in part]
 
 
-def micro_batches(rows: Sequence[Row], tokens: int, device: torch.device | str = "cpu") -> Iterator[MicroBatch]:
+def micro_batches(rows: Sequence[Row], tokens: int) -> Iterator[MicroBatch]:
     """Micro-batches of rows of like length, each within ``tokens`` when padded to its longest row (or a single row)."""
     in_order = sorted(rows, key=lambda row: row.length)
     begin = 0
@@ -152,20 +167,5 @@ def micro_batches(rows: Sequence[Row], tokens: int, device: torch.device | str =
         end = begin + 1
         while end < len(in_order) and (end + 1 - begin) * in_order[end].length <= tokens:
             end += 1
-        yield micro_batch(in_order[begin:end], device)
+        yield micro_batch(in_order[begin:end])
         begin = end
-
-
-def token_logprobs(model: torch.nn.Module, batch: MicroBatch, entropy: bool = True) -> tuple[Tensor, Tensor | None]:
-    """Log-probability and entropy (nats), each ``(K,)`` float32, of every response token under ``model``.
-
-    Both are at the temperature the token was sampled at, so that an unchanged model reproduces the engine's numbers.
-    Gradients flow through both; ask for no entropy where it is not needed.
-    """
-    logits_KV = forward(model, batch.ids_T, batch.layout.position_T, batch.layout, batch.keep_K).float()
-    if batch.temperature_K is not None:
-        logits_KV = logits_KV / batch.temperature_K[:, None]
-    logprob_KV = torch.log_softmax(logits_KV, -1)
-    logprob_K = logprob_KV.gather(-1, batch.target_K[:, None])[:, 0]
-    entropy_K = -(logprob_KV.exp() * logprob_KV).sum(-1) if entropy else None
-    return logprob_K, entropy_K

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from gagpo.agents.engines.base import Sampling
+from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.episodes import Episode
 from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.agents.setup import language_agent, make_engine, make_world, tasks_of
@@ -73,12 +74,12 @@ class Trainer:
             saved.verify()
         require_device(settings.device)
         self.tokenizer = load_tokenizer(settings.model)
-        self.model = load_model(saved.model if saved else settings.model, settings.dtype, settings.device)
+        self.model = load_model(saved.model if saved else settings.model, "float32", settings.device)
         if training.gradient_checkpointing:
             self.model.gradient_checkpointing_enable()  # type: ignore[operator]
         reference = None
         if settings.algorithm.kl.coefficient > 0:
-            reference = load_model(settings.model, settings.dtype, settings.device).requires_grad_(False)
+            reference = load_model(settings.model, settings.engine.dtype, settings.device).requires_grad_(False)
         groups: list[dict[str, Any]] = [{"params": list(self.model.parameters()), "lr": rate.learning_rate}]
         self.critic = None
         if settings.algorithm.critic:
@@ -86,7 +87,7 @@ class Trainer:
             groups.append({"params": list(self.critic.parameters()), "lr": settings.algorithm.critic.learning_rate})
         self.rates = [group["lr"] for group in groups]
         self.optimizer = torch.optim.AdamW(groups, weight_decay=rate.weight_decay, betas=rate.betas)
-        self.engine = make_engine(settings.engine, self.model, self.tokenizer)
+        self.engine = make_engine(settings.engine.name, self.model, self.tokenizer, **settings.engine.arguments())
         if settings.rollout.max_tokens >= self.engine.max_length:
             raise SettingsError(
                 f"rollout.max_tokens={settings.rollout.max_tokens} leaves no room for a prompt in the "
@@ -166,7 +167,7 @@ class Trainer:
         """The rest of an iteration whose collection began at ``begun``; returns its metrics."""
         collected_at = time.perf_counter()
         credit, learned = self._learn(collected) if collected.episodes else (None, {})
-        self.engine.refresh()
+        self.engine.load_weights(named_tensors(self.model))
         self.iteration += 1
         now = time.perf_counter()
         every = self.settings.training.keep_episodes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -14,10 +14,20 @@ from torch import Tensor
 from gagpo.algorithms import Algorithm
 from gagpo.credit import Targets
 from gagpo.envs.errors import GagpoError
-from gagpo.objectives import Controls, Layout, Normaliser, find_nonfinite, policy_loss, summary
+from gagpo.objectives import (
+    Controls,
+    Correction,
+    Layout,
+    Normaliser,
+    correction_weights,
+    find_nonfinite,
+    policy_loss,
+    summary,
+)
 from gagpo.objectives.value import value_loss
-from gagpo.training.batch import MicroBatch, Row, micro_batches, mini_batches, token_logprobs
-from gagpo.training.value_head import Critic, captured
+from gagpo.training.batch import MicroBatch, Row, micro_batches, mini_batches
+from gagpo.training.logprobs import hidden_of, token_logprobs
+from gagpo.training.value_head import Critic
 
 
 class NonFiniteLoss(GagpoError, FloatingPointError):
@@ -28,11 +38,59 @@ class NonFiniteLoss(GagpoError, FloatingPointError):
         self.turns = turns
 
 
+@dataclass(frozen=True)
+class Work:
+    """One micro-batch with all that belongs to it, made on the CPU and moved when its turn comes. Columns: float32[K].
+
+    old_K: log-probabilities that ratios start from; weight_K: of the correction; first_K: where turns begin, as places.
+    """
+
+    micro: MicroBatch
+    layout: Layout
+    old_K: Tensor
+    advantage_K: Tensor
+    weight_K: Tensor | None = None
+    value_K: Tensor | None = None
+    target_K: Tensor | None = None
+    first_K: Tensor | None = None
+
+    @classmethod
+    def of(cls, micro: MicroBatch, layout: Layout, targets: Targets, scored: Scored | None) -> Work:
+        place_K = micro.token_K.numpy()
+        take = lambda column: None if column is None else torch.as_tensor(column[place_K], dtype=torch.float32)  # noqa: E731
+        advantage_K = take(targets.advantage)
+        assert advantage_K is not None
+        old_K, weight_K = (micro.logprob_K, None) if scored is None else (take(scored.old_K), take(scored.weight_K))
+        assert old_K is not None
+        first_K = None if targets.first is None else torch.as_tensor(np.flatnonzero(targets.first[place_K]))
+        columns = (take(targets.value), take(targets.target))
+        return cls(micro, layout, old_K, advantage_K, weight_K, *columns, first_K)
+
+    def to(self, device: torch.device | str) -> Work:
+        """The same on ``device``, without waiting for it."""
+        columns = (self.old_K, self.advantage_K, self.weight_K, self.value_K, self.target_K, self.first_K)
+        moved = (None if x is None else x.to(device, non_blocking=True) for x in columns)
+        return Work(self.micro.to(device), self.layout.to(device), *moved)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The trainer's own log-probabilities before the first step, float32[K] in the order of the turns.
+
+    weight_K: of the correction, None where all are 1. gap: how far the sampler was from them.
+    """
+
+    old_K: np.ndarray
+    weight_K: np.ndarray | None
+    gap: dict[str, float]
+
+
 class Updater:
     """Takes optimiser steps on batches of rows.
 
-    reference: the policy that KL is measured to, where the algorithm asks for it. autocast: a context for forward
-    passes. microbatch_tokens: most padded tokens of one forward pass; it changes memory and speed, never the result.
+    reference: the policy that KL is measured to, where the algorithm asks for it; reference_scope: a context in which
+    it is that (of a model with an adapter, the one without it). autocast: a context for forward passes.
+    microbatch_tokens: most padded tokens of one forward pass; it changes memory and speed, never the result.
     """
 
     def __init__(
@@ -46,6 +104,7 @@ class Updater:
         microbatch_tokens: int = 16384,
         max_grad_norm: float = 1.0,
         reference: torch.nn.Module | None = None,
+        reference_scope: Callable[[], AbstractContextManager] = nullcontext,
         critic: Critic | None = None,
         autocast: Callable[[], AbstractContextManager] = nullcontext,
         device: torch.device | str = "cpu",
@@ -53,7 +112,7 @@ class Updater:
         self.model, self.optimizer, self.algorithm = model, optimizer, algorithm
         self.epochs, self.minibatches, self.microbatch_tokens = epochs, minibatches, microbatch_tokens
         self.max_grad_norm = max_grad_norm
-        self.reference, self.critic = reference, critic
+        self.reference, self.reference_scope, self.critic = reference, reference_scope, critic
         self.autocast, self.device = autocast, device
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
 
@@ -66,20 +125,26 @@ class Updater:
     ) -> dict[str, float]:
         """``epochs`` passes of ``minibatches`` optimiser steps each; returns the metrics.
 
-        The log-probabilities the engine sampled with are the old ones. The loss of a mini-batch is the exact mean over
-        all of it, however it is cut into micro-batches. ``controls`` gives what controllers set, from the task group of
-        each token. Raises :class:`NonFiniteLoss` before the step that would have made the weights worthless; steps of
-        the same update that came before it have been taken, and the message says how many.
+        Ratios start from the log-probabilities the engine sampled with, or, where the algorithm's correction says so,
+        from the trainer's own before the first step; how far the two were apart is always among the metrics
+        (``mismatch_*``, of the first mini-batch where nothing is recomputed). The loss of a mini-batch is the exact
+        mean over all of it, however it is cut into micro-batches. ``controls`` gives what controllers set, from the
+        task group of each token. Raises :class:`NonFiniteLoss` before the step that would have made the weights
+        worthless; steps of the same update that came before it have been taken, and the message says how many.
         """
         begun, tokens = time.perf_counter(), 0
         parts: list[dict[str, Tensor]] = []
+        gaps: list[dict[str, Tensor]] = []
         losses, norms = [], []
-        self.model.train()
+        self._train(True)
         try:
-            for _ in range(self.epochs):
-                for mini in mini_batches(rows, self.minibatches, rng):
-                    micros = list(micro_batches(mini, self.microbatch_tokens, self.device))
-                    loss, mini_parts = self._accumulate(micros, targets, controls)
+            batches = [list(micro_batches(m, self.microbatch_tokens)) for m in self._minis(rows, rng)]
+            scored = self._score_first(batches)
+            for epoch in range(self.epochs):
+                if epoch:
+                    batches = [list(micro_batches(m, self.microbatch_tokens)) for m in self._minis(rows, rng)]
+                for micros in batches:
+                    loss, mini_parts = self._accumulate(micros, targets, controls, scored, None if losses else gaps)
                     norms.append(self._step())
                     losses.append(loss)
                     parts += mini_parts
@@ -87,17 +152,26 @@ class Updater:
         except NonFiniteLoss as error:
             raise NonFiniteLoss(f"{error}; {_left_behind(len(losses))}", error.turns) from None
         finally:
-            self.model.eval()
+            self._train(False)
         metrics = summary(parts)
         return {
             **metrics,
             "clip_fraction": metrics.pop("clip", 0.0),  # a soft gate clips nothing
             **_critic_summary(parts),
+            **(scored.gap if scored else _gap(gaps)),
             "loss": float(np.mean(losses)),
             "grad_norm": float(np.mean(norms)),
             "updates": float(len(losses)),
             "train_tokens_per_second": tokens / (time.perf_counter() - begun),
         }
+
+    def _minis(self, rows: Sequence[Row], rng: np.random.Generator) -> list[list[Row]]:
+        return list(mini_batches(rows, self.minibatches, rng))
+
+    def _train(self, on: bool) -> None:
+        self.model.train(on)
+        if self.critic is not None:
+            self.critic.train(on)  # a backbone of its own keeps activations for the backward pass as the policy does
 
     @torch.no_grad()
     def score(self, rows: Sequence[Row], tokens: int, plain: bool = False) -> tuple[np.ndarray, np.ndarray]:
@@ -106,9 +180,10 @@ class Updater:
         Both at the temperature the tokens were sampled at, or at temperature 1 where ``plain``.
         """
         drift_K, entropy_K = np.zeros(tokens), np.zeros(tokens)
-        self.model.eval()
-        for micro in micro_batches(rows, self.microbatch_tokens, self.device):
-            place_K = micro.token_K.cpu().numpy()
+        self._train(False)
+        for made in micro_batches(rows, self.microbatch_tokens):
+            place_K = made.token_K.numpy()
+            micro = made.to(self.device)
             with self.autocast():
                 logprob, entropy = token_logprobs(self.model, replace(micro, temperature_K=None) if plain else micro)
             assert entropy is not None
@@ -116,58 +191,93 @@ class Updater:
             entropy_K[place_K] = entropy.double().cpu().numpy()
         return drift_K, entropy_K
 
+    @torch.no_grad()
+    def _score_first(self, batches: Sequence[Sequence[MicroBatch]]) -> Scored | None:
+        """The scoring pass; None where the correction is ``none``.
+
+        It reads the very micro-batches that the first steps read: in half precision the same row gives other numbers
+        beside other rows, and a ratio of the untouched policy has to be 1.
+        """
+        correction = self.algorithm.correction
+        if correction.name == "none":
+            return None
+        made = [micro for micros in batches for micro in micros]
+        tokens = 1 + max(int(micro.token_K.max()) for micro in made)
+        old_K, weight_K, parts = np.zeros(tokens, np.float32), np.ones(tokens, np.float32), []
+        for one in made:
+            layout = Layout.of(one.turn_K, one.row_K).to(self.device)
+            micro = one.to(self.device)
+            with self.autocast():
+                logprob_K = token_logprobs(self.model, micro, entropy="none")[0]
+            weight, metrics = correction_weights(logprob_K, micro.logprob_K, layout, correction)
+            parts.append(_counted(metrics, layout))
+            old_K[one.token_K.numpy()] = logprob_K.float().cpu().numpy()
+            if weight is not None:
+                weight_K[one.token_K.numpy()] = weight.float().cpu().numpy()
+        return Scored(old_K, weight_K if correction.name in ("token", "sequence") else None, _gap(parts))
+
     def _accumulate(
-        self, micros: Sequence[MicroBatch], targets: Targets, controls: Callable[[Tensor], Controls] | None
+        self,
+        micros: Sequence[MicroBatch],
+        targets: Targets,
+        controls: Callable[[Tensor], Controls] | None,
+        scored: Scored | None = None,
+        gaps: list[dict[str, Tensor]] | None = None,
     ) -> tuple[float, list[dict[str, Tensor]]]:
-        """Gradients of one mini-batch; its loss and the summed metrics of its micro-batches."""
+        """Gradients of one mini-batch; its loss and the summed metrics of its micro-batches.
+
+        gaps: takes how far the sampler was from the policy, which has not moved yet.
+        """
         layouts = [Layout.of(micro.turn_K, micro.row_K) for micro in micros]
         normaliser = Normaliser.total(layout.normaliser for layout in layouts)
         total = torch.zeros((), device=self.device)
         parts = []
-        for micro, layout in zip(micros, layouts, strict=True):
+        bonus = self.algorithm.entropy > 0
+        for made, segments in zip(micros, layouts, strict=True):
+            work = Work.of(made, segments, targets, scored).to(self.device)
+            micro, layout = work.micro, work.layout
             reference_K = self._reference(micro)
-            with self.autocast(), captured(self.model) as hidden:
-                logprob_K, entropy_K = token_logprobs(self.model, micro)
-            advantage_K = self._take(targets.advantage, micro.token_K)
+            with self.autocast():
+                hidden_KD = hidden_of(self.model, micro)
+                logprob_K, entropy_K = token_logprobs(
+                    self.model, micro, "gradient" if bonus else "value", hidden_KD=hidden_KD
+                )
+            if gaps is not None and scored is None:
+                metrics = correction_weights(logprob_K.detach(), micro.logprob_K, layout, Correction())[1]
+                gaps.append(_counted(metrics, layout))
             loss, metrics = policy_loss(
                 logprob_K,
-                micro.logprob_K,
-                advantage_K,
+                work.old_K,
+                work.advantage_K,
                 layout,
                 self.algorithm,
                 normaliser,
                 controls(micro.group_K) if controls else None,
                 reference_K,
                 entropy_K,
+                work.weight_K,
             )
             if self.critic is not None:
                 count = normaliser.tokens if targets.first is None else normaliser.actions
-                loss = loss + self._value_loss(self.critic, micro, hidden[0], targets, count, metrics)
+                loss = loss + self._value_loss(self.critic, work, hidden_KD, count, metrics)
             if not torch.isfinite(loss):
                 self.optimizer.zero_grad(set_to_none=True)
-                raise _blame(micro, layout, logprob_K, advantage_K, reference_K)
+                raise _blame(work, logprob_K, reference_K)
             loss.backward()
             total += loss.detach()
             parts.append(metrics)
         return float(total), parts
 
     def _value_loss(
-        self,
-        critic: Critic,
-        micro: MicroBatch,
-        hidden_KD: Tensor,
-        targets: Targets,
-        count: int,
-        metrics: dict[str, Tensor],
+        self, critic: Critic, work: Work, hidden_KD: Tensor, count: int, metrics: dict[str, Tensor]
     ) -> Tensor:
         with self.autocast():
             shared = critic.backbone is None
-            value_K = critic.values(hidden_KD) if shared else critic.read(self.model, micro)
-        assert targets.value is not None and targets.target is not None
-        old_K, target_K = self._take(targets.value, micro.token_K), self._take(targets.target, micro.token_K)
-        if targets.first is not None:
-            first_K = torch.as_tensor(targets.first[micro.token_K.cpu().numpy()], device=value_K.device)
-            value_K, old_K, target_K = value_K[first_K], old_K[first_K], target_K[first_K]
+            value_K = critic.values(hidden_KD) if shared else critic.read(self.model, work.micro)
+        assert work.value_K is not None and work.target_K is not None
+        old_K, target_K = work.value_K, work.target_K
+        if work.first_K is not None:
+            value_K, old_K, target_K = (x.index_select(0, work.first_K) for x in (value_K, old_K, target_K))
         loss, value_metrics = value_loss(value_K, old_K, target_K, critic.settings.clip, count)
         metrics.update(value_metrics)
         return critic.settings.coefficient * loss
@@ -182,26 +292,36 @@ class Updater:
         self.optimizer.zero_grad(set_to_none=True)
         return norm
 
-    def _take(self, column: np.ndarray, token_K: Tensor) -> Tensor:
-        return torch.as_tensor(column[token_K.cpu().numpy()], dtype=torch.float32, device=self.device)
-
     @torch.no_grad()
     def _reference(self, micro: MicroBatch) -> Tensor | None:
         if self.reference is None:
             return None
-        with self.autocast():
-            return token_logprobs(self.reference, micro, entropy=False)[0]
+        with self.autocast(), self.reference_scope():
+            return token_logprobs(self.reference, micro, entropy="none")[0]
 
 
-def _blame(
-    micro: MicroBatch, layout: Layout, logprob_K: Tensor, advantage_K: Tensor, reference_K: Tensor | None
-) -> NonFiniteLoss:
-    found = find_nonfinite(
-        layout, logprob=logprob_K, old_logprob=micro.logprob_K, advantage=advantage_K, reference=reference_K
-    )
+def _blame(work: Work, logprob_K: Tensor, reference_K: Tensor | None) -> NonFiniteLoss:
+    columns = {"logprob": logprob_K, "old_logprob": work.old_K, "advantage": work.advantage_K, "reference": reference_K}
+    found = find_nonfinite(work.layout, **columns)  # type: ignore[arg-type]
     message, rows = found or ("the loss is not finite although its inputs are", [])
-    turns = sorted({int(turn) for row in rows for turn in micro.turn_K[layout.row_K == row].tolist()})
+    turns = sorted({int(turn) for row in rows for turn in work.micro.turn_K[work.layout.row_K == row].tolist()})
     return NonFiniteLoss(message, turns)
+
+
+def _counted(metrics: dict[str, Tensor], layout: Layout) -> dict[str, Tensor]:
+    return {**metrics, "tokens": torch.tensor(float(layout.normaliser.tokens))}
+
+
+def _gap(parts: Sequence[dict[str, Tensor]]) -> dict[str, float]:
+    """How far sampler and trainer were apart before the first step, and the share of sequences left out for it."""
+    total = lambda name: sum(float(part[name]) for part in parts)  # noqa: E731
+    tokens = max(1.0, total("tokens"))
+    return {
+        "mismatch_kl": total("mismatch_kl") / tokens,
+        "mismatch_weight": total("mismatch_weight") / tokens,
+        "mismatch_max": max((float(part["mismatch_max"]) for part in parts), default=0.0),
+        "masked": total("masked") / total("rows") if parts and "masked" in parts[0] else 0.0,
+    }
 
 
 def _left_behind(steps: int) -> str:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+<<<<<<< HEAD
 from gagpo.agents.engines.attention import forward
 from gagpo.algorithms import CriticSettings
+=======
+from gagpo.algorithms import Critic as CriticSettings
+>>>>>>> e20a7fe (Engines behind one protocol, found by name; models prove what they compute on load; log-probabilities in chunks)
 from gagpo.training.batch import MicroBatch, Row, micro_batches
+from gagpo.training.logprobs import hidden_of
 
 
 class Critic(torch.nn.Module):
@@ -39,10 +44,7 @@ class Critic(torch.nn.Module):
 
     def read(self, policy: torch.nn.Module, batch: MicroBatch) -> Tensor:
         """Values of a micro-batch by a forward pass of the backbone (the policy's where it is shared)."""
-        backbone = policy if self.backbone is None else self.backbone
-        with captured(backbone) as hidden:
-            forward(backbone, batch.ids_T, batch.layout.position_T, batch.layout, batch.keep_K)
-        return self.values(hidden[0])
+        return self.values(hidden_of(policy if self.backbone is None else self.backbone, batch))
 
     @torch.no_grad()
     def of_rows(
@@ -56,20 +58,8 @@ class Critic(torch.nn.Module):
     ) -> np.ndarray:
         """Values of all ``tokens`` response tokens of a batch, float64[K] in the order of the turns."""
         value_K = np.zeros(tokens)
-        for batch in micro_batches(rows, microbatch_tokens, device):
+        for batch in micro_batches(rows, microbatch_tokens):
             with autocast():
-                value = self.read(policy, batch)
-            value_K[batch.token_K.cpu().numpy()] = value.double().cpu().numpy()
+                value = self.read(policy, batch.to(device))
+            value_K[batch.token_K.numpy()] = value.double().cpu().numpy()
         return value_K
-
-
-@contextmanager
-def captured(model: torch.nn.Module) -> Iterator[list[Tensor]]:
-    """Collect what enters the model's output layer: the hidden states ``(K, D)`` of the positions that were kept."""
-    hidden: list[Tensor] = []
-    layer: torch.nn.Module = model.get_output_embeddings()  # type: ignore[operator]
-    handle = layer.register_forward_pre_hook(lambda _, inputs: hidden.append(inputs[0][0]))
-    try:
-        yield hidden
-    finally:
-        handle.remove()

@@ -23,7 +23,8 @@ from gagpo.agents.setup import make_world, tasks_of
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.pool import Pool
 from gagpo.settings import RunSettings, SettingsError
-from gagpo.training.batch import Row, build_rows, micro_batches, token_logprobs
+from gagpo.training.batch import Row, build_rows, micro_batches
+from gagpo.training.logprobs import token_logprobs
 from gagpo.training.small_model import build, save_folder
 
 SAID, READ = 0, 1
@@ -149,9 +150,10 @@ def fit(model: torch.nn.Module, rows: Sequence[Row], settings: RunSettings, quie
             said = sum(int((row.turn_K == SAID).sum()) for row in batch)
             read = max(1, sum(len(row.turn_K) for row in batch) - said)
             total = 0.0
-            for micro in micro_batches(batch, training.microbatch_tokens, settings.device):
+            for made in micro_batches(batch, training.microbatch_tokens):
+                micro = made.to(settings.device)
                 with autocast(settings):
-                    logprob_K, _ = token_logprobs(model, micro, entropy=False)
+                    logprob_K, _ = token_logprobs(model, micro, entropy="none")
                 said_K = micro.turn_K == SAID
                 loss = -logprob_K[said_K].sum() / said
                 total += loss.item()

@@ -1,5 +1,7 @@
 """Rollouts: every job exactly once, in order, whatever the world does meanwhile."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -146,3 +148,41 @@ def test_agents_say_what_they_miss():
         rollout(ExpertAgent(), pool, group_jobs(DOORS, 1, seed=0))
     with Pool(FAULTY, {}, workers=0) as pool, pytest.raises(ValueError, match="admissible_actions"):
         rollout(RandomAgent(), pool, group_jobs(["quiet"], 1, seed=0))
+
+
+class Uneven:
+    """Thinks for as many looks as the episode's sample number says, and says ``left``."""
+
+    def __init__(self):
+        self.thinking, self.answered = {}, []
+
+    def decide(self, lives):
+        raise AssertionError("a patient agent is asked by submit")
+
+    def submit(self, lives):
+        self.thinking |= {live.slot: 1 + 10 * live.episode.sample for live in lives}
+        return []
+
+    def collect(self, timeout):
+        time.sleep(0.01)
+        self.thinking = {slot: left - 1 for slot, left in self.thinking.items()}
+        done = [slot for slot, left in self.thinking.items() if not left]
+        self.answered += done
+        for slot in done:
+            del self.thinking[slot]
+        return [(slot, Decision("left", "left")) for slot in done]
+
+    def forget(self, slot):
+        self.thinking.pop(slot, None)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_nobody_waits_for_the_slowest_response(workers):
+    agent = Uneven()
+    with Pool(CORRIDOR, {"max_turns": 30}, workers=workers) as pool:
+        episodes, clock = rollout(agent, pool, group_jobs(["door-05"], 3, seed=0), lockstep=False)
+    assert all(episode.success for episode in episodes) and clock.generation > 0
+    last = {slot: len(agent.answered) - agent.answered[::-1].index(slot) for slot in range(3)}
+    assert last[0] < last[1] < last[2]
+    first_of_slowest = agent.answered.index(2)
+    assert agent.answered[:first_of_slowest].count(0) > 2

@@ -33,7 +33,7 @@ def test_packed_rows_equal_rows_alone(tiny, lengths):
     rows = rows_of(lengths, model.config.vocab_size)
     layout = PackedRows(lengths)
     with torch.no_grad():
-        logits = forward(model, torch.cat(rows), layout.position_T, layout, torch.arange(sum(lengths)))
+        logits = forward(model, torch.cat(rows), layout, torch.arange(sum(lengths)))
     torch.testing.assert_close(logits, own_logits(model, rows), atol=1e-4, rtol=1e-4)
 
 
@@ -67,13 +67,12 @@ def test_a_cache_filled_in_two_parts_equals_one_pass(parts, random):
         forward(
             model,
             torch.cat([row[:n] for row, n in zip(rows, first, strict=True)]),
-            cache.position_T,
             cache,
             torch.tensor([0]),
         )
         cache.plan(np.array(slots), first, second)
         ids = torch.cat([row[n:] for row, n in zip(rows, first, strict=True)])
-        logits = forward(model, ids, cache.position_T, cache, torch.arange(int(second.sum())))
+        logits = forward(model, ids, cache, torch.arange(int(second.sum())))
     expected, places = own_logits(model, rows), []
     for start, n, m in zip(np.cumsum(first + second) - first - second, first, second, strict=True):
         places += range(start + n, start + n + m)

@@ -7,6 +7,7 @@ import torch
 from gagpo.agents.engines.attention import PackedRows, forward
 from gagpo.agents.engines.base import Request, Sampling
 from gagpo.agents.engines.transformers import TransformersEngine, sample
+from gagpo.agents.engines.weights import named_tensors
 
 
 def recomputed(model, prompt_ids, response_ids, temperature=1.0):
@@ -15,7 +16,7 @@ def recomputed(model, prompt_ids, response_ids, temperature=1.0):
     layout = PackedRows([len(ids) - 1])
     keep = torch.arange(len(prompt_ids) - 1, len(ids) - 1)
     with torch.no_grad():
-        logits = forward(model, ids[:-1], layout.position_T, layout, keep) / temperature
+        logits = forward(model, ids[:-1], layout, keep) / temperature
     return logits.log_softmax(-1)[torch.arange(len(response_ids)), ids[len(prompt_ids) :]].numpy()
 
 
@@ -85,7 +86,7 @@ def test_new_weights_are_used_after_refresh(tiny):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(0.5)
-    engine.refresh()
+    engine.load_weights(named_tensors(engine.model))
     out = engine.generate([Request(0, ids, 0)], Sampling(max_tokens=3))[0]
     np.testing.assert_allclose(out.logprobs, recomputed(model, ids, out.ids), atol=2e-4)
 
@@ -122,3 +123,77 @@ def test_frequencies_follow_the_probabilities():
     logits = torch.log(torch.tensor([[0.05, 0.15, 0.8]])).repeat(4000, 1)
     tokens, _ = sample(logits, rng.random(4000), np.full(4000, 1.0))
     np.testing.assert_allclose(np.bincount(tokens) / 4000, [0.05, 0.15, 0.8], atol=0.025)
+
+
+def test_requests_that_join_others_get_the_same_responses(tiny):
+    """Continuous batching: who comes later neither waits nor disturbs, and releasing moves what is being decoded."""
+    model, tokenizer = tiny
+    contexts = prompts(np.random.default_rng(3), 14, model.config.vocab_size)
+    requests = [Request(s, ids, s) for s, ids in contexts.items()]
+    lengths = {s: 2 + s for s in contexts}
+    alone = {
+        r.session: TransformersEngine(model, tokenizer).generate([r], Sampling(max_tokens=lengths[r.session]))[0]
+        for r in requests
+    }
+    engine = TransformersEngine(model, tokenizer)
+    waiting, order, seen = list(requests), [], {}
+    while len(seen) < len(requests):
+        for request in (waiting.pop(0) for _ in range(min(3, len(waiting)))):
+            engine.submit([request], Sampling(max_tokens=lengths[request.session]))
+        for request, response in engine.collect(0.0):
+            seen[request.session] = response
+            order.append(request.session)
+            engine.release(request.session)
+    assert order != sorted(order) or len(order) == 14
+    for session, response in seen.items():
+        assert response.ids.tolist() == alone[session].ids.tolist()
+        np.testing.assert_allclose(response.logprobs, alone[session].logprobs, atol=1e-4)
+    assert engine.collect(None) == []
+
+
+def test_a_released_session_is_answered_no_more(tiny):
+    model, tokenizer = tiny
+    engine = TransformersEngine(model, tokenizer)
+    requests = [Request(s, ids, s) for s, ids in prompts(np.random.default_rng(4), 5, model.config.vocab_size).items()]
+    engine.submit(requests, Sampling(max_tokens=6))
+    engine.collect(0.0)
+    engine.release(1)
+    with pytest.raises(ValueError, match="under way"):
+        engine.load_weights(named_tensors(model))
+    sessions = []
+    while finished := engine.collect():
+        sessions += [request.session for request, _ in finished]
+    assert sorted(sessions) == [0, 2, 3, 4]
+
+
+def test_a_copy_in_another_precision_takes_new_weights_and_sleeps(tiny):
+    model, tokenizer = tiny
+    engine = TransformersEngine(model, tokenizer, dtype="bfloat16")
+    assert not engine.shares_weights and engine.model is not model
+    ids = np.arange(300, 310, dtype=np.int32) % model.config.vocab_size
+    first = engine.generate([Request(0, ids, 0)], Sampling(max_tokens=3))[0]
+    engine.sleep()
+    assert sum(p.untyped_storage().nbytes() for p in engine.model.parameters()) == 0
+    with pytest.raises(ValueError, match="asleep"):
+        engine.generate([Request(0, ids, 0)], Sampling(max_tokens=3))
+    engine.wake()
+    engine.load_weights(named_tensors(model))
+    again = engine.generate([Request(0, ids, 0)], Sampling(max_tokens=3))[0]
+    assert again.ids.tolist() == first.ids.tolist() and (again.logprobs == first.logprobs).all()
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(-1)
+    engine.load_weights(named_tensors(model))
+    assert (engine.generate([Request(0, ids, 0)], Sampling(max_tokens=3))[0].logprobs != first.logprobs).all()
+
+
+def test_weights_of_another_model_are_refused(tiny):
+    model, tokenizer = tiny
+    engine = TransformersEngine(model, tokenizer)
+    tensors = dict(named_tensors(model))
+    name = next(iter(tensors))
+    with pytest.raises(ValueError, match=f"1 parameters were not sent to the engine, the first '{name}'"):
+        engine.load_weights((n, t) for n, t in tensors.items() if n != name)
+    with pytest.raises(ValueError, match="has no parameter 'other'"):
+        engine.load_weights([("other", torch.zeros(2))])
+    with pytest.raises(ValueError, match=r"shape .* were sent"):
+        engine.load_weights([(name, torch.zeros(2))])

@@ -11,6 +11,7 @@ from gagpo.agents.engines import vllm as vllm_engine
 from gagpo.agents.engines.attention import PackedRows, forward
 from gagpo.agents.engines.base import Request, Sampling
 from gagpo.agents.engines.vllm import VLLMEngine
+from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.model import ModelError, load_model, load_tokenizer
 from gagpo.agents.setup import make_engine
 from gagpo.settings import parse
@@ -42,7 +43,7 @@ def started(tmp_path_factory):
 def engine(started):
     engine, first = started
     engine.model.load_state_dict(first)
-    engine.refresh()
+    engine.load_weights(named_tensors(engine.model))
     return engine
 
 
@@ -52,7 +53,7 @@ def distributions(model, prompt_ids, response_ids, temperature=1.0):
     layout = PackedRows([len(ids)])
     keep = torch.arange(len(prompt_ids) - 1, len(ids))
     with torch.no_grad():
-        logits = forward(model, ids, layout.position_T, layout, keep) / temperature
+        logits = forward(model, ids, layout, keep) / temperature
     return logits.log_softmax(-1).numpy()
 
 
@@ -117,7 +118,7 @@ def test_the_end_token_of_the_tokenizer_stops(engine):
     assert end in engine.stops
     with torch.no_grad():  # a tied head: the end token's score grows with the length of its embedding
         engine.model.get_input_embeddings().weight[end] *= 8
-    engine.refresh()
+    engine.load_weights(named_tensors(engine.model))
     requests = [Request(s, prompt(engine, 9, s), s) for s in range(12)]
     responses = engine.generate(requests, Sampling(max_tokens=20))
     ended = [response for response in responses if response.stopped]
@@ -162,7 +163,7 @@ def test_new_weights_are_used_after_refresh(engine):
         parameter.grad = 0.05 * torch.randn(parameter.shape, generator=rng)
     optimizer.step()
     assert np.abs(recomputed(engine.model, ids, before.ids) - before.logprobs).max() > 0.1
-    engine.refresh()
+    engine.load_weights(named_tensors(engine.model))
     after = engine.generate([Request(0, ids, 0)], Sampling(max_tokens=6))[0]
     np.testing.assert_allclose(after.logprobs, recomputed(engine.model, ids, after.ids), atol=1e-4)
 
@@ -170,7 +171,7 @@ def test_new_weights_are_used_after_refresh(engine):
 def test_only_the_embedding_changing_is_noticed_by_the_output_layer(engine):
     with torch.no_grad():
         engine.model.get_input_embeddings().weight[: len(engine.tokenizer) // 2] *= 1.3
-    engine.refresh()
+    engine.load_weights(named_tensors(engine.model))
     ids = prompt(engine, 40)
     out = engine.generate([Request(0, ids, 3)], Sampling(max_tokens=8))[0]
     np.testing.assert_allclose(out.logprobs, recomputed(engine.model, ids, out.ids), atol=1e-4)
@@ -181,7 +182,7 @@ def test_a_copy_that_is_not_the_model_is_refused(engine, monkeypatch):
     with torch.no_grad():
         engine.model.get_input_embeddings().weight.mul_(2)
     with pytest.raises(ModelError, match=r"away from those of LlamaForCausalLM.*use engine: transformers"):
-        engine.refresh()
+        engine.load_weights(named_tensors(engine.model))
 
 
 def test_more_prompts_than_fit_into_one_step_are_read(engine):
@@ -240,7 +241,7 @@ def test_a_new_engine_closes_the_one_before(engine):
     with pytest.raises(RuntimeError, match="this engine is closed"):
         engine.generate([Request(0, ids, 0)], Sampling(max_tokens=5))
     with pytest.raises(RuntimeError, match="this engine is closed"):
-        engine.refresh()
+        engine.load_weights(named_tensors(engine.model))
 
 
 def test_a_run_trains_on_vllms_responses(started, tmp_path):

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gagpo.agents.episodes import Episode, Turn
-from gagpo.training.batch import build_rows, micro_batches, mini_batches, token_logprobs
+from gagpo.training.batch import build_rows, micro_batches, mini_batches
+from gagpo.training.logprobs import token_logprobs
 
 
 def turn(prompt, response, trainable=True):
@@ -119,7 +120,7 @@ def test_temperature_and_entropy(tiny, temperature):
         from gagpo.agents.engines.attention import PackedRows, forward
 
         layout = PackedRows([3])
-        logits = forward(model, torch.tensor([5, 6, 7]), layout.position_T, layout, torch.tensor([1, 2])) / temperature
+        logits = forward(model, torch.tensor([5, 6, 7]), layout, torch.tensor([1, 2])) / temperature
     distribution = torch.distributions.Categorical(logits=logits)
     torch.testing.assert_close(logprob, distribution.log_prob(torch.tensor([7, 8])), atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(entropy, distribution.entropy(), atol=1e-5, rtol=1e-5)

@@ -1,0 +1,111 @@
+"""Sampling from models that flat attention does not fit: recurrent, hybrid, chunked, or with attention of their own.
+
+Prompts of equal length are read together, so that nothing is ever padded, and decoded with the family's own cache where
+that is proved to work; where it is not, every token reads its row anew. Slow, and right for every causal model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from gagpo.agents.engines.attention import is_flat
+from gagpo.agents.engines.transformers import TransformersEngine, _Row
+
+CACHES = ("past_key_values", "cache_params")  # what families call the state that they hand back
+PROOF = (3, 2, 2)  # tokens read at a time to prove a cache
+TOLERANCE = 1e-3
+
+
+def transformers_engine(
+    model: torch.nn.Module, tokenizer: Any, max_length: int | None = None, *, dtype: str | None = None
+) -> TransformersEngine:
+    """The engine on transformers that fits the model; see :class:`TransformersEngine` for the arguments."""
+    kind = TransformersEngine if is_flat(model) else GeneralEngine
+    return kind(model, tokenizer, max_length, dtype=dtype)
+
+
+class _Group:
+    """Rows of one length: what they have read, and the model's state after it."""
+
+    def __init__(self, rows: list[_Row], ids_BL: torch.Tensor):
+        self.rows, self.ids_BL = rows, ids_BL
+        self.state: dict[str, Any] = {}
+
+
+class GeneralEngine(TransformersEngine):
+    """Samples with the model's own forward pass. Sessions keep nothing: every prompt is read whole."""
+
+    def _forget(self) -> None:
+        self._groups: list[_Group] = []
+        self._incremental: bool | None = None
+
+    def release(self, session: int) -> None:
+        """Forget what the session has under way."""
+        self._new = [row for row in self._new if row.request.session != session]
+        self._rows = [row for row in self._rows if row.request.session != session]
+
+    def _keep(self, row: _Row) -> None:
+        """Nothing outlives a response."""
+
+    def _read(self, rows: Sequence[_Row]) -> torch.Tensor:
+        by_length: dict[int, list[_Row]] = {}
+        for row in rows:
+            by_length.setdefault(len(row.request.prompt_ids), []).append(row)
+        logits: dict[int, torch.Tensor] = {}
+        for length, alike in by_length.items():
+            most = max(1, self.prefill_tokens // length)
+            for begin in range(0, len(alike), most):
+                chunk = alike[begin : begin + most]
+                ids_BL = self._tensor(np.stack([row.request.prompt_ids for row in chunk]))
+                group = _Group(chunk, ids_BL[:, :0])
+                self._groups.append(group)
+                logits |= zip(map(id, chunk), self._run(group, ids_BL), strict=True)
+        return torch.stack([logits[id(row)] for row in rows])
+
+    def _advance(self) -> torch.Tensor:
+        live = {id(row) for row in self._rows}
+        self._groups = [group for group in self._groups if any(id(row) in live for row in group.rows)]
+        logits: dict[int, torch.Tensor] = {}
+        for group in self._groups:
+            # Rows that have ended go along until the last of their group does, reading anything.
+            token_B = [row.ids[row.count - 1] if id(row) in live else 0 for row in group.rows]
+            logits |= zip(map(id, group.rows), self._run(group, self._tensor(token_B)[:, None]), strict=True)
+        return torch.stack([logits[id(row)] for row in self._rows])
+
+    def _run(self, group: _Group, new_BL: torch.Tensor) -> torch.Tensor:
+        """Read ``new_BL`` after what the group has read; logits ``(B, V)`` after the last."""
+        if self._incremental is None:
+            self._incremental = self._proved()
+        group.ids_BL = torch.cat([group.ids_BL, new_BL], 1)
+        if not self._incremental:
+            return self.model(input_ids=group.ids_BL, use_cache=False).logits[:, -1].float()
+        return self._step_state(group.state, new_BL)[:, -1]
+
+    def _step_state(self, state: dict[str, Any], new_BL: torch.Tensor) -> torch.Tensor:
+        out = self.model(input_ids=new_BL, use_cache=True, **state)
+        for name in CACHES:
+            if getattr(out, name, None) is not None:
+                state[name] = getattr(out, name)
+        if not state:
+            raise NotImplementedError("the model hands back no state")
+        return out.logits.float()
+
+    def _proved(self) -> bool:
+        """Whether reading a row in pieces gives what reading it at once gives."""
+        total = sum(PROOF)
+        ids = self._tensor(np.arange(3, 3 + 2 * total).reshape(2, total) % len(self.model.get_input_embeddings().weight))  # type: ignore[operator]
+        whole = self.model(input_ids=ids, use_cache=False).logits.float().log_softmax(-1)
+        state: dict[str, Any] = {}
+        try:
+            parts = [self._step_state(state, piece).log_softmax(-1) for piece in ids.split(PROOF, 1)]
+        except Exception:  # whatever the family's code raises, it has no cache that can be used so
+            return False
+        limit = TOLERANCE if whole.dtype == next(self.model.parameters()).dtype else 0.5
+        return float((torch.cat(parts, 1) - whole).abs().max()) <= limit
+
+    def _tensor(self, ids: Any) -> torch.Tensor:
+        return torch.as_tensor(np.asarray(ids), dtype=torch.long, device=self.device)

@@ -1,0 +1,140 @@
+"""Proving that a model computes here what it computes alone.
+
+Two rows of unlike length are read together, as in training, and again piece by piece into a cache, as in sampling; the
+log-probabilities are compared, row by row, with those of the same weights in eager attention, one row at a time. State
+that leaks from one row into the next, a position scheme that looks at the batch, or an ingredient that the flat
+attention does not have, all move them by nats; rounding moves them by millionths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gagpo.agents.engines.attention import NAME, PackedRows, SlotCache, forward
+
+LENGTHS = (5, 11)
+WINDOW = 4  # sliding windows are narrowed to this for the proof, or rows this short would not meet them
+TOLERANCE = {torch.float32: 1e-3}  # of a log-probability; other formats round
+ROUNDED = 0.5
+KNOWN_LAYERS = {"full_attention", "sliding_attention"}
+
+
+@torch.no_grad()
+def flat_error(model: torch.nn.Module) -> str:
+    """Why the model cannot use flat attention; '' when it is proved that it can. Leaves the model as it was."""
+    config: Any = model.config.get_text_config()  # type: ignore[union-attr, operator]
+    unknown = set(getattr(config, "layer_types", None) or ()) - KNOWN_LAYERS
+    if unknown:
+        return f"layers of kind {', '.join(sorted(unknown))}"
+    with _narrow_windows(model):
+        expected = eager_logprobs(model)
+        return _compare(model, expected, {"rows read together": _packed, "a cache": _cached})
+
+
+@torch.no_grad()
+def padded_error(model: torch.nn.Module) -> str:
+    """Why padded rows under the model's own attention are not what the rows are alone; '' when they are."""
+    return _compare(model, eager_logprobs(model), {"padded rows": _packed})
+
+
+def _compare(
+    model: torch.nn.Module, expected: list[Tensor], ways: dict[str, Callable[[torch.nn.Module], list[Tensor]]]
+) -> str:
+    limit = TOLERANCE.get(next(model.parameters()).dtype, ROUNDED)
+    for way, read in ways.items():
+        try:
+            found = read(model)
+        except (ValueError, TypeError, RuntimeError, AttributeError, KeyError, IndexError, NotImplementedError) as error:
+            return f"{way}: {type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:160]}"
+        worst = max(float((mine - own).abs().max()) for mine, own in zip(found, expected, strict=True))
+        if not worst <= limit:
+            return f"{way}: log-probabilities are {worst:.2g} nats off"
+    return ""
+
+
+def rows_of(model: torch.nn.Module) -> list[Tensor]:
+    """Two rows of tokens that any vocabulary has."""
+    weight = model.get_input_embeddings().weight  # type: ignore[operator]
+    rng = np.random.default_rng(0)
+    high = min(len(weight), 1000)
+    return [torch.as_tensor(rng.integers(min(3, high - 1), high, n), device=weight.device) for n in LENGTHS]
+
+
+@torch.no_grad()
+def eager_logprobs(model: torch.nn.Module) -> list[Tensor]:
+    """Log-probabilities ``(length, vocabulary)`` of each row alone, in eager attention."""
+    with _attention(model, "eager"):
+        return [model(input_ids=row[None], use_cache=False).logits[0].float().log_softmax(-1) for row in rows_of(model)]
+
+
+def _packed(model: torch.nn.Module) -> list[Tensor]:
+    rows = rows_of(model)
+    layout = PackedRows(LENGTHS, rows[0].device)
+    keep = torch.arange(sum(LENGTHS), device=rows[0].device)
+    return list(forward(model, torch.cat(rows), layout, keep).float().log_softmax(-1).split(LENGTHS))
+
+
+def _cached(model: torch.nn.Module) -> list[Tensor]:
+    """Both rows into a cache in three steps: some tokens, one token each as in decoding, and the rest."""
+    rows = rows_of(model)
+    cache = new_cache(model)
+    cache.reserve(len(rows), max(LENGTHS) + 1)
+    done = np.zeros(len(rows), np.int64)
+    found: list[list[Tensor]] = [[] for _ in rows]
+    for step in (np.array([2, 4]), np.array([1, 1]), np.array(LENGTHS) - [3, 5]):
+        cache.plan(np.arange(len(rows)), done, step)
+        ids = torch.cat([row[a : a + n] for row, a, n in zip(rows, done, step, strict=True)])
+        keep = torch.arange(len(ids), device=ids.device)
+        parts = forward(model, ids, cache, keep).float().log_softmax(-1).split(step.tolist())
+        for column, part in zip(found, parts, strict=True):
+            column.append(part)
+        done = done + step
+    return [torch.cat(column) for column in found]
+
+
+def new_cache(model: torch.nn.Module) -> SlotCache:
+    """An empty cache of the model's shape."""
+    config: Any = model.config.get_text_config()  # type: ignore[union-attr, operator]
+    weight = next(model.parameters())
+    head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    return SlotCache(config.num_hidden_layers, heads, head_size, weight.dtype, weight.device)
+
+
+@contextmanager
+def _attention(model: torch.nn.Module, name: str) -> Iterator[None]:
+    before = model.config._attn_implementation  # type: ignore[union-attr]
+    model.set_attn_implementation(name)  # type: ignore[operator]
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)  # type: ignore[operator]
+
+
+@contextmanager
+def _narrow_windows(model: torch.nn.Module) -> Iterator[None]:
+    holders = [module for module in (model.config, *model.modules()) if _window(module)]
+    holders += [c for c in [model.config.get_text_config()] if _window(c) and c is not model.config]  # type: ignore[union-attr, operator]
+    before = [(holder, holder.sliding_window) for holder in holders]  # type: ignore[union-attr]
+    for holder in holders:
+        holder.sliding_window = min(WINDOW, holder.sliding_window)  # type: ignore[union-attr]
+    try:
+        yield
+    finally:
+        for holder, window in before:
+            holder.sliding_window = window  # type: ignore[union-attr]
+
+
+def _window(holder: Any) -> bool:
+    return isinstance(getattr(holder, "sliding_window", None), int) and holder.sliding_window > 0
+
+
+def is_general(model: torch.nn.Module) -> bool:
+    """Whether the model reads padded rows with its own attention."""
+    return model.config._attn_implementation != NAME  # type: ignore[union-attr]

@@ -1,0 +1,40 @@
+"""Weights on their way to an engine: named tensors, each once, and what refuses those of another model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+
+from gagpo.agents.engines.base import NamedTensor
+from gagpo.envs.errors import GagpoError
+
+
+class WeightsError(GagpoError, ValueError):
+    """Tensors that are not the model's; the message names the first."""
+
+
+def named_tensors(model: torch.nn.Module) -> Iterator[NamedTensor]:
+    """What :meth:`Engine.load_weights` takes: every parameter once, tied ones under their first name."""
+    for name, parameter in model.named_parameters():
+        yield name, parameter.detach()
+
+
+@torch.no_grad()
+def copy_tensors(model: torch.nn.Module, tensors: Iterable[NamedTensor]) -> None:
+    """Copy tensors into the model's parameters by name; one that is the parameter itself is left as it is."""
+    own = dict(model.named_parameters(remove_duplicate=False))
+    missing = {name for name, _ in model.named_parameters()}
+    for name, tensor in tensors:
+        parameter = own.get(name)
+        if parameter is None:
+            raise WeightsError(f"the engine's model has no parameter {name!r}; weights of another model were sent")
+        if parameter.shape != tensor.shape:
+            raise WeightsError(
+                f"parameter {name!r} has shape {tuple(parameter.shape)} in the engine, {tuple(tensor.shape)} were sent"
+            )
+        missing.discard(name)
+        if parameter.data_ptr() != tensor.data_ptr() or parameter.dtype != tensor.dtype:
+            parameter.copy_(tensor)
+    if missing:
+        raise WeightsError(f"{len(missing)} parameters were not sent to the engine, the first {min(missing)!r}")

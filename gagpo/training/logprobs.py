@@ -1,0 +1,73 @@
+"""Log-probabilities and entropies of sampled tokens, in memory that does not grow with tokens times vocabulary.
+
+Logits, their softmax and the gradients of both take 16 bytes for each token and each word of the vocabulary: 10 GB for
+4,096 tokens and 152,000 words. So the output layer works on some tokens at a time, keeps only what the caller asks for,
+and computes the logits again when gradients are wanted. Shape suffixes: K response tokens, D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from gagpo.agents.engines.attention import head, hidden_states
+from gagpo.training.batch import MicroBatch
+
+CHUNK = 2**25
+"""Logits that exist at a time; a batch with no more than these is not cut, and nothing is computed twice."""
+
+Entropy = Literal["none", "value", "gradient"]
+
+
+def hidden_of(model: torch.nn.Module, batch: MicroBatch) -> Tensor:
+    """Hidden states ``(K, D)`` from which the response tokens are predicted."""
+    return hidden_states(model, batch.ids_T, batch.layout, batch.keep_K)
+
+
+def token_logprobs(
+    model: torch.nn.Module, batch: MicroBatch, entropy: Entropy = "gradient", hidden_KD: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """Log-probability and entropy (nats), each ``(K,)`` float32, of every response token under ``model``.
+
+    Both are at the temperature the token was sampled at, so that an unchanged model reproduces the engine's numbers.
+    entropy: ``value`` for one without gradient, ``none`` where it is not needed. hidden_KD: :func:`hidden_of` the
+    batch, where the caller has it.
+    """
+    if hidden_KD is None:
+        hidden_KD = hidden_of(model, batch)
+    tokens = max(1, CHUNK // _vocabulary(model))
+    if len(hidden_KD) <= tokens:
+        return _of_chunk(model, hidden_KD, batch.target_K, batch.temperature_K, entropy)
+    logprobs, entropies = [], []
+    for begin in range(0, len(hidden_KD), tokens):
+        part = slice(begin, begin + tokens)
+        temperature_C = None if batch.temperature_K is None else batch.temperature_K[part]
+        arguments = (model, hidden_KD[part], batch.target_K[part], temperature_C, entropy)
+        if torch.is_grad_enabled():
+            logprob_C, entropy_C = checkpoint(_of_chunk, *arguments, use_reentrant=False, preserve_rng_state=False)
+        else:
+            logprob_C, entropy_C = _of_chunk(*arguments)
+        logprobs.append(logprob_C)
+        entropies.append(entropy_C)
+    return torch.cat(logprobs), None if entropy == "none" else torch.cat(entropies)
+
+
+def _of_chunk(
+    model: torch.nn.Module, hidden_CD: Tensor, target_C: Tensor, temperature_C: Tensor | None, entropy: Entropy
+) -> tuple[Tensor, Tensor | None]:
+    logits_CV = head(model, hidden_CD).float()
+    if temperature_C is not None:
+        logits_CV = logits_CV / temperature_C[:, None]
+    logprob_CV = torch.log_softmax(logits_CV, -1)
+    logprob_C = logprob_CV.gather(-1, target_C[:, None])[:, 0]
+    if entropy == "none":
+        return logprob_C, None
+    with torch.set_grad_enabled(torch.is_grad_enabled() and entropy == "gradient"):
+        return logprob_C, -(logprob_CV.exp() * logprob_CV).sum(-1)
+
+
+def _vocabulary(model: torch.nn.Module) -> int:
+    return model.get_output_embeddings().weight.shape[0]  # type: ignore[operator]

@@ -1,0 +1,90 @@
+"""Families of models: each is right on the path it is given, and what is not right is never taken for it."""
+
+import numpy as np
+import pytest
+import torch
+
+from gagpo.agents.engines import proof
+from gagpo.agents.engines.attention import PackedRows, forward, is_flat
+from gagpo.agents.engines.base import Request, Sampling, context_limit
+from gagpo.agents.engines.families import FAMILIES, tiny
+from gagpo.agents.engines.general import GeneralEngine, transformers_engine
+from gagpo.agents.model import choose_path
+from gagpo.training.batch import build_rows, micro_batches
+from gagpo.training.logprobs import token_logprobs
+from tests.gagpo.training.test_batch import conversation
+
+BY_NAME = {family.name: family for family in FAMILIES}
+LEAKING = ["Qwen3.5", "Qwen3-Next", "LFM2", "Bamba", "Falcon-H1", "Granite-MoE-Hybrid", "MiniMax", "Mamba 2"]
+WINDOWED = ["Gemma 2", "Gemma 3", "gpt-oss", "Mistral with a window", "OLMo 3", "Qwen2 with a window"]
+
+
+@pytest.mark.parametrize("name", [*LEAKING, "Llama 4", "Bloom", "Falcon with ALiBi"])
+def test_models_whose_rows_would_leak_are_read_padded(name):
+    model = tiny(BY_NAME[name])
+    assert choose_path(name, model) and not is_flat(model)
+    expected = proof.eager_logprobs(model)
+    lengths = [len(part) for part in expected]
+    with torch.no_grad():
+        layout = PackedRows(lengths)
+        found = forward(model, torch.cat(proof.rows_of(model)), layout, torch.arange(sum(lengths)))
+    for mine, own in zip(found.log_softmax(-1).split(lengths), expected, strict=True):
+        torch.testing.assert_close(mine, own, atol=2e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", WINDOWED)
+def test_windows_caps_and_sinks_are_part_of_flat_attention(name):
+    """Rows three times as long as the window, alone in eager attention against read together and from a cache."""
+    model = tiny(BY_NAME[name])
+    assert choose_path(name, model) == "" and is_flat(model)
+    rng = np.random.default_rng(1)
+    rows = [torch.as_tensor(rng.integers(3, 120, n)) for n in (19, 3, 25)]
+    with torch.no_grad():
+        layout = PackedRows([19, 3, 25])
+        found = forward(model, torch.cat(rows), layout, torch.arange(47)).split([19, 3, 25])
+        model.set_attn_implementation("eager")
+        for mine, row in zip(found, rows, strict=True):
+            torch.testing.assert_close(mine, model(row[None]).logits[0], atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["Gemma 2", "gpt-oss", "Mistral with a window", "LFM2", "Mamba 2", "Bloom", "Llama 4"])
+def test_what_is_sampled_is_what_is_trained(name, tiny_tokenizer):
+    """Sampled log-probabilities equal those of the trainer's pass, over responses longer than any window."""
+    model = tiny(BY_NAME[name])
+    choose_path(name, model)
+    engine = transformers_engine(model, tiny_tokenizer)
+    engine.stops = np.array([7])
+    assert isinstance(engine, GeneralEngine) != is_flat(model)
+    rng = np.random.default_rng(0)
+    prompts = [rng.integers(3, 120, n).astype(np.int32) for n in (4, 4, 9)]
+    out = engine.generate([Request(i, ids, i) for i, ids in enumerate(prompts)], Sampling(max_tokens=14))
+    episodes = [conversation((ids, response.ids)) for ids, response in zip(prompts, out, strict=True)]
+    for made in micro_batches(build_rows(episodes), 100):
+        with torch.no_grad():
+            logprob, _ = token_logprobs(model, made)
+        sampled = np.concatenate([response.logprobs for response in out])[made.token_K.numpy()]
+        np.testing.assert_allclose(logprob.numpy(), sampled, atol=1e-3)
+
+
+@pytest.fixture
+def tiny_tokenizer():
+    class Tokenizer:
+        eos_token_id = 2
+
+        def get_added_vocab(self):
+            return {}
+
+    return Tokenizer()
+
+
+def test_positions_that_depend_on_the_rows_length_end_where_they_begin_to():
+    assert context_limit(tiny(BY_NAME["Phi-3 long (longrope)"]).config) == 32
+    assert context_limit(tiny(BY_NAME["Phi-3"]).config) == 64
+
+
+def test_an_ingredient_that_is_not_known_is_named():
+    model = tiny(BY_NAME["Qwen3"])
+    attention = model.model.layers[0].self_attn
+    inner = attention.forward
+    attention.forward = lambda *args, **kwargs: inner(*args, **kwargs, novelty=1.0)
+    assert "takes novelty, which is not known here" in proof.flat_error(model)

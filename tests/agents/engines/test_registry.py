@@ -1,0 +1,38 @@
+"""Engines are found by name, and one that lives outside the project needs one file."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from gagpo.agents.engines import registry
+from gagpo.agents.setup import make_engine
+from gagpo.envs.errors import InvalidArgument
+
+
+def test_a_package_offers_an_engine_by_an_entry_point(outside, tiny, monkeypatch):
+    info = outside / "elsewhere-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: elsewhere\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[gagpo.engines]\nconstant = elsewhere:Constant\n")
+    assert registry.known()["constant"] == "elsewhere:Constant"
+    engine = make_engine("constant", *tiny, token=9)
+    engine.load_weights((name, torch.zeros(1)) for name in "ba")
+    assert engine.token == 9 and engine.loaded == [["a", "b"]]
+
+
+def test_wrong_names_and_options_are_said(tiny, outside):
+    with pytest.raises(InvalidArgument, match=r"unknown engine 'transformer'.*did you mean 'transformers'"):
+        registry.place_of("transformer")
+    with pytest.raises(InvalidArgument, match="no module 'nowhere_at_all'"):
+        registry.find("nowhere_at_all:Engine")
+    with pytest.raises(InvalidArgument, match="has no 'Missing'"):
+        registry.find("elsewhere:Missing")
+    with pytest.raises(InvalidArgument, match=r"engine transformers: .*tokn.*take the option out"):
+        make_engine("transformers", *tiny, tokn=3)
+
+
+def test_making_agents_imports_no_engine_library():
+    code = "import sys, gagpo.agents.setup, gagpo.settings; sys.exit(any('vllm' in name for name in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0

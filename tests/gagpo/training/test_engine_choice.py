@@ -1,0 +1,23 @@
+"""A run names its engine, whoever wrote it."""
+
+import pytest
+
+from gagpo.settings import load
+from gagpo.training.run_folder import RunFolder
+from gagpo.training.trainer import train
+
+
+@pytest.mark.parametrize("lockstep", [True, False])
+def test_an_engine_outside_the_project_plays_a_whole_run(corridor, outside, tmp_path, lockstep):
+    changes = {"iterations": 1}
+    config = corridor(training=changes, rollout={"lockstep": lockstep}, evaluation={"tasks": 1, "before": False})
+    settings = load(config, ["engine.name=elsewhere:Constant", "engine.options.token=7"])
+    folder = RunFolder.create(tmp_path / "run", settings)
+    train(folder, quiet=True)
+    (row,) = folder.metrics()
+    assert row["response_tokens"] == 1.0
+
+
+def test_the_settings_check_the_name(corridor):
+    with pytest.raises(ValueError, match=r"engine: unknown engine 'vlm'.*did you mean 'vllm'"):
+        load(corridor(), ["engine=vlm"])
