@@ -114,7 +114,7 @@ def refuse_remote_code(name: str, revision: str | None = None) -> None:
 
 
 def require_whole(name: str, model: torch.nn.Module, info: dict[str, Any]) -> None:
-    """ModelError unless every tensor of the model came from the files, every tensor of the files is in it, all finite."""
+    """ModelError unless model and files have the very same tensors, all of them finite."""
     for kind, keys in (("missing", info["missing_keys"]), ("unexpected", info["unexpected_keys"])):
         if keys:
             first = min(map(str, keys))

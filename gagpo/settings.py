@@ -232,6 +232,15 @@ class RunSettings(_Section):
         return {key: other for key, other in value.items() if key != "dtype"}
 
     @model_validator(mode="after")
+    def _fitting_correction(self) -> RunSettings:
+        """Where sampler and trainer compute differently, ratios start from the trainer's own numbers unless said."""
+        same = self.engine.name == "transformers" and self.engine.dtype == self.training.precision == "float32"
+        if not same and "correction" not in self.algorithm.model_fields_set:
+            correction = type(self.algorithm.correction)(name="recompute")
+            object.__setattr__(self, "algorithm", self.algorithm.model_copy(update={"correction": correction}))
+        return self
+
+    @model_validator(mode="after")
     def _safe_name(self) -> RunSettings:
         if not self.name or self.name.startswith(".") or any(c in self.name for c in "/\\\0"):
             raise InvalidArgument(f"a run's name is one plain folder name, got {self.name!r}")

@@ -99,7 +99,7 @@ class Engine(Protocol):
     def load_weights(self, tensors: Iterable[NamedTensor]) -> None:
         """Take new weights, by the names of the model's parameters, each once; drop every cache of the old ones.
 
-        Raises :class:`gagpo.agents.engines.weights.WeightsError` for a name that is unknown or missing, and for a shape that differs.
+        Raises :class:`gagpo.agents.engines.weights.WeightsError` for unknown and missing names and shapes that differ.
         """
         ...
 

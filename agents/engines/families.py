@@ -36,13 +36,26 @@ MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, 
 LAYERS = {"layer_types": ["sliding_attention", "full_attention"] * 2, "sliding_window": 6}
 MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1, "mamba_chunk_size": 8}
 LINEAR = {
-    **{"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8},
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
     "layer_types": ["linear_attention", "full_attention"] * 2,
 }
 MLA = {
-    **{"q_lora_rank": 16, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 8},
-    **{"n_routed_experts": 4, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "moe_intermediate_size": 16},
-    **{"num_experts_per_tok": 2, "head_dim": 4, "num_key_value_heads": 4},
+    "q_lora_rank": 16,
+    "kv_lora_rank": 8,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 8,
+    "n_routed_experts": 4,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "moe_intermediate_size": 16,
+    "num_experts_per_tok": 2,
+    "head_dim": 4,
+    "num_key_value_heads": 4,
 }
 PER_LAYER = {"vocab_size_per_layer_input": 120, "hidden_size_per_layer_input": 8, "num_kv_shared_layers": 2}
 PLAIN = {"head_dim": None, "num_key_value_heads": None}  # families whose configs know neither

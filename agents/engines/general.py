@@ -17,7 +17,7 @@ from gagpo.agents.engines.transformers import TransformersEngine, _Row
 
 CACHES = ("past_key_values", "cache_params")  # what families call the state that they hand back
 PROOF = (3, 2, 2)  # tokens read at a time to prove a cache
-TOLERANCE = 1e-3
+TOLERANCE, ROUNDED = 1e-3, 0.5  # nats, in float32 and in formats that round
 
 
 def transformers_engine(
@@ -97,14 +97,16 @@ class GeneralEngine(TransformersEngine):
     def _proved(self) -> bool:
         """Whether reading a row in pieces gives what reading it at once gives."""
         total = sum(PROOF)
-        ids = self._tensor(np.arange(3, 3 + 2 * total).reshape(2, total) % len(self.model.get_input_embeddings().weight))  # type: ignore[operator]
+        ids = self._tensor(
+            np.arange(3, 3 + 2 * total).reshape(2, total) % len(self.model.get_input_embeddings().weight)
+        )  # type: ignore[operator]
         whole = self.model(input_ids=ids, use_cache=False).logits.float().log_softmax(-1)
         state: dict[str, Any] = {}
         try:
             parts = [self._step_state(state, piece).log_softmax(-1) for piece in ids.split(PROOF, 1)]
         except Exception:  # whatever the family's code raises, it has no cache that can be used so
             return False
-        limit = TOLERANCE if whole.dtype == next(self.model.parameters()).dtype else 0.5
+        limit = TOLERANCE if next(self.model.parameters()).dtype == torch.float32 else ROUNDED
         return float((torch.cat(parts, 1) - whole).abs().max()) <= limit
 
     def _tensor(self, ids: Any) -> torch.Tensor:

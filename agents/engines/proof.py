@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gagpo.agents.engines.attention import NAME, PackedRows, SlotCache, forward
+from gagpo.agents.engines.attention import PackedRows, SlotCache, forward
 
 LENGTHS = (5, 11)
 WINDOW = 4  # sliding windows are narrowed to this for the proof, or rows this short would not meet them
@@ -50,7 +50,15 @@ def _compare(
     for way, read in ways.items():
         try:
             found = read(model)
-        except (ValueError, TypeError, RuntimeError, AttributeError, KeyError, IndexError, NotImplementedError) as error:
+        except (
+            ValueError,
+            TypeError,
+            RuntimeError,
+            AttributeError,
+            KeyError,
+            IndexError,
+            NotImplementedError,
+        ) as error:
             return f"{way}: {type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:160]}"
         worst = max(float((mine - own).abs().max()) for mine, own in zip(found, expected, strict=True))
         if not worst <= limit:
@@ -133,8 +141,3 @@ def _narrow_windows(model: torch.nn.Module) -> Iterator[None]:
 
 def _window(holder: Any) -> bool:
     return isinstance(getattr(holder, "sliding_window", None), int) and holder.sliding_window > 0
-
-
-def is_general(model: torch.nn.Module) -> bool:
-    """Whether the model reads padded rows with its own attention."""
-    return model.config._attn_implementation != NAME  # type: ignore[union-attr]

@@ -11,12 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-<<<<<<< HEAD
-from gagpo.agents.engines.attention import forward
 from gagpo.algorithms import CriticSettings
-=======
-from gagpo.algorithms import Critic as CriticSettings
->>>>>>> e20a7fe (Engines behind one protocol, found by name; models prove what they compute on load; log-probabilities in chunks)
 from gagpo.training.batch import MicroBatch, Row, micro_batches
 from gagpo.training.logprobs import hidden_of
 
