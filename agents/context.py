@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import datetime
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from gagpo.agents.engines.base import stop_tokens
 from gagpo.agents.episodes import Turn
-from gagpo.agents.prompts import PromptStyle, admissible_line, message, window
+from gagpo.agents.prompts import STYLES, PromptStyle, admissible_line, message, window
 from gagpo.envs.errors import InvalidArgument
 
 _MARK = "\u241e"  # stands for an assistant's words while the chat template is probed; no template alters it
@@ -21,6 +23,8 @@ class Context:
         grows by appending: earlier prompts and responses are the very ids the engine read and wrote, never re-encoded.
         A window is a fresh single message each turn.
     admissible: whether the prompt lists the admissible actions, where the environment knows them.
+    template: variables of the chat template (``enable_thinking: false``). ``date`` is what templates that print today's
+        date get instead of it, as ``YYYY-MM-DD``: a panel must not change overnight.
     """
 
     def __init__(
@@ -30,6 +34,7 @@ class Context:
         instructions: str = "",
         history: int | str = "full",
         admissible: bool = False,
+        template: Mapping[str, Any] | None = None,
     ):
         if history != "full" and not (isinstance(history, int) and history >= 0):
             raise InvalidArgument(f"history is 'full' or a number of turns >= 0, got {history!r}")
@@ -38,8 +43,21 @@ class Context:
         self.instructions = instructions
         self.history = history
         self.admissible = admissible
-        self._end_token: str = tokenizer.eos_token
+        self.template = dict(template or {})
+        self._variables = template_variables(template or {})
+        self._ends = set(stop_tokens(tokenizer))
         self._encoded: dict[str, np.ndarray] = {}
+
+    @property
+    def conditions(self) -> dict[str, Any]:
+        """What decides the prompts beside the environment, as plain values."""
+        style = next((name for name, known in STYLES.items() if known == self.style), "own")
+        return {
+            "style": style,
+            "history": self.history,
+            "admissible": self.admissible,
+            "template": {"date": DATE, **self.template},
+        }
 
     def prompt(self, turns: Sequence[Turn], observation: str, actions: Sequence[str] | None = None) -> np.ndarray:
         """Token ids, int32, of the prompt that follows ``turns`` and shows ``observation``."""
@@ -52,24 +70,27 @@ class Context:
         if not turns:
             return self._encode(self._render([("user", text)]))
         last = turns[-1]
-        ended = len(last.response_ids) > 0 and self.tokenizer.decode([int(last.response_ids[-1])])
+        final = int(last.response_ids[-1]) if len(last.response_ids) else -1
+        ended = self.tokenizer.decode([final]) if final in self._ends else ""
         return np.concatenate([last.prompt_ids, last.response_ids, self._encode(self._continuation(text, ended))])
 
     def response(self, text: str) -> np.ndarray:
         """``text`` as a response that an engine could have sampled: its tokens and the end token."""
         return np.append(self._encode(text), np.int32(self.tokenizer.eos_token_id))
 
-    def _continuation(self, text: str, last_token: str | bool) -> str:
-        """What the template puts between the end of a response and the next one, the user's ``text`` included."""
+    def _continuation(self, text: str, ended: str) -> str:
+        """What the template puts between the end of a response and the next one, the user's ``text`` included.
+
+        ended: the end token that the response has written already; '' for one that was cut at its limit.
+        """
         rendered = self._render([("user", "?"), ("assistant", _MARK), ("user", text)])
         rest = rendered.split(_MARK, 1)[1]
-        # A response that stopped by itself has written its end token already; one cut at its limit has not.
-        return rest.removeprefix(last_token) if isinstance(last_token, str) and last_token.strip() else rest
+        return rest.removeprefix(ended)
 
     def _render(self, messages: Sequence[tuple[str, str]]) -> str:
         head = [("system", self.style.system)] if self.style.system else []
         chat = [{"role": role, "content": content} for role, content in [*head, *messages]]
-        return self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        return self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True, **self._variables)
 
     def _encode(self, text: str) -> np.ndarray:
         """Encode, remembering short texts: environments repeat themselves ("Nothing happens.")."""
@@ -79,3 +100,17 @@ class Context:
             if len(self._encoded) < 50_000 and len(text) < 2000:
                 self._encoded[text] = ids
         return ids
+
+
+DATE = "2026-01-01"
+
+
+def template_variables(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Variables for a chat template; the date is pinned under the names that public templates know it by."""
+    given = dict(options)
+    text = str(given.pop("date", DATE))
+    try:
+        date = datetime.date.fromisoformat(text)
+    except ValueError:
+        raise InvalidArgument(f"context.template.date is written YYYY-MM-DD, got {text!r}") from None
+    return {"date_string": date.strftime("%d %b %Y"), "strftime_now": date.strftime, **given}

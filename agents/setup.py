@@ -57,8 +57,9 @@ def language_agent(
     style: str = "plain",
     history: int | str = "full",
     admissible: bool = False,
+    template: Mapping[str, Any] | None = None,
 ) -> LanguageAgent:
     """A language agent that is told ``world``'s instructions in the given prompt style."""
     instructions = getattr(world, "instructions", "")
-    context = Context(engine.tokenizer, STYLES[style], instructions, history, admissible)
+    context = Context(engine.tokenizer, STYLES[style], instructions, history, admissible, template)
     return LanguageAgent(engine, context, sampling)

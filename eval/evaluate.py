@@ -52,5 +52,14 @@ def evaluate(
         episodes, _ = rollout(
             agent, pool, jobs, concurrency=concurrency, lockstep=lockstep, on_finish=lambda _: meter.advance()
         )
-    panel = Panel(environment, tasks.split, tasks.hash, len(tasks), tries, dict(kwargs), seed)
+    panel = Panel(
+        environment,
+        tasks.split,
+        tasks.hash,
+        len(tasks),
+        tries,
+        dict(kwargs),
+        seed,
+        dict(getattr(agent, "conditions", {})),
+    )
     return EvalResult.from_episodes(episodes, panel, model, temperature), episodes

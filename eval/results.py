@@ -29,7 +29,9 @@ OUTCOMES = ("terminated", "truncated", "failed")
 class Panel:
     """What was played: two results can be compared exactly when environment, kwargs, split and hash agree.
 
-    tasks: how many tasks; tries: how often each; split_hash: ``TaskSet.hash`` of the tasks played.
+    tasks: how many tasks; tries: how often each; split_hash: ``TaskSet.hash`` of the tasks played. conditions: how a
+    language model was spoken to and sampled from (style, history, template, temperature and so on); empty for whoever
+    has no prompt, who can be compared with everybody.
     """
 
     environment: str
@@ -39,11 +41,13 @@ class Panel:
     tries: int = 1
     kwargs: dict[str, Any] = field(default_factory=dict)
     seed: int = 0
+    conditions: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # As JSON would give them back, so that a panel equals the one read from its own file.
         try:
-            object.__setattr__(self, "kwargs", json.loads(json.dumps(self.kwargs, allow_nan=False)))
+            for name in ("kwargs", "conditions"):
+                object.__setattr__(self, name, json.loads(json.dumps(getattr(self, name), allow_nan=False)))
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidArgument(f"the arguments of an environment must be plain JSON values: {error}") from None
         if self.tasks < 1 or self.tries < 1:
@@ -55,7 +59,14 @@ class Panel:
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
                 return f"{name.replace('_', ' ')} {_short(mine)} against {_short(theirs)}"
-        return None
+        if not (self.conditions and other.conditions):
+            return None
+        names = sorted(self.conditions.keys() | other.conditions.keys())
+        apart = [name for name in names if self.conditions.get(name) != other.conditions.get(name)]
+        pairs = (
+            f"{name} {_short(self.conditions.get(name))} against {_short(other.conditions.get(name))}" for name in apart
+        )
+        return ", ".join(pairs) or None
 
 
 @dataclass(frozen=True)
@@ -322,6 +333,7 @@ def _read_panel(document: Field) -> Panel:
         tries=document["tries"].integer(1),
         kwargs=document["kwargs"].record(),
         seed=document["seed"].integer(0) if "seed" in document.record() else 0,
+        conditions=document["conditions"].record() if "conditions" in document.record() else {},
     )
 
 

@@ -195,4 +195,5 @@ def _language_agent(
         style=context.style,
         history=context.history,
         admissible=context.admissible,
+        template=context.template,
     )

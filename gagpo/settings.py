@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import difflib
 import math
 from collections.abc import Sequence
@@ -63,6 +64,9 @@ class ContextSettings(_Section):
     style: str = "plain"
     history: Literal["full"] | int = "full"
     admissible: bool = False
+    template: dict[str, str | int | float | bool | datetime.date] = Field(
+        {}, description="variables of the chat template; date (YYYY-MM-DD) stands for today's"
+    )
 
     @model_validator(mode="after")
     def _known_style(self) -> ContextSettings:
@@ -93,13 +97,17 @@ class RolloutSettings(_Section):
 
 
 class OptimizerSettings(_Section):
-    """AdamW; the rate rises linearly over ``warmup`` iterations and is then constant."""
+    """AdamW; the rate rises linearly over ``warmup`` iterations and then follows the schedule to the run's last one.
+
+    Weights decay, gains of norms and biases do not.
+    """
 
     learning_rate: float = Field(1e-6, gt=0)
     weight_decay: float = Field(0.0, ge=0)
     betas: tuple[float, float] = (0.9, 0.999)
     max_grad_norm: float = Field(1.0, gt=0)
     warmup: int = Field(0, ge=0)
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
 
 
 class EngineSettings(_Section):

@@ -39,6 +39,7 @@ class Constant:
     """Always says the same token, with the log-probability that it is told."""
 
     shares_weights = False
+    dtype = "float32"
 
     def __init__(self, model, tokenizer, max_length=None, *, dtype=None, token=5):
         self.tokenizer, self.max_length, self.token = tokenizer, 128, token

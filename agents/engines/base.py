@@ -67,13 +67,15 @@ class Engine(Protocol):
     Only plain values and named tensors go through these methods, so what answers them may live anywhere. An engine is
     made by ``factory(model, tokenizer, **options)``; see :mod:`gagpo.agents.engines.registry` for the options.
 
-    tokenizer, max_length: of the model; the longest prompt with its response. shares_weights: the engine samples from
+    tokenizer, max_length: of the model; the longest prompt with its response. dtype: what is sampled in, by name.
+    shares_weights: the engine samples from
     the trainer's own module in the trainer's precision, so its log-probabilities are those that a forward pass of the
     trainer gives.
     """
 
     tokenizer: Any
     max_length: int
+    dtype: str
     shares_weights: bool
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
@@ -139,9 +141,27 @@ def longest_row(requests: Sequence[Request], sampling: Sampling, limit: int) -> 
 
 def stop_tokens(tokenizer: Any, model: Any = None) -> list[int]:
     """The tokens that end a response: the tokenizer's end token, the generation config's and the chat template's."""
-    stops = {tokenizer.eos_token_id}
+    stops = {tokenizer.eos_token_id, turn_end(tokenizer)}
     configured = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     stops.update(configured if isinstance(configured, list) else [configured])
-    for name in ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>"):
-        stops.add(tokenizer.get_added_vocab().get(name))
     return sorted(stop for stop in stops if stop is not None)
+
+
+_SAID = "\u241e"  # stands for an assistant's words; no template alters it
+
+
+def turn_end(tokenizer: Any) -> int | None:
+    """The special token that the chat template puts after an assistant's words, None where there is none.
+
+    A model that speaks in channels ends each of them with the token that the template puts there, thoughts included, so
+    it does not end its response.
+    """
+    added = tokenizer.get_added_vocab()
+    if "<|channel|>" in added or not getattr(tokenizer, "chat_template", None):
+        return None
+    chat = [("user", "?"), ("assistant", _SAID), ("user", "?")]
+    messages = [{"role": role, "content": content} for role, content in chat]
+    rendered = tokenizer.apply_chat_template(messages, tokenize=False)
+    after = rendered.partition(_SAID)[2].lstrip()
+    names = [name for name in added if name.strip() and after.startswith(name)]
+    return added[max(names, key=len)] if names else None

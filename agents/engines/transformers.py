@@ -24,7 +24,7 @@ from gagpo.agents.engines.base import (
 )
 from gagpo.agents.engines.proof import new_cache
 from gagpo.agents.engines.weights import copy_tensors
-from gagpo.agents.precision import dtype_of
+from gagpo.agents.precision import dtype_of, name_of
 from gagpo.envs.errors import InvalidArgument
 
 
@@ -77,6 +77,7 @@ class TransformersEngine:
         self.shares_weights = wanted == weight.dtype
         self.model = model if self.shares_weights else copy.deepcopy(model).to(wanted).requires_grad_(False)
         self.tokenizer = tokenizer
+        self.dtype = name_of(wanted)
         self.device = weight.device
         limit = context_limit(model.config)
         self.max_length = min(max_length or limit, limit)

@@ -71,7 +71,8 @@ class VLLMEngine:
         self.model = model
         self.tokenizer = tokenizer
         parameter = next(model.parameters())
-        self.device, self.dtype = parameter.device, dtype_of(dtype) if dtype else parameter.dtype
+        self.device, self._format = parameter.device, dtype_of(dtype) if dtype else parameter.dtype
+        self.dtype = name_of(self._format)
         self.memory = memory
         limit = context_limit(model.config)
         self.max_length = min(max_length or limit, limit)
@@ -107,7 +108,7 @@ class VLLMEngine:
                 skip_tokenizer_init=True,
                 generation_config="vllm",  # the model's own would add penalties and cut-offs to the sampling
                 logprobs_mode="processed_logprobs",
-                dtype=name_of(self.dtype),
+                dtype=self.dtype,
                 max_model_len=self.max_length,
                 enable_prefix_caching=True,
                 **self._memory(),
@@ -121,7 +122,7 @@ class VLLMEngine:
         config: Any = self.model.config
         head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        token = 2 * config.num_hidden_layers * heads * head_size * self.dtype.itemsize
+        token = 2 * config.num_hidden_layers * heads * head_size * self._format.itemsize
         cache = max(CPU_CACHE, token * (self.max_length + 2 * CPU_BLOCK))
         return {
             "kv_cache_memory_bytes": cache,
@@ -255,7 +256,7 @@ class VLLMEngine:
         there, and what rounding does to this model is known from the first copy: a later one may not be far above it.
         """
         prompts = self._recent or [np.arange(8, dtype=np.int32)]
-        exact = self.dtype == next(self.model.parameters()).dtype == torch.float32
+        exact = self._format == next(self.model.parameters()).dtype == torch.float32
         most = PROOF_TOKENS if not exact else 4
         requests = [Request(-1 - i, ids[: self.max_length - most], i) for i, ids in enumerate(prompts)]
         recent = self._recent
@@ -282,7 +283,7 @@ class VLLMEngine:
         limit = 10 * NOISE if self._first_gap is None else max(NOISE, RISE * self._first_gap)
         if not kl <= limit:
             raise ModelError(
-                f"vLLM in {name_of(self.dtype)} is a KL of {kl:.2g} away from {type(self.model).__name__} where "
+                f"vLLM in {self.dtype} is a KL of {kl:.2g} away from {type(self.model).__name__} where "
                 f"{limit:.2g} is explained by rounding: it did not take the new weights; use engine: transformers"
             )
         self._first_gap = kl if self._first_gap is None else self._first_gap

@@ -30,6 +30,7 @@ from gagpo.training import checkpoint as checkpoints
 from gagpo.training.batch import Row, build_rows
 from gagpo.training.collect import Collection, Collector, tasks_of_groups
 from gagpo.training.interrupt import Interruptions
+from gagpo.training.optimizer import parameter_groups, rate_scale
 from gagpo.training.run_folder import RunFolder
 from gagpo.training.update import NonFiniteLoss, Updater
 from gagpo.training.value_head import Critic
@@ -80,7 +81,7 @@ class Trainer:
         reference = None
         if settings.algorithm.kl.coefficient > 0:
             reference = load_model(settings.model, settings.engine.dtype, settings.device).requires_grad_(False)
-        groups: list[dict[str, Any]] = [{"params": list(self.model.parameters()), "lr": rate.learning_rate}]
+        groups = parameter_groups(self.model, rate)
         self.critic = None
         if settings.algorithm.critic:
             self.critic = Critic(self.model, settings.algorithm.critic)
@@ -206,9 +207,9 @@ class Trainer:
             microbatch = settings.training.microbatch_tokens
             value = self.critic.of_rows(self.model, rows, tokens, microbatch, self.updater.autocast, settings.device)
         credit, targets = give_credit(turns, algorithm.credit, value)
-        rise = min(1.0, (self.iteration + 1) / settings.optimizer.warmup) if settings.optimizer.warmup else 1.0
+        scale = rate_scale(settings.optimizer, self.iteration, settings.training.iterations)
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
-            group["lr"] = rate * rise
+            group["lr"] = rate * scale
         rng = np.random.default_rng([settings.seed, self.iteration])
         try:
             learned = self.updater.update(rows, targets, rng, self.controllers.controls)
@@ -243,6 +244,7 @@ class Trainer:
             style=context.style,
             history=context.history,
             admissible=context.admissible,
+            template=context.template,
         )
 
     def _evaluate(self, pool: Pool, stage: str) -> None:

@@ -53,6 +53,7 @@ def warm_start(settings: RunSettings, quiet: bool = False) -> Path:
         world.instructions,
         settings.context.history,
         settings.context.admissible,
+        settings.context.template,
     )
     for episode in episodes:
         tokenize(episode, context)

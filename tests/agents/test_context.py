@@ -106,3 +106,40 @@ def test_a_wrong_history_is_refused(tokenizer):
 def test_seeds_depend_on_every_part():
     assert derive_seed(1, "a", 2) == derive_seed(1, "a", 2)
     assert len({derive_seed(1, "a", 2), derive_seed(1, "a", 3), derive_seed(2, "a", 2), derive_seed(1, "a2")}) == 4
+
+
+def test_a_response_cut_after_an_angle_bracket_keeps_the_end_marker_whole(tokenizer):
+    """``<`` is a prefix of ``<|end|>``: taking it away from what follows would leave ``|end|>`` as text."""
+    context = Context(tokenizer, STYLES["plain"])
+    turns = played(context, ("You stand at 3.", "left"))
+    bracket = tokenizer.encode("<", add_special_tokens=False)
+    turns[0].response_ids = np.array([*turns[0].response_ids[:-1], *bracket], np.int32)
+    prompt = context.prompt(turns, "You stand at 2.")
+    first = len(turns[0].prompt_ids) + len(turns[0].response_ids)
+    assert prompt[first] == tokenizer.eos_token_id
+
+
+def test_todays_date_is_pinned_and_variables_reach_the_template(tokenizer):
+    tokenizer.chat_template = (
+        "{{ strftime_now('%Y-%m-%d') }} {{ date_string }} {{ enable_thinking }}"
+        "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}<|assistant|>"
+    )
+    template = {"date": "2031-05-09", "enable_thinking": False}
+    text = tokenizer.decode(Context(tokenizer, STYLES["plain"], template=template).prompt([], "at 2"))
+    assert text.startswith("2031-05-09 09 May 2031 False")
+    assert "2026-01-01 01 Jan 2026" in tokenizer.decode(Context(tokenizer, STYLES["plain"]).prompt([], "at 2"))
+    with pytest.raises(ValueError, match=r"context\.template\.date is written YYYY-MM-DD, got 'today'"):
+        Context(tokenizer, STYLES["plain"], template={"date": "today"})
+
+
+def test_what_ends_a_response_is_what_the_template_puts_after_one(tokenizer):
+    from gagpo.agents.engines.base import stop_tokens
+
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|eot|>", "<|return|>"]})
+    eot, returned = tokenizer.convert_tokens_to_ids(["<|eot|>", "<|return|>"])
+    tokenizer.chat_template = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|eot|>\n{% endfor %}"
+    assert stop_tokens(tokenizer) == sorted([tokenizer.eos_token_id, eot])
+    # A model with channels ends its thoughts with the token that its template puts after an answer.
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|channel|>"]})
+    tokenizer.eos_token = "<|return|>"
+    assert stop_tokens(tokenizer) == [returned]

@@ -75,3 +75,51 @@ def test_folders_are_ordinary(folder):
         path.name for path in folder.iterdir()
     }
     shutil.rmtree(folder)
+
+
+def rewrite(folder, change):
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+MLP = "model.layers.1.mlp.up_proj.weight"
+
+
+def test_a_folder_without_some_tensors_is_refused_by_name(folder):
+    rewrite(folder, lambda tensors: tensors.pop(MLP))
+    with pytest.raises(ModelError, match=rf"1 tensors are missing, the first '{MLP}'"):
+        load_model(str(folder))
+
+
+def test_tensors_that_do_not_belong_are_refused_by_name(folder):
+    rewrite(folder, lambda tensors: tensors.update({"model.extra.weight": torch.zeros(2)}))
+    with pytest.raises(ModelError, match=r"1 tensors are unexpected, the first 'model\.extra\.weight'"):
+        load_model(str(folder))
+
+
+def test_tensors_of_another_shape_are_refused(folder):
+    rewrite(folder, lambda tensors: tensors.update({MLP: torch.zeros(3, 32)}))
+    with pytest.raises(ModelError, match=r"cannot load the model|has shape"):
+        load_model(str(folder))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_numbers_are_refused(folder, value):
+    rewrite(folder, lambda tensors: tensors[MLP].view(-1)[3:4].fill_(value))
+    with pytest.raises(ModelError, match=rf"parameter {MLP} is not finite"):
+        load_model(str(folder))
+
+
+def test_code_of_a_models_own_is_not_run_unless_asked_for(folder):
+    import json
+
+    config = json.loads((folder / "config.json").read_text())
+    config["auto_map"] = {"AutoModelForCausalLM": "own.Model"}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "own.py").write_text(f"open({str(folder / 'ran')!r}, 'w')")
+    with pytest.raises(ModelError, match=r"brings code of its own \(own\.Model\).*trust_remote_code=true"):
+        load_model(str(folder))
+    assert not (folder / "ran").exists()

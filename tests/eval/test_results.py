@@ -205,3 +205,22 @@ def test_the_table_says_what_was_measured():
     text = "\n".join(result_lines(EvalResult.from_episodes(four_tasks(), panel(4), "tiny", 0.4)))
     for part in ("valid_unseen, 4 tasks once each", "0123456789abcdef", "50.0 [15.0, 85.0]", "heat", "2 of 4", "tiny"):
         assert part in text
+
+
+def test_results_under_unlike_prompts_do_not_compare():
+    from dataclasses import replace
+
+    from gagpo.eval.results import Panel
+
+    spoken = {
+        "style": "plain",
+        "history": 2,
+        "template": {"date": "2026-01-01"},
+        "temperature": 0.4,
+        "dtype": "float32",
+    }
+    panel = Panel("e", "test", "h", 3, conditions=spoken)
+    other = replace(panel, conditions={**spoken, "history": "full", "dtype": "bfloat16"})
+    assert panel.difference(other) == "dtype 'float32' against 'bfloat16', history 2 against 'full'"
+    assert panel.difference(panel) is None
+    assert panel.difference(replace(panel, conditions={})) is None  # whoever has no prompt compares with everybody

@@ -1,0 +1,61 @@
+"""Sampler and trainer: where they differ, the untouched policy is still the old one."""
+
+import numpy as np
+import pytest
+
+from gagpo.settings import load
+from gagpo.training.run_folder import RunFolder
+from gagpo.training.trainer import train
+
+STILL = {"learning_rate": 1e-12}
+ONE = {"iterations": 1, "minibatches": 2, "precision": "bfloat16"}
+MEASURED = {"tasks": 1, "before": False}
+
+
+def run(config, folder, *overrides):
+    made = RunFolder.create(folder, load(config, overrides))
+    train(made, quiet=True)
+    return made.metrics()
+
+
+@pytest.mark.parametrize("preset", ["gspo", "gagpo", "gmpo", "sapo", "grpo"])
+def test_a_policy_that_does_not_move_clips_nothing(corridor, tmp_path, preset):
+    """Half precision in the update, float32 in the sampler: with the sampler's numbers GSPO clips a seventh."""
+    config = corridor(algorithm={"preset": preset, "kl": {"coefficient": 0.0}}, optimizer=STILL, training=ONE)
+    (row,) = run(config, tmp_path / "run", "evaluation.before=false", "evaluation.tasks=1")
+    assert row["clip_fraction"] == 0 and row["old_kl"] == 0 and row["log_ratio_rms"] == 0
+    assert 0 < row["mismatch_kl"] < 0.01 and row["mismatch_max"] > 0
+
+
+def test_the_correction_follows_from_the_precisions(corridor):
+    chosen = lambda *o: load(corridor(), o).algorithm.correction.name  # noqa: E731
+    assert chosen() == "none"
+    assert chosen("training.precision=bfloat16") == "recompute"
+    assert chosen("engine.dtype=bfloat16") == chosen("engine=vllm") == "recompute"
+    assert chosen("engine.dtype=bfloat16", "algorithm.correction=token") == "token"
+    assert chosen("training.precision=bfloat16", "algorithm.correction=none") == "none"
+
+
+def test_what_was_resolved_is_what_is_read_again(corridor, tmp_path):
+    from gagpo.settings import dump
+
+    settings = load(corridor(), ["training.precision=bfloat16"])
+    path = tmp_path / "again.yaml"
+    path.write_text(dump(settings))
+    assert load(path) == settings
+
+
+@pytest.mark.parametrize("correction", ["none", "token", "sequence"])
+def test_the_gap_is_always_logged(corridor, tmp_path, correction):
+    config = corridor(training={"iterations": 1}, evaluation=MEASURED)
+    (row,) = run(config, tmp_path / "run", f"algorithm.correction={correction}", "engine.dtype=bfloat16")
+    assert all(np.isfinite(row[name]) for name in ("mismatch_kl", "mismatch_max", "mismatch_weight", "masked"))
+    assert row["mismatch_max"] > 1e-4
+
+
+def test_formats_that_lose_updates_are_refused(corridor):
+    with pytest.raises(ValueError, match=r"weights in training are always float32.*training\.precision=bfloat16"):
+        load(corridor(), ["dtype=bfloat16"])
+    with pytest.raises(ValueError, match="float16 overflows"):
+        load(corridor(), ["engine.dtype=float16"])
+    assert load(corridor(), ["dtype=float32"]).engine.dtype == "float32"

@@ -1,0 +1,41 @@
+"""Log-probabilities in chunks are those of one piece, and so are their gradients."""
+
+import numpy as np
+import pytest
+import torch
+
+from gagpo.training import logprobs
+from gagpo.training.batch import build_rows, micro_batches
+from gagpo.training.logprobs import token_logprobs
+from tests.gagpo.training.test_batch import conversation
+
+
+def passed(model, batch, entropy):
+    model.zero_grad(set_to_none=True)
+    logprob, own = token_logprobs(model, batch, entropy)
+    (logprob.sum() + (0 if own is None or not own.requires_grad else 0.3 * own.sum())).backward()
+    return logprob.detach(), own, {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("entropy", ["none", "value", "gradient"])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_chunks_change_nothing(tiny, monkeypatch, entropy, temperature):
+    model, _ = tiny
+    rng = np.random.default_rng(0)
+    episodes = [conversation((rng.integers(0, 300, 5), rng.integers(0, 300, n))) for n in (3, 7, 11)]
+    for episode in episodes:
+        episode.temperature = temperature
+    (batch,) = micro_batches(build_rows(episodes), 1000)
+    whole = passed(model, batch, entropy)
+    sizes = []
+    inner = logprobs._of_chunk
+    monkeypatch.setattr(logprobs, "_of_chunk", lambda m, h, *rest: (sizes.append(len(h)), inner(m, h, *rest))[1])
+    monkeypatch.setattr(logprobs, "CHUNK", 4 * model.config.vocab_size)
+    cut = passed(model, batch, entropy)
+    assert max(sizes) == 4 and len(sizes) == 2 * 6  # forward, and again for the gradients
+    torch.testing.assert_close(cut[0], whole[0], atol=1e-5, rtol=1e-5)
+    if entropy != "none":
+        torch.testing.assert_close(cut[1], whole[1], atol=1e-5, rtol=1e-5)
+        assert cut[1].requires_grad == (entropy == "gradient")
+    for name, gradient in whole[2].items():
+        torch.testing.assert_close(cut[2][name], gradient, atol=1e-4, rtol=1e-4, msg=name)
