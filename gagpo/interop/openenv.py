@@ -1,0 +1,274 @@
+"""Any environment of this suite, or a user's own, as an OpenEnv server.
+
+On the wire an observation holds ``text`` and nothing else, because clients paste the whole of it into the prompt.
+What a trainer needs besides stands in ``metadata``, beside ``reward`` and ``done``: ``truncated``, ``success``,
+``valid``, and after a reset ``split`` and ``index``. Keys of states, experts and other entries of ``info`` stay here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping
+from concurrent.futures import CancelledError
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+from fastapi import FastAPI, HTTPException
+from gymnasium.utils import seeding
+from openenv.core.env_server.http_server import create_app
+from openenv.core.env_server.interfaces import Environment
+from openenv.core.env_server.types import Action, ConcurrencyConfig, EnvironmentMetadata, Observation, State
+from pydantic import Field, field_validator
+
+from gagpo.envs.pool import Event
+from gagpo.envs.pool.nursery import find_spec
+from gagpo.envs.tasks import Task, TaskSet
+from gagpo.interop.hall import Hall, HallClosed
+from gagpo.interop.limits import LimitBody
+
+LISTED = 1000  # tasks that one answer lists at most; the number of tasks is always the true one
+
+
+class TextAction(Action):
+    """One action of the agent: any text."""
+
+    action: str
+
+    @field_validator("action", mode="before")
+    @classmethod
+    def _as_text(cls, value: Any) -> Any:
+        """Clients that parse a reply as JSON send the answer 15 as a number; to the world it is text."""
+        text = value if isinstance(value, str) else json.dumps(value)
+        return text.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate cannot be sent on
+
+
+class TextObservation(Observation):
+    """What the agent sees."""
+
+    text: str
+    metadata: dict[str, Any] = Field(default_factory=dict, exclude=True)  # still sent, beside the observation
+
+
+class TextAndActions(TextObservation):
+    """What the agent sees when the server was asked to list actions too."""
+
+    admissible_actions: list[str] | None = None
+
+
+class Refused(HTTPException):
+    """A request that makes no sense now; ``detail`` says why."""
+
+    def __str__(self) -> str:
+        return str(self.detail)
+
+
+@dataclass(frozen=True)
+class World:
+    """What all sessions of a server share. ``tasks`` holds every split's tasks."""
+
+    name: str
+    description: str
+    hall: Hall
+    tasks: Mapping[str, TaskSet]
+    split: str
+    admissible: bool = False
+    session_seconds: float = 3600.0
+
+    def of(self, split: str) -> TaskSet:
+        if split not in self.tasks:
+            raise Refused(404, f"no split {str(split)[:80]!r}; choose one of {', '.join(self.tasks)}")
+        return self.tasks[split]
+
+
+def open_world(
+    env_id: str,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    workers: int = 2,
+    admissible: bool = False,
+    session_seconds: float = 3600.0,
+    step_deadline: float = 60.0,
+    reset_deadline: float = 300.0,
+) -> World:
+    """Start the processes behind a server of ``env_id``; ValueError for arguments that cannot be right."""
+    arguments = dict(kwargs or {})
+    if arguments.pop("expert", False):
+        raise ValueError("a server shows no expert: leave out the argument expert")
+    env = gymnasium.make(find_spec(env_id), disable_env_checker=True, **arguments)
+    try:
+        world: Any = env.unwrapped
+        tasks = {split: world.tasks(split) for split in getattr(world, "splits", ("train", "test"))}
+        described = getattr(world, "instructions", "") or (type(world).__doc__ or "").strip().partition("\n\n")[0]
+        split = getattr(world, "split", next(iter(tasks)))
+    finally:
+        env.close()
+    hall = Hall(env_id, arguments, workers=workers, step_deadline=step_deadline, reset_deadline=reset_deadline)
+    return World(short_name(env_id), described, hall, tasks, split, admissible, session_seconds)
+
+
+def short_name(env_id: str) -> str:
+    """A name for addresses and folders.
+
+    >>> short_name("gagpo/ALFWorld-v0"), short_name("guess:Guess-v0")
+    ('alfworld', 'guess')
+    """
+    return env_id.rpartition(":")[2].rpartition("/")[2].rpartition("-v")[0].lower() or env_id.lower()
+
+
+class ServedEnvironment(Environment[TextAction, TextObservation, State]):
+    """One session: a slot in the hall. Also lists the tasks (OpenEnv's ``TaskProvider``)."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(self, world: World):
+        super().__init__()
+        self.world = world
+        self.slot = world.hall.open()
+        self.until = time.monotonic() + world.session_seconds
+        self._state = State(episode_id=None, step_count=0)
+        self._closed = False
+
+    async def reset_async(
+        self,
+        seed: int | None = None,
+        episode_id: str | None = None,
+        split: str | None = None,
+        index: int | None = None,
+        task: str | None = None,
+        **unknown: Any,
+    ) -> TextObservation:
+        """Start the ``index``-th task of ``split`` (or ``task``, by its id); without either ``seed`` draws one."""
+        if unknown:
+            raise Refused(422, f"unknown reset argument {min(unknown)[:80]!r}; known: seed, split, index, task")
+        if seed is not None and (type(seed) is not int or not 0 <= seed < 2**63):
+            raise Refused(422, "seed must be a whole number from 0 to 2^63 - 1")
+        tasks = self.world.of(self.world.split if split is None else split)
+        chosen = self._choose(tasks, seed, index, task)
+        event = await self._ask("reset", chosen.id, seed)
+        self._state = State(episode_id=None if episode_id is None else str(episode_id)[:255], step_count=0)
+        return self._observation(event, {"split": tasks.split, "index": tasks.ids.index(chosen.id)})
+
+    async def step_async(
+        self, action: TextAction, timeout_s: float | None = None, **unknown: Any
+    ) -> TextObservation:
+        event = await self._ask("step", action.action)
+        self._state.step_count += 1
+        return self._observation(event, {})
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> TextObservation:
+        return asyncio.run(self.reset_async(seed, episode_id, **kwargs))
+
+    def step(self, action: TextAction, timeout_s: float | None = None, **kwargs: Any) -> TextObservation:
+        return asyncio.run(self.step_async(action, timeout_s, **kwargs))
+
+    @property
+    def state(self) -> State:
+        """Episode id and number of steps; the world's own state is not for clients."""
+        return self._state
+
+    def close(self) -> None:
+        self._closed = True
+        self.world.hall.release(self.slot)
+
+    def get_metadata(self) -> EnvironmentMetadata:
+        return EnvironmentMetadata(name=self.world.name, description=self.world.description, version="1")
+
+    # TaskProvider -----------------------------------------------------------------------------------------------------
+
+    def list_splits(self) -> list[dict[str, Any]]:
+        """Name, kind, number of tasks and hash of every split: two servers play the same when the hashes agree."""
+        return [
+            {"name": name, "type": _kind(name), "tasks": len(tasks), "hash": tasks.hash}
+            for name, tasks in self.world.tasks.items()
+        ]
+
+    def list_tasks(self, split: str) -> list[dict[str, Any]]:
+        return self.get_task_range(split, 0, LISTED)
+
+    def num_tasks(self, split: str) -> int:
+        return len(self.world.of(split))
+
+    def get_task(self, split: str, index: int) -> dict[str, Any]:
+        tasks = self.world.of(split)
+        if not 0 <= index < len(tasks):
+            raise IndexError(index)
+        return _described(tasks[tasks.ids[index]], index)
+
+    def get_task_range(self, split: str, start: int | None = None, stop: int | None = None) -> list[dict[str, Any]]:
+        tasks = self.world.of(split)
+        places = range(len(tasks))[start:stop][:LISTED]
+        ids = tasks.ids
+        return [_described(tasks[ids[place]], place) for place in places]
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def _choose(self, tasks: TaskSet, seed: int | None, index: int | None, task: str | None) -> Task:
+        if not len(tasks):
+            raise Refused(404, f"split {tasks.split!r} is empty")
+        if task is not None:
+            if task not in tasks:
+                raise Refused(404, f"split {tasks.split!r} has no task {str(task)[:80]!r}")
+            return tasks[task]
+        if index is None:
+            return tasks.draw(seeding.np_random(seed)[0])
+        if type(index) is not int or not 0 <= index < len(tasks):
+            raise Refused(404, f"split {tasks.split!r} has {len(tasks)} tasks, no index {str(index)[:20]}")
+        return tasks[tasks.ids[index]]
+
+    async def _ask(self, operation: str, *arguments: Any) -> Event:
+        if time.monotonic() > self.until:
+            self.close()
+        if self._closed:
+            raise Refused(410, f"the session is over (it may last {self.world.session_seconds:g} s): open another")
+        try:
+            event = await asyncio.wrap_future(getattr(self.world.hall, operation)(self.slot, *arguments))
+        except ValueError as error:
+            raise Refused(409, str(error).replace(f"slot {self.slot}", "this session")) from None
+        except (HallClosed, CancelledError) as error:
+            raise Refused(503, f"the server is closing: {error}") from None
+        if event.kind in ("restarted", "failed") and operation == "step" or event.kind == "failed":
+            self.world.hall.release(self.slot)
+            raise Refused(500, f"the world broke and the episode is lost; reset to play again ({event.error[:300]})")
+        return event
+
+    def _observation(self, event: Event, more: dict[str, Any]) -> TextObservation:
+        info, stepped = event.info, event.kind == "step"
+        done = event.terminated or event.truncated
+        told = {name: bool(info.get(name)) for name in ("success", "valid")}
+        facts: dict[str, Any] = {
+            "done": done,
+            "reward": event.reward if stepped else None,
+            "metadata": {"truncated": event.truncated, **told, **more},
+        }
+        if self.world.admissible:
+            return TextAndActions(
+                text=event.observation, admissible_actions=info.get("admissible_actions"), **facts
+            )
+        return TextObservation(text=event.observation, **facts)
+
+
+def _kind(split: str) -> str:
+    """OpenEnv knows three kinds of splits."""
+    return "train" if split == "train" else "test" if split.startswith("test") else "validation"
+
+
+def _described(task: Task, index: int) -> dict[str, Any]:
+    return {"id": task.id, "index": index, "split": task.split, "type": task.type, "digest": task.digest}
+
+
+def make_app(
+    world: World, *, max_sessions: int = 64, idle_seconds: float = 600.0, max_message: int = 1 << 20
+) -> FastAPI:
+    """The web application; sessions that nobody has used for ``idle_seconds`` are ended."""
+    app = create_app(
+        lambda: ServedEnvironment(world),
+        TextAction,
+        TextAndActions if world.admissible else TextObservation,
+        env_name=world.name,
+        concurrency_config=ConcurrencyConfig(max_concurrent_envs=max_sessions, session_timeout=idle_seconds),
+    )
+    app.add_middleware(LimitBody, max_bytes=max_message)
+    return app
