@@ -105,6 +105,23 @@ class Episode:
             "turns": turns,
         }
 
+    @classmethod
+    def from_record(cls, record: dict[str, Any]) -> Episode:
+        """The episode of a :meth:`record`; tokens come back where they were written.
+
+        Raises KeyError or TypeError for a record of another form.
+        """
+        names = ("task", "task_type", "split", "group", "sample", "seed", "temperature", "success", "outcome")
+        episode = cls(**{name: record[name] for name in (*names, "restarts", "info")})
+        for row in record["turns"]:
+            turn = Turn(**{name: row[name] for name in ("observation", "response", "action", "reward", "valid", "state")})
+            if "response_ids" in row:
+                turn.prompt_ids = np.asarray(row["prompt_ids"], np.int32)
+                turn.response_ids = np.asarray(row["response_ids"], np.int32)
+                turn.logprobs = np.asarray(row["logprobs"], np.float32)
+            episode.turns.append(turn)
+        return episode
+
 
 def write_episodes(path: Path, episodes: Iterable[Episode], tokens: bool = False) -> None:
     """Write one JSON object per episode and line, in ASCII: a model may write what UTF-8 cannot hold."""

@@ -149,6 +149,11 @@ class TextEnv(gymnasium.Env[str, str]):
         """The expert's next action in the present situation, or None where there is none or it believes to be done."""
         return None
 
+    def sample_action(self, rng: np.random.Generator) -> str:
+        """An action that somebody without any idea might try; worlds that cannot list their actions offer this."""
+        self.action_space.seed(int(rng.integers(2**31)))
+        return self.action_space.sample()
+
     @classmethod
     def material(cls, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The constructor's arguments that say which problems are played, and how, defaults included."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from gagpo.agents.agent import Agent
 from gagpo.agents.episodes import Episode
 from gagpo.agents.progress import track
 from gagpo.agents.rollout import group_jobs, rollout
+from gagpo.agents.streams import Waiter, play_streams
 from gagpo.envs.pool import Pool
+from gagpo.envs.pool.hall import Hall
 from gagpo.envs.tasks import TaskSet
+from gagpo.eval.journal import Journal
 from gagpo.eval.results import EvalResult, Panel
 
 PANEL_SEED = 20_260_101  # the episodes' seeds belong to the panel, not to the run that is measured
@@ -27,7 +30,7 @@ def choose_panel(tasks: TaskSet, count: int | None = None) -> TaskSet:
 
 def evaluate(
     agent: Agent,
-    pool: Pool,
+    pool: Pool | Hall,
     tasks: TaskSet,
     *,
     environment: str,
@@ -39,27 +42,33 @@ def evaluate(
     concurrency: int = 256,
     lockstep: bool = True,
     quiet: bool = False,
+    journal: Journal | None = None,
 ) -> tuple[EvalResult, list[Episode]]:
     """Play every task of ``tasks`` ``tries`` times with ``agent``; the result and the episodes, in the panel's order.
 
     ``environment`` and ``kwargs`` say what ``pool`` runs, ``model`` and ``temperature`` who plays (None: it samples
     no tokens): they are printed with the numbers. The seeds are fixed by the panel and ``seed``, so two models meet the
-    same episodes.
+    same episodes. With a hall instead of a pool every episode goes its own way (for agents that wait). Episodes that
+    ``journal`` (open) holds are not played again, and every other is written to it as it ends.
     """
     tasks.require()
     jobs = group_jobs(tasks.ids, tries, PANEL_SEED + seed, f"panel {tasks.split}")
+    played = dict(journal.episodes) if journal else {}
+    missing = [job for job in jobs if (job.task, job.sample) not in played]
     with track(f"evaluating on {tasks.split}", len(jobs), "episodes", quiet) as meter:
-        episodes, _ = rollout(
-            agent, pool, jobs, concurrency=concurrency, lockstep=lockstep, on_finish=lambda _: meter.advance()
-        )
-    panel = Panel(
-        environment,
-        tasks.split,
-        tasks.hash,
-        len(tasks),
-        tries,
-        dict(kwargs),
-        seed,
-        dict(getattr(agent, "conditions", {})),
-    )
+        meter.advance(len(jobs) - len(missing))
+
+        def finished(episode: Episode) -> None:
+            if journal:
+                journal.append(episode)
+            meter.advance()
+
+        if isinstance(pool, Hall):
+            new = play_streams(cast(Waiter, agent), pool, missing, concurrency=concurrency, on_finish=finished)
+        else:
+            new, _ = rollout(agent, pool, missing, concurrency=concurrency, lockstep=lockstep, on_finish=finished)
+    played.update({(episode.task, episode.sample): episode for episode in new})
+    episodes = [played[job.task, job.sample] for job in jobs]
+    conditions = dict(getattr(agent, "conditions", {}))
+    panel = Panel(environment, tasks.split, tasks.hash, len(tasks), tries, dict(kwargs), seed, conditions)
     return EvalResult.from_episodes(episodes, panel, model, temperature), episodes

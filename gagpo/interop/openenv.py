@@ -23,10 +23,11 @@ from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.types import Action, ConcurrencyConfig, EnvironmentMetadata, Observation, State
 from pydantic import Field, field_validator
 
+from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.pool import Event
 from gagpo.envs.pool.nursery import find_spec
 from gagpo.envs.tasks import Task, TaskSet
-from gagpo.interop.hall import Hall, HallClosed
+from gagpo.envs.pool.hall import Hall, HallClosed
 from gagpo.interop.limits import LimitBody
 
 LISTED = 1000  # tasks that one answer lists at most; the number of tasks is always the true one
@@ -93,10 +94,10 @@ def open_world(
     step_deadline: float = 60.0,
     reset_deadline: float = 300.0,
 ) -> World:
-    """Start the processes behind a server of ``env_id``; ValueError for arguments that cannot be right."""
+    """Start the processes behind a server of ``env_id``; InvalidArgument for arguments that cannot be right."""
     arguments = dict(kwargs or {})
     if arguments.pop("expert", False):
-        raise ValueError("a server shows no expert: leave out the argument expert")
+        raise InvalidArgument("a server shows no expert: leave out the argument expert")
     env = gymnasium.make(find_spec(env_id), disable_env_checker=True, **arguments)
     try:
         world: Any = env.unwrapped

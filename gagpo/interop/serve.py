@@ -11,9 +11,7 @@ from typing import Any
 
 import yaml
 
-
-class MissingExtra(ImportError):
-    """An optional package is not installed; the message says how to install it."""
+from gagpo.envs.errors import InvalidArgument, MissingPackage
 
 
 def serve(
@@ -41,7 +39,7 @@ def serve(
 
         from gagpo.interop.openenv import make_app, open_world
     except ImportError as error:
-        raise MissingExtra(f"gagpo serve needs OpenEnv ({error}); install it with: pip install 'gagpo[openenv]'") from None
+        raise MissingPackage(f"gagpo serve needs OpenEnv ({error}); install the extra openenv") from None
     with socket.create_server((host, port)) as listener:
         world = open_world(
             env_id,
@@ -72,12 +70,12 @@ def write_package(env_id: str, kwargs: Mapping[str, Any] | None, folder: Path) -
     """Write what ``openenv validate``, ``docker build`` and ``openenv push`` take; returns the files.
 
     An environment of the user's own (``module:Name-v0``) whose module is one file is copied beside them. Raises
-    FileExistsError when ``folder`` holds anything.
+    InvalidArgument when ``folder`` holds anything.
     """
     from gagpo.interop.openenv import open_world, short_name
 
     if folder.exists() and any(folder.iterdir()):
-        raise FileExistsError(f"{folder} is not empty: choose a new folder")
+        raise InvalidArgument(f"{folder} is not empty: choose a new folder")
     world = open_world(env_id, kwargs, workers=0)
     world.hall.close()
     name = short_name(env_id)

@@ -21,6 +21,7 @@ from openenv.core.env_server.types import Action
 from websockets.sync.client import connect
 
 from benchmarks.serve import crowd, start, stop
+from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.testing import CorridorEnv
 from gagpo.interop.openenv import TextAction
 from gagpo.interop.serve import write_package
@@ -244,7 +245,7 @@ def test_the_written_package_is_valid(tmp_path, monkeypatch):
         [*command, "--level", "static", "--skip-build"], cwd=folder, capture_output=True, text=True, timeout=120
     )
     assert found.returncode == 0 and "PASS" in found.stdout, found.stdout + found.stderr
-    with pytest.raises(FileExistsError, match="not empty"):
+    with pytest.raises(InvalidArgument, match="not empty"):
         write_package("guess:Guess-v0", {}, folder)
 
 

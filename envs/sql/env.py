@@ -1,0 +1,195 @@
+"""``gagpo/SQL-v0``: look at the tables, try queries, and answer a question with one."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from gagpo.envs.base import Outcome, TextEnv
+from gagpo.envs.errors import InvalidArgument
+from gagpo.envs.sql.database import MAX_ROWS, Database, QueryFailed, same_result, show
+from gagpo.envs.sql.generate import SPLITS, TYPES, Question, ensure, generated
+from gagpo.envs.sql.sources import loaded
+from gagpo.envs.tasks import Task, TaskSet
+
+_ACTION = re.compile(r"\s*(tables|columns|query:|answer:)(.*)\Z", re.DOTALL | re.IGNORECASE)
+_ORDERED = re.compile(r"\border\s+by\b(?![^()]*\))", re.IGNORECASE)  # not inside of brackets
+_KEPT = 4  # open databases
+
+
+class SQLEnv(TextEnv):
+    """Answer a question about a database by a query; reward 1 when its result is that of the gold query.
+
+    Actions are ``tables``, ``columns TABLE``, ``query: SELECT ...`` (shows the first rows) and ``answer: SELECT ...``,
+    which ends the episode. Results are compared as BIRD and Spider do: the same rows, in the same order where the
+    gold query orders them. A generated question is also asked of a second database with the same tables and other
+    rows, so that an answer read off and written as a constant is not right.
+
+    data: ``"generated"``, a folder in Spider's or BIRD's format, or None for ``$SQL_DATA`` where that is set and
+    generated questions elsewhere. size, test_size: generated questions of the training and of each other split. types:
+    the kinds of them. seed: of the generator. rows: how many rows a query shows.
+
+    ``info`` also holds ``queries``, and after an answer ``verdict``: right, wrong, wrong elsewhere, or failed.
+    """
+
+    splits: ClassVar[tuple[str, ...]] = SPLITS
+    has_hasty: ClassVar[bool] = True
+    immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial
+    instructions: ClassVar[str] = (
+        "You answer questions about an SQLite database. You act by one command at a time: tables lists the tables, "
+        "columns TABLE shows the columns of one, query: SELECT ... runs a query and shows the first rows, "
+        "answer: SELECT ... gives the query whose result is the answer, and ends the task."
+    )
+
+    def __init__(
+        self,
+        split: str = "train",
+        max_turns: int = 10,
+        expert: bool | str = False,
+        render_mode: str | None = None,
+        data: str | Path | None = None,
+        size: int = 2000,
+        test_size: int = 200,
+        types: Sequence[str] | str = "all",
+        seed: int = 0,
+        rows: int = 5,
+    ):
+        super().__init__(split, max_turns, expert, render_mode)
+        if size < 0 or test_size < 0 or rows < 1:
+            raise InvalidArgument(f"size and test_size must be >= 0 and rows >= 1, got {size}, {test_size} and {rows}")
+        chosen = TYPES if types == "all" else (types,) if isinstance(types, str) else tuple(types)
+        if not chosen or (unknown := sorted(set(chosen) - set(TYPES))):
+            raise InvalidArgument(f"unknown type {unknown[:1] if chosen else '()'}; choose from {', '.join(TYPES)}")
+        source = data or os.environ.get("SQL_DATA") or "generated"
+        self.folder = None if source == "generated" else Path(source)
+        self.size, self.test_size, self.types, self.seed, self.rows = size, test_size, chosen, seed, rows
+        self.question: Question | None = None
+        self._databases: dict[Path, Database] = {}
+        self._known: set[str] = set()
+        self._looked: list[str] = []
+        self._queries = 0
+        self._verdict = ""
+
+    def tasks(self, split: str) -> TaskSet:
+        return self._source(split)[0]
+
+    def _source(self, split: str) -> tuple[TaskSet, dict[str, Question]]:
+        if split not in self.splits:
+            raise InvalidArgument(f"no split {split!r}; choose one of {', '.join(self.splits)}")
+        if self.folder is not None:
+            return loaded(self.folder, split)
+        return generated(split, self.size if split == "train" else self.test_size, self.types, self.seed)
+
+    def begin(self, task: Task) -> Outcome:
+        self.question = self._source(task.split)[1][task.id]
+        if self.folder is None:
+            ensure(self.question)
+        self._known, self._looked, self._queries, self._verdict = set(), [], 0, ""
+        hint = f"\nHint: {self.question.evidence}" if self.question.evidence else ""
+        return self._outcome(f"{self.question.text}{hint}")
+
+    def act(self, action: str) -> Outcome:
+        match = _ACTION.match(action)
+        if match is None:
+            return self._outcome("Say tables, columns TABLE, query: SELECT ... or answer: SELECT ...", valid=False)
+        name, rest = match[1].lower().rstrip(":"), match[2].strip()
+        if name == "answer":
+            return self._answer(rest)
+        return {"tables": self._tables, "columns": self._columns, "query": self._query}[name](rest)
+
+    def _tables(self, rest: str) -> Outcome:
+        if rest:
+            return self._outcome("Say tables, and nothing else.", valid=False)
+        return self._learned(f"Tables: {', '.join(self._database().tables)}")
+
+    def _columns(self, table: str) -> Outcome:
+        tables = {name.lower(): name for name in self._database().tables}
+        name = tables.get(table.strip("\"'`[] ;").lower())
+        if name is None:
+            return self._outcome("There is no such table.", valid=False)
+        self._looked.append(name)
+        columns = ", ".join(f"{column} {kind}".strip() for column, kind in self._database().tables[name])
+        return self._learned(f"{name}: {columns}")
+
+    def _query(self, sql: str) -> Outcome:
+        self._queries += 1
+        try:
+            names, found = self._database().run(sql, self.rows + 1)
+        except QueryFailed as error:
+            return self._outcome(f"Error: {error}.", valid=False)
+        return self._learned(show(names, found, self.rows))
+
+    def _answer(self, sql: str) -> Outcome:
+        question = self.question
+        assert question is not None
+        try:
+            self._verdict = "right" if self._agrees(question.database, sql) else "wrong"
+            if self._verdict == "right" and question.second is not None and not self._agrees(question.second, sql):
+                self._verdict = "wrong elsewhere"
+        except QueryFailed as error:
+            self._verdict = "failed"
+            return self._outcome(f"Error: {error}.", terminated=True, valid=False)
+        right = self._verdict == "right"
+        text = "Right." if right else "Wrong."
+        return self._outcome(text, reward=float(right), terminated=True, success=right)
+
+    def _agrees(self, path: Path, sql: str) -> bool:
+        """Whether ``sql`` gives what the gold query gives in that database; QueryFailed when ``sql`` does not run."""
+        assert self.question is not None
+        database = self._database(path)
+        _, found = database.run(sql, MAX_ROWS)
+        try:
+            _, gold = database.run(self.question.gold, MAX_ROWS)
+        except QueryFailed:
+            return False
+        return same_result(found, gold, _ORDERED.search(self.question.gold) is not None)
+
+    def _database(self, path: Path | None = None) -> Database:
+        assert self.question is not None
+        path = path or self.question.database
+        if path not in self._databases:
+            while len(self._databases) >= _KEPT:
+                self._databases.pop(next(iter(self._databases))).close()
+            self._databases[path] = Database(path)
+        return self._databases[path]
+
+    def _learned(self, text: str) -> Outcome:
+        self._known.add(text)
+        return self._outcome(text)
+
+    def _outcome(
+        self, text: str, reward: float = 0.0, terminated: bool = False, success: bool = False, valid: bool = True
+    ) -> Outcome:
+        """``state`` is the question with all that was learned about it, in whatever order."""
+        assert self.question is not None
+        known = "\0".join([self.question.id, *sorted(self._known), self._verdict])
+        state = hashlib.sha256(known.encode("utf-8", "replace")).hexdigest()[:16]
+        extras = {"queries": self._queries, "verdict": self._verdict}
+        return Outcome(text, reward, terminated, success, valid, state, extras=extras)
+
+    def expert_action(self) -> str | None:
+        """Look at the tables that the gold query needs, one by one, then answer; a hasty player asks for less."""
+        question = self.question
+        assert question is not None
+        ahead = [table for table in question.tables if table not in self._looked]
+        if ahead and self.max_turns - self.turn > 1:
+            return f"columns {ahead[0]}"
+        return f"answer: {question.careless if self.hasty and question.careless else question.gold}"
+
+    def sample_action(self, rng: np.random.Generator) -> str:
+        """A random command about a random table and column of this database."""
+        tables = self._database().tables
+        table = str(rng.choice(sorted(tables))) if tables else "t"
+        columns = [column for column, _ in tables.get(table, [])] or ["*"]
+        sql = f'SELECT "{rng.choice(columns)}" FROM "{table}"'
+        return str(rng.choice(["tables", f"columns {table}", f"query: {sql}", f"answer: {sql}"]))
+
+    def close(self) -> None:
+        while self._databases:
+            self._databases.popitem()[1].close()

@@ -1,0 +1,131 @@
+"""Our worlds as Inspect tasks: ``inspect eval gagpo/alfworld --model openai/gpt-5-mini``."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from inspect_ai import Task, task
+from inspect_ai.dataset import MemoryDataset, Sample
+from inspect_ai.model import ChatMessageSystem, ChatMessageUser
+from inspect_ai.scorer import Score, Scorer, Target, ci_wilson, grouped, mean, scorer, stderr
+from inspect_ai.solver import Generate, Solver, TaskState, solver
+
+from gagpo.agents.api_agent import without_thoughts
+from gagpo.agents.parsing import parse
+from gagpo.agents.prompts import STYLES, admissible_line, message, window
+from gagpo.agents.episodes import Turn
+from gagpo.interop.games import Game, rows
+
+
+@solver
+def play(env_id: str, kwargs: dict[str, Any], style: str, history: int | str, admissible: bool) -> Solver:
+    """Plays the sample's task to its end, one generation a turn, in our context styles."""
+    form = STYLES[style]
+
+    async def solve(state: TaskState, generate: Generate) -> TaskState:
+        game = await asyncio.to_thread(Game, env_id, kwargs)
+        turns: list[Turn] = []
+        head = [ChatMessageSystem(content=form.system)] if form.system else []
+        try:
+            observation = await asyncio.to_thread(game.start, state.metadata["task"], state.metadata["seed"])
+            state.messages = list(head)
+            while not game.done and not state.completed:
+                line = admissible_line(game.info.get("admissible_actions")) if admissible else ""
+                if history == "full":
+                    text = message(form, game.instructions, observation, line, first=not turns)
+                else:
+                    text = window(form, game.instructions, turns, observation, line, int(history))
+                    state.messages = list(head)
+                state.messages.append(ChatMessageUser(content=text))
+                state = await generate(state)
+                said = without_thoughts(state.output.completion)
+                action = parse(said, form.parser)
+                turns.append(Turn(observation, said, action or "", valid=action is not None))
+                observation = await asyncio.to_thread(game.act, action or "")
+                turns[-1].reward, turns[-1].valid = game.last_reward, turns[-1].valid and game.valid
+        finally:
+            state.metadata |= {
+                "success": game.success,
+                "truncated": game.truncated or not game.done,
+                "reward": game.reward,
+                "invalid": sum(not turn.valid for turn in turns),
+                "turns": len(turns),
+                "rewards": [turn.reward for turn in turns],
+                "actions": [turn.action for turn in turns],
+                "observations": [turn.observation for turn in turns],
+            }
+            game.close()
+        return state
+
+    return solve
+
+
+@scorer(metrics=[mean(), stderr(), ci_wilson(), grouped(mean(), "task_type", all=False)])
+def success() -> Scorer:
+    """1 for a solved task, else 0; with intervals, and by type of task."""
+
+    async def score(state: TaskState, target: Target) -> Score:
+        facts = state.metadata
+        told = f"reward {facts.get('reward', 0.0):g} after {facts.get('turns', 0)} turns"
+        return Score(value=float(facts.get("success", False)), answer=told, metadata={"reward": facts.get("reward")})
+
+    return score
+
+
+def _task(
+    env_id: str, split: str | None, tasks: int | None, style: str, history: int | str, admissible: bool, kwargs: Any
+) -> Task:
+    game = Game(env_id, kwargs)
+    try:
+        world: Any = game.env.unwrapped
+        chosen = split or world.splits[-1]
+        panel = world.tasks(chosen)
+    finally:
+        game.close()
+    samples = [
+        Sample(id=row["task"], input=row["task"], metadata={**row, "task_type": panel[row["task"]].type})
+        for row in rows(env_id, kwargs, chosen, tasks)
+    ]
+    about = {"environment": env_id, "split": chosen, "split_hash": panel.hash, "kwargs": kwargs}
+    return Task(
+        dataset=MemoryDataset(samples, name=f"{env_id} {chosen}"),
+        solver=play(env_id, kwargs, style, history, admissible),
+        scorer=success(),
+        metadata=about,
+    )
+
+
+@task
+def world(env_id: str, split: str | None = None, tasks: int | None = None, style: str = "tags",
+          history: int | str = "full", admissible: bool = False, **kwargs: Any) -> Task:  # fmt: skip
+    """Any environment: ``inspect eval gagpo/world -T env_id=guess:Guess-v0``."""
+    return _task(env_id, split, tasks, style, history, admissible, kwargs)
+
+
+@task
+def alfworld(split: str | None = None, tasks: int | None = None, style: str = "tags",
+             history: int | str = "full", admissible: bool = False, **kwargs: Any) -> Task:  # fmt: skip
+    """Household tasks."""
+    return _task("gagpo/ALFWorld-v0", split, tasks, style, history, admissible, kwargs)
+
+
+@task
+def webshop(split: str | None = None, tasks: int | None = None, style: str = "tags",
+            history: int | str = "full", admissible: bool = False, **kwargs: Any) -> Task:  # fmt: skip
+    """Shopping for what an instruction describes."""
+    return _task("gagpo/WebShop-v0", split, tasks, style, history, admissible, kwargs)
+
+
+@task
+def maths(split: str | None = None, tasks: int | None = None, style: str = "whole",
+          history: int | str = "full", admissible: bool = False, **kwargs: Any) -> Task:  # fmt: skip
+    """Maths problems with a calculator."""
+    return _task("gagpo/Math-v0", split, tasks, style, history, admissible, kwargs)
+
+
+@task
+def sql(split: str | None = None, tasks: int | None = None, style: str = "tags",
+        history: int | str = "full", admissible: bool = False, **kwargs: Any) -> Task:  # fmt: skip
+    """Questions to databases."""
+    return _task("gagpo/SQL-v0", split, tasks, style, history, admissible, kwargs)

@@ -1,0 +1,101 @@
+"""Our worlds in verl: an agent loop that plays one episode token for token, and the rows of its data set.
+
+In verl's settings: ``actor_rollout_ref.rollout.agent.default_agent_loop=gagpo`` and
+``...agent.agent_loop_config_path=`` a YAML file with ``[{name: gagpo, _target_: gagpo.interop.verl.WorldLoop}]``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, register
+
+from gagpo.agents.agent import Live
+from gagpo.agents.context import Context
+from gagpo.agents.episodes import Episode, Turn
+from gagpo.agents.parsing import parse
+from gagpo.agents.prompts import STYLES
+from gagpo.interop.games import Game, rows
+
+
+@register("gagpo")
+class WorldLoop(AgentLoopBase):
+    """Plays the episode that a row names. What the model sampled is what is trained: nothing is encoded again.
+
+    A row holds ``env_id``, ``task``, ``seed``, and optionally ``env_kwargs`` and ``style``; see :func:`dataset`. The
+    episode ends early when the next response no longer fits into ``rollout.response_length``.
+    """
+
+    async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
+        style = STYLES[row.get("style") or "tags"]
+        game = await asyncio.to_thread(Game, row["env_id"], row.get("env_kwargs") or {})
+        try:
+            observation = await asyncio.to_thread(game.start, row["task"], int(row["seed"]))
+            context = Context(self.tokenizer, style, game.instructions)
+            live = Live(0, Episode(row["task"]), observation)
+            limit = self.rollout_config.response_length
+            request, scores = uuid4().hex, list[float]()
+            while not game.done:
+                prompt = context.prompt(live.episode.turns, live.observation)
+                first = live.episode.turns[0].prompt_ids if live.episode.turns else prompt
+                room = limit - (len(prompt) - len(first))
+                if room <= 0:
+                    break
+                out = await self.server_manager.generate(
+                    request_id=request, prompt_ids=prompt.tolist(), sampling_params=sampling_params
+                )
+                ids = np.asarray(out.token_ids[:room], np.int32)
+                logprobs = np.asarray((out.log_probs or [0.0] * len(ids))[: len(ids)], np.float32)
+                text = self.tokenizer.decode(ids, skip_special_tokens=True)
+                action = parse(text, style.parser)
+                live.episode.turns.append(
+                    Turn(live.observation, text, action or "", prompt_ids=prompt, response_ids=ids, logprobs=logprobs)
+                )
+                live.observation = await asyncio.to_thread(game.act, action or "")
+                scores.append(game.last_reward)
+            return _output(live.episode, game, scores, out.log_probs is not None)
+        finally:
+            game.close()
+
+
+def _output(episode: Episode, game: Game, scores: list[float], with_logprobs: bool) -> AgentLoopOutput:
+    """The episode as one row: the first prompt, then responses (mask 1) with what was read in between (mask 0)."""
+    turns = episode.turns
+    first = len(turns[0].prompt_ids)
+    last = turns[-1]
+    ids = np.concatenate([last.prompt_ids, last.response_ids])[first:]
+    mask, logprobs = np.zeros(len(ids), np.int64), np.zeros(len(ids), np.float32)
+    for turn in turns:
+        begin = len(turn.prompt_ids) - first
+        mask[begin : begin + len(turn.response_ids)] = 1
+        logprobs[begin : begin + len(turn.response_ids)] = turn.logprobs
+    return AgentLoopOutput(
+        prompt_ids=turns[0].prompt_ids.tolist(),
+        response_ids=ids.tolist(),
+        response_mask=mask.tolist(),
+        response_logprobs=logprobs.tolist() if with_logprobs else None,
+        reward_score=game.reward,
+        num_turns=2 * len(turns),
+        metrics={},
+        extra_fields={"turn_scores": scores, "tool_rewards": [], "success": game.success, "truncated": game.truncated},
+    )
+
+
+def dataset(
+    env_id: str,
+    kwargs: Mapping[str, Any] | None = None,
+    split: str = "train",
+    count: int | None = None,
+    style: str = "tags",
+) -> list[dict[str, Any]]:
+    """Rows for verl's parquet files: the task is in the row, so that the episodes of a group share their start."""
+    own = {"env_id": env_id, "env_kwargs": dict(kwargs or {}), "style": style, "agent_name": "gagpo"}
+    empty = [{"role": "user", "content": ""}]  # verl wants a prompt; the world's first observation takes its place
+    return [
+        {"prompt": empty, "data_source": env_id, "reward_model": {"style": "rule", "ground_truth": ""}, **own, **row}
+        for row in rows(env_id, kwargs, split, count)
+    ]

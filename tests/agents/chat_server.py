@@ -1,0 +1,88 @@
+"""A local server that speaks OpenAI's chat protocol and walks the corridor, badly behaved in every way asked for."""
+
+import random
+import re
+import threading
+import time
+from contextlib import contextmanager
+
+import flask
+from werkzeug.serving import make_server
+
+_PLACES = re.compile(r"You stand at (\d+)\. Go to door (\d+)\.")
+
+
+class ChatServer:
+    """``faults``: kinds that happen to a share ``rate`` of the requests. Counts what it was asked."""
+
+    def __init__(self, faults=(), rate=0.0, seed=0, reasoning="", delay=0.0, usage=True, style="{}"):
+        self.faults, self.rate, self.reasoning, self.delay = tuple(faults), rate, reasoning, delay
+        self.usage, self.style = usage, style
+        self.rng = random.Random(seed)
+        self.requests, self.answered, self.under_way, self.most = [], 0, 0, 0
+        self.lock = threading.Lock()
+        self.url = ""
+
+    def app(self):
+        app = flask.Flask(__name__)
+
+        @app.post("/v1/chat/completions")
+        def complete():
+            body = flask.request.get_json()
+            with self.lock:
+                self.requests.append(body)
+                self.under_way += 1
+                self.most = max(self.most, self.under_way)
+                fault = self.rng.choice(self.faults) if self.faults and self.rng.random() < self.rate else ""
+            try:
+                time.sleep(self.delay)
+                return self._answer(body, fault)
+            finally:
+                with self.lock:
+                    self.under_way -= 1
+
+        return app
+
+    def _answer(self, body, fault):
+        if fault == "hang":
+            time.sleep(3)
+        if fault == "error":
+            return {"error": {"message": "it happens"}}, 500
+        if fault == "limit":
+            return {"error": {"message": "slow down"}}, 429, {"retry-after": "0.02"}
+        if fault == "garbage":
+            return "<html>bad gateway</html>", 200, {"content-type": "text/html"}
+        if fault == "empty":
+            return {"choices": []}
+        if fault == "long":
+            return {"error": {"message": "This model's maximum context length is 100 tokens"}}, 400
+        if fault == "key":
+            return {"error": {"message": "no such key"}}, 401
+        found = _PLACES.findall(body["messages"][-1]["content"])
+        place, door = map(int, found[-1]) if found else (1, 0)
+        message = {"role": "assistant", "content": self.style.format("left" if place > door else "right")}
+        if self.reasoning:
+            message["reasoning_content"] = self.reasoning
+        told = {"id": "1", "object": "chat.completion", "created": 0, "model": body["model"]}
+        told["choices"] = [{"index": 0, "finish_reason": "stop", "message": message}]
+        if self.usage:
+            told["usage"] = {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12}
+            told["usage"]["prompt_tokens_details"] = {"cached_tokens": 4}
+        with self.lock:
+            self.answered += 1
+        return told
+
+
+@contextmanager
+def serving(**options):
+    """A running server on a free port."""
+    chat = ChatServer(**options)
+    server = make_server("127.0.0.1", 0, chat.app(), threaded=True)
+    chat.url = f"http://127.0.0.1:{server.server_port}/v1"
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield chat
+    finally:
+        server.shutdown()
+        thread.join(5)

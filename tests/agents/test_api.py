@@ -1,0 +1,161 @@
+"""Agents behind a server that fails, hangs, limits and lies; and the client's patience."""
+
+import pytest
+
+pytest.importorskip("openai")
+pytest.importorskip("flask")
+
+from gagpo.agents.agent import Live
+from gagpo.agents.api_agent import ApiAgent, Talk
+from gagpo.agents.api_client import ApiClient, ApiError, ApiSettings, ContextFull, LimitReached, RateGate
+from gagpo.agents.episodes import Episode
+from gagpo.agents.prompts import STYLES
+from gagpo.agents.rollout import group_jobs
+from gagpo.agents.streams import play_streams
+from gagpo.envs.errors import InvalidArgument
+from gagpo.envs.pool.hall import Hall
+from tests.agents.chat_server import serving
+
+pytestmark = pytest.mark.interop
+CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
+ASK = [{"role": "user", "content": "You stand at 3. Go to door 1."}]
+
+
+def client_of(server, **changes):
+    return ApiClient(ApiSettings("m", server.url, **{"timeout": 1.0, "backoff": 0.01, **changes}))
+
+
+def play(server, count=12, concurrency=4, talk=None, **changes):
+    agent = ApiAgent(client_of(server, **changes), talk or Talk(STYLES["plain"]))
+    with Hall(CORRIDOR, {"max_turns": 20}, workers=0) as hall:
+        episodes = play_streams(
+            agent, hall, group_jobs([f"door-{i % 8:02d}" for i in range(count)], 1, 0), concurrency=concurrency
+        )
+    return agent, episodes
+
+
+def test_a_server_that_fails_in_every_way_costs_time_only():
+    with serving(faults=("error", "limit", "hang", "garbage", "empty"), rate=0.15) as server:
+        agent, episodes = play(server, count=8, attempts=20)
+    assert len(episodes) == 8 and all(episode.success for episode in episodes)
+    spent = agent.client.spent
+    assert spent.retries == len(server.requests) - spent.requests
+    assert spent.requests == sum(len(episode.turns) for episode in episodes)
+    assert (spent.prompt, spent.completion, spent.cached) == tuple(n * spent.requests for n in (10, 2, 4))
+
+
+def test_episodes_go_on_while_others_wait():
+    with serving(delay=0.05) as server:
+        _, episodes = play(server, count=8, concurrency=8)
+        assert server.most > 2
+    assert [episode.task for episode in episodes] == [f"door-{i:02d}" for i in range(8)]
+
+
+def test_the_conversation_grows_by_appending():
+    with serving() as server:
+        play(server, count=1, talk=Talk(STYLES["plain"], admissible=True))
+    for one, two in zip(server.requests, server.requests[1:], strict=False):
+        assert two["messages"][: len(one["messages"])] == one["messages"]
+        assert len(two["messages"]) == len(one["messages"]) + 2
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_reasoning_stays_in_the_episode_and_by_choice_in_the_conversation(keep):
+    for options in ({"reasoning": "hm"}, {"style": "<think>hm</think>{}"}):
+        with serving(**options) as server:
+            _, (episode,) = play(server, 1, talk=Talk(STYLES["plain"], reasoning="keep" if keep else "drop"))
+        assert all(turn.response == "<think>hm</think>left" and turn.action == "left" for turn in episode.turns)
+        said = {one["content"] for one in server.requests[-1]["messages"] if one["role"] == "assistant"}
+        assert said == {"<think>hm</think>left" if keep else "left"}
+
+
+def test_a_window_is_one_message():
+    with serving() as server:
+        play(server, 1, talk=Talk(STYLES["tags"], "Walk.", history=1))
+    assert all(len(one["messages"]) == 1 for one in server.requests)
+
+
+def test_a_conversation_that_is_too_long_ends_its_episode():
+    with serving(faults=["long"], rate=1.0) as server:
+        with pytest.raises(ContextFull):
+            client_of(server).ask(ASK, 0.0, 5)
+        _, (episode,) = play(server, 1)
+    assert (episode.outcome, episode.success, episode.turns) == ("truncated", False, [])
+
+
+def test_what_cannot_be_mended_by_waiting_is_said_at_once():
+    with serving(faults=["key"], rate=1.0) as server:
+        with pytest.raises(ApiError, match="is OPENAI_API_KEY right"):
+            client_of(server).ask(ASK, 0.0, 5)
+        assert len(server.requests) == 1
+    with pytest.raises(ApiError, match="no answer in 2 tries"):
+        ApiClient(ApiSettings("m", "http://127.0.0.1:9/v1", attempts=2, backoff=0.01)).ask(ASK, 0.0, 5)
+
+
+def test_one_lost_server_stops_everybody():
+    with serving(faults=["error"], rate=1.0) as server, pytest.raises(ApiError, match="it happens"):
+        play(server, count=20, concurrency=10, attempts=2, longest_wait=0.05)
+
+
+def test_limits_hold():
+    prices = {"input_price": 1e6, "cached_price": 5e5, "output_price": 2e6}
+    with serving() as server:
+        client = client_of(server, limit_cost=20.0, **prices)
+        assert client.ask(ASK, 0.0, 5).usage.cost == 6 + 4 * 0.5 + 2 * 2
+        client.ask(ASK, 0.0, 5)
+        with pytest.raises(LimitReached, match=r"\$24.00 is spent, the limit is \$20.00"):
+            client.ask(ASK, 0.0, 5)
+        client = client_of(server, limit_tokens=12)
+        client.ask(ASK, 0.0, 5)
+        with pytest.raises(LimitReached, match="12 tokens"):
+            client.ask(ASK, 0.0, 5)
+    with pytest.raises(InvalidArgument, match="needs prices"):
+        ApiSettings("m", limit_cost=1.0)
+
+
+def test_tokens_are_estimated_where_the_server_does_not_count():
+    with serving(usage=False) as server:
+        usage = client_of(server).ask(ASK, 0.0, 5).usage
+    assert (usage.estimated, usage.prompt, usage.completion) == (1, len(ASK[0]["content"]) // 4, 1)
+
+
+class Time:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_a_gate_lets_so_many_through_in_a_minute():
+    clock = Time()
+    gate = RateGate(2, None, clock)
+    assert [gate.enter(1) for _ in range(3)] == [0, 0, 60]
+    clock.now = 60.0
+    assert gate.enter(1) == 0
+    gate = RateGate(None, 100, clock)
+    assert [gate.enter(tokens) for tokens in (1000, 1)] == [0, 60]  # too large for any minute: goes alone
+    gate = RateGate(None, None, clock)
+    gate.hold(7)
+    assert gate.enter(1) == 7
+
+
+def test_the_server_says_how_long_to_wait():
+    with serving(faults=["limit"], rate=1.0) as server:
+        waits = []
+        clock = Time()
+
+        def sleep(seconds):
+            waits.append(seconds)
+            clock.now += seconds
+
+        client = ApiClient(ApiSettings("m", server.url, attempts=3), sleep=sleep, clock=clock)
+        with pytest.raises(ApiError, match="slow down"):
+            client.ask(ASK, 0.0, 5)
+        assert waits == pytest.approx([0.02, 0.02])
+
+
+def test_many_at_once_are_decided_in_order():
+    with serving() as server:
+        agent = ApiAgent(client_of(server), Talk(STYLES["plain"]))
+        lives = [Live(slot, Episode("t"), f"You stand at {slot}. Go to door 2.") for slot in (1, 5, 0)]
+        assert [decision.action for decision in agent.decide(lives)] == ["right", "left", "right"]

@@ -1,0 +1,111 @@
+"""The diary of an evaluation: torn anywhere, opened twice, or of somebody else."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gagpo.agents.episodes import Episode, Turn
+from gagpo.eval.journal import Journal, JournalError, read_journal, weights_identity
+
+KEY = {"model": "m", "panel": "abc"}
+
+
+def episode(task, sample=0, **info):
+    turns = [Turn("see", "say", "do", reward=0.1, valid=False, state="s"), Turn("é\ud800", "", "", 1.0)]
+    return Episode(task, "kind", "test", 3, sample, 7, 0.4, turns, True, "terminated", 1, {"cost": 0.5, **info})
+
+
+def fill(folder, count=5):
+    with Journal(folder, KEY) as journal:
+        for number in range(count):
+            journal.append(episode(f"t{number}"))
+    return journal.path
+
+
+def test_an_episode_comes_back_as_it_was():
+    one = episode("t", answer="4")
+    assert Episode.from_record(json.loads(json.dumps(one.record()))).record() == one.record()
+    one.turns[0].response_ids, one.turns[0].logprobs = np.array([1, 2], np.int32), np.array([-0.5, -1], np.float32)
+    assert Episode.from_record(one.record(tokens=True)).record(tokens=True) == one.record(tokens=True)
+
+
+def test_nothing_is_kept_twice(tmp_path):
+    fill(tmp_path)
+    path = fill(tmp_path, 7)
+    assert [one.task for one in read_journal(path)[1]] == [f"t{n}" for n in range(7)]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10_000), st.binary(max_size=30))
+def test_torn_anywhere_it_keeps_what_is_whole(tmp_path_factory, cut, rubbish):
+    path = fill(tmp_path_factory.mktemp("j"))
+    text = path.read_bytes()
+    cut = cut % (len(text) + 1)
+    whole = max(0, text[:cut].count(b"\n") - 1)
+    head = text.index(b"\n") + 1
+    path.write_bytes(text[:cut] + (rubbish if cut > head else b""))
+    with Journal(path.parent, KEY) as journal:
+        assert len(journal.episodes) == whole
+        journal.append(episode("new"))
+    assert [one.task for one in read_journal(path)[1]] == [*(f"t{n}" for n in range(whole)), "new"]
+
+
+def test_other_settings_have_another_file(tmp_path):
+    path = fill(tmp_path)
+    with Journal(tmp_path, {**KEY, "panel": "abd"}) as journal:
+        assert journal.path != path and not journal.episodes
+
+
+def test_what_is_no_journal_of_this_evaluation_is_left_alone(tmp_path):
+    path = fill(tmp_path)
+    for text in (b"a diary\nof somebody\n", path.read_bytes().replace(b'"abc"', b'"xyz"', 1)):
+        path.write_bytes(text)
+        with pytest.raises(JournalError, match="move it away"), Journal(tmp_path, KEY):
+            pass
+        assert path.read_bytes() == text
+    with pytest.raises(JournalError, match="not a journal"):
+        read_journal(path)
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from gagpo.eval.journal import Journal
+with Journal(Path(sys.argv[1]), {"model": "m", "panel": "abc"}):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_one_process_at_a_time(tmp_path):
+    other = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert other.stdout.readline() == "held\n"
+    with pytest.raises(JournalError, match="another process"), Journal(tmp_path, KEY):
+        pass
+    other.kill()
+    other.wait()
+    with Journal(tmp_path, KEY):  # a lock dies with its holder
+        pass
+
+
+def test_amounts_are_summed(tmp_path):
+    with Journal(tmp_path, KEY) as journal:
+        journal.append(episode("a"))
+        journal.note_spent({"cost": 0.25})
+    with Journal(tmp_path, KEY) as journal:
+        assert journal.spent("cost") == 0.75 and journal.spent("requests") == 0
+
+
+def test_rewritten_weights_are_other_weights(tmp_path):
+    (tmp_path / "w").write_bytes(b"1234")
+    before = weights_identity(tmp_path)
+    assert before == weights_identity(tmp_path)
+    (tmp_path / "w").write_bytes(b"1235")
+    os.utime(tmp_path / "w", ns=(1, 1))
+    assert before != weights_identity(tmp_path)
