@@ -129,16 +129,20 @@ class LanguageAgent:
 
 
 class RandomAgent:
-    """Chooses uniformly among the admissible actions; the floor of every comparison."""
+    """Chooses uniformly among the admissible actions; the floor of every comparison.
+
+    A world that cannot list its actions is built with ``expert="random"``: it then offers samples of them.
+    """
 
     def decide(self, lives: Sequence[Live]) -> list[Decision | None]:
         return [self._choose(live) for live in lives]
 
     def _choose(self, live: Live) -> Decision:
-        actions = live.info.get("admissible_actions")
+        actions = live.info.get("admissible_actions") or live.info.get("sampled_actions")
         if not actions:
             raise InvalidArgument(
-                f"the random agent needs info['admissible_actions'], which task {live.episode.task!r} does not give"
+                f"the random agent needs info['admissible_actions'], which task {live.episode.task!r} does not give; "
+                'build the environment with expert="random", so that it offers samples'
             )
         rng = np.random.default_rng([live.episode.seed, len(live.episode.turns)])
         action = actions[int(rng.integers(len(actions)))]

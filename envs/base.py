@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
+from zlib import crc32
 
 import gymnasium
 import numpy as np
@@ -18,6 +19,9 @@ from gymnasium.error import ResetNeeded
 
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.tasks import Task, TaskSet
+
+
+SAMPLES = 16  # actions that a world without a list of them offers to a random player
 
 
 class Text(gymnasium.Space[str]):
@@ -116,14 +120,15 @@ class TextEnv(gymnasium.Env[str, str]):
             )
         if max_turns < 1:
             raise InvalidArgument(f"max_turns must be at least 1, got {max_turns}")
-        if expert not in (False, True) and not (expert == "hasty" and self.has_hasty):
-            hint = 'False, True or "hasty"' if self.has_hasty else "False or True"
+        if expert not in (False, True, "random") and not (expert == "hasty" and self.has_hasty):
+            hint = 'False, True, "hasty" or "random"' if self.has_hasty else 'False, True or "random"'
             raise InvalidArgument(f"{type(self).__name__} has no expert {expert!r}; choose {hint}")
         self.observation_space = Text()
         self.action_space = Text()
         self.split = split
         self.max_turns = max_turns
-        self.with_expert = bool(expert)
+        self.with_expert = bool(expert) and expert != "random"
+        self.with_samples = expert == "random"
         self.hasty = expert == "hasty"
         self.render_mode = render_mode
         self.task: Task | None = None
@@ -219,6 +224,9 @@ class TextEnv(gymnasium.Env[str, str]):
             "admissible_actions": outcome.admissible_actions,
             **outcome.extras,
         }
+        if self.with_samples and outcome.admissible_actions is None and not self._over:
+            rng = np.random.default_rng([crc32(self.task.id.encode("utf-8", "replace")), self.turn])
+            info["sampled_actions"] = list(dict.fromkeys(self.sample_action(rng) for _ in range(SAMPLES)))
         if self.with_expert:
             info["expert_action"] = None if self._over else self.expert_action()
         return info

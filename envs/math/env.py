@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
+import numpy as np
+
 from gagpo.envs.base import Outcome, TextEnv
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.math import problems
@@ -210,6 +212,11 @@ class MathEnv(TextEnv):
         assert self.problem is not None
         known = [self.problem.text, sorted(self._results), sorted(self._wrong)]
         return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:16]
+
+    def sample_action(self, rng: np.random.Generator) -> str:
+        """A small number as the answer, or a calculation with two of them."""
+        one, two = (int(number) for number in rng.integers(0, 100, size=2))
+        return f"<calc>{one} + {two}</calc>" if self.tools and rng.random() < 0.5 else rf"\boxed{{{one}}}"
 
     def close(self) -> None:
         self.verifier.close()

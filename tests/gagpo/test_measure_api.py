@@ -47,8 +47,8 @@ while True:
     child = os.fork()
     if not child:
         report = evaluate_api(
-            ApiSettings("m", url, timeout=2.0, backoff=0.01, attempts=30), environment="long_corridor:Long-v0",
-            split="test", style="plain", workers=1, concurrency=8, journals=folder, quiet=True,
+            ApiSettings("m", url, timeout=20.0, backoff=0.01, attempts=30), environment="long_corridor:Long-v0",
+            split="test", style="plain", workers=0, concurrency=8, journals=folder, quiet=True,
         )
         report.result.save(folder / "result.json")
         os._exit(0)

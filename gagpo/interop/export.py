@@ -1,0 +1,210 @@
+"""Episodes in other suites' formats: plain JSON lines, ATIF 1.8, Inspect logs, Hugging Face ``datasets``.
+
+All are read from a journal of an evaluation, or from a file of ``gagpo eval --episodes`` or of a run.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from gagpo.agents.episodes import Episode, Turn, read_episodes
+from gagpo.envs.errors import InvalidArgument, MissingPackage
+from gagpo.eval.journal import JournalError, read_journal
+
+_THOUGHT = re.compile(r"\A\s*<think>(.*?)</think>\s*", re.DOTALL)
+
+
+def export(source: Path, form: str, out: Path) -> int:
+    """Write the episodes of ``source`` to ``out`` (a folder for ``atif``, ``inspect`` and ``hf``); how many there were.
+
+    Raises InvalidArgument for an unknown form, a place that is taken, or a source without an episode.
+    """
+    if form not in FORMS:
+        raise InvalidArgument(f"unknown form {form!r}; choose one of {', '.join(FORMS)}")
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise InvalidArgument(f"{out} exists: choose another place")
+    about, episodes = open_episodes(source)
+    kept = list(episodes)
+    if not kept:
+        raise InvalidArgument(f"{source} holds no whole episode")
+    FORMS[form](kept, about, out)
+    return len(kept)
+
+
+def open_episodes(source: Path) -> tuple[dict[str, Any], Iterator[Episode]]:
+    """What is known of whoever played, and the episodes."""
+    if not source.is_file():
+        raise InvalidArgument(f"there is no file {source}")
+    try:
+        return read_journal(source)
+    except JournalError:
+        return {}, _records(source)
+
+
+def _records(source: Path) -> Iterator[Episode]:
+    for number, record in enumerate(read_episodes(source), 1):
+        try:
+            yield Episode.from_record(record)
+        except (KeyError, TypeError) as error:
+            raise InvalidArgument(f"{source}, line {number}: not an episode ({error})") from None
+
+
+def _jsonl(episodes: Iterable[Episode], about: dict[str, Any], out: Path) -> None:
+    with out.open("w", encoding="utf-8") as file:
+        for episode in episodes:
+            record = episode.record(tokens=any(len(turn.response_ids) for turn in episode.turns))
+            file.write(json.dumps({**record, "model": about.get("model", "")}) + "\n")
+
+
+# ATIF -----------------------------------------------------------------------------------------------------------------
+
+
+def _atif(episodes: Iterable[Episode], about: dict[str, Any], out: Path) -> None:
+    """One folder per episode, with ``agent/trajectory.json`` in it, as Harbor lays its trials out."""
+    for episode in episodes:
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", episode.task)[:100].strip(".-") or "task"
+        path = out / f"{name}__{episode.sample}" / "agent" / "trajectory.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(trajectory(episode, about), indent=1), encoding="utf-8")
+
+
+def trajectory(episode: Episode, about: dict[str, Any]) -> dict[str, Any]:
+    """An episode in the Agent Trajectory Interchange Format 1.8; token ids and log-probabilities where there are any."""
+    steps: list[dict[str, Any]] = []
+    if episode.turns:
+        steps.append({"step_id": 1, "source": "user", "message": episode.turns[0].observation})
+    for number, turn in enumerate(episode.turns):
+        later = episode.turns[number + 1 :]
+        steps.append(_step(turn, len(steps) + 1, later[0].observation if later else None))
+    info = episode.info
+    final = {
+        "total_prompt_tokens": info.get("prompt_tokens"),
+        "total_completion_tokens": info.get("completion_tokens"),
+        "total_cached_tokens": info.get("cached_tokens"),
+        "total_cost_usd": info.get("cost"),
+        "total_steps": len(steps),
+        "extra": {"reward": episode.reward, "success": episode.success, "outcome": episode.outcome},
+    }
+    return {
+        "schema_version": "ATIF-v1.8",
+        "session_id": f"{episode.task}#{episode.sample}",
+        "agent": {"name": "gagpo", "version": "1", "model_name": about.get("model")},
+        "steps": steps or [{"step_id": 1, "source": "system", "message": "The episode has no turn."}],
+        "final_metrics": {name: value for name, value in final.items() if value is not None},
+        "extra": {"task": episode.task, "task_type": episode.task_type, "split": episode.split, "info": info},
+    }
+
+
+def _step(turn: Turn, number: int, answer: str | None) -> dict[str, Any]:
+    thought = _THOUGHT.match(turn.response)
+    step: dict[str, Any] = {
+        "step_id": number,
+        "source": "agent",
+        "message": turn.response[thought.end() :] if thought else turn.response,
+        "tool_calls": [{"tool_call_id": f"act-{number}", "function_name": "act", "arguments": {"action": turn.action}}],
+        "extra": {"reward": turn.reward, "valid": turn.valid, "state": turn.state},
+    }
+    if thought:
+        step["reasoning_content"] = thought[1]
+    if answer is not None:
+        step["observation"] = {"results": [{"source_call_id": f"act-{number}", "content": answer}]}
+    if len(turn.response_ids):
+        step["metrics"] = {
+            "prompt_tokens": len(turn.prompt_ids),
+            "completion_tokens": len(turn.response_ids),
+            "prompt_token_ids": turn.prompt_ids.tolist(),
+            "completion_token_ids": turn.response_ids.tolist(),
+            "logprobs": [float(value) for value in turn.logprobs],
+        }
+    return step
+
+
+# Inspect and datasets -------------------------------------------------------------------------------------------------
+
+
+def _inspect(episodes: Iterable[Episode], about: dict[str, Any], out: Path) -> None:
+    """One log file that ``inspect view`` opens."""
+    try:
+        from inspect_ai.dataset import Sample  # noqa: F401
+        from inspect_ai.log import EvalConfig, EvalDataset, EvalLog, EvalSample, EvalSpec, write_eval_log
+        from inspect_ai.model import ChatMessageAssistant, ChatMessageUser, ModelOutput
+        from inspect_ai.scorer import Score
+    except ImportError as error:
+        raise MissingPackage(f"Inspect's format needs inspect-ai ({error}); install the extra inspect") from None
+    samples = []
+    for episode in episodes:
+        messages: list[Any] = []
+        for turn in episode.turns:
+            messages += [ChatMessageUser(content=turn.observation), ChatMessageAssistant(content=turn.response)]
+        samples.append(
+            EvalSample(
+                id=episode.task,
+                epoch=episode.sample + 1,
+                input=episode.turns[0].observation if episode.turns else "",
+                target="",
+                messages=messages,
+                output=ModelOutput.from_content("gagpo", episode.turns[-1].response if episode.turns else ""),
+                scores={"success": Score(value=float(episode.success), metadata={"reward": episode.reward})},
+                metadata={"task_type": episode.task_type, "outcome": episode.outcome, **episode.info},
+            )
+        )
+    ids: list[str | int] = [sample.id for sample in samples]
+    spec = EvalSpec(
+        created="1970-01-01T00:00:00+00:00",
+        task=str(about.get("environment", "gagpo")),
+        model=str(about.get("model", "gagpo")),
+        dataset=EvalDataset(name=str(about.get("split", "")), samples=len(samples), sample_ids=ids),
+        config=EvalConfig(),
+        metadata={"split_hash": about.get("panel"), "kwargs": about.get("kwargs")},
+    )
+    out.mkdir(parents=True, exist_ok=True)
+    write_eval_log(EvalLog(eval=spec, samples=samples, status="success"), str(out / "episodes.json"), format="json")
+
+
+def _datasets(episodes: Iterable[Episode], about: dict[str, Any], out: Path) -> None:
+    """A ``datasets.Dataset`` saved to disk: one row an episode, its conversation in chat form."""
+    try:
+        from datasets import Dataset
+    except ImportError as error:
+        raise MissingPackage(f"this form needs the package datasets ({error}); install the extra data") from None
+    rows = []
+    for episode in episodes:
+        messages = []
+        for turn in episode.turns:
+            messages += [
+                {"role": "user", "content": _sound(turn.observation)},
+                {"role": "assistant", "content": _sound(turn.response)},
+            ]
+        rows.append(
+            {
+                "task": episode.task,
+                "task_type": episode.task_type,
+                "split": episode.split,
+                "sample": episode.sample,
+                "model": str(about.get("model", "")),
+                "success": episode.success,
+                "reward": episode.reward,
+                "outcome": episode.outcome,
+                "messages": messages,
+                "rewards": [turn.reward for turn in episode.turns],
+                "actions": [_sound(turn.action) for turn in episode.turns],
+            }
+        )
+    Dataset.from_list(rows).save_to_disk(str(out))
+
+
+def _sound(text: str) -> str:
+    """Text that UTF-8 can hold."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+FORMS: dict[str, Callable[[Iterable[Episode], dict[str, Any], Path], None]] = {
+    "jsonl": _jsonl,
+    "atif": _atif,
+    "inspect": _inspect,
+    "hf": _datasets,
+}

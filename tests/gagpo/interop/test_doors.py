@@ -1,0 +1,130 @@
+"""One scripted player through every door: the same observations and rewards everywhere."""
+
+import asyncio
+import functools
+
+import gymnasium
+import pytest
+
+pytest.importorskip("openenv")
+pytest.importorskip("inspect_ai")
+pytest.importorskip("trl")
+
+import inspect_ai
+from inspect_ai.model import ModelOutput, get_model
+from openenv import GenericEnvClient
+
+from benchmarks.serve import start, stop
+from gagpo.agents.prompts import STYLES, message
+from gagpo.envs.pool import Pool
+from gagpo.interop.games import rows
+from gagpo.interop.trl import environment_factory
+
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
+COUNT = 50
+WORLDS = {
+    "gagpo/ALFWorld-v0": ("valid_unseen", {"counts": {"train": 1, "valid_seen": 1, "valid_unseen": COUNT}}),
+    "gagpo/WebShop-v0": ("test", {"products": 200}),
+    "gagpo/Math-v0": ("test", {"size": 10, "test_size": COUNT}),
+    "gagpo/SQL-v0": ("test", {"size": 10, "test_size": COUNT}),
+}
+JUNK = ["nonsense", "15", ""]
+
+
+@functools.cache
+def scripts(env_id):
+    """Per task what the expert does with some junk in between, and what Gymnasium answers."""
+    split, kwargs = WORLDS[env_id]
+    env = gymnasium.make(env_id, expert=True, max_turns=12, **kwargs)
+    played = []
+    for number, row in enumerate(rows(env_id, kwargs, split, COUNT)):
+        observation, info = env.reset(seed=row["seed"], options={"task": row["task"]})
+        actions, answers = [], [(observation, 0.0)]
+        over = False
+        while not over:
+            junk = len(actions) % 3 == 1
+            action = JUNK[number % 3] if junk else info["expert_action"] or "look"
+            observation, reward, terminated, truncated, info = env.step(action)
+            actions.append(action)
+            answers.append((observation, reward))
+            over = terminated or truncated
+        played.append((row, actions, answers, info["success"]))
+    env.close()
+    assert len(played) == COUNT and sum(success for *_, success in played) > COUNT / 3
+    return played
+
+
+@pytest.fixture(params=sorted(WORLDS), scope="module")
+def world(request):
+    split, kwargs = WORLDS[request.param]
+    return request.param, {**kwargs, "max_turns": 12}, split, scripts(request.param)
+
+
+def test_through_the_pool(world):
+    env_id, kwargs, _, played = world
+    with Pool(env_id, kwargs, workers=1) as pool:
+        for row, actions, answers, _ in played:
+            pool.reset(0, row["task"], row["seed"])
+            seen = [(event.observation, event.reward) for event in pool.wait()]
+            for action in actions:
+                pool.step(0, action)
+                seen += [(event.observation, event.reward) for event in pool.wait()]
+            assert seen == answers
+
+
+def test_through_openenv(world):
+    import json
+
+    env_id, kwargs, split, played = world
+
+    async def play(url):
+        async with GenericEnvClient(base_url=url) as client:
+            for row, actions, answers, success in played:
+                result = await client.reset(seed=row["seed"], split=split, index=row["index"])
+                seen = [(result.observation["text"], 0.0)]
+                for action in actions:
+                    result = await client.step({"action": action})
+                    seen.append((result.observation["text"], result.reward))
+                assert seen == answers and result.metadata["success"] == success and result.done
+
+    server, url = start(env_id, json.dumps({"port": 0, "workers": 1, "kwargs": kwargs}))
+    try:
+        asyncio.run(play(url))
+    finally:
+        stop(server)
+
+
+def test_through_trl(world):
+    env_id, kwargs, _, played = world
+    environment = environment_factory(env_id, kwargs, verbs=False)()
+    for row, actions, answers, _ in played:
+        seen = [environment.reset(**row), *(environment.act(action=action) for action in actions)]
+        assert seen == [text for text, _ in answers]
+        assert environment.get_reward() == pytest.approx(sum(reward for _, reward in answers))
+
+
+def test_through_inspect(world, tmp_path):
+    from gagpo.interop.inspect_ai import world as inspect_world
+
+    env_id, kwargs, split, played = world
+    env = gymnasium.make(env_id, **kwargs)
+    told = getattr(env.unwrapped, "instructions", "")
+    env.close()
+    first = {message(STYLES["whole"], told, answers[0][0], "", True): actions for _, actions, answers, _ in played}
+
+    def say(messages, tools, choice, config):
+        users = [one.text for one in messages if one.role == "user"]
+        return ModelOutput.from_content("mockllm", first[users[0]][len(users) - 1] or " ")
+
+    (log,) = inspect_ai.eval(
+        inspect_world(env_id, split=split, tasks=COUNT, style="whole", **kwargs),
+        model=get_model("mockllm/model", custom_outputs=say), log_dir=str(tmp_path), display="none", max_samples=4,
+    )  # fmt: skip
+    assert log.status == "success", log.error
+    samples = {sample.id: sample for sample in log.samples}
+    assert len(samples) == COUNT
+    for row, _, answers, success in played:
+        facts = samples[row["task"]].metadata
+        assert [reward for _, reward in answers[1:]] == facts["rewards"]
+        assert [text for text, _ in answers[:-1]] == facts["observations"] and facts["success"] == success
+    assert log.eval.metadata["split_hash"]
