@@ -8,16 +8,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import gymnasium
+
 from gagpo.agents.api_agent import ApiAgent, Talk
 from gagpo.agents.api_client import ApiClient, ApiError, ApiSettings, Usage
 from gagpo.agents.episodes import Episode
 from gagpo.agents.progress import track
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import group_jobs
-from gagpo.agents.setup import make_world
 from gagpo.agents.streams import play_streams
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.pool.hall import Hall
+from gagpo.envs.pool.nursery import find_spec
 from gagpo.eval.evaluate import choose_panel, evaluate
 from gagpo.eval.journal import Journal
 from gagpo.eval.results import EvalResult
@@ -49,6 +51,7 @@ def evaluate_api(
     history: int | str = "full",
     admissible: bool = False,
     reasoning: Literal["drop", "keep"] = "drop",
+    seed: int = 0,
     workers: int = 2,
     concurrency: int = 16,
     journals: Path | None = Path("evals"),
@@ -59,7 +62,7 @@ def evaluate_api(
     journals: folder of the journals, one for each model, panel and settings; None to keep nothing. Raises
     :class:`gagpo.agents.api_client.ApiError` when the server gives up or a limit is reached: what is finished is kept.
     """
-    world = make_world(environment, kwargs)
+    world = _world(environment, kwargs)
     panel = choose_panel(world.tasks(split or world.splits[-1]), tasks)
     talk = _talk(world, style, history, admissible, reasoning, temperature, max_tokens)
     material = world.material(dict(kwargs or {}))
@@ -71,6 +74,7 @@ def evaluate_api(
         "kwargs": material,
         "split": panel.split,
         "panel": panel.hash,
+        "seed": seed,
         "talk": {**asdict(talk), "style": asdict(talk.style)},
     }
     client = ApiClient(api)
@@ -88,7 +92,8 @@ def evaluate_api(
                 environment=environment,
                 kwargs=material,
                 model=f"{PREFIX}{api.model}",
-                temperature=-1.0 if temperature is None else temperature,
+                temperature=temperature,
+                seed=seed,
                 tries=tries,
                 concurrency=concurrency,
                 quiet=quiet,
@@ -123,7 +128,7 @@ def teach(
     The episodes are in the order of ``tasks`` (a task may stand there several times); keep those with ``success``. With
     ``journals`` an interrupted lesson goes on where it was. The style is the learner's, so that it can say the same.
     """
-    world = make_world(environment, kwargs)
+    world = _world(environment, kwargs)
     talk = _talk(world, style, history, False, "drop", temperature, max_tokens)
     jobs = group_jobs(tasks, 1, seed, "lesson")
     jobs = [type(job)(job.task, job.group, job.group, job.seed, job.environment_seed) for job in jobs]
@@ -153,6 +158,11 @@ def teach(
             client.close()
     played.update({(episode.task, episode.sample): episode for episode in new})
     return [played[job.task, job.sample] for job in jobs]
+
+
+def _world(environment: str, kwargs: Mapping[str, Any] | None) -> Any:
+    """The environment in this process, to ask about its tasks. Nothing here needs torch, and nothing imports it."""
+    return gymnasium.make(find_spec(environment), disable_env_checker=True, **dict(kwargs or {})).unwrapped
 
 
 def _talk(

@@ -63,7 +63,7 @@ def test_a_session_by_hand():
     shown, reward, *_, info = env.step(f"query: SELECT COUNT(*) FROM {child}")
     assert (shown, reward, info["queries"], info["valid"]) == ("COUNT(*)\n12", 0.0, 1, True)
     shown, *_, info = env.step(f"query: DROP TABLE {child}")
-    assert shown == "Error: only reading is allowed." and not info["valid"]
+    assert shown == "Error: only SELECT is possible." and not info["valid"]
     shown, reward, terminated, _, info = env.step(f"answer: {env.question.gold}")
     assert (shown, reward, terminated, info["success"], info["verdict"]) == ("Right.", 1.0, True, True, "right")
 
