@@ -8,7 +8,7 @@ JOBS   ?= 2
 
 export TORCH_INDEX_URL
 
-.PHONY: train test test-slow test-hard lint bench clean help
+.PHONY: train test test-slow test-hard test-interop lint bench clean help
 
 help:
 	@echo "make train      install, generate games, warm-start a small model, train it with GAGPO, report"
@@ -16,6 +16,7 @@ help:
 	@echo "make test-slow  the tests that take longer"
 	@echo "make test-hard  kills, damages, mutations and hostile actions for hours; SCALE=0.01 for minutes"
 	@echo "make test-vllm  vLLM's tests, in an environment of their own"
+	@echo "make test-interop  the doors to OpenEnv, Inspect, TRL, verl, Tinker and verifiers"
 	@echo "make bench      environment, credit and engine benchmarks"
 
 train: $(VENV)/.base
@@ -27,6 +28,9 @@ test: $(VENV)/.dev lint
 
 test-slow: $(VENV)/.dev
 	$(PY) -m pytest -m slow
+
+test-interop: $(VENV)/.dev
+	sh .ci/interop $(PY)
 
 SCALE ?= 1
 test-hard: $(VENV)/.dev
@@ -66,4 +70,4 @@ $(VENV)/.dev: $(VENV)/.base
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-interop .venv-verifiers .venv-verl build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

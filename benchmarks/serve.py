@@ -17,7 +17,7 @@ from typing import Any
 
 import gymnasium
 
-from gagpo.envs.pool.nursery import find_spec
+from gagpo.envs.lookup import find_spec
 
 CODE = "import sys, json; from gagpo.interop.serve import serve; serve(sys.argv[1], **json.loads(sys.argv[2]))"
 

@@ -16,9 +16,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from gagpo.agents.episodes import Episode
+from gagpo.envs.durable import naming
 from gagpo.envs.errors import GagpoError
-from gagpo.envs.lock import held
 
 FORMAT = "gagpo journal 1"
 
@@ -49,8 +51,8 @@ class Journal:
     def __enter__(self) -> Journal:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            self._open.enter_context(held(self.path.with_suffix(".lock"), patience=2.0))
-        except TimeoutError:
+            self._open.enter_context(FileLock(self.path.with_suffix(".lock"), timeout=2.0))
+        except Timeout:
             raise JournalError(f"{self.path}: another process plays this very evaluation; wait for it") from None
         try:
             self._file = self._open.enter_context(self.path.open("a+b"))
@@ -84,9 +86,12 @@ class Journal:
 
     def _write(self, record: dict[str, Any]) -> None:
         text = json.dumps(record).encode("ascii")
-        self._file.write(b"%s %08x\n" % (text, zlib.crc32(text)))
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        try:
+            self._file.write(b"%s %08x\n" % (text, zlib.crc32(text)))
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:  # a full disk; what is torn is cut away at the next opening
+            raise naming(error, self.path) from None
 
     def _read(self) -> int:
         """Take in what the file holds; the length of its whole part, in bytes."""

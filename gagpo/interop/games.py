@@ -10,7 +10,7 @@ import gymnasium
 
 from gagpo.agents.rollout import derive_seed
 from gagpo.envs.errors import InvalidArgument
-from gagpo.envs.pool.nursery import find_spec
+from gagpo.envs.lookup import find_spec
 
 
 class Game:

@@ -25,7 +25,7 @@ from pydantic import Field, field_validator
 
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.pool import Event
-from gagpo.envs.pool.nursery import find_spec
+from gagpo.envs.lookup import find_spec
 from gagpo.envs.tasks import Task, TaskSet
 from gagpo.envs.pool.hall import Hall, HallClosed
 from gagpo.interop.limits import LimitBody
