@@ -1,4 +1,4 @@
-"""Talking to a server that speaks OpenAI's chat protocol: retries, rate limits, deadlines, tokens and what they cost."""
+"""Talking to a server that speaks OpenAI's chat protocol: retries, rate limits, deadlines, tokens and their cost."""
 
 from __future__ import annotations
 
@@ -121,9 +121,7 @@ class ApiClient:
         self.settings = settings
         self.spent = Usage()
         self._openai = openai
-        self._client = openai.OpenAI(
-            api_key=key, base_url=settings.base_url, timeout=settings.timeout, max_retries=0
-        )
+        self._client = openai.OpenAI(api_key=key, base_url=settings.base_url, timeout=settings.timeout, max_retries=0)
         self._stop = threading.Event()
         self._sleep = sleep or self._stop.wait
         self._clock = clock

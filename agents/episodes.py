@@ -114,7 +114,9 @@ class Episode:
         names = ("task", "task_type", "split", "group", "sample", "seed", "temperature", "success", "outcome")
         episode = cls(**{name: record[name] for name in (*names, "restarts", "info")})
         for row in record["turns"]:
-            turn = Turn(**{name: row[name] for name in ("observation", "response", "action", "reward", "valid", "state")})
+            turn = Turn(
+                **{name: row[name] for name in ("observation", "response", "action", "reward", "valid", "state")}
+            )
             if "response_ids" in row:
                 turn.prompt_ids = np.asarray(row["prompt_ids"], np.int32)
                 turn.response_ids = np.asarray(row["response_ids"], np.int32)

@@ -1,6 +1,6 @@
 """Steps per second of an OpenEnv server with many sessions, beside the same walks in this process.
 
-    python benchmarks/serve.py --env gagpo/ALFWorld-v0 --sessions 50 --steps 20000
+python benchmarks/serve.py --env gagpo/ALFWorld-v0 --sessions 50 --steps 20000
 """
 
 from __future__ import annotations

@@ -20,7 +20,6 @@ from gymnasium.error import ResetNeeded
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.tasks import Task, TaskSet
 
-
 SAMPLES = 16  # actions that a world without a list of them offers to a random player
 
 

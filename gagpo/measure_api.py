@@ -18,8 +18,8 @@ from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import group_jobs
 from gagpo.agents.streams import play_streams
 from gagpo.envs.errors import InvalidArgument
-from gagpo.envs.pool.hall import Hall
 from gagpo.envs.lookup import find_spec
+from gagpo.envs.pool.hall import Hall
 from gagpo.eval.evaluate import choose_panel, evaluate
 from gagpo.eval.journal import Journal
 from gagpo.eval.results import EvalResult

@@ -128,7 +128,7 @@ def _write(domain: Domain, path: Path, stem: str) -> None:
     part.replace(path)
 
 
-# The kinds of questions: text, gold query, careless query --------------------------------------------------------------
+# The kinds of questions: text, gold query, careless query -------------------------------------------------------------
 
 
 def _count(rng: random.Random, d: Domain, parents: Sequence[tuple], children: Sequence[tuple]) -> tuple[str, str, str]:
@@ -137,7 +137,9 @@ def _count(rng: random.Random, d: Domain, parents: Sequence[tuple], children: Se
     return f"How many {d.plural} have the {d.category} {value}?", f"{base} WHERE {d.category} = '{value}'", base
 
 
-def _extreme(rng: random.Random, d: Domain, parents: Sequence[tuple], children: Sequence[tuple]) -> tuple[str, str, str]:
+def _extreme(
+    rng: random.Random, d: Domain, parents: Sequence[tuple], children: Sequence[tuple]
+) -> tuple[str, str, str]:
     word, function = rng.choice([("highest", "MAX"), ("lowest", "MIN"), ("average", "AVG")])
     value = rng.choice(sorted({row[2] for row in children}))
     base = f"SELECT {function}({d.amount}) FROM {d.child}"

@@ -73,7 +73,7 @@ def _atif(episodes: Iterable[Episode], about: dict[str, Any], out: Path) -> None
 
 
 def trajectory(episode: Episode, about: dict[str, Any]) -> dict[str, Any]:
-    """An episode in the Agent Trajectory Interchange Format 1.8; token ids and log-probabilities where there are any."""
+    """An episode in the Agent Trajectory Interchange Format 1.8, with token ids where there are any."""
     steps: list[dict[str, Any]] = []
     if episode.turns:
         steps.append({"step_id": 1, "source": "user", "message": episode.turns[0].observation})

@@ -24,10 +24,10 @@ from openenv.core.env_server.types import Action, ConcurrencyConfig, Environment
 from pydantic import Field, field_validator
 
 from gagpo.envs.errors import InvalidArgument
-from gagpo.envs.pool import Event
 from gagpo.envs.lookup import find_spec
-from gagpo.envs.tasks import Task, TaskSet
+from gagpo.envs.pool import Event
 from gagpo.envs.pool.hall import Hall, HallClosed
+from gagpo.envs.tasks import Task, TaskSet
 from gagpo.interop.limits import LimitBody
 
 LISTED = 1000  # tasks that one answer lists at most; the number of tasks is always the true one
@@ -152,9 +152,7 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
         self._state = State(episode_id=None if episode_id is None else str(episode_id)[:255], step_count=0)
         return self._observation(event, {"split": tasks.split, "index": tasks.ids.index(chosen.id)})
 
-    async def step_async(
-        self, action: TextAction, timeout_s: float | None = None, **unknown: Any
-    ) -> TextObservation:
+    async def step_async(self, action: TextAction, timeout_s: float | None = None, **unknown: Any) -> TextObservation:
         event = await self._ask("step", action.action)
         self._state.step_count += 1
         return self._observation(event, {})
@@ -230,7 +228,7 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
             raise Refused(409, str(error).replace(f"slot {self.slot}", "this session")) from None
         except (HallClosed, CancelledError) as error:
             raise Refused(503, f"the server is closing: {error}") from None
-        if event.kind in ("restarted", "failed") and operation == "step" or event.kind == "failed":
+        if (event.kind in ("restarted", "failed") and operation == "step") or event.kind == "failed":
             self.world.hall.release(self.slot)
             raise Refused(500, f"the world broke and the episode is lost; reset to play again ({event.error[:300]})")
         return event
@@ -245,9 +243,7 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
             "metadata": {"truncated": event.truncated, **told, **more},
         }
         if self.world.admissible:
-            return TextAndActions(
-                text=event.observation, admissible_actions=info.get("admissible_actions"), **facts
-            )
+            return TextAndActions(text=event.observation, admissible_actions=info.get("admissible_actions"), **facts)
         return TextObservation(text=event.observation, **facts)
 
 

@@ -193,4 +193,6 @@ def _readme(name: str, env_id: str, hashes: dict[str, str]) -> str:
         "    ",
     )
     front = f"---\ntitle: {name}\nsdk: docker\napp_port: 8000\ntags: [openenv]\n---\n"
-    return f"{front}\n# {name}\n\n`{env_id}` as an OpenEnv server.\n\n{commands}\n| split | hash |\n|---|---|\n{table}\n"
+    return (
+        f"{front}\n# {name}\n\n`{env_id}` as an OpenEnv server.\n\n{commands}\n| split | hash |\n|---|---|\n{table}\n"
+    )

@@ -35,7 +35,13 @@ def _with(name: str, says: str, template: str, **arguments: str) -> Verb:
 
 _HOUSE = [
     _with("go_to", "Walk to a receptacle.", "go to {receptacle}", receptacle=_PLACE),
-    _with("take", "Take an object from a receptacle.", "take {object} from {receptacle}", object=_OBJECT, receptacle=_PLACE),
+    _with(
+        "take",
+        "Take an object from a receptacle.",
+        "take {object} from {receptacle}",
+        object=_OBJECT,
+        receptacle=_PLACE,
+    ),
     _with("move", "Put a carried object down.", "move {object} to {receptacle}", object=_OBJECT, receptacle=_PLACE),
     _with("open", "Open a receptacle.", "open {receptacle}", receptacle=_PLACE),
     _with("close", "Close a receptacle.", "close {receptacle}", receptacle=_PLACE),
@@ -43,7 +49,9 @@ _HOUSE = [
     _with("heat", "Heat a carried object.", "heat {object} with {receptacle}", object=_OBJECT, receptacle=_PLACE),
     _with("clean", "Clean a carried object.", "clean {object} with {receptacle}", object=_OBJECT, receptacle=_PLACE),
     _with("cool", "Cool a carried object.", "cool {object} with {receptacle}", object=_OBJECT, receptacle=_PLACE),
-    _with("slice", "Slice an object with a carried knife.", "slice {object} with {knife}", object=_OBJECT, knife=_OBJECT),
+    _with(
+        "slice", "Slice an object with a carried knife.", "slice {object} with {knife}", object=_OBJECT, knife=_OBJECT
+    ),
     _with("examine", "Look closely at something.", "examine {thing}", thing="an object or receptacle"),
     _with("look", "Look around.", "look"),
     _with("inventory", "See what is carried.", "inventory"),
@@ -73,7 +81,9 @@ ACT = Verb("act", "Act in the world.", "{action}", {"action": "one command, in t
 def verbs_of(env_id: str) -> list[Verb]:
     """The verbs of an environment; InvalidArgument when none are known (plain text actions always work)."""
     if env_id not in VERBS:
-        raise InvalidArgument(f"no verbs are known of {env_id}; use verbs=False, one tool that takes the action as text")
+        raise InvalidArgument(
+            f"no verbs are known of {env_id}; use verbs=False, one tool that takes the action as text"
+        )
     return VERBS[env_id]
 
 
@@ -89,8 +99,6 @@ def as_method(verb: Verb, act: Callable[[Any, str], str]) -> Callable[..., str]:
     method.__doc__ = "\n".join([*lines, "", "Returns:", "    What is seen next."])
     method.__annotations__ = {**dict.fromkeys(verb.arguments, str), "return": str}
     own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    rest = [
-        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=str) for name in verb.arguments
-    ]
+    rest = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=str) for name in verb.arguments]
     method.__signature__ = inspect.Signature([own, *rest], return_annotation=str)  # type: ignore[attr-defined]
     return method

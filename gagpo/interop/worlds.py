@@ -51,7 +51,7 @@ class Listed:
 
 
 def environments() -> list[Listed]:
-    """The suite's environments, and those that installed packages offer in the entry-point group ``gagpo.environments``.
+    """The suite's environments, and those that installed packages offer as entry points of ``gagpo.environments``.
 
     An entry point is named by the environment's id, without its module, and names the module that registers it:
     ``"Guess-v0" = "guess"``. A package that breaks is listed with its problem and disturbs no other.

@@ -105,8 +105,15 @@ def test_the_same_command_plays_nothing_again_and_another_reuses_nothing(tmp_pat
         assert len(server.requests) == asked and again.result.to_json() == first.result.to_json()
         assert again.usage == first.usage and first.usage["requests"] == asked
         for change in (
-            {"model": "n"}, {"temperature": 0.5}, {"max_tokens": 9}, {"history": 2}, {"kwargs": {"max_turns": 40}},
-            {"tasks": 3}, {"admissible": True}, {"split": "train"}, {"api": {"extra": {"top_p": 0.5}}},
+            {"model": "n"},
+            {"temperature": 0.5},
+            {"max_tokens": 9},
+            {"history": 2},
+            {"kwargs": {"max_turns": 40}},
+            {"tasks": 3},
+            {"admissible": True},
+            {"split": "train"},
+            {"api": {"extra": {"top_p": 0.5}}},
         ):
             before = len(server.requests)
             run(server, tmp_path, **change)

@@ -30,7 +30,9 @@ def test_reading(database):
     assert database.tables == {"people": [("id", "INTEGER"), ("name", "TEXT"), ("age", "INTEGER")]}
     assert database.run("SELECT COUNT(*), MAX(age) FROM people") == (["COUNT(*)", "MAX(age)"], [(1000, 6)])
     assert len(database.run("SELECT id FROM people", 5)[1]) == 5
-    assert database.run("WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t WHERE n < 9) SELECT SUM(n) FROM t")[1] == [(45,)]
+    assert database.run(
+        "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t WHERE n < 9) SELECT SUM(n) FROM t"
+    )[1] == [(45,)]
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 
 from gagpo.envs.check.check import check
 from gagpo.envs.errors import InvalidArgument
+from gagpo.envs.sql.domains import DOMAINS
 from gagpo.envs.sql.env import SQLEnv
 from gagpo.envs.sql.generate import TYPES, rows
-from gagpo.envs.sql.domains import DOMAINS
 from gagpo.envs.sql.sources import BadSource
 from gagpo.envs.tasks import EmptySplit
 
@@ -149,7 +149,9 @@ def spider(tmp_path):
     database(root / "database" / "concert" / "concert.sqlite")
     one = {"db_id": "concert", "question": "Names by age?", "query": "SELECT name FROM singer ORDER BY age DESC"}
     (root / "train_spider.json").write_text(json.dumps([one, one, {**one, "question": "Names, oldest first?"}]))
-    (root / "dev.json").write_text(json.dumps([{**one, "question": "How many?", "query": "SELECT count(*) FROM singer"}]))
+    (root / "dev.json").write_text(
+        json.dumps([{**one, "question": "How many?", "query": "SELECT count(*) FROM singer"}])
+    )
     return root
 
 
@@ -171,7 +173,9 @@ def test_bird(tmp_path, monkeypatch):
     root = tmp_path / "bird"
     database(root / "dev_databases" / "concert" / "concert.sqlite")
     one = {"question_id": 7, "db_id": "concert", "question": "Who is old?", "evidence": "old means age > 35"}
-    (root / "dev.json").write_text(json.dumps([{**one, "SQL": "SELECT name FROM singer WHERE age > 35", "difficulty": "simple"}]))
+    (root / "dev.json").write_text(
+        json.dumps([{**one, "SQL": "SELECT name FROM singer WHERE age > 35", "difficulty": "simple"}])
+    )
     monkeypatch.setenv("SQL_DATA", str(root))
     env = SQLEnv(split="validation", expert=True)
     text, info = env.reset(seed=0)

@@ -104,6 +104,7 @@ def test_an_answer_stays_text(sent, kept):
 
 def test_what_makes_no_sense_is_answered(url):
     with dial(url) as socket:
+
         def message(**more):
             return ask(socket, **more)["data"].get("message", "")
 
@@ -225,7 +226,7 @@ def test_sessions_end_at_their_deadline():
 def test_no_process_outlives_the_server():
     import psutil
 
-    server, url = start(CORRIDOR, '{"port": 0, "workers": 2}')
+    server, _url = start(CORRIDOR, '{"port": 0, "workers": 2}')
     children = psutil.Process(server.pid).children(recursive=True)
     assert children
     os.kill(server.pid, signal.SIGKILL)
@@ -235,7 +236,12 @@ def test_no_process_outlives_the_server():
 
 
 def test_the_written_package_is_valid(tmp_path, monkeypatch):
-    (tmp_path / "guess.py").write_text((Path(__file__).parents[3] / "docs/environments.md").read_text().split("```python\n# guess.py\n")[1].split("```")[0])
+    (tmp_path / "guess.py").write_text(
+        (Path(__file__).parents[3] / "docs/environments.md")
+        .read_text()
+        .split("```python\n# guess.py\n")[1]
+        .split("```")[0]
+    )
     monkeypatch.syspath_prepend(tmp_path)
     folder = tmp_path / "package"
     write_package("guess:Guess-v0", {"max_turns": 9}, folder)

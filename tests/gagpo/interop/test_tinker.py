@@ -26,7 +26,7 @@ def test_an_episode_by_messages():
         (row,) = rows(CORRIDOR, split="test", count=1)
         one = WorldMessages(CORRIDOR, row["task"], row["seed"], style="plain")
         assert isinstance(one, MessageEnv)
-        observation, info = env.reset(seed=row["seed"], options={"task": row["task"]})
+        observation, _info = env.reset(seed=row["seed"], options={"task": row["task"]})
         seen = await one.initial_observation()
         assert seen == [{"role": "user", "content": observation}]
         bad = await one.step(say("two\nlines"))

@@ -1,5 +1,7 @@
 """TRL's own trainer plays our worlds: two steps with verbs as tools, two with plain text."""
 
+# ruff: noqa: E402 (without the package there is nothing to import)
+
 from pathlib import Path
 
 import pytest
@@ -31,7 +33,8 @@ def tokenizer():
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     raw.train_from_iterator(
-        ["Act by calling tools"] * 4, trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet)
+        ["Act by calling tools"] * 4,
+        trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet),
     )
     made = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<|im_end|>", pad_token="<|endoftext|>")
     made.chat_template = (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text()

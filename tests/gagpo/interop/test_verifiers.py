@@ -1,5 +1,7 @@
 """The openenv taskset of verifiers plays our server, one process each: the two want different versions of mcp."""
 
+# ruff: noqa: E402 (without the package there is nothing to import)
+
 import asyncio
 import os
 import subprocess
@@ -59,5 +61,3 @@ def test_its_taskset_plays_our_server():
     finally:
         server.terminate()
         server.wait(20)
-
-

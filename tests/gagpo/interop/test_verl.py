@@ -1,5 +1,7 @@
 """verl's agent loop over our worlds, with its own classes and a scripted server in place of the GPU."""
 
+# ruff: noqa: E402 (without the package there is nothing to import)
+
 import asyncio
 from types import SimpleNamespace
 
@@ -63,7 +65,7 @@ def test_what_is_sampled_is_what_is_trained(tiny):
     assert (out.reward_score, out.num_turns, out.extra_fields["success"]) == (1.0, 2 * len(words), True)
     assert sum(out.extra_fields["turn_scores"]) == 1.0
     ids, mask = np.array(out.response_ids), np.array(out.response_mask)
-    said = [tokenizer.encode(word, add_special_tokens=False) + [tokenizer.eos_token_id] for word in words]
+    said = [[*tokenizer.encode(word, add_special_tokens=False), tokenizer.eos_token_id] for word in words]
     assert ids[mask == 1].tolist() == [token for turn in said for token in turn]
     assert out.response_logprobs == np.where(mask == 1, -0.5, 0.0).tolist()
     whole = out.prompt_ids + out.response_ids
