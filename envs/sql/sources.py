@@ -32,7 +32,7 @@ class BadSource(GagpoError, ValueError):
 
 @functools.lru_cache(maxsize=16)
 def loaded(folder: Path, split: str) -> tuple[TaskSet, dict[str, Question]]:
-    """The questions of a split. Both name ``question`` and ``db_id``; Spider calls the query ``query``, BIRD ``SQL``."""
+    """The questions of a split. Both have ``question`` and ``db_id``, and the query as ``query`` or ``SQL``."""
     files, roots = LAYOUT[split]
     path = next((folder / name for name in files if (folder / name).is_file()), None)
     if path is None:

@@ -62,7 +62,7 @@ class Game:
 def rows(
     env_id: str, kwargs: Mapping[str, Any] | None = None, split: str = "train", count: int | None = None, seed: int = 0
 ) -> list[dict[str, Any]]:
-    """``{"task", "seed", "split", "index"}`` of the tasks of a split (``count`` of them, spread evenly).
+    """``{"task", "task_type", "seed", "split", "index"}`` of the tasks of a split (``count`` of them, spread evenly).
 
     A group of episodes made from one row shares task and start, which group-based credit relies on.
     """
@@ -76,5 +76,12 @@ def rows(
         raise InvalidArgument(f"count must be at least 1, got {count}")
     places = range(len(ids)) if count is None or count >= len(ids) else [i * len(ids) // count for i in range(count)]
     return [
-        {"task": ids[i], "seed": derive_seed(seed, split, ids[i]) % 2**31, "split": split, "index": i} for i in places
+        {
+            "task": ids[i],
+            "task_type": tasks[ids[i]].type,
+            "seed": derive_seed(seed, split, ids[i]) % 2**31,
+            "split": split,
+            "index": i,
+        }
+        for i in places
     ]

@@ -1,4 +1,7 @@
-"""Our worlds as Inspect tasks: ``inspect eval gagpo/alfworld --model openai/gpt-5-mini``."""
+"""Our worlds as Inspect tasks: ``inspect eval gagpo/alfworld --model openai/gpt-5-mini``.
+
+``-T`` takes split, tasks (how many), style, history, admissible, and the environment's own arguments.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,6 @@ def play(env_id: str, kwargs: dict[str, Any], style: str, history: int | str, ad
                 "invalid": sum(not turn.valid for turn in turns),
                 "turns": len(turns),
                 "rewards": [turn.reward for turn in turns],
-                "actions": [turn.action for turn in turns],
                 "observations": [turn.observation for turn in turns],
             }
             game.close()
@@ -74,58 +76,46 @@ def success() -> Scorer:
 
 
 def _task(
-    env_id: str, split: str | None, tasks: int | None, style: str, history: int | str, admissible: bool, kwargs: Any
-) -> Task:
+    env_id: str, split: str | None = None, tasks: int | None = None, style: str = "tags", *,
+    history: int | str = "full", admissible: bool = False, **kwargs: Any,
+) -> Task:  # fmt: skip
     game = Game(env_id, kwargs)
     try:
-        world: Any = game.env.unwrapped
-        chosen = split or world.splits[-1]
-        panel = world.tasks(chosen)
+        chosen = split or game.env.unwrapped.splits[-1]  # type: ignore[attr-defined]
+        panel = game.env.unwrapped.tasks(chosen)  # type: ignore[attr-defined]
     finally:
         game.close()
-    samples = [
-        Sample(id=row["task"], input=row["task"], metadata={**row, "task_type": panel[row["task"]].type})
-        for row in rows(env_id, kwargs, chosen, tasks)
-    ]
-    about = {"environment": env_id, "split": chosen, "split_hash": panel.hash, "kwargs": kwargs}
+    listed = rows(env_id, kwargs, chosen, tasks)
+    samples = [Sample(id=row["task"], input=row["task"], metadata=row) for row in listed]
     return Task(
         dataset=MemoryDataset(samples, name=f"{env_id} {chosen}"),
         solver=play(env_id, kwargs, style, history, admissible),
         scorer=success(),
-        metadata=about,
+        metadata={"environment": env_id, "split": chosen, "split_hash": panel.hash, "kwargs": kwargs},
     )
 
 
 @task
-def world(env_id: str, split: str | None = None, tasks: int | None = None, style: str = "tags",
-          history: int | str = "full", admissible: bool = False, **kwargs: Any) -> Task:  # fmt: skip
+def world(env_id: str, **options: Any) -> Task:
     """Any environment: ``inspect eval gagpo/world -T env_id=guess:Guess-v0``."""
-    return _task(env_id, split, tasks, style, history, admissible, kwargs)
+    return _task(env_id, **options)
 
 
 @task
-def alfworld(split: str | None = None, tasks: int | None = None, style: str = "tags",
-             history: int | str = "full", admissible: bool = False, **kwargs: Any) -> Task:  # fmt: skip
-    """Household tasks."""
-    return _task("gagpo/ALFWorld-v0", split, tasks, style, history, admissible, kwargs)
+def alfworld(**options: Any) -> Task:
+    return _task("gagpo/ALFWorld-v0", **options)
 
 
 @task
-def webshop(split: str | None = None, tasks: int | None = None, style: str = "tags",
-            history: int | str = "full", admissible: bool = False, **kwargs: Any) -> Task:  # fmt: skip
-    """Shopping for what an instruction describes."""
-    return _task("gagpo/WebShop-v0", split, tasks, style, history, admissible, kwargs)
+def webshop(**options: Any) -> Task:
+    return _task("gagpo/WebShop-v0", **options)
 
 
 @task
-def maths(split: str | None = None, tasks: int | None = None, style: str = "whole",
-          history: int | str = "full", admissible: bool = False, **kwargs: Any) -> Task:  # fmt: skip
-    """Maths problems with a calculator."""
-    return _task("gagpo/Math-v0", split, tasks, style, history, admissible, kwargs)
+def maths(**options: Any) -> Task:
+    return _task("gagpo/Math-v0", **{"style": "whole", **options})
 
 
 @task
-def sql(split: str | None = None, tasks: int | None = None, style: str = "tags",
-        history: int | str = "full", admissible: bool = False, **kwargs: Any) -> Task:  # fmt: skip
-    """Questions to databases."""
-    return _task("gagpo/SQL-v0", split, tasks, style, history, admissible, kwargs)
+def sql(**options: Any) -> Task:
+    return _task("gagpo/SQL-v0", **options)

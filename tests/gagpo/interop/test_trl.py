@@ -75,8 +75,8 @@ def test_two_steps_of_training(tmp_path, tokenizer, monkeypatch, env_id, kwargs,
         model,
         args=GRPOConfig(
             output_dir=str(tmp_path), max_steps=2, per_device_train_batch_size=2, num_generations=2, report_to=[],
-            max_completion_length=600, max_tool_calling_iterations=3, learning_rate=1e-2, use_cpu=True, save_strategy="no",
-            disable_tqdm=True, generation_kwargs={"max_new_tokens": 8}, logging_steps=1,
+            max_completion_length=600, max_tool_calling_iterations=3, learning_rate=1e-2, use_cpu=True,
+            save_strategy="no", disable_tqdm=True, generation_kwargs={"max_new_tokens": 8}, logging_steps=1,
         ),
         train_dataset=dataset(env_id, kwargs, count=4, verbs=verbs),
         processing_class=tokenizer,
@@ -115,7 +115,14 @@ def test_every_verb_has_a_schema(env_id):
 
 def test_rows_are_a_data_set_and_after_the_end_nothing_happens():
     made = dataset(CORRIDOR, split="test", verbs=False)
-    assert isinstance(made, Dataset) and set(made.column_names) == {"prompt", "task", "seed", "split", "index"}
+    assert isinstance(made, Dataset) and set(made.column_names) == {
+        "prompt",
+        "task",
+        "task_type",
+        "seed",
+        "split",
+        "index",
+    }
     environment = environment_factory(CORRIDOR, {"max_turns": 2}, verbs=False)()
     environment.reset(**made[0])
     assert [environment.act(action=a)[:9] for a in ("left", "left", "left")] == ["You stand", "You stand", "The episo"]

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 pytest.importorskip("verifiers.v1")
-openenv = pytest.importorskip("openenv")
+pytest.importorskip("openenv")
 
 import openenv.core
 
