@@ -21,7 +21,9 @@ def add_to(app: typer.Typer) -> None:
 
 
 def check(
-    env: Annotated[str, typer.Argument(help="Environment id, e.g. gagpo/ALFWorld-v0 or module:Name-v0.")],
+    env: Annotated[
+        str, typer.Argument(help="Environment id, e.g. gagpo/ALFWorld-v0 or module:Name-v0, or an OpenEnv server's URL.")
+    ],
     kwargs: Kwargs = None,
     episodes: Annotated[int, typer.Option(min=1, help="Tasks played in each check.")] = 8,
     as_json: Json = False,
@@ -30,7 +32,12 @@ def check(
     from gagpo.envs.check.check import check as run
     from gagpo.envs.check.check import table
 
-    findings = run(env, values(kwargs), episodes=episodes)
+    subject: Any = env
+    if env.startswith(("http://", "https://")):
+        from gagpo.interop.remote import remote
+
+        subject = remote(env)
+    findings = run(subject, values(kwargs), episodes=episodes)
     print_table(table(findings))
     broken = [finding.name for finding in findings if not finding.ok]
     if as_json:

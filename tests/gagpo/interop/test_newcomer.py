@@ -1,0 +1,60 @@
+"""The page for newcomers, done as it says: the file, the config, and every command, in an empty folder."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gagpo.eval.results import EvalResult
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
+SHORTER = ["warm_start.episodes=60", "warm_start.steps=20", "training.iterations=1", "evaluation.tries=1"]
+
+
+def block(language, begins):
+    return next(text for text in re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL) if text.startswith(begins))
+
+
+def commands():
+    found = re.findall(r"^PYTHONPATH=\. gagpo (.*guess.*)$", PAGE, re.MULTILINE)
+    return [shlex.split(line) for line in found if "Qwen" not in line]
+
+
+def run(folder, command, *more):
+    done = subprocess.run(
+        [sys.executable, "-m", "gagpo", *command, *more],
+        cwd=folder,
+        env={"PYTHONPATH": f"{folder}:{ROOT}", "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1", "HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=1200,
+    )
+    assert done.returncode == 0, f"{command}: {done.stderr[-3000:]}"
+    return done.stdout
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "guess.py").write_text(block("python", "# guess.py"))
+    (tmp_path / "guess.yaml").write_text(block("yaml", "# guess.yaml"))
+    return tmp_path
+
+
+def test_the_page_names_these_commands():
+    assert [command[0] for command in commands()] == ["check", "warm-start", "train", "eval"]
+    assert len(block("yaml", "# guess.yaml").splitlines()) <= 14
+
+
+@pytest.mark.slow
+def test_the_page_does_as_it_says(folder):
+    for command in commands():
+        more = SHORTER if command[0] in ("warm-start", "train") else []
+        more += ["--out", "chance.json", "--tasks", "10"] if command[0] == "eval" else []
+        run(folder, command, *more)
+    assert (folder / "runs" / "guess" / "report.html").is_file()
+    chance = EvalResult.load(folder / "chance.json")
+    assert chance.episodes == 10 and chance.successes < 8
