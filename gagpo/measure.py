@@ -76,6 +76,8 @@ def evaluate(
     agent: Agent
     if model == "random":
         agent = RandomAgent()
+        if hasattr(world, "sample_action"):  # for worlds that do not list their actions
+            arguments = {**arguments, "expert": "random"}
     elif model == "expert":
         agent, arguments = ExpertAgent(), {**arguments, "expert": True}
         require_expert(environment, arguments, panel.ids[0])

@@ -11,7 +11,7 @@ pytest.importorskip("inspect_ai")
 pytest.importorskip("trl")
 
 import inspect_ai
-from inspect_ai.model import ModelOutput, get_model
+from inspect_ai.model import ModelOutput, ModelUsage, get_model
 from openenv import GenericEnvClient
 
 from benchmarks.serve import start, stop
@@ -25,7 +25,7 @@ COUNT = 50
 WORLDS = {
     "gagpo/ALFWorld-v0": ("valid_unseen", {"counts": {"train": 1, "valid_seen": 1, "valid_unseen": COUNT}}),
     "gagpo/WebShop-v0": ("test", {"products": 200}),
-    "gagpo/Math-v0": ("test", {"size": 10, "test_size": COUNT}),
+    "gagpo/Math-v0": ("test", {"size": 10, "test_size": 2 * COUNT}),
     "gagpo/SQL-v0": ("test", {"size": 10, "test_size": COUNT}),
 }
 JUNK = ["nonsense", "15", ""]
@@ -114,7 +114,9 @@ def test_through_inspect(world, tmp_path):
 
     def say(messages, tools, choice, config):
         users = [one.text for one in messages if one.role == "user"]
-        return ModelOutput.from_content("mockllm", first[users[0]][len(users) - 1] or " ")
+        said = ModelOutput.from_content("mockllm", first[users[0]][len(users) - 1] or " ")
+        said.usage = ModelUsage()  # else it counts with a tokenizer that it would download
+        return said
 
     (log,) = inspect_ai.eval(
         inspect_world(env_id, split=split, tasks=COUNT, style="whole", **kwargs),
