@@ -144,7 +144,7 @@ class ApiClient:
             try:
                 reply = self._client.chat.completions.create(
                     model=settings.model,
-                    messages=list(messages),  # type: ignore[arg-type]
+                    messages=list(messages),
                     **fields,
                 )
                 answer = self._read(reply, messages, retries)
@@ -209,7 +209,7 @@ class ApiClient:
         try:
             return min(longest, max(0.0, float(headers.get("retry-after", ""))))
         except ValueError:
-            return min(longest, self.settings.backoff * 2**attempt) * (0.5 + random.random() / 2)
+            return min(longest, self.settings.backoff * 2.0**attempt) * (0.5 + random.random() / 2)
 
     def _read(self, reply: Any, messages: Sequence[Mapping[str, str]], retries: int) -> Answer:
         try:
