@@ -22,7 +22,8 @@ def add_to(app: typer.Typer) -> None:
 
 def check(
     env: Annotated[
-        str, typer.Argument(help="Environment id, e.g. gagpo/ALFWorld-v0 or module:Name-v0, or an OpenEnv server's URL.")
+        str,
+        typer.Argument(help="Environment id, e.g. gagpo/ALFWorld-v0 or module:Name-v0, or an OpenEnv server's URL."),
     ],
     kwargs: Kwargs = None,
     episodes: Annotated[int, typer.Option(min=1, help="Tasks played in each check.")] = 8,

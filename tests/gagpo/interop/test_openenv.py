@@ -269,5 +269,5 @@ def test_a_server_is_held_to_the_promises_of_an_environment(url):
     findings = {finding.name: finding for finding in check(remote(url), episodes=3)}
     assert not [finding for finding in findings.values() if not finding.ok]
     assert findings["exact task"].judged and findings["garbage actions"].judged
-    with pytest.raises(ServerFailed, match="127.0.0.1:9"):
+    with pytest.raises(ServerFailed, match=r"127\.0\.0\.1:9"):
         remote("http://127.0.0.1:9")

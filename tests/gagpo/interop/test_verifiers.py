@@ -18,7 +18,7 @@ pytest.importorskip("openenv")
 
 
 class NoTools(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Stands for fastmcp, whose mcp verifiers excludes; OpenEnv needs it only for servers of tools, and ours is none."""
+    """Stands for fastmcp, whose mcp verifiers excludes; OpenEnv needs it for servers of tools, and ours is none."""
 
     def find_spec(self, name, path=None, target=None):
         return importlib.machinery.ModuleSpec(name, self, is_package=True) if name.startswith("fastmcp") else None
