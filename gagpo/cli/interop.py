@@ -86,7 +86,7 @@ def eval_api(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Measure a model behind an OpenAI-compatible server on a fixed panel; the same command continues."""
+    """Measure a model behind an OpenAI-compatible server (`gagpo eval openai:MODEL`); the same command continues."""
     from gagpo.agents.api_client import ApiSettings
     from gagpo.envs.errors import InvalidArgument
     from gagpo.eval.tables import result_lines

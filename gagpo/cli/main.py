@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from gagpo.cli import evaluate, tools, train
+from gagpo.cli import evaluate, interop, tools, train
 
 REPORT = "\ngagpo: this is a fault of gagpo, not yours. CONTRIBUTING.md says where to report it; send the lines above."
 
@@ -38,7 +38,7 @@ def options(
     """Train language-model agents that act over many turns, evaluate them, and add environments."""
 
 
-for commands in (train, evaluate, tools):
+for commands in (train, evaluate, tools, interop):
     commands.add_to(app)
 
 
@@ -54,6 +54,8 @@ def main() -> None:
     # Threads that wait must sleep: spinning ones take the processor from the environments and from each other.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that pools close their workers
+    if sys.argv[1:2] == ["eval"] and any(word.startswith("openai:") for word in sys.argv[2:]):
+        sys.argv[1] = "eval-api"  # a model behind a server has options of its own: prices, limits, retries
     try:
         status = app(standalone_mode=False)  # typer returns the status of what it handled itself: help, Ctrl-C
         sys.exit(status if isinstance(status, int) else 0)
