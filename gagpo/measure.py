@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from gagpo.envs import durable
 from gagpo.envs.pool import Pool
 from gagpo.eval.evaluate import choose_panel
 from gagpo.eval.evaluate import evaluate as play_panel
+from gagpo.eval.journal import Journal, weights_identity
 from gagpo.eval.results import EvalResult
 from gagpo.settings import ContextSettings, EngineSettings, RunSettings, SettingsError
 from gagpo.training import checkpoint as checkpoints
@@ -46,6 +48,7 @@ def evaluate(
     workers: int = 2,
     device: str | None = None,
     episodes: Path | None = None,
+    journals: Path | None = None,
     quiet: bool = False,
 ) -> EvalResult:
     """Evaluate ``model`` on a split of an environment.
@@ -55,6 +58,8 @@ def evaluate(
     default: temperature 0.4, 512 tokens, the plain style, the full conversation.
 
     seed: other episodes of the same tasks. episodes: a file to write the episodes to, one JSON object a line.
+    journals: a folder in which every episode is kept as it ends: the same call goes on where it was killed. Other
+    weights, another panel or other settings never reuse it.
 
     Raises :class:`gagpo.GagpoError` for what the caller can mend, before anything is played.
     """
@@ -83,18 +88,34 @@ def evaluate(
         require_expert(environment, arguments, panel.ids[0])
     else:
         agent = _language_agent(model, run, iteration, world, temperature, speech, device)
-    with Pool(environment, arguments, workers=workers) as pool:
+    material = world.material(arguments)
+    key = {
+        "model": model,
+        "weights": _identity(model, run, iteration),
+        "environment": environment,
+        "kwargs": material,
+        "split": panel.split,
+        "panel": panel.hash,
+        "seed": seed,
+        "temperature": temperature,
+        "speech": {**speech.context.model_dump(mode="json"), "max_tokens": speech.max_tokens},
+    }
+    with (
+        Journal(journals, key) if journals is not None else nullcontext() as journal,
+        Pool(environment, arguments, workers=workers) as pool,
+    ):
         result, played = play_panel(
             agent,
             pool,
             panel,
             environment=environment,
-            kwargs=world.material(arguments),
+            kwargs=material,
             model=model,
             temperature=None if model in ("random", "expert") else temperature,
             tries=tries,
             seed=seed,
             quiet=quiet,
+            journal=journal,
         )
     if episodes is not None:
         with durable.replacing(episodes) as temporary:
@@ -170,6 +191,12 @@ def _weights(model: str, run: RunSettings, iteration: int | None) -> str:
         chosen = kept[iteration]
     chosen.verify()
     return chosen.model
+
+
+def _identity(model: str, run: RunSettings | None, iteration: int | None) -> str:
+    """What tells these weights from any others; empty for players without weights and for hub names."""
+    folder = Path(_weights(model, run, iteration) if run is not None else model)
+    return weights_identity(folder) if folder.is_dir() else ""
 
 
 def _language_agent(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Annotated
 
@@ -40,7 +41,7 @@ def evaluate(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Measure the success rate on a fixed panel: every task exactly as often as asked."""
+    """Measure the success rate on a fixed panel; with --out, the same command goes on after an interruption."""
     from gagpo.measure import evaluate as measure
     from gagpo.measure import require_writable
 
@@ -62,10 +63,12 @@ def evaluate(
         workers=workers,
         device=device,
         episodes=episodes,
+        journals=None if out is None else out.with_name(f"{out.name}.under-way"),
         quiet=quiet,
     )
     if out:
         result.save(out)
+        shutil.rmtree(out.with_name(f"{out.name}.under-way"), ignore_errors=True)
     from gagpo.eval.tables import result_lines
 
     say("\n".join(result_lines(result)))

@@ -174,6 +174,27 @@ def test_random_plays_the_panel_of_a_run_and_folders_compare_with_files(inside, 
     assert done.returncode == 2 and "evaluated on: test" in done.stderr
 
 
+def test_an_evaluation_that_was_cut_off_goes_on(inside, finished, tmp_path, monkeypatch):
+    from gagpo.eval.journal import Journal
+
+    out = tmp_path / "result.json"
+    kept, append = [], Journal.append
+
+    def killed(journal, episode):
+        append(journal, episode)
+        kept.append((episode.task, episode.sample))
+        if len(kept) == 5:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Journal, "append", killed)
+    command = ["eval", finished, "--tries", 3, "--out", out, "-q"]
+    assert inside(*command).returncode == 130 and not out.exists()
+    done = inside(*command, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["episodes"] == 12
+    assert len(kept) == len(set(kept)) == 12 and [path.name for path in tmp_path.iterdir()] == ["result.json"]
+
+
 def test_a_result_that_could_not_be_written_is_refused_before_playing(inside, finished, tmp_path):
     done = inside("eval", finished, "--out", tmp_path, "-q")
     assert done.returncode == 2 and "is a folder" in done.stderr
