@@ -113,6 +113,7 @@ class Episode:
         """
         names = ("task", "task_type", "split", "group", "sample", "seed", "temperature", "success", "outcome")
         episode = cls(**{name: record[name] for name in (*names, "restarts", "info")})
+        episode.end_observation, episode.end_state = record.get("end_observation"), record.get("end_state")
         for row in record["turns"]:
             turn = Turn(
                 **{name: row[name] for name in ("observation", "response", "action", "reward", "valid", "state")}

@@ -16,7 +16,7 @@ KEY = {"model": "openai:m", "environment": "gagpo/Math-v0", "split": "test", "pa
 def played(task="a/b c", sample=0):
     turns = [Turn("see", "<think>hm</think>do <action>x</action>", "x", 0.0), Turn("seen", "y", "y", 1.0, state="s")]
     info = {"prompt_tokens": 9, "completion_tokens": 3, "cost": 0.5}
-    return Episode(task, "kind", "test", 0, sample, 1, 0.4, turns, True, "terminated", 0, info)
+    return Episode(task, "kind", "test", 0, sample, 1, 0.4, turns, True, "terminated", 0, info=info)
 
 
 @pytest.fixture
