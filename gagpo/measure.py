@@ -22,7 +22,7 @@ from gagpo.eval.evaluate import choose_panel
 from gagpo.eval.evaluate import evaluate as play_panel
 from gagpo.eval.journal import Journal, weights_identity
 from gagpo.eval.results import EvalResult
-from gagpo.settings import ContextSettings, EngineSettings, RunSettings, SettingsError
+from gagpo.settings import ContextSettings, EngineSettings, RunSettings, SettingsError, load
 from gagpo.training import checkpoint as checkpoints
 from gagpo.training.run_folder import RunFolder
 
@@ -54,7 +54,7 @@ def evaluate(
     """Evaluate ``model`` on a split of an environment.
 
     model: a run folder (``runs/X``; ``runs/X@20`` for the checkpoint of iteration 20), a model folder or hub name,
-    ``random`` or ``expert``. What is not given comes from the run, or from the run that ``like`` names, or is the
+    ``random`` or ``expert``. What is not given comes from the run, else from the run or config ``like``, or is the
     default: temperature 0.4, 512 tokens, the plain style, the full conversation.
 
     seed: other episodes of the same tasks. episodes: a file to write the episodes to, one JSON object a line.
@@ -64,7 +64,7 @@ def evaluate(
     Raises :class:`gagpo.GagpoError` for what the caller can mend, before anything is played.
     """
     run, iteration = _run_of(model)
-    other = RunFolder.open(Path(like)).settings if like is not None else run
+    other = _settings_like(like) if like is not None else run
     environment = environment or (other.environment.id if other else None)
     if environment is None:
         raise SettingsError("name the environment with --env, or a run to take it from with --like")
@@ -87,7 +87,7 @@ def evaluate(
         agent, arguments = ExpertAgent(), {**arguments, "expert": True}
         require_expert(environment, arguments, panel.ids[0])
     else:
-        agent = _language_agent(model, run, iteration, world, temperature, speech, device)
+        agent = _language_agent(model, run, iteration, world, temperature, speech, device, other)
     material = world.material(arguments)
     key = {
         "model": model,
@@ -167,6 +167,12 @@ def require_writable(path: Path | None) -> None:
     probe.unlink()
 
 
+def _settings_like(like: str | Path) -> RunSettings:
+    """The settings of a run folder, of a config file, or of a shipped config."""
+    folder = Path(like)
+    return RunFolder.open(folder).settings if (folder / "config.yaml").is_file() else load(like)
+
+
 def _run_of(model: str) -> tuple[RunSettings | None, int | None]:
     """The settings of the run that ``model`` names, if it names one, and the iteration asked for, if one was."""
     match = _RUN_AT.fullmatch(model)
@@ -207,9 +213,11 @@ def _language_agent(
     temperature: float,
     speech: _Speech,
     device: str | None,
+    like: RunSettings | None,
 ) -> Agent:
     name = _weights(model, run, iteration) if run is not None else model
-    sampler = run.engine if run else EngineSettings()
+    settings = run or like
+    sampler = settings.engine if settings else EngineSettings()
     engine = make_engine(
         sampler.name,
         load_model(name, sampler.dtype, device or (run.device if run else "cpu")),

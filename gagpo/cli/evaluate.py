@@ -26,7 +26,10 @@ def evaluate(
     env: Annotated[str | None, typer.Option(help="Environment id; a run's own by default.")] = None,
     split: Annotated[str | None, typer.Option(help="Split to play.")] = None,
     kwargs: Kwargs = None,
-    like: Annotated[Path | None, typer.Option(help="Take environment, split and panel from this run.")] = None,
+    like: Annotated[
+        str | None,
+        typer.Option("--like", "--config", help="Take environment, split, panel and prompts from this run or config."),
+    ] = None,
     tasks: Annotated[int | None, typer.Option(min=1, help="Evenly spaced part of the split.")] = None,
     tries: Annotated[int, typer.Option(min=1, help="Episodes of each task.")] = 1,
     temperature: Annotated[float | None, typer.Option(min=0, help="0.4, or the run's.")] = None,
