@@ -90,7 +90,8 @@ class Context:
     def _render(self, messages: Sequence[tuple[str, str]]) -> str:
         head = [("system", self.style.system)] if self.style.system else []
         chat = [{"role": role, "content": content} for role, content in [*head, *messages]]
-        return self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True, **self._variables)
+        options = {"tokenize": False, "add_generation_prompt": True, **self._variables}
+        return str(self.tokenizer.apply_chat_template(chat, **options))
 
     def _encode(self, text: str) -> np.ndarray:
         """Encode, remembering short texts: environments repeat themselves ("Nothing happens.")."""

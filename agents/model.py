@@ -79,9 +79,9 @@ def load_model(
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ModelError(_advice(name, "model", error)) from error
     require_whole(name, model, info)
-    model = model.to(torch.device(device)).eval()
-    choose_path(name, model)
-    return model
+    ready: torch.nn.Module = model.to(torch.device(device)).eval()
+    choose_path(name, ready)
+    return ready
 
 
 def with_attention(build: Callable[[str], Any]) -> Any:

@@ -46,7 +46,8 @@ def make_engine(name: str, model: torch.nn.Module, tokenizer: Any, **options: An
         inspect.signature(factory).bind(model, tokenizer, **options)
     except TypeError as error:
         raise InvalidArgument(f"engine {name}: {error}; take the option out of the engine's settings") from None
-    return factory(model, tokenizer, **options)
+    engine: Engine = factory(model, tokenizer, **options)
+    return engine
 
 
 def language_agent(

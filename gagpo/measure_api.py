@@ -132,7 +132,8 @@ def teach(
     talk = _talk(world, style, history, False, "drop", temperature, max_tokens)
     jobs = group_jobs(tasks, 1, seed, "lesson")
     jobs = [type(job)(job.task, job.group, job.group, job.seed, job.environment_seed) for job in jobs]
-    key = {"model": f"{PREFIX}{api.model}", "server": api.base_url, "environment": environment, "seed": seed}
+    key: dict[str, Any] = {"model": f"{PREFIX}{api.model}", "server": api.base_url}
+    key |= {"environment": environment, "seed": seed}
     key |= {"kwargs": dict(kwargs), "lesson": tasks, "talk": {**asdict(talk), "style": asdict(talk.style)}}
     client = ApiClient(api)
     with (

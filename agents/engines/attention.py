@@ -89,7 +89,8 @@ def _flat_attention(
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     query_THD, key_THD, value_THD = (x[0].transpose(0, 1) for x in (query, key, value))
     layer: int = module.layer_idx  # type: ignore[assignment]
-    kind = PLAIN if sliding_window is softcap is s_aux is None else Kind(sliding_window, softcap, s_aux)
+    plain = sliding_window is None and softcap is None and s_aux is None
+    kind = PLAIN if plain else Kind(sliding_window, softcap, s_aux)
     return layout.attend(layer, query_THD, key_THD, value_THD, scale, kind)[None], None
 
 
@@ -116,11 +117,12 @@ def hidden_states(model: torch.nn.Module, ids_T: Tensor, layout: Layout, keep_K:
     backbone = backbone_of(model)
     if is_flat(model):
         out = backbone(input_ids=ids_T[None], position_ids=layout.position_T[None], use_cache=False, layout=layout)
-        return out.last_hidden_state[0, keep_K]
+        flat_KD: Tensor = out.last_hidden_state[0, keep_K]
+        return flat_KD
     if not isinstance(layout, PackedRows):
         raise InvalidArgument("a model without flat attention reads packed rows only")
     ids_BL = ids_T.index_select(0, layout.to_padded).view(layout.shape)
-    hidden_BLD = backbone(input_ids=ids_BL, use_cache=False).last_hidden_state
+    hidden_BLD: Tensor = backbone(input_ids=ids_BL, use_cache=False).last_hidden_state
     return hidden_BLD.flatten(0, 1).index_select(0, layout.to_flat.index_select(0, keep_K))
 
 
@@ -138,10 +140,11 @@ def head(model: torch.nn.Module, hidden_KD: Tensor) -> Tensor:
     The model's own forward pass runs with its backbone taken out.
     """
     backbone = backbone_of(model)
-    given = _Given(last_hidden_state=hidden_KD[None])
+    given = _Given(last_hidden_state=hidden_KD[None])  # type: ignore[arg-type]
     backbone.forward = lambda *_, **__: given
     try:
-        return model(inputs_embeds=hidden_KD[None], use_cache=False).logits[0]
+        logits_KV: Tensor = model(inputs_embeds=hidden_KD[None], use_cache=False).logits[0]
+        return logits_KV
     finally:
         del backbone.forward
 
@@ -152,7 +155,8 @@ def forward(model: torch.nn.Module, ids_T: Tensor, layout: Layout, keep_K: Tenso
         return head(model, hidden_states(model, ids_T, layout, keep_K))
     position_1T = layout.position_T[None]
     out = model(input_ids=ids_T[None], position_ids=position_1T, use_cache=False, logits_to_keep=keep_K, layout=layout)
-    return out.logits[0]
+    logits_KV: Tensor = out.logits[0]
+    return logits_KV
 
 
 def written_out(
@@ -252,7 +256,7 @@ class PackedRows:
         from torch.nn.attention.varlen import varlen_attn
 
         longest = self.shape[1]
-        return varlen_attn(
+        return varlen_attn(  # type: ignore[return-value]
             query_THD.to(value_THD.dtype),
             key_THD.to(value_THD.dtype),
             value_THD,
@@ -321,7 +325,10 @@ class SlotCache:
         row_T = np.repeat(np.arange(rows), new_B)
         offset_T = np.arange(len(row_T)) - np.repeat(np.cumsum(new_B) - new_B, new_B)
         position_T = start_B[row_T] + offset_T
-        as_index = lambda x: torch.as_tensor(x, dtype=torch.long, device=self.device)  # noqa: E731
+
+        def as_index(x: np.ndarray) -> Tensor:
+            return torch.as_tensor(x, dtype=torch.long, device=self.device)
+
         self.position_T = as_index(position_T)
         self._slot_T = as_index(slot_B[row_T])
         in_order = bool((slot_B == np.arange(rows)).all())

@@ -82,7 +82,8 @@ class GeneralEngine(TransformersEngine):
             self._incremental = self._proved()
         group.ids_BL = torch.cat([group.ids_BL, new_BL], 1)
         if not self._incremental:
-            return self.model(input_ids=group.ids_BL, use_cache=False).logits[:, -1].float()
+            whole_BV: torch.Tensor = self.model(input_ids=group.ids_BL, use_cache=False).logits[:, -1].float()
+            return whole_BV
         return self._step_state(group.state, new_BL)[:, -1]
 
     def _step_state(self, state: dict[str, Any], new_BL: torch.Tensor) -> torch.Tensor:
@@ -92,14 +93,14 @@ class GeneralEngine(TransformersEngine):
                 state[name] = getattr(out, name)
         if not state:
             raise NotImplementedError("the model hands back no state")
-        return out.logits.float()
+        logits_BLV: torch.Tensor = out.logits.float()
+        return logits_BLV
 
     def _proved(self) -> bool:
         """Whether reading a row in pieces gives what reading it at once gives."""
         total = sum(PROOF)
-        ids = self._tensor(
-            np.arange(3, 3 + 2 * total).reshape(2, total) % len(self.model.get_input_embeddings().weight)
-        )  # type: ignore[operator]
+        vocabulary = len(self.model.get_input_embeddings().weight)  # type: ignore[operator]
+        ids = self._tensor(np.arange(3, 3 + 2 * total).reshape(2, total) % vocabulary)
         whole = self.model(input_ids=ids, use_cache=False).logits.float().log_softmax(-1)
         state: dict[str, Any] = {}
         try:

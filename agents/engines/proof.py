@@ -131,7 +131,7 @@ def _narrow_windows(model: torch.nn.Module) -> Iterator[None]:
     holders += [c for c in [model.config.get_text_config()] if _window(c) and c is not model.config]  # type: ignore[union-attr, operator]
     before = [(holder, holder.sliding_window) for holder in holders]  # type: ignore[union-attr]
     for holder in holders:
-        holder.sliding_window = min(WINDOW, holder.sliding_window)  # type: ignore[union-attr]
+        holder.sliding_window = min(WINDOW, int(holder.sliding_window))  # type: ignore[union-attr, arg-type]
     try:
         yield
     finally:

@@ -58,6 +58,7 @@ def find(name: str) -> Factory:
             raise  # the module is there, and misses one of its own
         raise InvalidArgument(f"engine {name!r}: there is no module {module!r} to import") from None
     try:
-        return getattr(found, attribute)
+        factory: Factory = getattr(found, attribute)
     except AttributeError:
         raise InvalidArgument(f"engine {name!r}: module {module!r} has no {attribute!r}") from None
+    return factory

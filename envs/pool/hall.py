@@ -28,7 +28,7 @@ class Hall:
 
     def __init__(self, env_id: str, env_kwargs: Mapping[str, Any] | None = None, **options: Any):
         self._settings = (env_id, dict(env_kwargs or {}), options)
-        self._requests: queue.SimpleQueue[tuple[str, int, tuple, Future[Event] | None]] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[tuple[str, int, tuple[Any, ...], Future[Event] | None]] = queue.SimpleQueue()
         self._slots = itertools.count()
         self._broken: Exception | None = None
         self._started: Future[None] = Future()

@@ -10,9 +10,13 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gagpo.envs.sql.domains import DOMAINS, UNSEEN, Domain
 from gagpo.envs.tasks import Task, TaskSet
+
+Entry = tuple[Any, ...]
+"""One row of a table."""
 
 SPLITS = ("train", "validation", "test", "unseen")
 TYPES = ("count", "extreme", "lookup", "top", "join", "group", "above")
@@ -84,7 +88,7 @@ def _question(rng: random.Random, name: str, kind: str, split: str, number: int,
     )
 
 
-def rows(domain: Domain, stem: str) -> tuple[list[tuple], list[tuple]]:
+def rows(domain: Domain, stem: str) -> tuple[list[Entry], list[Entry]]:
     """The rows of both tables, drawn from ``stem``; amounts differ, so that every superlative has one answer."""
     rng = random.Random(f"rows {stem}")
     names = rng.sample(domain.parents, k=min(4, len(domain.parents)))
@@ -131,14 +135,14 @@ def _write(domain: Domain, path: Path, stem: str) -> None:
 # The kinds of questions: text, gold query, careless query -------------------------------------------------------------
 
 
-def _count(rng: random.Random, d: Domain, parents: Sequence[tuple], children: Sequence[tuple]) -> tuple[str, str, str]:
+def _count(rng: random.Random, d: Domain, parents: Sequence[Entry], children: Sequence[Entry]) -> tuple[str, str, str]:
     value = rng.choice(d.categories)
     base = f"SELECT COUNT(*) FROM {d.child}"
     return f"How many {d.plural} have the {d.category} {value}?", f"{base} WHERE {d.category} = '{value}'", base
 
 
 def _extreme(
-    rng: random.Random, d: Domain, parents: Sequence[tuple], children: Sequence[tuple]
+    rng: random.Random, d: Domain, parents: Sequence[Entry], children: Sequence[Entry]
 ) -> tuple[str, str, str]:
     word, function = rng.choice([("highest", "MAX"), ("lowest", "MIN"), ("average", "AVG")])
     value = rng.choice(sorted({row[2] for row in children}))
@@ -147,32 +151,32 @@ def _extreme(
     return text, f"{base} WHERE {d.category} = '{value}'", base
 
 
-def _lookup(rng: random.Random, d: Domain, parents: Sequence[tuple], children: Sequence[tuple]) -> tuple[str, str, str]:
+def _lookup(rng: random.Random, d: Domain, parents: Sequence[Entry], children: Sequence[Entry]) -> tuple[str, str, str]:
     name = rng.choice(children)[1]
     base = f"SELECT {d.amount} FROM {d.child}"
     return f"What is the {d.amount} of the {d.child_word} {name}?", f"{base} WHERE name = '{name}'", base
 
 
-def _top(rng: random.Random, d: Domain, parents: Sequence[tuple], children: Sequence[tuple]) -> tuple[str, str, str]:
+def _top(rng: random.Random, d: Domain, parents: Sequence[Entry], children: Sequence[Entry]) -> tuple[str, str, str]:
     word, order = rng.choice([("highest", "DESC"), ("lowest", "ASC")])
     base = f"SELECT name FROM {d.child} ORDER BY {d.amount}"
     careless = f"SELECT name FROM {d.child} LIMIT 1"
     return f"Which {d.child_word} has the {word} {d.amount}?", f"{base} {order} LIMIT 1", careless
 
 
-def _join(rng: random.Random, d: Domain, parents: Sequence[tuple], children: Sequence[tuple]) -> tuple[str, str, str]:
+def _join(rng: random.Random, d: Domain, parents: Sequence[Entry], children: Sequence[Entry]) -> tuple[str, str, str]:
     name = rng.choice(parents)[1]
     base = f"SELECT COUNT(*) FROM {d.child}"
     gold = f"{base} JOIN {d.parent} ON {d.child}.{d.link} = {d.parent}.id WHERE {d.parent}.name = '{name}'"
     return f"How many {d.plural} belong to the {d.parent_word} {name}?", gold, base
 
 
-def _group(rng: random.Random, d: Domain, parents: Sequence[tuple], children: Sequence[tuple]) -> tuple[str, str, str]:
+def _group(rng: random.Random, d: Domain, parents: Sequence[Entry], children: Sequence[Entry]) -> tuple[str, str, str]:
     gold = f"SELECT {d.category}, COUNT(*) FROM {d.child} GROUP BY {d.category}"
     return f"How many {d.plural} are there of each {d.category}?", gold, f"SELECT COUNT(*) FROM {d.child}"
 
 
-def _above(rng: random.Random, d: Domain, parents: Sequence[tuple], children: Sequence[tuple]) -> tuple[str, str, str]:
+def _above(rng: random.Random, d: Domain, parents: Sequence[Entry], children: Sequence[Entry]) -> tuple[str, str, str]:
     amounts = sorted(row[3] for row in children)
     bound = amounts[rng.randrange(3, len(amounts) - 3)]
     word, sign = rng.choice([("above", ">"), ("below", "<")])

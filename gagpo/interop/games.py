@@ -44,7 +44,7 @@ class Game:
             self.last_reward = 0.0
             return "The episode is over."
         observation, reward, terminated, self.truncated, self.info = self.env.step(action)
-        self.last_reward = float(reward)  # type: ignore[arg-type]
+        self.last_reward = float(reward)
         self.reward += self.last_reward
         self.turns += 1
         self.success, self.valid = bool(self.info.get("success")), bool(self.info.get("valid", True))

@@ -126,7 +126,7 @@ def _log1p(radius: Radius) -> Radius:
 
 
 def _at_most(value: Tensor, bound: Radius) -> Tensor:
-    return torch.clamp(value, max=bound)  # type: ignore[arg-type]  # a number or a tensor, as the annotations forget
+    return torch.clamp(value, max=bound)  # a number or a tensor, as the annotations forget
 
 
 def _at_least(value: Tensor, bound: Radius) -> Tensor:

@@ -137,7 +137,10 @@ def micro_batch(rows: Sequence[Row]) -> MicroBatch:
     start = np.cumsum(lengths) - lengths
     counts = [len(row.place_K) for row in rows]
     temperature_K = np.repeat([row.temperature for row in rows], counts).astype(np.float32)
-    as_long = lambda parts: torch.as_tensor(np.concatenate(parts), dtype=torch.long)  # noqa: E731
+
+    def as_long(parts: Sequence[np.ndarray]) -> Tensor:
+        return torch.as_tensor(np.concatenate(parts), dtype=torch.long)
+
     return MicroBatch(
         ids_T=as_long([row.ids[:-1] for row in rows]),
         layout=PackedRows(lengths.tolist()),

@@ -70,4 +70,4 @@ def _of_chunk(
 
 
 def _vocabulary(model: torch.nn.Module) -> int:
-    return model.get_output_embeddings().weight.shape[0]  # type: ignore[operator]
+    return int(model.get_output_embeddings().weight.shape[0])  # type: ignore[operator]

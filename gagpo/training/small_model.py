@@ -76,7 +76,8 @@ def create(settings: SmallModelSettings, tokenizer: Any, seed: int) -> torch.nn.
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return AutoModelForCausalLM.from_config(config, attn_implementation=attention.NAME)
+        model: torch.nn.Module = AutoModelForCausalLM.from_config(config, attn_implementation=attention.NAME)
+    return model
 
 
 def build(settings: SmallModelSettings, texts: Iterable[str], seed: int) -> tuple[torch.nn.Module, Any]:

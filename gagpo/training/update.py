@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -57,7 +58,10 @@ class Work:
     @classmethod
     def of(cls, micro: MicroBatch, layout: Layout, targets: Targets, scored: Scored | None) -> Work:
         place_K = micro.token_K.numpy()
-        take = lambda column: None if column is None else torch.as_tensor(column[place_K], dtype=torch.float32)  # noqa: E731
+
+        def take(column: np.ndarray | None) -> Tensor | None:
+            return None if column is None else torch.as_tensor(column[place_K], dtype=torch.float32)
+
         advantage_K = take(targets.advantage)
         assert advantage_K is not None
         old_K, weight_K = (micro.logprob_K, None) if scored is None else (take(scored.old_K), take(scored.weight_K))
@@ -104,9 +108,9 @@ class Updater:
         microbatch_tokens: int = 16384,
         max_grad_norm: float = 1.0,
         reference: torch.nn.Module | None = None,
-        reference_scope: Callable[[], AbstractContextManager] = nullcontext,
+        reference_scope: Callable[[], AbstractContextManager[Any]] = nullcontext,
         critic: Critic | None = None,
-        autocast: Callable[[], AbstractContextManager] = nullcontext,
+        autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
         device: torch.device | str = "cpu",
     ):
         self.model, self.optimizer, self.algorithm = model, optimizer, algorithm
@@ -135,7 +139,8 @@ class Updater:
         begun, tokens = time.perf_counter(), 0
         parts: list[dict[str, Tensor]] = []
         gaps: list[dict[str, Tensor]] = []
-        losses, norms = [], []
+        losses: list[float] = []
+        norms: list[float] = []
         self._train(True)
         try:
             batches = [list(micro_batches(m, self.microbatch_tokens)) for m in self._minis(rows, rng)]
@@ -302,7 +307,7 @@ class Updater:
 
 def _blame(work: Work, logprob_K: Tensor, reference_K: Tensor | None) -> NonFiniteLoss:
     columns = {"logprob": logprob_K, "old_logprob": work.old_K, "advantage": work.advantage_K, "reference": reference_K}
-    found = find_nonfinite(work.layout, **columns)  # type: ignore[arg-type]
+    found = find_nonfinite(work.layout, **columns)
     message, rows = found or ("the loss is not finite although its inputs are", [])
     turns = sorted({int(turn) for row in rows for turn in work.micro.turn_K[work.layout.row_K == row].tolist()})
     return NonFiniteLoss(message, turns)
@@ -314,7 +319,10 @@ def _counted(metrics: dict[str, Tensor], layout: Layout) -> dict[str, Tensor]:
 
 def _gap(parts: Sequence[dict[str, Tensor]]) -> dict[str, float]:
     """How far sampler and trainer were apart before the first step, and the share of sequences left out for it."""
-    total = lambda name: sum(float(part[name]) for part in parts)  # noqa: E731
+
+    def total(name: str) -> float:
+        return sum(float(part[name]) for part in parts)
+
     tokens = max(1.0, total("tokens"))
     return {
         "mismatch_kl": total("mismatch_kl") / tokens,

@@ -35,7 +35,8 @@ class Critic(torch.nn.Module):
 
     def values(self, hidden_KD: Tensor) -> Tensor:
         """``(K,)`` float32 from hidden states ``(K, D)``."""
-        return self.head(hidden_KD.float())[:, 0]
+        value_K: Tensor = self.head(hidden_KD.float())[:, 0]
+        return value_K
 
     def read(self, policy: torch.nn.Module, batch: MicroBatch) -> Tensor:
         """Values of a micro-batch by a forward pass of the backbone (the policy's where it is shared)."""
@@ -48,7 +49,7 @@ class Critic(torch.nn.Module):
         rows: Sequence[Row],
         tokens: int,
         microbatch_tokens: int,
-        autocast: Callable[[], AbstractContextManager] = nullcontext,
+        autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
         device: torch.device | str = "cpu",
     ) -> np.ndarray:
         """Values of all ``tokens`` response tokens of a batch, float64[K] in the order of the turns."""
