@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 VENV   := .venv
 PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip --disable-pip-version-check install -q -c constraints.txt
-CONFIG ?= alfworld-small
+CONFIG ?= alfworld-first
 JOBS   ?= 2
 
 export TORCH_INDEX_URL

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -158,12 +159,17 @@ class ExpertAgent:
     The environment must be built with an expert. Half of the stray moves are admissible actions, drawn uniformly; the
     others begin like the expert's and end like one of those ("take mug 1 from shelf 2"), which is mostly no action at
     all: a learner makes such slips, and has to see what comes after them. Neither are trainable.
+
+    stubborn: probability that a move without effect is followed by another slip: the same move again, the expert's
+        with another number, or one as above. Then the demonstration shows how to get out of a row of failures.
     """
 
-    def __init__(self, noise: float = 0.0):
-        if not 0 <= noise <= 1:
-            raise InvalidArgument(f"noise is a probability, got {noise}")
+    def __init__(self, noise: float = 0.0, stubborn: float = 0.0):
+        for name, value in (("noise", noise), ("stubborn", stubborn)):
+            if not 0 <= value <= 1:
+                raise InvalidArgument(f"{name} is a probability, got {value}")
         self.noise = noise
+        self.stubborn = stubborn
 
     def decide(self, lives: Sequence[Live]) -> list[Decision | None]:
         return [self._follow(live) for live in lives]
@@ -175,7 +181,11 @@ class ExpertAgent:
                 raise InvalidArgument("the environment offers no expert; build it with expert=True if it has one")
             return None
         actions = live.info.get("admissible_actions")
-        rng = np.random.default_rng([live.episode.seed, len(live.episode.turns)])
+        turns = live.episode.turns
+        rng = np.random.default_rng([live.episode.seed, len(turns)])
+        if self.stubborn and actions and turns and not turns[-1].valid and rng.random() < self.stubborn:
+            action = _again(expert, turns[-1].action, actions, rng)
+            return Decision(response=action, action=action, trainable=False)
         if self.noise and actions and rng.random() < self.noise:
             action = actions[int(rng.integers(len(actions)))]
             if rng.random() < 0.5:
@@ -185,6 +195,64 @@ class ExpertAgent:
 
     def forget(self, slot: int) -> None:
         pass
+
+
+class CorrectedAgent:
+    """A learner under an expert's eyes (as in DAgger, Ross et al. 2011): it plays, and the expert takes over at times.
+
+    After a move of the learner that had no effect, and with probability ``takeover`` after any other, the expert makes
+    the next one to four moves. Only those are trainable: they show what to do where the learner's own ways lead.
+    """
+
+    def __init__(self, learner: LanguageAgent, takeover: float = 0.15):
+        if not 0 <= takeover <= 1:
+            raise InvalidArgument(f"takeover is a probability, got {takeover}")
+        self.learner = learner
+        self.expert = ExpertAgent()
+        self.takeover = takeover
+        self._left: dict[int, int] = {}  # by slot: moves that the expert still makes
+
+    def decide(self, lives: Sequence[Live]) -> list[Decision | None]:
+        taught = [self._is_taught(live) for live in lives]
+        own = iter(self.learner.decide([live for live, mine in zip(lives, taught, strict=True) if not mine]))
+        decisions: list[Decision | None] = []
+        for live, mine in zip(lives, taught, strict=True):
+            (decision,) = self.expert.decide([live]) if mine else (next(own),)
+            if decision is not None and mine:
+                context, turns = self.learner.context, live.episode.turns
+                decision.prompt_ids = context.prompt(turns, live.observation, live.info.get("admissible_actions"))
+                decision.response_ids = context.response(decision.response)
+            elif decision is not None:
+                decision.trainable = False
+            decisions.append(decision)
+        return decisions
+
+    def _is_taught(self, live: Live) -> bool:
+        turns = live.episode.turns
+        left = self._left.get(live.slot, 0) if turns else 0
+        if not left and turns and not turns[-1].trainable:
+            rng = np.random.default_rng([live.episode.seed, len(turns), 1])
+            if not turns[-1].valid or rng.random() < self.takeover:
+                left = int(rng.integers(1, 5))
+        self._left[live.slot] = max(0, left - 1)
+        return left > 0
+
+    def forget(self, slot: int) -> None:
+        self._left.pop(slot, None)
+        self.learner.forget(slot)
+
+
+def _again(meant: str, failed: str, actions: Sequence[str], rng: np.random.Generator) -> str:
+    """One more slip after ``failed``: the same, what was meant with another number, or what :func:`_slip` gives."""
+    kind = rng.integers(3)
+    if kind == 0:
+        return failed
+    if kind == 1:
+        numbers = list(re.finditer(r"\d+", meant))
+        if numbers:
+            place = numbers[int(rng.integers(len(numbers)))]
+            return meant[: place.start()] + str(1 + int(rng.integers(12))) + meant[place.end() :]
+    return _slip(meant, actions[int(rng.integers(len(actions)))], rng)
 
 
 def _slip(meant: str, other: str, rng: np.random.Generator) -> str:

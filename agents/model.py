@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 
 from gagpo.agents.engines import attention, proof
 from gagpo.agents.precision import dtype_of
+from gagpo.agents.starters import folder_of
 from gagpo.envs.errors import GagpoError
 
 
@@ -20,9 +21,10 @@ class ModelError(GagpoError, ValueError):
 
 
 def load_tokenizer(name: str, revision: str | None = None) -> Any:
-    """The tokenizer of a folder or hub name; it needs a chat template and an end token."""
+    """The tokenizer of a folder, a starter or a hub name; it needs a chat template and an end token."""
     from transformers import AutoTokenizer
 
+    name = folder_of(name)
     path = Path(name)
     if path.is_dir() and not any((path / f).exists() for f in ("tokenizer.json", "tokenizer.model", "vocab.json")):
         raise ModelError(
@@ -49,7 +51,9 @@ def load_model(
     trust_remote_code: bool = False,
     revision: str | None = None,
 ) -> torch.nn.Module:
-    """The causal language model of a folder or hub name, in eval mode, proved to compute here what it computes alone.
+    """The causal language model of a folder, starter or hub name, in eval mode.
+
+    It is proved to compute here what it computes alone.
 
     A model that flat attention does not reproduce reads padded rows with its own attention (``is_flat`` says which);
     one that neither way reproduces is refused. trust_remote_code: run the model code that a repository brings along.
@@ -59,6 +63,7 @@ def load_model(
     """
     from transformers import AutoModelForCausalLM
 
+    name = folder_of(name)
     path = Path(name)
     if path.is_dir() and not (path / "config.json").exists():
         raise ModelError(f"model folder {name} holds no config.json; is it a Hugging Face model folder?")

@@ -23,8 +23,8 @@ from gagpo.settings import RunSettings, load
 from gagpo.training.batch import Row, micro_batches
 from gagpo.training.logprobs import token_logprobs
 from gagpo.training.small_model import SmallModelSettings, create, train_tokenizer
+from gagpo.training.supervised import autocast
 from gagpo.training.update import Targets, Updater
-from gagpo.training.warm_start import autocast
 
 TARGET = 0.9
 

@@ -16,6 +16,7 @@ from gagpo.agents.engines.base import Sampling
 from gagpo.agents.episodes import write_episodes
 from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.agents.setup import language_agent, make_engine, make_world, tasks_of
+from gagpo.agents.starters import find, folder_of, is_starter
 from gagpo.envs import durable
 from gagpo.envs.pool import Pool
 from gagpo.eval.evaluate import choose_panel
@@ -175,6 +176,8 @@ def _settings_like(like: str | Path) -> RunSettings:
 
 def _run_of(model: str) -> tuple[RunSettings | None, int | None]:
     """The settings of the run that ``model`` names, if it names one, and the iteration asked for, if one was."""
+    if is_starter(model):
+        return load(find(model).settings), None
     match = _RUN_AT.fullmatch(model)
     path = Path(match["run"]) if match and (Path(match["run"]) / "config.yaml").is_file() else Path(model)
     if not (path / "config.yaml").is_file():
@@ -184,6 +187,8 @@ def _run_of(model: str) -> tuple[RunSettings | None, int | None]:
 
 def _weights(model: str, run: RunSettings, iteration: int | None) -> str:
     """The model folder of a run's checkpoint: the last one, or that of ``iteration``."""
+    if is_starter(model):
+        return folder_of(model)
     path = Path(model if iteration is None else model.rpartition("@")[0])
     found = checkpoints.checkpoints(path / "checkpoints")
     if not found:

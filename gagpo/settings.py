@@ -191,13 +191,34 @@ class SmallModelSettings(_Section):
         return self
 
 
+class MixtureSettings(_Section):
+    """A part of a warm start's demonstrations: ``kwargs`` are laid over those of the environment."""
+
+    share: float = Field(gt=0, description="relative to the other parts")
+    kwargs: dict[str, Any] = {}
+
+
 class WarmStartSettings(_Section):
     """Supervised training of a small model on demonstrations; written to the folder that ``model`` names."""
 
     episodes: int = Field(3000, ge=1)
     noise: float = Field(0.1, ge=0, le=1, description="share of the demonstrator's moves that go astray")
     hasty: float = Field(0.0, ge=0, le=1, description="share of the episodes by the environment's hasty player")
+    corrected: float = Field(
+        0.0, ge=0, le=1, description="share of the episodes that `base` plays itself while the expert corrects it"
+    )
+    read_strays: bool = Field(True, description="moves that strayed are predicted like what is read; false skips them")
+    stubborn: float = Field(
+        0.0, ge=0, le=1, description="probability that a slip without effect is followed by another"
+    )
+    mixtures: list[MixtureSettings] = Field([], description="demonstrations from several variants of the environment")
+    lexicon: bool = Field(False, description="the tokenizer knows all names of the world, seen or not")
+    base: str | None = Field(None, description="model folder to go on from, with its tokenizer; none for a new model")
     steps: int = Field(600, ge=1)
+    decay: float | None = Field(
+        None, gt=0, le=1, description="share of the steps in which a constant rate falls to zero; none for a cosine"
+    )
+    save_minutes: float = Field(5.0, gt=0, description="between states to go on from after an interruption")
     batch: int = Field(32, ge=1, description="episodes of one step")
     learning_rate: float = Field(4e-3, gt=0)
     observations: float = Field(
@@ -205,6 +226,14 @@ class WarmStartSettings(_Section):
     )
     seed: int = 1
     model: SmallModelSettings = SmallModelSettings()
+
+    @model_validator(mode="after")
+    def _shares(self) -> WarmStartSettings:
+        if self.hasty + self.corrected > 1:
+            raise InvalidArgument(f"hasty and corrected are shares of one whole, got {self.hasty} and {self.corrected}")
+        if self.corrected and self.base is None:
+            raise InvalidArgument("corrected episodes are played by base: name a model folder there")
+        return self
 
 
 class RunSettings(_Section):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,6 +14,8 @@ from gagpo.envs.alfworld.games.catalogue import TASK_TYPES
 from gagpo.envs.alfworld.games.folder import load_tasks, official_root
 from gagpo.envs.alfworld.games.gamefile import GAME
 from gagpo.envs.alfworld.games.generate import SPLITS, default_root, generate, wanted
+from gagpo.envs.alfworld.games.lexicon import lexicon
+from gagpo.envs.alfworld.games.phrasings import Phrasing
 from gagpo.envs.base import Outcome, TextEnv
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.tasks import Task, TaskSet
@@ -32,6 +34,10 @@ class ALFWorldEnv(TextEnv):
         them generated (once, into ``$GAGPO_DATA/alfworld``) from ``seed`` with ``counts`` games per split.
     task_types: the types to play, all six by default.
     plan: with ``expert``, have a walkthrough planned where the game's file has none (a fraction of a second, once).
+    verb: of generated games, ``move`` ("move O to R"), ``put`` ("put O in/on R") or ``both``, game by game. Nothing
+        shows which of two it is, so unless it is ``move`` the expert is told no admissible commands, finds out, and
+        searches in an order that can be imitated.
+    texts: of generated games, ``template``, ``human`` (as people write) or ``both``.
     engine: ``native`` or ``textworld``; both give the same texts.
     banner: keep the engine's greeting at the start of the first observation, which says nothing.
     """
@@ -60,6 +66,8 @@ class ALFWorldEnv(TextEnv):
         engine: str = DEFAULT_ENGINE,
         banner: bool = False,
         plan: bool = False,
+        verb: str = "move",
+        texts: str = "template",
     ):
         super().__init__(split, max_turns, expert, render_mode)
         self.size = size
@@ -68,6 +76,12 @@ class ALFWorldEnv(TextEnv):
         self.task_types = tuple(TASK_TYPES if task_types is None else task_types)
         self.banner = banner
         self.plan = plan
+        self.phrasing = Phrasing(verb, texts)  # type: ignore[arg-type]  # checked there
+        if verb != "move":
+            put = "put OBJECT in/on RECEPTACLE"
+            both = f"move OBJECT to RECEPTACLE (or {put})"
+            wording = put if verb == "put" else both
+            self.instructions = self.instructions.replace("move OBJECT to RECEPTACLE", wording)  # type: ignore[misc]
         self.games = official_root() if games == "official" else None if games is None else Path(games)
         wanted(size, self.counts, self.task_types)  # refuses what makes no sense
         self._engine_name = engine
@@ -90,9 +104,16 @@ class ALFWorldEnv(TextEnv):
         return load_tasks(self.games, split, self.task_types)
 
     def _generated(self, split: str) -> TaskSet:
-        root = default_root(self.size, self.seed)
+        root = default_root(self.size, self.seed, self.phrasing)
         made = generate(
-            self.size, self.seed, self.counts, self.task_types, root, splits=(split,), engine=self._engine_name
+            self.size,
+            self.seed,
+            self.counts,
+            self.task_types,
+            root,
+            splits=(split,),
+            engine=self._engine_name,
+            phrasing=self.phrasing,
         )
         folder = str(root / split)
         tasks = [
@@ -100,10 +121,14 @@ class ALFWorldEnv(TextEnv):
         ]
         return TaskSet(split, tasks, advice=f"Ask for more than {self.counts.get(split, 0)} games in `counts`.")
 
+    def lexicon(self) -> list[str]:
+        """Texts with every name that a room can hold, for tokenizers."""
+        return lexicon()
+
     def begin(self, task: Task) -> Outcome:
         scene = self._engine.reset(Path(task.source))
         if self.with_expert:
-            self._expert = Expert(scene.observation, scene.admissible_commands, self.hasty)
+            self._expert = Expert(scene.observation, self._told(scene), self.hasty, self.phrasing.verb != "move")
             self._plan = list(read_game(Path(task.source)).get("walkthrough") or [])
             if self.plan and not self._plan:
                 self._plan = list(plan(Path(task.source)))
@@ -114,8 +139,12 @@ class ALFWorldEnv(TextEnv):
     def act(self, action: str) -> Outcome:
         scene = self._engine.step(action)
         if self._expert is not None:
-            self._expert.observe(action, scene.observation, scene.admissible_commands)
+            self._expert.observe(action, scene.observation, self._told(scene))
         return self._outcome(scene, scene.observation)
+
+    def _told(self, scene: Scene) -> Sequence[str] | None:
+        """What the expert is told of admissible commands: nothing where it has to find the verb out."""
+        return scene.admissible_commands if self.phrasing.verb == "move" else None
 
     def expert_action(self) -> str | None:
         if self._expert is None or not self._expert.understood:

@@ -16,6 +16,7 @@ def add_to(app: typer.Typer) -> None:
     """Hang the commands of this file under ``app``."""
     app.command()(check)
     app.command()(games)
+    app.command()(models)
     app.command()(play)
     app.add_typer(bench, name="bench")
 
@@ -69,6 +70,21 @@ def games(
         made = generate(size, seed, counts, root=root, engine=engine, processes=processes, progress=meter.reach)
     say("\n".join(f"{split}: {len(found)} games" for split, found in made.items()))
     say(f"folder: {root}")
+
+
+def models(as_json: Json = False) -> None:
+    """List the models that come with the package; each can be named wherever a model is."""
+    from gagpo.agents import starters
+
+    found = [starters.find(name) for name in starters.names()]
+    for one in found:
+        told = one.manifest
+        say(f"starter:{one.name}  {told['parameters'] / 1e6:.2f} M parameters, {one.size / 2**20:.1f} MiB")
+        for name, result in told["results"].items():
+            low, high = (100 * result["success"][end] for end in ("low", "high"))
+            say(f"  {name}: {100 * result['success']['value']:.1f} % [{low:.1f}, {high:.1f}]")
+    if as_json:
+        print(json.dumps({starters.PREFIX + one.name: one.manifest for one in found}))
 
 
 def play(

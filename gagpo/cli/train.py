@@ -84,6 +84,7 @@ def warm_start(
     as_json: Json = False,
 ) -> None:
     """Make the model folder a config names: a small model, trained on demonstrations."""
+    from gagpo.agents.starters import is_starter
     from gagpo.settings import SettingsError, load
 
     settings = load(config, overrides or [])
@@ -91,7 +92,9 @@ def warm_start(
     from gagpo.training.warm_start import warm_start as make
 
     folder = Path(settings.model)
-    if (folder / "config.json").exists() and not again:
+    if is_starter(settings.model):
+        say(f"{settings.model} comes with the package")
+    elif (folder / "config.json").exists() and not again:
         if difference := made_otherwise(settings):
             raise SettingsError(
                 f"{settings.model} was made with other settings ({difference}); --again makes it anew, or name another "

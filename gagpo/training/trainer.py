@@ -32,9 +32,9 @@ from gagpo.training.collect import Collection, Collector, tasks_of_groups
 from gagpo.training.interrupt import Interruptions
 from gagpo.training.optimizer import parameter_groups, rate_scale
 from gagpo.training.run_folder import RunFolder
+from gagpo.training.supervised import autocast
 from gagpo.training.update import NonFiniteLoss, Updater
 from gagpo.training.value_head import Critic
-from gagpo.training.warm_start import autocast
 
 Report = Callable[[dict[str, Any]], None]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,28 +13,33 @@ from typing import Any
 import numpy as np
 import torch
 
-from gagpo.agents.agent import ExpertAgent
+from gagpo.agents.agent import Agent, CorrectedAgent, ExpertAgent
 from gagpo.agents.context import Context
+from gagpo.agents.engines.base import Sampling
 from gagpo.agents.episodes import Episode
+from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.agents.progress import track
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import group_jobs, rollout
-from gagpo.agents.setup import make_world, tasks_of
+from gagpo.agents.setup import language_agent, make_engine, make_world, tasks_of
+from gagpo.envs.base import TextEnv
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.pool import Pool
-from gagpo.settings import RunSettings, SettingsError
-from gagpo.training.batch import Row, build_rows, micro_batches
-from gagpo.training.logprobs import token_logprobs
+from gagpo.settings import RunSettings, SettingsError, WarmStartSettings
+from gagpo.training.batch import Row, build_rows
 from gagpo.training.small_model import build, save_folder
+from gagpo.training.supervised import SAID, STRAY, fit
 
-SAID, READ = 0, 1
+_TOKENIZED = 2000  # episodes that a tokenizer learns its words from; more teach it nothing
 RECIPE = "warm_start.json"  # in the model's folder: what it was made with
 
 
 def warm_start(settings: RunSettings, quiet: bool = False) -> Path:
     """Make the folder that ``settings.model`` names: demonstrations, tokenizer, model, supervised training.
 
-    Raises :class:`gagpo.settings.SettingsError` when the settings hold no ``warm_start`` section.
+    What is under way lies in a folder beside it, so that the same call goes on where the last one was interrupted.
+    Raises :class:`gagpo.settings.SettingsError` when the settings hold no ``warm_start`` section, and when what is
+    under way was begun with other ones.
     """
     if settings.warm_start is None:
         raise SettingsError(f"run {settings.name!r} has no warm_start section, so there is nothing to train on")
@@ -42,26 +47,97 @@ def warm_start(settings: RunSettings, quiet: bool = False) -> Path:
         settings.context.admissible
     ):  # an episode does not keep what was admissible, so prompts would differ from training
         raise SettingsError("a warm start cannot show admissible actions: set context.admissible=false")
-    warm = settings.warm_start
-    episodes = demonstrations(settings, quiet)
-    texts = [text for episode in episodes for turn in episode.turns for text in (turn.observation, turn.response)]
-    model, tokenizer = build(warm.model, texts, warm.seed)
-    world = make_world(settings.environment.id, settings.environment.kwargs)
-    context = Context(
-        tokenizer,
-        STYLES[settings.context.style],
-        world.instructions,
-        settings.context.history,
-        settings.context.admissible,
-        settings.context.template,
-    )
-    for episode in episodes:
-        tokenize(episode, context)
-    rows = [row for row in build_rows(episodes, trainable_only=True) if row.length < warm.model.context]
-    fit(model, rows, settings, quiet)
     folder = Path(settings.model)
-    save_folder(model, tokenizer, folder, {RECIPE: json.dumps(recipe(settings), indent=1) + "\n"})
+    more = {RECIPE: json.dumps(recipe(settings), indent=1) + "\n"}
+    work = folder.with_name(f"{folder.name}.under-way")
+    refuse_other(work, settings)
+    model, tokenizer, rows = prepare(settings, work, more, quiet)
+
+    def keep(model: torch.nn.Module, step: int) -> None:
+        save_folder(model, tokenizer, work / "latest", more)
+
+    fit(model, rows, settings, quiet, work, keep)
+    save_folder(model, tokenizer, folder, more)
+    shutil.rmtree(work)
     return folder
+
+
+def prepare(
+    settings: RunSettings, work: Path, more: Mapping[str, str], quiet: bool
+) -> tuple[torch.nn.Module, Any, list[Row]]:
+    """The model before training, its tokenizer and the rows to train on: read from ``work``, made there if missing.
+
+    more: texts to put beside the model, by file name.
+    """
+    warm = settings.warm_start
+    assert warm is not None
+    if not (work / "rows.npz").exists():
+        world = make_world(settings.environment.id, settings.environment.kwargs)
+        episodes = demonstrations(settings, quiet)
+        if warm.base is not None:
+            model, tokenizer = load_model(warm.base), load_tokenizer(warm.base)
+        else:
+            names = getattr(world, "lexicon", list)() if warm.lexicon else []
+            shown = episodes[:: max(1, len(episodes) // _TOKENIZED)]
+            texts = [text for episode in shown for turn in episode.turns for text in (turn.observation, turn.response)]
+            model, tokenizer = build(warm.model, [*texts, *names], warm.seed)
+        context = Context(
+            tokenizer,
+            STYLES[settings.context.style],
+            world.instructions,
+            settings.context.history,
+            settings.context.admissible,
+            settings.context.template,
+        )
+        limit = int(getattr(model.config, "max_position_embeddings", warm.model.context))
+        rows: list[Row] = []
+        while episodes:
+            episode = episodes.pop(0)  # its prompts take twenty times the space of its row
+            tokenize(episode, context)
+            rows += [row for row in learned_rows(episode, warm) if row.length < limit]
+        save_folder(model, tokenizer, work / "start", more)
+        _store_rows(rows, work / "rows.npz")
+    rows = _stored_rows(work / "rows.npz")
+    return load_model(str(work / "start")), load_tokenizer(str(work / "start")), rows
+
+
+def learned_rows(episode: Episode, warm: WarmStartSettings) -> list[Row]:
+    """The rows of a demonstration; ``turn_K`` is SAID where a response is learned and STRAY where it is skipped.
+
+    With ``read_strays`` moves that strayed are not in the row: they count among what is read.
+    """
+    if warm.read_strays:
+        rows = build_rows([episode], trainable_only=True)
+        return [replace(row, turn_K=np.full(len(row.turn_K), SAID)) for row in rows]
+    strays = np.asarray([not turn.trainable for turn in episode.turns])
+    rows = [replace(row, turn_K=np.where(strays[row.turn_K], STRAY, SAID)) for row in build_rows([episode])]
+    return [row for row in rows if (row.turn_K == SAID).any()]
+
+
+def _store_rows(rows: Sequence[Row], path: Path) -> None:
+    """Token ids, response places and what kind they are, of all rows, one after the other."""
+    fresh = path.with_name(".rows.npz")
+    np.savez(
+        fresh,
+        ids=np.concatenate([row.ids for row in rows]),
+        places=np.concatenate([row.place_K for row in rows]),
+        kinds=np.concatenate([row.turn_K for row in rows]),
+        lengths=np.asarray([(len(row.ids), len(row.place_K)) for row in rows]),
+    )
+    fresh.replace(path)
+
+
+def _stored_rows(path: Path) -> list[Row]:
+    with np.load(path, allow_pickle=False) as stored:
+        ids, places, kinds, lengths = (stored[name] for name in ("ids", "places", "kinds", "lengths"))
+    ends = np.cumsum(lengths, axis=0)
+    rows = []
+    for (id_end, place_end), (id_count, place_count) in zip(ends, lengths, strict=True):
+        spot = slice(place_end - place_count, place_end)
+        own = ids[id_end - id_count : id_end]
+        none = np.zeros(place_count, np.float32)
+        rows.append(Row(own, places[spot], kinds[spot], np.arange(place_count), none))
+    return rows
 
 
 def recipe(settings: RunSettings) -> dict[str, Any]:
@@ -72,15 +148,20 @@ def recipe(settings: RunSettings) -> dict[str, Any]:
 
 def made_otherwise(settings: RunSettings) -> str:
     """Which setting the folder that ``settings.model`` names was made with another value of; '' if none or unknown."""
-    try:
-        made = json.loads((Path(settings.model) / RECIPE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return ""  # somebody else's folder: nothing says how it was made
-    then, now = _flat(made), _flat(recipe(settings))
-    for name in sorted(then.keys() | now.keys()):
-        if then.get(name) != now.get(name):
-            return f"{name}: {then.get(name)} then, {now.get(name)} now"
+    for name, then, now in _differences(Path(settings.model), settings):
+        return f"{name}: {then} then, {now} now"
     return ""
+
+
+def _differences(folder: Path, settings: RunSettings) -> list[tuple[str, Any, Any]]:
+    """Name, value then and value now of every setting that the model in ``folder`` was not made with."""
+    try:
+        made = json.loads((folder / RECIPE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []  # somebody else's folder: nothing says how it was made
+    then, now = _flat(made), _flat(recipe(settings))
+    names = sorted(then.keys() | now.keys())
+    return [(name, then.get(name), now.get(name)) for name in names if then.get(name) != now.get(name)]
 
 
 def _flat(value: Any, name: str = "") -> dict[str, Any]:
@@ -89,34 +170,86 @@ def _flat(value: Any, name: str = "") -> dict[str, Any]:
     return {path: leaf for key, part in value.items() for path, leaf in _flat(part, f"{name}.{key}".strip(".")).items()}
 
 
+def refuse_other(work: Path, settings: RunSettings) -> None:
+    """Raise :class:`SettingsError` if what is under way in ``work`` was begun with settings that make another model.
+
+    The number of steps may still be changed, and how often the state is written.
+    """
+    for name, then, now in _differences(work / "start", settings):
+        if name not in ("warm_start.steps", "warm_start.save_minutes"):
+            raise SettingsError(
+                f"{work} was begun with other settings ({name}: {then} then, {now} now); delete it to begin anew"
+            )
+
+
 def demonstrations(settings: RunSettings, quiet: bool = False) -> list[Episode]:
     """Episodes on the training tasks: those the expert solved, and all of the hasty player's share.
 
     Both stray with probability ``noise``. What the hasty player does is rarely what the task asks: a model that learned
     from both knows the language and the ways, and has to find out for itself which of the two habits pays.
+    ``mixtures`` share the episodes among variants of the environment.
     """
     warm = settings.warm_start
     assert warm is not None
+    shares = [mixture.share for mixture in warm.mixtures] or [1.0]
+    kept: list[Episode] = []
+    with track("demonstrations", warm.episodes, "episodes", quiet) as meter:
+        for number, (kwargs, share) in enumerate(zip(variants(settings), shares, strict=True)):
+            kept += _played(settings, kwargs, round(share / sum(shares) * warm.episodes), number, meter)
+    return kept
+
+
+def variants(settings: RunSettings) -> list[dict[str, Any]]:
+    """The arguments of every variant of the environment that demonstrations are taken from; one without mixtures."""
+    mixtures = settings.warm_start.mixtures if settings.warm_start is not None else []
+    own = settings.environment.kwargs
+    return [{**own, **mixture.kwargs} for mixture in mixtures] or [dict(own)]
+
+
+def _played(settings: RunSettings, own: dict[str, Any], count: int, number: int, meter: Any) -> list[Episode]:
+    """The demonstrations of one variant of the environment, the ``number``-th."""
+    warm = settings.warm_start
+    assert warm is not None
     environment, rolling = settings.environment, settings.rollout
-    world = make_world(environment.id, environment.kwargs)
+    world = make_world(environment.id, own)
     tasks = tasks_of(world, environment.split).require()
     order = np.random.default_rng([warm.seed, 0]).permutation(len(tasks))
-    names = [tasks.ids[i] for i in itertools.islice(itertools.cycle(order), warm.episodes)]
-    hurried = round(warm.hasty * len(names))
+    names = [tasks.ids[i] for i in itertools.islice(itertools.cycle(order), count)]
+    hurried, own_way = (round(part * len(names)) for part in (warm.hasty, warm.corrected))
+    label = f"warm start {number} " if number else "warm start "
     kept: list[Episode] = []
-    with track("demonstrations", len(names), "episodes", quiet) as meter:
-        for expert, mine in ((True, names[hurried:]), ("hasty", names[:hurried])):
-            if not mine:
-                continue
-            kwargs = {**environment.kwargs, "split": environment.split, "expert": expert}
-            with Pool(environment.id, kwargs, workers=rolling.workers) as pool:
-                jobs = group_jobs(mine, 1, warm.seed, f"warm start {expert}")
-                agent = ExpertAgent(warm.noise)
-                episodes, _ = rollout(agent, pool, jobs, lockstep=False, on_finish=lambda _: meter.advance())
-            if expert is True and not any(episode.success for episode in episodes):
-                raise InvalidArgument(f"the expert of {environment.id} solved none of {len(episodes)} episodes")
-            kept += [episode for episode in episodes if episode.turns and (episode.success or expert == "hasty")]
+    for player, mine in (
+        ("True", names[hurried + own_way :]),
+        ("hasty", names[:hurried]),
+        ("corrected", names[hurried : hurried + own_way]),
+    ):
+        if not mine:
+            continue
+        kwargs = {**own, "split": environment.split, "expert": player if player == "hasty" else True}
+        agent: Agent = ExpertAgent(warm.noise, warm.stubborn)
+        if player == "corrected":
+            assert warm.base is not None  # the settings see to it
+            agent = _corrected(warm.base, world, settings)
+        with Pool(environment.id, kwargs, workers=rolling.workers) as pool:
+            jobs = group_jobs(mine, 1, warm.seed, f"{label}{player}")
+            concurrency = rolling.concurrency if player == "corrected" else 256
+            lockstep = player == "corrected"
+            episodes, _ = rollout(
+                agent, pool, jobs, concurrency=concurrency, lockstep=lockstep, on_finish=lambda _: meter.advance()
+            )
+        if player == "True" and not any(episode.success for episode in episodes):
+            raise InvalidArgument(f"the expert of {environment.id} solved none of {len(episodes)} episodes")
+        kept += [episode for episode in episodes if episode.turns and (episode.success or player != "True")]
     return kept
+
+
+def _corrected(model: str, world: TextEnv, settings: RunSettings) -> Agent:
+    """The model that is gone on with, corrected by the expert."""
+    sampler = settings.engine
+    engine = make_engine(sampler.name, load_model(model), load_tokenizer(model), **sampler.arguments())
+    sampling = Sampling(settings.rollout.temperature, settings.rollout.max_tokens)
+    learner = language_agent(engine, world, sampling, style=settings.context.style, history=settings.context.history)
+    return CorrectedAgent(learner)
 
 
 def tokenize(episode: Episode, context: Context) -> None:
@@ -124,86 +257,3 @@ def tokenize(episode: Episode, context: Context) -> None:
     for number, turn in enumerate(episode.turns):
         turn.prompt_ids = context.prompt(episode.turns[:number], turn.observation)
         turn.response_ids = context.response(turn.response)
-
-
-def fit(model: torch.nn.Module, rows: Sequence[Row], settings: RunSettings, quiet: bool = False) -> list[float]:
-    """Train ``model`` in place; returns the mean loss on response tokens (nats per token) of every step.
-
-    The loss is that mean plus ``observations`` times the mean over all other tokens. The learning rate rises over the
-    first twentieth of the steps and falls to zero along a cosine.
-    """
-    warm, training = settings.warm_start, settings.training
-    assert warm is not None
-    rows = [everything(row) if warm.observations else replace(row, turn_K=0 * row.turn_K) for row in rows]
-    rng = np.random.default_rng([warm.seed, 1])
-    pair = optimizers(model)
-    rise = max(1, warm.steps // 20)
-    losses: list[float] = []
-    model.train()
-    supply = _endless(rows, rng)
-    with track("warm start", warm.steps, "steps", quiet) as meter:
-        for step in range(warm.steps):
-            scale = min(1.0, (step + 1) / rise) * 0.5 * (1 + math.cos(math.pi * step / warm.steps))
-            for optimizer in pair:
-                for group in optimizer.param_groups:
-                    group["lr"] = warm.learning_rate * scale
-            batch = list(itertools.islice(supply, warm.batch))
-            said = sum(int((row.turn_K == SAID).sum()) for row in batch)
-            read = max(1, sum(len(row.turn_K) for row in batch) - said)
-            total = 0.0
-            for made in micro_batches(batch, training.microbatch_tokens):
-                micro = made.to(settings.device)
-                with autocast(settings):
-                    logprob_K, _ = token_logprobs(model, micro, entropy="none")
-                said_K = micro.turn_K == SAID
-                loss = -logprob_K[said_K].sum() / said
-                total += loss.item()
-                (loss - warm.observations * logprob_K[~said_K].sum() / read).backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            for optimizer in pair:
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
-            losses.append(total)
-            meter.advance(note=f"loss {total:.3f}")
-            if not math.isfinite(total):
-                raise FloatingPointError(
-                    f"the warm start's loss became {total} at step {step}; lower its learning_rate"
-                )
-    model.eval()
-    return losses
-
-
-def optimizers(model: torch.nn.Module) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices between layers (Jordan et al. 2024), AdamW for embeddings, gains and biases.
-
-    Muon's steps are scaled to the size of AdamW's (Liu et al. 2025), so both take the same learning rate.
-    """
-    embedded = {id(p) for m in model.modules() if isinstance(m, torch.nn.Embedding) for p in m.parameters()}
-    head = model.get_output_embeddings()  # type: ignore[operator]
-    embedded |= {id(p) for p in head.parameters()}
-    matrices = [p for p in model.parameters() if p.ndim == 2 and id(p) not in embedded]
-    others = [p for p in model.parameters() if p.ndim != 2 or id(p) in embedded]
-    return [
-        torch.optim.Muon(matrices, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(others, weight_decay=0.01, betas=(0.9, 0.98)),
-    ]
-
-
-def everything(row: Row) -> Row:
-    """The row with every token but the first to be predicted; ``turn_K`` tells what is said from what is read."""
-    place_K = np.arange(1, len(row.ids))
-    turn_K = np.where(np.isin(place_K, row.place_K), SAID, READ)
-    return replace(row, place_K=place_K, turn_K=turn_K, token_K=place_K, logprob_K=np.zeros(len(place_K), np.float32))
-
-
-def autocast(settings: RunSettings) -> Any:
-    """Mixed precision as ``training.precision`` says; weights stay as they are."""
-    return torch.autocast(
-        torch.device(settings.device).type, torch.bfloat16, enabled=settings.training.precision == "bfloat16"
-    )
-
-
-def _endless(rows: Sequence[Row], rng: np.random.Generator) -> Iterator[Row]:
-    """Every row once, in random order, again and again."""
-    while True:
-        yield from (rows[i] for i in rng.permutation(len(rows)))

@@ -80,7 +80,8 @@ def _by_words(plain: str, receptacles: set[str]) -> Goal | None:
     if lamp or re.search(r"\b(?:lamp|light)\b", plain):
         return Goal(wanted[0], operation="light", lamp=lamp[0] if lamp else "lamp")
     camel = {place.lower(): place for room in ROOMS.values() for place in room.ranges}
-    targets = _mentions(plain, {name: _pattern(camel.get(name, name)) for name in receptacles})
+    places = {name: _pattern(camel.get(name, name)) for name in receptacles}
+    targets = [name for name in _mentions(plain, things | places) if name in places]  # toilet paper is no toilet
     if not targets:
         return None
     operation = next((name for name, words in _OPERATION_WORDS.items() if re.search(rf"\b(?:{words})\b", plain)), "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from gagpo.envs.alfworld.games.phrasings import plan_with_put, with_put
 from gagpo.envs.alfworld.games.scenes import Problem, mangle, walkthrough
 from gagpo.envs.alfworld.games.shipped import Shipped
 
@@ -23,12 +24,18 @@ class GameFiles:
     plan: tuple[str, ...]
 
 
-def render(source: Shipped, problem: Problem, trial: str) -> GameFiles:
-    """The files of ``problem``; ``trial`` (letters, digits, underscores) sets it apart from others of its goal."""
+def render(source: Shipped, problem: Problem, trial: str, puts: bool = False) -> GameFiles:
+    """The files of ``problem``; ``trial`` (letters, digits, underscores) sets it apart from others of its goal.
+
+    puts: "put O in/on R" instead of "move O to R".
+    """
     plan = walkthrough(source, problem)
+    grammar = source.grammar
+    if puts:
+        plan, grammar = plan_with_put(plan), with_put(grammar)
     game = {
         "pddl_domain": source.domain,
-        "grammar": source.grammar.replace(UNKNOWN_GOAL, problem.text),
+        "grammar": grammar.replace(UNKNOWN_GOAL, problem.text),
         "pddl_problem": pddl_problem(source, problem),
         "solvable": True,
         "walkthrough": plan,

@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,9 @@ from filelock import FileLock, Timeout
 
 from gagpo.envs.alfworld.engine import DEFAULT_ENGINE, Engine, make_engine
 from gagpo.envs.alfworld.games.catalogue import SIZES, TASK_TYPES
+from gagpo.envs.alfworld.games.draws import Draws
 from gagpo.envs.alfworld.games.gamefile import GAME, TRAJECTORY, GameFiles, render
+from gagpo.envs.alfworld.games.phrasings import DEFAULT, Phrasing, human_text
 from gagpo.envs.alfworld.games.scenes import pose
 from gagpo.envs.alfworld.games.shipped import shipped
 from gagpo.envs.errors import GagpoError, InvalidArgument
@@ -63,9 +65,9 @@ def data_root() -> Path:
     return Path(os.environ.get("GAGPO_DATA") or "data")
 
 
-def default_root(size: str, seed: int) -> Path:
+def default_root(size: str, seed: int, phrasing: Phrasing = DEFAULT) -> Path:
     """The folder of the games that are generated from ``seed``."""
-    return data_root() / "alfworld" / f"{size}-seed{seed}"
+    return data_root() / "alfworld" / f"{size}-seed{seed}{phrasing.suffix}"
 
 
 def generate(
@@ -80,6 +82,7 @@ def generate(
     processes: int = 1,
     progress: Progress | None = None,
     patience: float = 3600.0,
+    phrasing: Phrasing = DEFAULT,
 ) -> dict[str, list[Made]]:
     """Make the games of ``splits`` that are missing under ``root`` and name all that were asked for.
 
@@ -88,20 +91,21 @@ def generate(
     verify: makes the engine that plays each new game's walkthrough, called once per process; ``engine`` names one.
     processes: how many are started to verify; 1 verifies in this one.
     patience: seconds to wait for another process that is making games here.
+    phrasing: the verb and the task texts; rooms and goals do not depend on it.
 
     Raises ValueError for a bad argument, TimeoutError when patience ends, :class:`UnsolvedGame`, and
     :class:`gagpo.envs.alfworld.games.shipped.AlfworldMissing`.
     """
     jobs = wanted(size, counts, task_types, splits)
-    root = root if root is not None else default_root(size, seed)
-    made = _Index(root, size, seed).lookup(jobs)
+    root = root if root is not None else default_root(size, seed, phrasing)
+    made = _Index(root, size, seed, phrasing).lookup(jobs)
     if made is None:
         root.mkdir(parents=True, exist_ok=True)
         with _turn_to_make(root, patience):
-            index = _Index(root, size, seed)
+            index = _Index(root, size, seed, phrasing)
             made = index.lookup(jobs)
             if made is None:
-                made = _make(root, size, seed, jobs, verify or _Named(engine), processes, progress)
+                made = _make(root, _Source(size, seed, phrasing), jobs, verify or _Named(engine), processes, progress)
                 index.store(made)
     return {split: [game for game in made if game.split == split] for split in splits}
 
@@ -158,13 +162,28 @@ def wanted(
 # Making ---------------------------------------------------------------------------------------------------------------
 
 
-def files_of(size: str, seed: int, job: Job) -> GameFiles:
+def files_of(size: str, seed: int, job: Job, phrasing: Phrasing = DEFAULT) -> GameFiles:
     """The files of one game. Task texts, rooms and objects depend on these arguments only."""
     split, task_type, index = job
     source = shipped()
-    return render(
-        source, pose(source, seed, size, split, task_type, index), f"trial_{size}_s{seed}_{split}_{index:05d}"
-    )
+    problem = pose(source, seed, size, split, task_type, index)
+    if phrasing.human(index):
+        draws = Draws("text", size, seed, split, task_type, index)
+        text = human_text(draws, task_type, problem.wanted, problem.target, problem.toggle)
+        problem = replace(problem, text=text)
+    return render(source, problem, f"trial_{size}_s{seed}_{split}_{index:05d}", phrasing.puts(index))
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What names all games of a folder but for split, task type and index."""
+
+    size: str
+    seed: int
+    phrasing: Phrasing
+
+    def files(self, job: Job) -> GameFiles:
+        return files_of(self.size, self.seed, job, self.phrasing)
 
 
 class _Named:
@@ -179,8 +198,7 @@ class _Named:
 
 def _make(
     root: Path,
-    size: str,
-    seed: int,
+    source: _Source,
     jobs: list[Job],
     verify: Callable[[], Engine],
     processes: int,
@@ -191,14 +209,14 @@ def _make(
     made: list[Made] = []
     missing: list[Job] = []
     for job in jobs:
-        game = _found(root, job, files_of(size, seed, job))
+        game = _found(root, job, source.files(job))
         if game is None:
             missing.append(job)
         else:
             made.append(game)
     if missing:
-        log.warning("making %d %s ALFWorld games in %s (done once)", len(missing), size, root)
-    for done, game in enumerate(_verified(root, size, seed, missing, verify, processes), 1):
+        log.warning("making %d %s ALFWorld games in %s (done once)", len(missing), source.size, root)
+    for done, game in enumerate(_verified(root, source, missing, verify, processes), 1):
         made.append(game)
         if progress is not None:
             progress(done, len(missing))
@@ -221,19 +239,19 @@ def _found(root: Path, job: Job, files: GameFiles) -> Made | None:
 
 
 def _verified(
-    root: Path, size: str, seed: int, jobs: list[Job], verify: Callable[[], Engine], processes: int
+    root: Path, source: _Source, jobs: list[Job], verify: Callable[[], Engine], processes: int
 ) -> Iterator[Made]:
     if processes <= 1 or len(jobs) < 2 * processes:
         engine = verify()
         try:
             for job in jobs:
-                yield _make_one(root, size, seed, job, engine)
+                yield _make_one(root, source, job, engine)
         finally:
             engine.close()
         return
     context = multiprocessing.get_context("spawn")  # the reference engine must not be forked
     with ProcessPoolExecutor(processes, context, _start_worker, (verify,)) as pool:
-        futures = [pool.submit(_work, root, size, seed, job) for job in jobs]
+        futures = [pool.submit(_work, root, source, job) for job in jobs]
         try:
             for future in as_completed(futures):
                 yield future.result()
@@ -249,13 +267,13 @@ def _start_worker(verify: Callable[[], Engine]) -> None:
     _worker_engine = verify()
 
 
-def _work(root: Path, size: str, seed: int, job: Job) -> Made:
+def _work(root: Path, source: _Source, job: Job) -> Made:
     assert _worker_engine is not None
-    return _make_one(root, size, seed, job, _worker_engine)
+    return _make_one(root, source, job, _worker_engine)
 
 
-def _make_one(root: Path, size: str, seed: int, job: Job, engine: Engine) -> Made:
-    files = files_of(size, seed, job)
+def _make_one(root: Path, source: _Source, job: Job, engine: Engine) -> Made:
+    files = source.files(job)
     fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=root))
     try:
         (fresh / GAME).write_bytes(files.game.encode())
@@ -304,10 +322,10 @@ def _read_index(path: str, *version: int) -> tuple[dict[str, Any], dict[Job, Mad
 class _Index:
     """``index.json``: the games made under a root, in the order of their index per split and task type."""
 
-    def __init__(self, root: Path, size: str, seed: int):
+    def __init__(self, root: Path, size: str, seed: int, phrasing: Phrasing = DEFAULT):
         self.root = root
         self.path = root / "index.json"
-        self.head = {"format": FORMAT, "size": size, "seed": seed}
+        self.head: dict[str, Any] = {"format": FORMAT, "size": size, "seed": seed, **phrasing.head}
         self.games: dict[Job, Made] = {}
         try:
             stat = os.stat(self.path)

@@ -27,7 +27,7 @@ class Shipped:
     goals: task type -> (PDDL of the goal with {obj}, {recep}, {toggle}; phrasings with the same fields).
     contains: receptacle type -> types of objects it can hold. openable: receptacle types that open.
     abilities: ``cleanable``, ``heatable``, ``coolable``, ``sliceable``, ``toggleable`` -> object types.
-    vessels: object types that can hold other objects.
+    vessels: object types that can hold other objects. kinds: all types there are, objects and receptacles.
     """
 
     domain: str
@@ -37,6 +37,7 @@ class Shipped:
     openable: frozenset[str]
     abilities: dict[str, frozenset[str]]
     vessels: frozenset[str]
+    kinds: frozenset[str]
 
 
 @functools.cache
@@ -65,6 +66,7 @@ def shipped() -> Shipped:
             openable=frozenset(constants["OPENABLE_CLASS_LIST"]),
             abilities={key.lower(): frozenset(value) for key, value in constants["VAL_ACTION_OBJECTS"].items()},
             vessels=frozenset(constants["MOVABLE_RECEPTACLES"]),
+            kinds=frozenset(constants["OBJECTS"]) | frozenset(constants["RECEPTACLES"]),
         )
     except (OSError, KeyError, SyntaxError) as error:
         raise AlfworldMissing(

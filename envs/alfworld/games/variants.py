@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gagpo.envs.alfworld.engine import read_game
+from gagpo.envs.alfworld.games.phrasings import plan_with_put, with_put
 
 # Human task descriptions are free text; these hold the marks that text grammars give a meaning to.
 TASKS = (
@@ -27,11 +28,8 @@ TASKS = (
 
 def _old_verb(game: dict[str, Any], number: int) -> None:
     """Releases before 0.4 say "put O in/on R"."""
-    grammar = game["grammar"]
-    grammar = grammar.replace('"move {o} to {r}"', '"put {o} in/on {r}"')
-    grammar = grammar.replace("You move the {o.name} to the {r.name}.", "You put the {o.name} in/on the {r.name}.")
-    game["grammar"] = re.sub(r"move \(object\) to \(receptacle\): +", "put (object) in/on (receptacle):  ", grammar)
-    game["walkthrough"] = [re.sub(r"^move (.*) to (.*)$", r"put \1 in/on \2", c) for c in game.get("walkthrough") or []]
+    game["grammar"] = with_put(game["grammar"])
+    game["walkthrough"] = plan_with_put(game.get("walkthrough") or [])
 
 
 def _human_task(game: dict[str, Any], number: int) -> None:

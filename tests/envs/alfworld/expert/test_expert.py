@@ -310,3 +310,20 @@ def test_remembers_what_it_read() -> None:
     memory.learn("open drawer 1", "You open the drawer 1. The drawer 1 is open. In it, you see nothing.")
     memory.learn("move mug 2 to drawer 1", "You move the mug 2 to the drawer 1.")
     assert (memory.where("mug 2"), memory.holding, memory.seen("mug")) == ("drawer 1", "", ["mug 2"])
+
+
+def test_an_orderly_expert_searches_kind_by_kind_and_as_listed():
+    places = ["cabinet 2", "cabinet 1", "countertop 2", "countertop 1", "desk 1", "shelf 1", "sofa 1"]
+    expert = Expert(f"you see a {', a '.join(places)}. Your task is to: put a mug in sofa.", orderly=True)
+    visited = []
+    while len(visited) < len(places):
+        action = expert.next_action()
+        assert action is not None
+        kind, _, place = action.partition(" to ") if action.startswith("go") else action.partition(" ")
+        if kind == "go":
+            visited.append(place)
+            closed = place.startswith("cabinet")
+            expert.observe(action, f"The {place} is closed." if closed else f"On the {place}, you see nothing.")
+        else:
+            expert.observe(action, f"You open the {place}. The {place} is open. In it, you see nothing.")
+    assert visited == ["countertop 2", "countertop 1", "desk 1", "shelf 1", "cabinet 2", "cabinet 1", "sofa 1"]

@@ -1,0 +1,102 @@
+"""Models that come with the package: ``starter:NAME`` wherever a model is named.
+
+A starter is a Hugging Face folder with half-precision weights and two more files: ``recipe.yaml``, the settings it was
+made with, and ``manifest.json``, its results, the commands that made it, and the SHA-256 of every other file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gagpo
+from gagpo.envs.errors import GagpoError
+
+PREFIX = "starter:"
+FORMAT = "gagpo starter 1"
+MANIFEST, SETTINGS = "manifest.json", "recipe.yaml"
+
+
+class StarterError(GagpoError, ValueError):
+    """A starter that is not there or is damaged; the message names it and says what to do."""
+
+
+@dataclass(frozen=True)
+class Starter:
+    """folder: what transformers loads. manifest: contents of ``manifest.json``."""
+
+    name: str
+    folder: Path
+    manifest: dict[str, Any]
+
+    @property
+    def settings(self) -> Path:
+        """The settings of the run that made it, YAML."""
+        return self.folder / SETTINGS
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return sum(path.stat().st_size for path in self.folder.iterdir() if path.is_file())
+
+
+def root() -> Path:
+    """The folder that holds a folder per starter."""
+    return Path(gagpo.__file__).parent / "starters"
+
+
+def names() -> list[str]:
+    """The starters that come with this package, sorted."""
+    return sorted(path.parent.name for path in root().glob(f"*/{MANIFEST}"))
+
+
+def is_starter(model: str) -> bool:
+    """Whether ``model`` names a starter, one that exists or not."""
+    return model.startswith(PREFIX)
+
+
+def folder_of(model: str) -> str:
+    """The checked folder that ``starter:NAME`` stands for; any other name as it is. Raises :class:`StarterError`."""
+    return str(find(model).folder) if is_starter(model) else model
+
+
+def find(model: str) -> Starter:
+    """The starter called ``model`` (``starter:NAME``), every file of it compared with its SHA-256.
+
+    Raises :class:`StarterError` for an unknown name and for a missing, damaged or surplus file.
+    """
+    name = model.removeprefix(PREFIX)
+    if name not in names():
+        known = ", ".join(PREFIX + known for known in names()) or "none"
+        raise StarterError(f"there is no starter {name!r}; this package has {known}")
+    starter = read(root() / name)
+    told = starter.manifest["files"]
+    for file, digest in told.items():
+        try:
+            found = hashlib.sha256((starter.folder / file).read_bytes()).hexdigest()
+        except OSError:
+            found = "missing"
+        if found != digest:
+            state = "missing" if found == "missing" else "damaged (its SHA-256 is not the one in manifest.json)"
+            raise StarterError(f"{starter.folder / file} is {state}; install the package again")
+    for path in starter.folder.iterdir():
+        if path.name not in told and path.name != MANIFEST:
+            raise StarterError(f"{path} is not part of {PREFIX}{name}; remove it")
+    return starter
+
+
+def read(folder: Path) -> Starter:
+    """The starter in ``folder``, unchecked but for its manifest."""
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        if manifest["format"] != FORMAT or not all(
+            Path(file).name == file and isinstance(digest, str) for file, digest in manifest["files"].items()
+        ):
+            raise ValueError("not a manifest of this version")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise StarterError(f"{path} cannot be read ({error}); install the package again") from None
+    return Starter(folder.name, folder, manifest)

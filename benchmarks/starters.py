@@ -1,0 +1,129 @@
+"""The panels that docs/starters.md reports, played by any model.
+
+    python benchmarks/starters.py play starter:alfworld-agent --world alfworld --out data/panels
+    python benchmarks/starters.py table data/panels/alfworld-agent-*.json
+
+``play`` writes one file a panel, as ``gagpo eval --out`` does, and skips those that are there; ``random`` and
+``expert`` can play as well. ``table`` prints success with its 95 % interval, turns, invalid turns and every type's success.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gagpo.eval.results import EvalResult
+from gagpo.eval.tables import percent, plain, with_interval
+from gagpo.measure import evaluate as measure
+
+
+@dataclass(frozen=True)
+class PanelPlan:
+    """What is played: an environment, a split and a temperature."""
+
+    environment: str
+    kwargs: dict[str, Any]
+    split: str
+    temperature: float = 0.4
+    max_tokens: int = 12
+    style: str = "plain"
+    tasks: int | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+def _house(size: str, verb: str, temperature: float, split: str = "valid_unseen", seed: int = 0) -> PanelPlan:
+    counts = {"train": 0, "valid_seen": 0, "valid_unseen": 138}
+    if split == "valid_seen":
+        counts = {"train": 138, "valid_seen": 138, "valid_unseen": 0}
+    kwargs = {"size": size, "verb": verb, "seed": seed, "max_turns": 50, "counts": counts}
+    return PanelPlan("gagpo/ALFWorld-v0", kwargs, split, temperature)
+
+
+WORLDS: dict[str, dict[str, PanelPlan]] = {
+    "alfworld": {
+        f"{size}-{verb}-{temperature}": _house(size, verb, temperature)
+        for size in ("full", "small")
+        for verb in ("move", "put")
+        for temperature in (0.4, 0.0)
+    },
+    "alfworld-choice": {"seen-both-0.4": _house("full", "both", 0.4, "valid_seen", 4)},  # what a model is chosen on
+    "maths": {
+        f"test-{temperature}": PanelPlan(
+            "gagpo/Math-v0",
+            {"levels": [1, 2, 3, 4], "size": 40000, "test_size": 480},
+            "test",
+            temperature,
+            max_tokens=64,
+        )
+        for temperature in (0.4, 0.0)
+    },
+}
+
+
+def play(model: str, world: str, out: Path, only: list[str]) -> None:
+    """Every panel of ``world`` whose file is not there yet."""
+    out.mkdir(parents=True, exist_ok=True)
+    label = model.removeprefix("starter:").replace("/", "_")
+    for name, plan in WORLDS[world].items():
+        path = out / f"{label}-{name}.json"
+        if path.exists() or (only and name not in only):
+            continue
+        result = measure(
+            model,
+            environment=plan.environment,
+            split=plan.split,
+            kwargs=plan.kwargs,
+            tasks=plan.tasks,
+            temperature=plan.temperature,
+            max_tokens=plan.max_tokens,
+            style=plan.style,
+            workers=0,
+            quiet=True,
+        )
+        result.save(path)
+        print(line(path.stem, result), flush=True)
+
+
+def line(name: str, result: EvalResult) -> str:
+    """One row of the table."""
+    types = " | ".join(f"{percent(rate.value)}" for rate in result.by_type.values())
+    return (
+        f"| {name} | {with_interval(result.success)} | {plain(result.mean_turns)} | {percent(result.invalid_rate)} "
+        f"| {types} |"
+    )
+
+
+def table(paths: list[Path]) -> None:
+    """A Markdown table of stored results."""
+    results = [(path.stem, EvalResult.from_json(path.read_text(encoding="utf-8"), str(path))) for path in paths]
+    kinds = list(results[0][1].by_type)
+    print("| panel | success [95 %] | turns | invalid % | " + " | ".join(kinds) + " |")
+    print("|---" * (4 + len(kinds)) + "|")
+    for name, result in results:
+        print(line(name, result))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Panels of the starter models.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    playing = commands.add_parser("play")
+    playing.add_argument("model")
+    playing.add_argument("--world", choices=WORLDS, default="alfworld")
+    playing.add_argument("--out", type=Path, default=Path("data/panels"))
+    playing.add_argument("--only", nargs="*", default=[])
+    tables = commands.add_parser("table")
+    tables.add_argument("results", type=Path, nargs="+")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    if arguments.command == "play":
+        play(arguments.model, arguments.world, arguments.out, arguments.only)
+    else:
+        table(arguments.results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""How a generated game says things: which verb puts objects down, and who wrote the task text.
+
+Released games come in two wordings: ``move O to R`` since alfworld 0.4, ``put O in/on R`` before, which most published
+numbers were made with. Task texts are templates of the package, or sentences as people write them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from gagpo.envs.alfworld.games.draws import Draws
+from gagpo.envs.errors import InvalidArgument
+
+Verb = Literal["move", "put", "both"]
+Texts = Literal["template", "human", "both"]
+
+
+@dataclass(frozen=True)
+class Phrasing:
+    """The wording of a set of games. ``both`` alternates: the verb with the index, the texts with every second one."""
+
+    verb: Verb = "move"
+    texts: Texts = "template"
+
+    def __post_init__(self) -> None:
+        if self.verb not in get_args(Verb):
+            raise InvalidArgument(f"there is no verb {self.verb!r}; choose one of {', '.join(get_args(Verb))}")
+        if self.texts not in get_args(Texts):
+            raise InvalidArgument(f"there are no texts {self.texts!r}; choose one of {', '.join(get_args(Texts))}")
+
+    @property
+    def suffix(self) -> str:
+        """What tells the folder of such games from that of the default wording, whose suffix is empty."""
+        verb = "" if self.verb == "move" else f"-{self.verb}"
+        return verb + ("" if self.texts == "template" else f"-texts-{self.texts}")
+
+    @property
+    def head(self) -> dict[str, str]:
+        """The settings that are not the default, for the index of games."""
+        return {name: value for name, value in vars(self).items() if value != getattr(Phrasing, name)}
+
+    def puts(self, index: int) -> bool:
+        """Whether game ``index`` says "put O in/on R"."""
+        return self.verb == "put" or (self.verb == "both" and index % 2 == 1)
+
+    def human(self, index: int) -> bool:
+        """Whether game ``index`` has a task text as people write it."""
+        return self.texts == "human" or (self.texts == "both" and index // 2 % 2 == 1)
+
+
+DEFAULT = Phrasing()
+
+
+def with_put(grammar: str) -> str:
+    """The text grammar in the wording of releases before 0.4."""
+    grammar = grammar.replace('"move {o} to {r}"', '"put {o} in/on {r}"')
+    grammar = grammar.replace("You move the {o.name} to the {r.name}.", "You put the {o.name} in/on the {r.name}.")
+    return re.sub(r"move \(object\) to \(receptacle\): +", "put (object) in/on (receptacle):  ", grammar)
+
+
+def plan_with_put(plan: list[str]) -> list[str]:
+    """Commands in the wording of releases before 0.4."""
+    return [re.sub(r"^move (.*) to (.*)$", r"put \1 in/on \2", command) for command in plan]
+
+
+# Sentences of people --------------------------------------------------------------------------------------------------
+
+_PLACED = (
+    "move {a} {obj} to the {recep}",
+    "place {a} {obj} on the {recep}",
+    "set {a} {obj} down in the {recep}",
+    "find {a} {obj} and leave it in the {recep}",
+    "take {a} {obj} over to the {recep}",
+    "bring {a} {obj} to the {recep}",
+    "the {obj} belongs in the {recep}, carry it there",
+    "get {a} {obj} and store it in the {recep}",
+)
+HUMAN_TEXTS: dict[str, tuple[str, ...]] = {
+    "pick_and_place_simple": _PLACED,
+    "look_at_obj_in_light": (
+        "hold {a} {obj} under the light of the {toggle}",
+        "pick up {a} {obj} and switch on the {toggle}",
+        "inspect {a} {obj} by the {toggle}",
+        "carry {a} {obj} to the {toggle} and turn it on",
+        "read the {obj} in the glow of the {toggle}",
+        "turn on the {toggle} to see {a} {obj} better",
+    ),
+    "pick_clean_then_place_in_recep": (
+        "wash {a} {obj} and place it on the {recep}",
+        "rinse {a} {obj}, then set it in the {recep}",
+        "place a washed {obj} in the {recep}",
+        "give {a} {obj} a rinse and move it to the {recep}",
+        "move {a} {obj} to the {recep} once it has been cleaned",
+        "bring a freshly cleaned {obj} to the {recep}",
+    ),
+    "pick_heat_then_place_in_recep": (
+        "warm {a} {obj} up and place it on the {recep}",
+        "cook {a} {obj}, then leave it in the {recep}",
+        "place a heated {obj} in the {recep}",
+        "move a warmed {obj} to the {recep}",
+        "bring a hot {obj} over to the {recep}",
+        "get {a} {obj} heated and set it in the {recep}",
+    ),
+    "pick_cool_then_place_in_recep": (
+        "chill {a} {obj} and place it on the {recep}",
+        "place a cold {obj} in the {recep}",
+        "get {a} {obj} cooled and leave it on the {recep}",
+        "move a chilled {obj} to the {recep}",
+        "bring a cold {obj} over to the {recep}",
+        "cool {a} {obj} down, then set it in the {recep}",
+    ),
+    "pick_two_obj_and_place": (
+        "place two {objs} in the {recep}",
+        "move both {objs} to the {recep}",
+        "bring a pair of {objs} to the {recep}",
+        "collect two {objs} and leave them on the {recep}",
+        "gather 2 {objs} and store them in the {recep}",
+        "the {recep} should hold two {objs}, put them there",
+    ),
+}
+
+
+def human_text(draws: Draws, task_type: str, wanted: str, target: str, toggle: str) -> str:
+    """A task text in somebody's own words; type names are written as in the room or as separate words."""
+    apart = draws.chance(1, 3)
+    thing, place, lamp = (_spoken(name, apart) for name in (wanted, target, toggle))
+    article = draws.choose(("the", "some", "an" if thing[0] in "aeiou" else "a"))
+    text = draws.choose(HUMAN_TEXTS[task_type])
+    return text.format(a=article, obj=thing, objs=_plural(thing), recep=place, toggle=lamp)
+
+
+def _spoken(name: str, apart: bool) -> str:
+    words = re.findall(r"[A-Z]+(?![a-z])|[A-Z][a-z]+", name)
+    if words and words[-1] == "Basin":
+        words.pop()
+        apart = apart or not words
+        return "".join(words).lower() + ("" if apart else "basin")
+    return (" " if apart else "").join(words).lower()
+
+
+def _plural(thing: str) -> str:
+    return thing + ("es" if thing.endswith(("s", "x", "ch", "sh", "to")) else "s")

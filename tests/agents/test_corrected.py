@@ -1,0 +1,78 @@
+"""A learner under an expert's eyes: who moves when, and which moves are learned from."""
+
+import numpy as np
+import pytest
+
+from gagpo.agents.agent import CorrectedAgent, Decision, Live
+from gagpo.agents.episodes import Episode, Turn
+
+
+class Words:
+    """Stands in for a context: a token per character."""
+
+    def prompt(self, turns, observation, actions=None):
+        return np.frombuffer(observation.encode(), np.uint8).astype(np.int32)
+
+    def response(self, text):
+        return np.frombuffer(text.encode(), np.uint8).astype(np.int32)
+
+
+class Learner:
+    context = Words()
+
+    def __init__(self):
+        self.forgotten = []
+
+    def decide(self, lives):
+        return [None if live.observation == "full" else Decision("mine", "mine") for live in lives]
+
+    def forget(self, slot):
+        self.forgotten.append(slot)
+
+
+def play(agent, slot, valid, turns=200):
+    episode = Episode("t", seed=slot)
+    who = ""
+    for number in range(turns):
+        live = Live(slot, episode, "seen", {"expert_action": "yours", "admissible_actions": ["x"]})
+        (decision,) = agent.decide([live])
+        assert decision.trainable == (decision.action == "yours")
+        who += "L" if decision.action == "mine" else "E"
+        fine = valid(number) or decision.action == "yours"
+        episode.turns.append(Turn("seen", decision.response, decision.action, valid=fine, trainable=decision.trainable))
+    return who
+
+
+def test_the_learner_begins_and_the_expert_takes_over_after_every_failure():
+    who = play(CorrectedAgent(Learner(), takeover=0.0), 1, valid=lambda number: False)
+    assert who.startswith("LE") and "LL" not in who
+    assert {len(run) for run in who.split("L") if run} == {1, 2, 3, 4}
+
+
+def test_without_failures_it_takes_over_as_often_as_asked():
+    assert set(play(CorrectedAgent(Learner(), takeover=0.0), 1, valid=lambda number: True)) == {"L"}
+    who = "".join(play(CorrectedAgent(Learner(), takeover=0.25), slot, valid=lambda number: True) for slot in range(9))
+    begun = who.count("LE")
+    assert 0.19 < begun / who.count("L") < 0.31
+
+
+def test_the_experts_moves_carry_the_tokens_that_later_prompts_are_built_on():
+    agent = CorrectedAgent(Learner(), takeover=1.0)
+    episode = Episode("t", turns=[Turn("", "mine", "mine", trainable=False)])
+    lives = [Live(slot, episode, "seen", {"expert_action": "yours"}) for slot in range(2)]
+    for decision in agent.decide(lives):
+        assert bytes(decision.prompt_ids.astype(np.uint8)) == b"seen"
+        assert bytes(decision.response_ids.astype(np.uint8)) == b"yours"
+
+
+def test_a_full_context_ends_the_episode_and_slots_are_forgotten():
+    learner = Learner()
+    agent = CorrectedAgent(learner)
+    assert agent.decide([Live(3, Episode("t"), "full", {})]) == [None]
+    agent.forget(3)
+    assert learner.forgotten == [3]
+
+
+def test_a_probability_is_asked_for():
+    with pytest.raises(ValueError, match="takeover is a probability, got -1"):
+        CorrectedAgent(Learner(), takeover=-1)

@@ -1,0 +1,124 @@
+"""Two verbs and two kinds of task text: every one of them played, read and told apart."""
+
+import json
+import re
+
+import pytest
+
+from gagpo.envs.alfworld.engine import make_engine
+from gagpo.envs.alfworld.env import ALFWorldEnv
+from gagpo.envs.alfworld.expert.wording import read_goal
+from gagpo.envs.alfworld.games.catalogue import ROOMS, TASK_TYPES
+from gagpo.envs.alfworld.games.draws import Draws
+from gagpo.envs.alfworld.games.gamefile import GAME
+from gagpo.envs.alfworld.games.generate import default_root, files_of, generate, play
+from gagpo.envs.alfworld.games.lexicon import lexicon
+from gagpo.envs.alfworld.games.phrasings import HUMAN_TEXTS, Phrasing, human_text
+from gagpo.envs.alfworld.games.scenes import pose
+from gagpo.envs.alfworld.games.shipped import shipped
+
+OPERATION = {"pick_clean": "clean", "pick_heat": "heat", "pick_cool": "cool", "look_at": "light"}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    root = tmp_path_factory.mktemp("data")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GAGPO_DATA", str(root))
+        yield root
+
+
+def test_the_default_wording_changes_neither_games_nor_folders():
+    assert Phrasing().suffix == "" and Phrasing().head == {}
+    job = ("train", TASK_TYPES[0], 3)
+    assert files_of("small", 0, job, Phrasing()) == files_of("small", 0, job)
+    roots = {default_root("small", 0, Phrasing(verb, texts)) for verb in ("move", "put", "both") for texts in ("template", "human", "both")}  # fmt: skip  # noqa: E501
+    assert len(roots) == 9 and default_root("small", 0) in roots
+
+
+@pytest.mark.parametrize("task_type", TASK_TYPES)
+@pytest.mark.parametrize("size", ["small", "full"])
+def test_games_that_say_put_are_won_by_their_walkthrough(tmp_path, size, task_type):
+    files = files_of(size, 0, ("train", task_type, 0), Phrasing("put", "human"))
+    (tmp_path / GAME).write_text(files.game)
+    engine = make_engine("native")
+    play(engine, tmp_path / GAME, files.plan)
+    engine.close()
+    assert not [command for command in files.plan if command.startswith("move ")]
+    assert task_type == TASK_TYPES[1] or re.fullmatch(r"put \S+ \d+ in/on \S+ \d+", files.plan[-1])
+
+
+def test_both_alternates_and_rooms_and_goals_stay_the_same():
+    both = Phrasing("both", "both")
+    assert [both.puts(k) for k in range(4)] == [False, True, False, True]
+    assert [both.human(k) for k in range(4)] == [False, False, True, True]
+    for index in range(4):
+        job = ("train", TASK_TYPES[5], index)
+        plain, other = (json.loads(files_of("small", 0, job, phrasing).game) for phrasing in (Phrasing(), both))
+        assert plain["pddl_problem"] == other["pddl_problem"]
+        assert ("put {o} in/on {r}" in other["grammar"]) == both.puts(index)
+        assert (plain["grammar"] == other["grammar"]) == (index == 0)
+
+
+@pytest.mark.parametrize("task_type", TASK_TYPES)
+def test_the_expert_understands_every_human_sentence(task_type):
+    for index in range(40):
+        problem = pose(shipped(), 0, "full", "train", task_type, index)
+        receptacles = {kind.lower() for kind in problem.layout.types}
+        for k in range(12):
+            text = human_text(Draws(index, k), task_type, problem.wanted, problem.target, problem.toggle)
+            goal = read_goal(text, receptacles)
+            assert goal is not None, text
+            assert goal.wanted == problem.wanted.lower(), text
+            assert goal.target == problem.target.lower(), text
+            expected = next((name for start, name in OPERATION.items() if task_type.startswith(start)), "")
+            assert goal.operation == expected, text
+            assert goal.count == (2 if task_type == TASK_TYPES[5] else 1), text
+
+
+def test_no_human_sentence_is_a_template():
+    templates = {phrase for _, phrases in shipped().goals.values() for phrase in phrases}
+    assert not templates & {text for texts in HUMAN_TEXTS.values() for text in texts}
+
+
+@pytest.mark.parametrize(("argument", "value"), [("verb", "shove"), ("texts", "latin")])
+def test_an_unknown_wording_is_refused(argument, value):
+    with pytest.raises(ValueError, match=f"there (is no|are no) {argument} '{value}'"):
+        ALFWorldEnv(**{argument: value})
+
+
+def test_the_expert_finds_the_verb_out_by_trying(data):
+    counts = {"train": 12, "valid_seen": 0, "valid_unseen": 0}
+    env = ALFWorldEnv(expert=True, verb="both", texts="both", counts=counts, task_types=[TASK_TYPES[5]])
+    refused = {True: 0, False: 0}
+    for index, task in enumerate(sorted(env.tasks("train"), key=lambda task: task.id[-5:])):
+        _, info = env.reset(options={"task": task.id})
+        over = False
+        while not over:
+            _, _, terminated, truncated, info = env.step(info["expert_action"])
+            refused[index % 2 == 1] += not info["valid"]
+            over = terminated or truncated
+        assert info["success"], info["goal"]
+    assert refused == {False: 0, True: 6}  # once a game, though two things are put down in each
+    assert "put OBJECT in/on RECEPTACLE" in env.instructions
+    env.close()
+
+
+def test_an_index_of_other_wording_is_not_taken_for_ours(data):
+    counts = {"train": 6, "valid_seen": 0, "valid_unseen": 0}
+    root = data / "shared"
+    said = {}
+    for verb in ("move", "put"):
+        made = generate(counts=counts, root=root, splits=("train",), phrasing=Phrasing(verb))
+        games = [(root / "train" / game.id / GAME).read_text() for game in made["train"]]
+        said[verb] = ["put {o} in/on {r}" in game for game in games]
+    assert not any(said["move"]) and all(said["put"])
+
+
+def test_the_lexicon_names_everything_that_a_room_can_hold():
+    text = "\n".join(lexicon())
+    for room in ROOMS.values():
+        for kind in (*room.ranges, *room.objects("full"), *room.lamps):
+            assert f" {kind.lower()} 12" in text
+    for name in ("cabinet 50", "drawer 50", "houseplant 1", "teddybear 3", "paintinghanger 1"):
+        assert f" {name}" in text

@@ -1,0 +1,165 @@
+"""Starters: made of a trained model, named anywhere, checked byte by byte, and better than chance."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from gagpo.agents import starters
+from gagpo.agents.model import load_model, load_tokenizer
+from gagpo.agents.starters import StarterError
+from gagpo.cli import tools
+from gagpo.cli.main import app
+from gagpo.measure import evaluate as measure
+from gagpo.settings import load
+from gagpo.training.ship import MOST_BYTES, TooLarge, first_losses, ship
+
+SHIPPED = starters.names()
+CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
+FIRST = {"corridor.yaml": {"overrides": [], "losses": [1.5]}}
+
+
+def gagpo(*arguments):
+    done = CliRunner().invoke(app, list(map(str, arguments)))
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+@pytest.fixture
+def own(corridor, warm_model, tmp_path, monkeypatch):
+    """A starter of one's own, called ``walker``, in a root of its own; gives its folder."""
+    root = tmp_path / "starters"
+    monkeypatch.setattr(starters, "root", lambda: root)
+    result = tmp_path / "first.json"
+    measure("random", environment=CORRIDOR, kwargs={"max_turns": 16}, split="test", quiet=True).save(result)
+    return ship(warm_model, "walker", corridor(), [result], ["gagpo warm-start corridor.yaml"], FIRST)
+
+
+def test_a_starter_is_the_model_in_half_precision(own, warm_model):
+    stored, original = load_model("starter:walker"), load_model(warm_model)
+    for (name, mine), (_, theirs) in zip(stored.named_parameters(), original.named_parameters(), strict=True):
+        assert mine.dtype == torch.float32, name
+        assert torch.equal(mine, theirs.half().float()), name
+    assert load_tokenizer("starter:walker").encode("left right") == load_tokenizer(warm_model).encode("left right")
+
+
+def test_the_manifest_says_what_it_is(own):
+    one = starters.find("starter:walker")
+    assert one.manifest["parameters"] == sum(p.numel() for p in load_model("starter:walker").parameters())
+    assert one.manifest["results"]["first"]["episodes"] > 0 and one.manifest["first_losses"] == FIRST
+    assert one.manifest["data"] and one.size < MOST_BYTES
+    assert load(one.settings).environment.id == CORRIDOR
+
+
+def test_a_starter_knows_its_own_world(own):
+    result = measure("starter:walker", quiet=True, workers=0)
+    assert result.panel.environment == CORRIDOR and result.model == "starter:walker"
+
+
+def test_a_starter_can_be_trained(own, corridor, tmp_path):
+    config = corridor(model="starter:walker", warm_start=None)
+    said = gagpo("warm-start", config)
+    assert "comes with the package" in said
+    said = gagpo("train", config, "training.iterations=1", "--runs", tmp_path / "runs", "-q")
+    assert "report:" in said
+
+
+def test_models_are_listed(own, capsys):
+    tools.models(as_json=True)
+    said = capsys.readouterr().out
+    assert "starter:walker" in said and "first: " in said
+    assert json.loads(said.splitlines()[-1])["starter:walker"]["name"] == "walker"
+
+
+def _flip(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+DAMAGE = {
+    "one bit of the weights": (_flip, "model.safetensors is damaged"),
+    "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer.json is missing"),
+    "another recipe": (lambda folder: (folder / "recipe.yaml").write_text("name: x"), "recipe.yaml is damaged"),
+    "a file more": (lambda folder: (folder / "x.py").write_text(""), "x.py is not part of starter:walker"),
+    "a torn manifest": (lambda folder: (folder / "manifest.json").write_text("{"), "manifest.json cannot be read"),
+    "a list for a manifest": (lambda folder: (folder / "manifest.json").write_text("[]"), "cannot be read"),
+    "a path in the manifest": (
+        lambda folder: (folder / "manifest.json").write_text(
+            json.dumps({"format": starters.FORMAT, "files": {"../x": "00"}})
+        ),
+        "not a manifest of this version",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_damage_is_named(own, what):
+    change, said = DAMAGE[what]
+    change(own)
+    with pytest.raises(StarterError, match=said):
+        load_model("starter:walker")
+
+
+def test_an_unknown_starter_is_refused_with_the_known_ones(own):
+    with pytest.raises(StarterError, match="no starter 'runner'; this package has starter:walker"):
+        load_tokenizer("starter:runner")
+    with pytest.raises(StarterError, match="no starter '../walker'"):
+        starters.find("starter:../walker")
+
+
+def test_what_is_too_large_is_not_shipped(corridor, warm_model, tmp_path, monkeypatch):
+    monkeypatch.setattr("gagpo.training.ship.MOST_BYTES", 1000)
+    with pytest.raises(TooLarge, match=r"would take 0\.\d MiB"):
+        ship(warm_model, "walker", corridor(), root=tmp_path / "starters")
+    assert list((tmp_path / "starters").iterdir()) == []
+
+
+# Those that are shipped ------------------------------------------------------------------------------------------------
+
+
+def test_they_fit():
+    assert sum(starters.find(name).size for name in SHIPPED) < 40 * 2**20
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_starter_is_whole_small_and_explained(name):
+    one = starters.find(name)
+    assert one.size <= MOST_BYTES
+    assert one.manifest["results"] and one.manifest["commands"] and one.manifest["data"]
+    assert load(one.settings).environment.id == one.manifest["environment"]
+
+
+@pytest.mark.parametrize("name", [name for name in SHIPPED if name.startswith("alfworld")])
+def test_a_shipped_starter_plays_better_than_chance(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("GAGPO_DATA", str(tmp_path))
+    kwargs = {"size": "small", "max_turns": 20, "seed": 7, "counts": {"train": 0, "valid_unseen": 12}}
+    wins = {
+        model: measure(
+            model,
+            environment="gagpo/ALFWorld-v0",
+            split="valid_unseen",
+            kwargs=kwargs,
+            max_tokens=12,
+            workers=0,
+            quiet=True,
+        ).successes  # fmt: skip
+        for model in (f"starter:{name}", "random")
+    }
+    assert wins[f"starter:{name}"] > wins["random"] + 1
+
+
+RECIPES = {recipe: told for name in SHIPPED for recipe, told in starters.find(name).manifest["first_losses"].items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_begins_with_the_recorded_losses(recipe, tmp_path, monkeypatch):
+    monkeypatch.setenv("GAGPO_DATA", str(tmp_path))
+    told = RECIPES[recipe]
+    found = first_losses(Path("configs/starters") / recipe, told["overrides"], tmp_path / "model")
+    assert len(found) == len(told["losses"]) >= 50
+    assert found == pytest.approx(told["losses"], rel=0.03, abs=0.03)
