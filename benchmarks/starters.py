@@ -4,7 +4,7 @@
     python benchmarks/starters.py table data/panels/alfworld-agent-*.json
 
 ``play`` writes one file a panel, as ``gagpo eval --out`` does, and skips those that are there; ``random`` and
-``expert`` can play as well. ``table`` prints success with its 95 % interval, turns, invalid turns and every type's success.
+``expert`` can play as well. ``table`` prints success with its 95 % interval, turns, invalid turns and the types.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def models(as_json: Json = False) -> None:
             low, high = (100 * result["success"][end] for end in ("low", "high"))
             say(f"  {name}: {100 * result['success']['value']:.1f} % [{low:.1f}, {high:.1f}]")
     if as_json:
-        print(json.dumps({starters.PREFIX + one.name: one.manifest for one in found}))
+        print_json({starters.PREFIX + one.name: one.manifest for one in found})
 
 
 def play(

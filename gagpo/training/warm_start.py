@@ -77,7 +77,7 @@ def prepare(
         if warm.base is not None:
             model, tokenizer = load_model(warm.base), load_tokenizer(warm.base)
         else:
-            names = getattr(world, "lexicon", list)() if warm.lexicon else []
+            names: list[str] = getattr(world, "lexicon", list)() if warm.lexicon else []
             shown = episodes[:: max(1, len(episodes) // _TOKENIZED)]
             texts = [text for episode in shown for turn in episode.turns for text in (turn.observation, turn.response)]
             model, tokenizer = build(warm.model, [*texts, *names], warm.seed)

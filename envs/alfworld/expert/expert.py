@@ -186,7 +186,7 @@ class Expert:
         weight = COUNTED.get(kind, {}).get(type_, _RARE)
         alike = sum(kind_of(name) == type_ for name in self.memory.receptacles)
         turns = (place not in self.memory.here) + (self.memory.closed[place] is not False and type_ in _OPENABLE)
-        return weight / alike[type_] / max(turns, 1)
+        return weight / alike / max(turns, 1)
 
 
 def _turn(kind: str, place: str, last: str) -> tuple[bool, bool, bool, int]:
