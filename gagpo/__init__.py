@@ -4,9 +4,9 @@ What people use most, imported when first used::
 
     import gagpo
 
-    run = gagpo.train("alfworld-small", "training.iterations=5")   # a config, by name or path, and overrides
-    result = gagpo.evaluate("runs/alfworld-gagpo", split="valid_seen")
-    run = gagpo.load_run("runs/alfworld-gagpo")
+    run = gagpo.train("alfworld-first", "training.iterations=5")   # a config, by name or path, and overrides
+    result = gagpo.evaluate("runs/alfworld-first", split="valid_seen")
+    run = gagpo.load_run("runs/alfworld-first")
 
 and, for other trainers, ``gagpo.Algorithm``, ``gagpo.advantages`` (credit) and ``gagpo.policy_loss`` (objectives).
 """
