@@ -14,7 +14,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from gagpo.agents.episodes import Episode, write_episodes
+from gagpo.agents.episodes import Decode, Episode, write_episodes
 from gagpo.envs import durable
 from gagpo.eval.results import EvalResult
 from gagpo.settings import RunSettings, SettingsError, dump, load
@@ -164,10 +164,12 @@ class RunFolder:
         path = self.path / "evals" / f"{label}.json"
         return EvalResult.load(path) if path.exists() else None
 
-    def save_episodes(self, label: str, episodes: Sequence[Episode], tokens: bool = False) -> Path:
+    def save_episodes(
+        self, label: str, episodes: Sequence[Episode], tokens: bool = False, decode: Decode | None = None
+    ) -> Path:
         path = self.path / "episodes" / f"{label}.jsonl"
         with durable.replacing(path) as temporary:
-            write_episodes(temporary, episodes, tokens)
+            write_episodes(temporary, episodes, tokens, decode)
         return path
 
 

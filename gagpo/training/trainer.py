@@ -26,6 +26,7 @@ from gagpo.eval.evaluate import choose_panel, evaluate
 from gagpo.eval.results import EvalResult
 from gagpo.settings import SettingsError
 from gagpo.training import checkpoint as checkpoints
+from gagpo.training.annotations import annotate
 from gagpo.training.batch import build_rows
 from gagpo.training.collect import Collection, Collector
 from gagpo.training.interrupt import Interruptions
@@ -169,7 +170,7 @@ class Trainer:
         now = time.perf_counter()
         every = self.settings.training.keep_episodes
         if every and (self.iteration == 1 or self.iteration % every == 0):
-            self.folder.save_episodes(f"train-{self.iteration:04d}", collected.played)
+            self.folder.save_episodes(f"train-{self.iteration:04d}", collected.played, decode=self.tokenizer.decode)
         turns = [turn for episode in (*collected.played, *collected.probe) for turn in episode.turns]
         tokens = sum(len(turn.response_ids) for turn in turns)
         self.turns_total += len(turns)
@@ -217,6 +218,7 @@ class Trainer:
             path = self._save_offenders(episodes, error)
             raise NonFiniteLoss(f"iteration {self.iteration + 1}: {error}; see {path}", error.turns) from None
         self.controllers.observe_update(learned["old_kl"])
+        annotate(collected.played, episodes, turns, credit, algorithm.credit, value, self.updater.ratio_K)
         return credit, learned
 
     def _save_offenders(self, episodes: Sequence[Episode], error: NonFiniteLoss) -> Path:

@@ -69,6 +69,7 @@ class Updater:
         self.reference, self.critic = reference, critic
         self.autocast, self.device = autocast, device
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self.ratio_K = np.zeros(0)  # of every response token of the last batch, when it was last trained on
 
     def update(
         self,
@@ -86,6 +87,7 @@ class Updater:
         begun, tokens = time.perf_counter(), 0
         parts: list[dict[str, Tensor]] = []
         losses, norms = [], []
+        self.ratio_K = np.ones(len(targets.advantage))
         self.model.train()
         for _ in range(self.epochs):
             for mini in mini_batches(rows, self.minibatches, rng):
@@ -120,6 +122,7 @@ class Updater:
             with self.autocast(), captured(self.model) as hidden:
                 logprob_K, entropy_K = token_logprobs(self.model, micro)
             advantage_K = self._take(targets.advantage, micro.token_K)
+            self.ratio_K[micro.token_K.cpu().numpy()] = (logprob_K.detach() - micro.logprob_K).exp().cpu().numpy()
             loss, metrics = policy_loss(
                 logprob_K,
                 micro.logprob_K,
