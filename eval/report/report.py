@@ -11,12 +11,12 @@ from typing import Any
 
 from gagpo.eval.compare import Comparison, DifferentPanels, compare_results
 from gagpo.eval.curves import is_share, plot_curves
-from gagpo.eval.reading import BadResult, read_text
+from gagpo.eval.reading import BadResult, read_record, read_text
 from gagpo.eval.report.charts import Series, line_chart, number
 from gagpo.eval.report.dialogues import dialogue, sample_episodes
 from gagpo.eval.report.page import page, section, table, text
 from gagpo.eval.results import EvalResult
-from gagpo.eval.runs import Evaluation, Run, load_run, read_record
+from gagpo.eval.runs import Evaluation, Run, load_run
 from gagpo.eval.statistics import Interval
 from gagpo.eval.tables import p_value, percent
 
