@@ -310,7 +310,7 @@ class _PanelFile(Document):
     split_hash: str
     tasks: int = Field(ge=1)
     tries: int = Field(ge=1)
-    kwargs: dict[str, Any]
+    kwargs: dict[str, Any]  # type: ignore[no-redef]  # mypy takes it for the one of **kwargs
     seed: int = Field(default=0, ge=0)
 
 

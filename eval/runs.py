@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from gagpo.envs.errors import InvalidArgument
 from gagpo.eval.reading import BadResult
 from gagpo.eval.results import EvalResult
@@ -47,6 +49,19 @@ class Run:
     @property
     def name(self) -> str:
         return self.folder.resolve().name
+
+    @property
+    def algorithm(self) -> str:
+        """The name of its algorithm (or of its credit), or nothing where the settings do not tell."""
+        try:
+            settings = yaml.safe_load((self.folder / "config.yaml").read_text(encoding="utf-8"))
+        except (OSError, ValueError, yaml.YAMLError, RecursionError):
+            return ""
+        found = settings.get("algorithm") if isinstance(settings, dict) else None
+        if isinstance(found, dict):
+            credit = found.get("credit")
+            found = found.get("preset") or (credit.get("name") if isinstance(credit, dict) else credit)
+        return found if isinstance(found, str) else ""
 
     def series(self, key: str, x: str = "iteration") -> tuple[list[float], list[float]]:
         """``(x, y)`` of every iteration that has both numbers, x rising strictly."""
