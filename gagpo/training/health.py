@@ -7,6 +7,7 @@ logged says nothing.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -50,6 +51,27 @@ def recent(rows: Sequence[Row], key: str, count: int = RECENT) -> float:
     """Mean of the last ``count`` rows that have a finite ``key``; NaN without any."""
     values = [float(row[key]) for row in rows[-count:] if key in row and math.isfinite(row[key])]
     return sum(values) / len(values) if values else math.nan
+
+
+def answer_task_information(pairs: Sequence[tuple[str, str]]) -> float:
+    """Mutual information between task and answer in nats, at least 0, from one (task, answer) pair per turn.
+
+    The plug-in estimate less Miller and Madow's correction for small samples (Miller 1955), so that answers drawn from
+    one pool for all tasks give about 0. One task alone has no information to carry: NaN would not be a number to log,
+    so it is 0 then too.
+
+    >>> answer_task_information([("a", "x")] * 50 + [("b", "y")] * 50)  # doctest: +ELLIPSIS
+    0.68...
+    """
+    joint, tasks, answers = Counter(pairs), Counter(task for task, _ in pairs), Counter(answer for _, answer in pairs)
+    if not pairs:
+        return 0.0
+    total = len(pairs)
+    plain = sum(
+        n / total * math.log(n * total / (tasks[task] * answers[answer])) for (task, answer), n in joint.items()
+    )
+    surplus = (len(joint) - len(tasks) - len(answers) + 1) / (2 * total)
+    return max(0.0, plain - surplus)
 
 
 # The rules ------------------------------------------------------------------------------------------------------------
