@@ -182,6 +182,12 @@ def group_runs(runs: Sequence[str | Path]) -> dict[str, list[Run]]:
     return groups
 
 
+def folder_of(run: str | Path) -> Path:
+    """The folder of ``LABEL=FOLDER`` or of a plain folder."""
+    _, separator, folder = str(run).partition("=")
+    return Path(folder) if separator and not Path(run).is_dir() else Path(run)
+
+
 def trailing_mean(values: Sequence[float], window: int) -> list[float]:
     """Mean of each value and up to ``window - 1`` before it.
 

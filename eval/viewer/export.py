@@ -87,8 +87,10 @@ class Exporter:
             raise BadResult(f"{self.output} is not empty and no viewer's folder; name another with --out")
         (self.output / "data").mkdir(parents=True, exist_ok=True)
         for page in resources.files("gagpo.eval.viewer").joinpath("page").iterdir():
-            if page.name.endswith((".html", ".css", ".js")):
-                (self.output / page.name).write_bytes(page.read_bytes())
+            target = self.output / page.name
+            # A page that is there stays: a server may be handing it out.
+            if page.name.endswith((".html", ".css", ".js")) and not (self.known and target.exists()):
+                target.write_bytes(page.read_bytes())
 
     def _source(self, run: int, path: Path) -> Source:
         state = path.stat()

@@ -200,8 +200,8 @@ def progress(rows: Sequence[Row]) -> Finding | None:
 
 def failures(rows: Sequence[Row]) -> Finding | None:
     """Episodes whose environment broke for good."""
-    count = sum(row.get("failed_episodes", 0.0) for row in rows[-RECENT:])
-    if not count:
+    count = recent(rows, "failed_episodes") * min(RECENT, len(rows))
+    if math.isnan(count) or count == 0:
         return None
     return Finding("watch", "environments", f"{count:.0f} episodes failed in their environment lately")
 

@@ -50,5 +50,5 @@ def test_it_ends_with_the_run_and_waits_for_the_first_numbers(tmp_path, capsys):
         return len(looks) == 3
 
     watch(folder, sentences, every=0.01, done=done)
-    told = capsys.readouterr().out
+    told = " ".join(capsys.readouterr().out.split())
     assert "no numbers yet" in told and "iteration 1" in told

@@ -119,7 +119,7 @@
     const size = layout(graph);
     const told = `${graph.nodes.length} places, ${graph.edges.length} ways; blue ways succeed more often, orange ones less`;
     const drawn = s("svg", { class: "graph", viewBox: `0 0 ${size.width} ${size.height}`, width: size.width, height: size.height, role: "group", "aria-label": `Graph of the group's states: ${told}` });
-    const marks = s("g"), labels = s("g"), dots = s("g");
+    const marks = s("g"), labels = s("g"), dots = s("g"), names = s("g");
     for (const edge of graph.edges.sort((a, b) => a.tries.size - b.tries.size)) {
       const [action] = [...edge.actions].sort((a, b) => b[1] - a[1])[0];
       const count = edge.tries.size, wins = Math.round(edge.share * count);
@@ -140,10 +140,11 @@
       const label = `${name}, ${viewer.times(count, "try").replace("trys", "tries")}, ${viewer.percent(node.share)} succeed${node.states.length > 1 ? `, ${node.states.length} turns in a row` : ""}`;
       const r = radius(node);
       const shape = s("g", { class: `place share${viewer.bucket(node.share)} ${isEnd(node) ? node.key : ""}`, transform: `translate(${node.x},${node.y})` },
-        s("circle", { r }), s("title", null, label),
+        s("circle", { r }), s("title", null, label));
+      names.append(s("g", { class: `name share${viewer.bucket(node.share)} ${isEnd(node) ? node.key : ""}`, transform: `translate(${node.x},${node.y})`, "aria-hidden": "true" },
         isEnd(node) ? s("text", { y: 5, "text-anchor": "middle" }, node.key === "won" ? "✓" : "✗") : s("text", { y: 4, "text-anchor": "middle" }, count),
         node.states.length > 1 && s("text", { class: "more", y: r + 12, "text-anchor": "middle" }, `+${node.states.length - 1} turns`),
-        node.loops > 0 && s("text", { class: "more", y: -r - 4, "text-anchor": "middle" }, `↻ ${node.loops}`));
+        node.loops > 0 && s("text", { class: "more", y: -r - 4, "text-anchor": "middle" }, `↻ ${node.loops}`)));
       if (isEnd(node)) { shape.setAttribute("role", "img"); shape.setAttribute("aria-label", label); dots.append(shape); } else {
         const act = () => choose(node.states.map(Number));
         shape.setAttribute("role", "button");
@@ -154,7 +155,7 @@
         dots.append(shape);
       }
     }
-    drawn.append(marks, dots, labels);
+    drawn.append(marks, dots, names, labels);
     return h("figure", null,
       h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Graph of the group's states" }, drawn),
       h("figcaption", null, "Circles are states (the number says how many tries met it), arrows lead from left to right. ",

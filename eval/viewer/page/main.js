@@ -38,6 +38,7 @@
     main.replaceChildren(...[found.page, steps].flat(Infinity).filter(Boolean));
     const target = found.focus && document.getElementById(found.focus);
     if (target) { target.classList.add("chosen"); target.scrollIntoView({ block: "center" }); target.focus({ preventScroll: true }); } else { main.focus({ preventScroll: true }); scrollTo(0, 0); }
+    performance.mark("drawn");
     document.documentElement.dataset.ready = location.hash || "#/";
   }
 

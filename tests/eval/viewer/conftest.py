@@ -12,7 +12,7 @@ HOSTILE = (
 
 
 def write_groups(folder: Path, iterations: int = 3, groups: int = 4, tries: int = 4, text: str = "") -> Path:
-    """Tries that part in the second turn: every other one goes left and succeeds, unless it is a lost cause."""
+    """Tries that part in the second turn: every other one goes left, which is the better way where there is one."""
     (folder / "episodes").mkdir(parents=True)
     with (folder / "metrics.jsonl").open("w") as metrics:
         for i in range(1, iterations + 1):
@@ -34,9 +34,10 @@ def write_groups(folder: Path, iterations: int = 3, groups: int = 4, tries: int 
 
 def record(task, group, sample, kind, text, trained=True):
     left = sample % 2 == 0
-    won = left and group % 3 != 2
+    won = left and group % 3 != 2 and (group, sample) != (1, 2)  # that one goes the good way and fails all the same
     turns = []
-    for number, (saw, did) in enumerate([("start", "look"), ("door", "left" if left else "right"), ("room", "wait")]):
+    path = [("start", "look"), ("door", "left" if left else "right"), ("hall" if left else "cellar", "wait")]
+    for number, (saw, did) in enumerate(path):
         turn = {"observation": saw + text, "response": f"{did}{text}", "action": did + text, "reward": 0.0}
         if trained:
             tokens = {

@@ -104,7 +104,7 @@ def test_hostile_text_is_shown_and_does_nothing_anywhere(tmp_path, make_groups, 
         pages.wait(address[:8])
         if "nothing" not in address:
             assert "<script>document.title" in pages.text, address
-        assert "\\u202e\\u001b[31m" in pages.text or "nothing" in address
+        assert "\\u202e\\u001b[31m" in pages.text or not address.startswith(("#/episode/", "#/compare"))
         assert "\u202e" not in pages.text and "taken" not in browser.title.split("·")[0].replace(hostile[:34], "")
         assert pages.js("return document.querySelectorAll('main img, main script, main iframe').length") == 0
     assert browser.title != "taken" and pages.errors() == []
@@ -119,8 +119,8 @@ def test_filters_sorting_and_keys(tmp_path, make_groups, browser):
         "return [{task: 'task 1'}, {type: 'kind 0'}, {outcome: 'none'}, {iteration: '2'}, {credit: 'differs'}, {}]"
         ".map((query) => viewer.matchingGroups(query).length)"
     )
-    assert found == [5, 6, 5, 4, 13, 16]
-    assert pages.js("return viewer.matchingEpisodes({outcome: 'success', stage: 'train'}).length") == 3 * 3 * 2
+    assert found == [5, 6, 5, 4, 3, 16]
+    assert pages.js("return viewer.matchingEpisodes({outcome: 'success', stage: 'train'}).length") == 3 * 5
     pages.press("/")
     assert pages.js("return document.activeElement.id") == "filter"
     pages.press("task 1")
