@@ -31,8 +31,11 @@ const told = document.querySelector('main [role="status"]');
 const begun = performance.now();
 const seen = new MutationObserver(() => {
   seen.disconnect();
-  requestAnimationFrame(() => { const channel = new MessageChannel();
-    channel.port1.onmessage = () => done([performance.now() - begun, told.textContent]); channel.port2.postMessage(0); });
+  requestAnimationFrame(() => {
+    const channel = new MessageChannel();
+    channel.port1.onmessage = () => done([performance.now() - begun, told.textContent]);
+    channel.port2.postMessage(0);
+  });
 });
 seen.observe(told, {childList: true, characterData: true, subtree: true});
 field.value = value;

@@ -18,7 +18,7 @@ from gagpo.eval.runs import Run, load_run
 from gagpo.eval.tables import ascii_only
 from gagpo.eval.viewer.records import read_episode_file
 
-BLOCKS = " ▁▂▃▄▅▆▇█"
+BLOCKS = "▁▂▃▄▅▆▇█"
 CURVES = {
     "success_rate": "success",
     "mean_turns": "turns",
@@ -39,7 +39,7 @@ def sparkline(values: Sequence[float], width: int, low: float | None = None, hig
     """The values as one line of blocks, the last ones if there are more than ``width``; gaps where there is none.
 
     >>> sparkline([0, 1, 2, 4], 10)
-    ' ▂▄█'
+    '▁▃▅█'
     """
     shown = list(values)[-width:]
     finite = [value for value in shown if math.isfinite(value)]
@@ -49,7 +49,7 @@ def sparkline(values: Sequence[float], width: int, low: float | None = None, hig
     top = max(finite) if high is None else high
     span = top - bottom or 1.0
     return "".join(
-        BLOCKS[min(8, max(0, round(8 * (value - bottom) / span)))] if math.isfinite(value) else " " for value in shown
+        BLOCKS[min(7, max(0, round(7 * (value - bottom) / span)))] if math.isfinite(value) else " " for value in shown
     )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
-from contextlib import ExitStack
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -77,3 +78,30 @@ def follow(
         except KeyboardInterrupt:
             if done is not None:
                 raise
+
+
+@contextmanager
+def watched(run: Path, wanted: bool) -> Iterator[None]:
+    """Show ``run`` in the terminal while the body trains it, and its last state when the body is over."""
+    if not wanted:
+        yield
+        return
+    from gagpo.eval.reading import BadResult
+    from gagpo.eval.watch import watch as show
+    from gagpo.training.health import sentences
+
+    over = threading.Event()
+
+    def look() -> None:
+        while not (run / "config.yaml").is_file() and not over.wait(0.2):
+            pass  # the folder is made when everything else was found to be right
+        with suppress(BadResult):  # nothing was logged: the trainer's own error says why
+            show(run, sentences, every=1.0, done=over.is_set)
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(timeout=10)

@@ -30,9 +30,9 @@ def test_the_screen_fits_any_terminal(tmp_path, make_run, width):
 
 
 def test_sparklines_by_hand():
-    assert sparkline([0.0, 0.5, 1.0], 10, 0, 1) == " ▄█"
-    assert sparkline([1, 2, 3, 4], 2) == " █" and sparkline([5, 5], 5) == "  "
-    assert sparkline([1, math.nan, 2], 5) == "  █" and sparkline([math.nan], 5) == ""
+    assert sparkline([0.0, 0.5, 1.0], 10, 0, 1) == "▁▅█"
+    assert sparkline([1, 2, 3, 4], 2) == "▁█" and sparkline([5, 5], 5) == "▁▁"
+    assert sparkline([1, math.nan, 2], 5) == "▁ █" and sparkline([math.nan], 5) == ""
 
 
 def test_it_ends_with_the_run_and_waits_for_the_first_numbers(tmp_path, capsys):
