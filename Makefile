@@ -8,12 +8,13 @@ JOBS   ?= 2
 
 export TORCH_INDEX_URL
 
-.PHONY: docs train test test-slow lint bench clean help
+.PHONY: docs train test test-slow test-hard lint bench clean help
 
 help:
 	@echo "make train      install, generate games, warm-start a small model, train it with GAGPO, report"
 	@echo "make test       install, run the linter, the type checker and the tests"
 	@echo "make test-slow  the tests that take longer"
+	@echo "make test-hard  kills, damages, mutations and hostile actions for hours; SCALE=0.01 for minutes"
 	@echo "make bench      environment, credit and engine benchmarks"
 
 train: $(VENV)/.base
@@ -25,6 +26,10 @@ test: $(VENV)/.dev lint
 
 test-slow: $(VENV)/.dev
 	$(PY) -m pytest -m slow
+
+SCALE ?= 1
+test-hard: $(VENV)/.dev
+	$(PY) -m tests.hard.run --scale $(SCALE)
 
 lint: $(VENV)/.dev
 	$(PY) -m ruff format --check .

@@ -59,6 +59,7 @@ class Episode:
     temperature: at which its responses were sampled; None where no language model played.
     outcome: what ended it: ``terminated`` by the world, ``truncated`` by a turn or context limit, ``failed`` when the
     environment broke more often than the pool forgives (such an episode is counted, never trained on).
+    end_observation, end_state: what the world showed after the last turn, and its state's key; None where unknown.
     restarts: how often a broken worker made the episode start over.
     kept: whether a trainer learned from it; None where nothing was learned.
     info: the last turn's remaining scalar entries of the environment's info (score parts, verdicts, ...).
@@ -76,6 +77,8 @@ class Episode:
     outcome: str = "truncated"
     restarts: int = 0
     kept: bool | None = None
+    end_observation: str | None = None
+    end_state: str | None = None
     info: dict[str, Any] = field(default_factory=dict)
 
     @property

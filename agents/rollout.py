@@ -84,8 +84,11 @@ def rollout(
     upcoming = 0
 
     def finish(slot: int, outcome: str) -> None:
-        episode = lives.pop(slot).episode
+        live = lives.pop(slot)
+        episode = live.episode
         episode.outcome = outcome
+        if outcome != "failed":
+            episode.end_observation, episode.end_state = live.observation, live.info.get("state")
         done[slot] = episode
         agent.forget(slot)
         pool.release(slot)

@@ -16,15 +16,13 @@ from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.engines.vllm import VLLMEngine
 from gagpo.agents.prompts import STYLES
 from gagpo.envs.errors import InvalidArgument
+from gagpo.envs.lookup import find_spec
 
 
 def make_world(env_id: str, kwargs: Mapping[str, Any] | None = None) -> gagpo.envs.TextEnv:
-    """The environment itself, in this process; ValueError names known environments when ``env_id`` is unknown."""
+    """The environment itself, in this process; an error names known environments when ``env_id`` is unknown."""
     try:
-        env = gymnasium.make(env_id, **dict(kwargs or {}))
-    except gymnasium.error.UnregisteredEnv as error:
-        known = ", ".join(sorted(name for name in gymnasium.registry if name.startswith("gagpo/")))
-        raise InvalidArgument(f"unknown environment {env_id!r} ({str(error)[:120]}); known here: {known}") from None
+        env = gymnasium.make(find_spec(env_id), **dict(kwargs or {}))
     except TypeError as error:
         raise InvalidArgument(f"environment {env_id}: {error}") from None
     return env.unwrapped  # type: ignore[return-value]

@@ -80,7 +80,8 @@ def steps(products: int = 1_000, seconds: float = 5.0, observation: str = "text"
 _WORKER = """
 import json, sys, time
 import psutil
-import gymnasium, envs
+import gymnasium
+import gagpo.envs
 import gagpo.envs.webshop.env
 me = psutil.Process()
 before = me.memory_full_info()

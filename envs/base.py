@@ -185,7 +185,7 @@ class TextEnv(gymnasium.Env[str, str]):
         self._observation = outcome.observation
         return outcome.observation, float(outcome.reward), outcome.terminated, truncated, self._info(outcome)
 
-    def render(self) -> str | None:  # type: ignore[override]
+    def render(self) -> str | None:
         return self._observation if self.render_mode == "ansi" else None
 
     def _choose(self, options: dict[str, Any]) -> Task:

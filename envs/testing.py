@@ -9,11 +9,14 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from types import FrameType
 from typing import Any, ClassVar
 
 import gymnasium
 
 from gagpo.envs.base import Outcome, TextEnv
+from gagpo.envs.pool.wire import pack
 from gagpo.envs.tasks import Task, TaskSet
 
 
@@ -55,6 +58,7 @@ class FaultyEnv(TextEnv):
     faults: ClassVar[tuple[str, ...]] = (
         *("crash", "exit", "sleep", "spin", "raise", "observation", "surrogate", "reward", "shape", "unpicklable"),
         *("huge", "stop", "child", "babble"),
+        *("burst", "brood", "escape", "fork", "orphan", "forge", "bigint"),
     )
 
     def __init__(self, broken: str = "", marker: str = "", **kwargs: Any):
@@ -113,6 +117,34 @@ class FaultyEnv(TextEnv):
                     socket.socket(fileno=os.dup(descriptor)).send(b"nonsense" * 4)
                 except OSError:
                     continue
+        elif fault == "burst":
+            self._hoard = bytearray(600 * 2**20)
+        elif fault == "brood":  # of children that each take little
+            for _ in range(8):
+                subprocess.Popen([sys.executable, "-c", "import time; x = b'x' * 2**26; time.sleep(1000)"])
+            time.sleep(1000)
+        elif fault == "escape":  # from the process group, and from the parent
+            theirs, ours = os.pipe()
+            if os.fork() == 0:
+                if os.fork() == 0:
+                    os.setsid()
+                    os.write(ours, str(os.getpid()).encode())
+                    time.sleep(1000)
+                os._exit(0)
+            os.wait()
+            return Outcome(f"escaped: {os.read(theirs, 20).decode()}")
+        elif fault == "fork":
+            if os.fork() == 0:
+                return Outcome("I am the child.", 100.0, terminated=True, success=True)
+            time.sleep(0.3)
+        elif fault == "orphan":
+            if os.fork() == 0:
+                time.sleep(1000)
+            os._exit(4)
+        elif fault == "forge":  # answers with a frame of the right form and without meaning
+            serving = next(frame for frame in _callers() if "token" in frame.f_locals)
+            message = {"answer": 42}
+            serving.f_locals["connection"].sendall(pack(message, serving.f_locals["token"]))
         elif fault == "raise":
             raise RuntimeError("broken on purpose")
         outcome = self._look()
@@ -124,6 +156,8 @@ class FaultyEnv(TextEnv):
             outcome.reward = float("nan")
         elif fault == "unpicklable":
             outcome.extras["open"] = lambda: None
+        elif fault == "bigint":
+            outcome.extras["big"] = 10**5000
         elif fault == "huge":
             outcome.extras["huge"] = "x" * 70_000_000
         elif fault == "shape":
@@ -146,6 +180,13 @@ class BrokenEnv(FaultyEnv):
         if task.split == "train":
             raise RuntimeError("broken on purpose")
         return super().begin(task)
+
+
+def _callers() -> Iterator[FrameType]:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 for _name, _kind in (("Corridor", CorridorEnv), ("Faulty", FaultyEnv), ("Broken", BrokenEnv)):

@@ -33,7 +33,7 @@ def evaluate(
     environment: str,
     kwargs: Mapping[str, Any],
     model: str,
-    temperature: float,
+    temperature: float | None,
     tries: int = 1,
     seed: int = 0,
     concurrency: int = 256,
@@ -42,8 +42,9 @@ def evaluate(
 ) -> tuple[EvalResult, list[Episode]]:
     """Play every task of ``tasks`` ``tries`` times with ``agent``; the result and the episodes, in the panel's order.
 
-    ``environment`` and ``kwargs`` say what ``pool`` runs, ``model`` and ``temperature`` who plays: they are printed
-    with the numbers. The seeds are fixed by the panel and ``seed``, so two models meet the same episodes.
+    ``environment`` and ``kwargs`` say what ``pool`` runs, ``model`` and ``temperature`` who plays (None: it samples
+    no tokens): they are printed with the numbers. The seeds are fixed by the panel and ``seed``, so two models meet the
+    same episodes.
     """
     tasks.require()
     jobs = group_jobs(tasks.ids, tries, PANEL_SEED + seed, f"panel {tasks.split}")

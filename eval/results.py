@@ -87,18 +87,21 @@ class TaskResult:
 
 @dataclass(frozen=True)
 class EvalResult:
-    """The outcome of a panel. ``answers`` says whether the environment hands over answers that can be voted on."""
+    """The outcome of a panel. ``answers`` says whether the environment hands over answers that can be voted on.
+
+    temperature: None for an agent that samples no tokens.
+    """
 
     panel: Panel
     model: str
-    temperature: float
+    temperature: float | None
     tasks: tuple[TaskResult, ...]
     answers: bool = False
     level: float = 0.95
 
     @classmethod
     def from_episodes(
-        cls, episodes: Iterable[Episode], panel: Panel, model: str, temperature: float, level: float = 0.95
+        cls, episodes: Iterable[Episode], panel: Panel, model: str, temperature: float | None, level: float = 0.95
     ) -> EvalResult:
         """Sum up a finished panel; ValueError unless every task was played exactly ``panel.tries`` times.
 
@@ -117,7 +120,7 @@ class EvalResult:
             TaskResult(task, played[0].task_type, tuple(_try(one) for one in sorted(played, key=lambda e: e.sample)))
             for task, played in sorted(by_task.items())
         )
-        return cls(panel, model, float(temperature), tasks, answers, level)
+        return cls(panel, model, None if temperature is None else float(temperature), tasks, answers, level)
 
     # What follows from the tries --------------------------------------------------------------------------------------
 
@@ -354,7 +357,7 @@ class _ResultFile(Document):
     tasks: list[_TaskFile]
     panel: _PanelFile
     model: str
-    temperature: float
+    temperature: float | None
     level: float
     answers: bool
     summary: _SummaryFile

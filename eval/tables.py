@@ -106,10 +106,11 @@ def panel_facts(result: EvalResult) -> list[tuple[str, str]]:
     panel = result.panel
     kwargs = ", ".join(f"{key}={value!r}" for key, value in sorted(panel.kwargs.items()))
     tries = "once each" if panel.tries == 1 else f"{panel.tries} times each"
+    at = "" if result.temperature is None else f" at temperature {result.temperature:g}"
     return [
         ("environment", panel.environment + (f" ({kwargs})" if kwargs else "")),
         ("split", f"{panel.split}, {panel.tasks} tasks {tries}, hash {panel.split_hash}"),
-        ("model", f"{result.model} at temperature {result.temperature:g}"),
+        ("model", f"{result.model}{at}"),
     ]
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
+import contextlib
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from gagpo.controllers.settings import ControllerSettings
-from gagpo.credit.settings import AnyCredit, CreditSettings, Gagpo
+from gagpo.cells import Cell, by_name, nearest
+from gagpo.controllers import ControllerSettings
+from gagpo.credit import AnyCredit, CreditSettings, find
+from gagpo.credit.gagpo import Gagpo
 from gagpo.envs.errors import InvalidArgument
-from gagpo.objectives.settings import Cispo, Clip, Geometric, LogClip, ObjectiveSettings, Power
+from gagpo.objectives.cells import Cispo, Clip, Constant, Geometric, LogClip, ObjectiveSettings, Power
 
 CLIP = {"name": "clip", "low": 0.2, "high": 0.2}
 KL = {"coefficient": 0.01, "estimator": "k3"}
@@ -26,14 +28,14 @@ PRESETS: dict[str, dict[str, Any]] = {
         "credit": "dr_grpo",
         "ratio": "token",
         "gate": CLIP,
-        "aggregation": {"name": "constant", "length": 512},
+        "aggregation": "constant",
     },
     "dapo": {
         "credit": "grpo",
         "ratio": "token",
         "gate": {"name": "clip", "low": 0.2, "high": 0.28, "dual": 10.0},
         "aggregation": "token_mean",
-        "controllers": {"dynamic_sampling": {"rounds": 10}, "overlong": {"limit": 512, "buffer": 128}},
+        "controllers": {"dynamic_sampling": {"rounds": 10}, "overlong": {}},
     },
     "gmpo": {
         "credit": "grpo",
@@ -62,7 +64,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     "cispo": {"credit": "grpo", "ratio": "token", "gate": {"name": "cispo", "high": 4.0}, "aggregation": "token_mean"},
     "apmpo": {
-        "credit": {"name": "grpo", "reward": "success"},
+        "credit": {"name": "grpo", "reward": "success", "ddof": 0},
         "ratio": "token",
         "gate": CLIP,
         "aggregation": {"name": "power", "per": "sequence"},
@@ -102,6 +104,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "entropy": 0.001,
     },
     "hgpo": {"credit": "hgpo", "ratio": "token", "gate": CLIP, "aggregation": "token_mean", "kl": KL},
+    "graphgpo": {"credit": "graphgpo", "ratio": "token", "gate": CLIP, "aggregation": "token_mean", "kl": KL},
+    "milegpo": {"credit": "milegpo", "ratio": "token", "gate": CLIP, "aggregation": "token_mean", "kl": KL},
     "ppo_token": {
         "credit": "ppo_token",
         "ratio": "token",
@@ -122,7 +126,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 """One row per algorithm; cells that are not named have their defaults."""
 
 
-class Critic(BaseModel):
+class CriticSettings(Cell):
     """The learned value of PPO.
 
     head: a linear head on the policy's own backbone (``shared``) or on one of its own (``separate``).
@@ -130,7 +134,6 @@ class Critic(BaseModel):
     it had when the batch was sampled, None for no clip. coefficient: of the value loss beside the policy loss.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     head: Literal["shared", "separate"] = "shared"
     learning_rate: float = Field(default=1e-5, gt=0)
     clip: float | None = Field(default=0.2, gt=0)
@@ -148,9 +151,23 @@ class Algorithm(ObjectiveSettings):
     """
 
     preset: str = ""
-    credit: CreditSettings = Field(default_factory=Gagpo)
+    credit: AnyCredit = Field(default_factory=Gagpo)
     controllers: ControllerSettings = ControllerSettings()
-    critic: Critic | None = None
+    critic: CriticSettings | None = None
+
+    def resolved(self, max_tokens: int) -> Algorithm:
+        """The algorithm with the lengths that follow the response limit put in, where they are not set.
+
+        Those are ``aggregation.length`` of a constant and ``limit`` and ``buffer`` of ``controllers.overlong``. The
+        trainer calls this once with ``rollout.max_tokens``.
+        """
+        changed: dict[str, Any] = {}
+        if isinstance(self.aggregation, Constant) and self.aggregation.length is None:
+            changed["aggregation"] = Constant(length=max_tokens)
+        if self.controllers.overlong:
+            overlong = self.controllers.overlong.resolved(max_tokens)
+            changed["controllers"] = self.controllers.model_copy(update={"overlong": overlong})
+        return self.model_copy(update=changed)
 
     @model_validator(mode="before")
     @classmethod
@@ -210,7 +227,7 @@ def _controller_impossibilities(algorithm: Algorithm) -> list[str]:
     return reasons
 
 
-def _critic_impossibilities(credit: AnyCredit, critic: Critic | None) -> list[str]:
+def _critic_impossibilities(credit: CreditSettings, critic: CriticSettings | None) -> list[str]:
     if credit.critic and critic is None:
         return [f"credit {credit.name} needs a learned value: set critic={{}} for its defaults"]
     if critic is not None and not credit.critic:
@@ -222,10 +239,7 @@ def row(name: str) -> dict[str, Any]:
     """The preset's cells; ValueError names the nearest presets when there is none of that name."""
     if name in PRESETS:
         return PRESETS[name]
-    near = difflib.get_close_matches(name, PRESETS, n=3, cutoff=0.4)
-    raise InvalidArgument(
-        f"there is no algorithm {name!r}; {'nearest' if near else 'known'}: {', '.join(near or PRESETS)}"
-    )
+    raise InvalidArgument(f"there is no algorithm {name!r}; {nearest(name, PRESETS)}")
 
 
 def load(name: str, changes: Mapping[str, Any] | None = None) -> Algorithm:
@@ -256,7 +270,7 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
     for key, change in changes.items():
         old, new = merged.get(key), change
         if key in NAMED:
-            old, new = _cell(old), _cell(new)
+            old, new = by_name(old), by_name(new)
         if (
             isinstance(old, Mapping)
             and isinstance(new, Mapping)
@@ -267,16 +281,13 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
     return merged
 
 
-def _cell(value: Any) -> Any:
-    return {"name": value} if isinstance(value, str) else value
-
-
 def _with_fitting_critic(cells: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """A preset's critic comes and goes with its credit, unless the user speaks of it."""
-    credit = _cell(cells.get("credit"))
+    credit = by_name(cells.get("credit"))
     name = credit.get("name") if isinstance(credit, Mapping) else None
     if "critic" not in changes and name is not None:
         cells.pop("critic", None)
-        if name in {"ppo_token", "ppo_turn"}:
-            cells["critic"] = {}
+        with contextlib.suppress(ValueError):  # an unknown credit is refused where it is read
+            if find(str(name)).critic:
+                cells["critic"] = {}
     return cells

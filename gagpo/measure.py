@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from gagpo.agents.agent import Agent, ExpertAgent, RandomAgent
 from gagpo.agents.engines.base import Sampling
 from gagpo.agents.episodes import write_episodes
@@ -70,6 +72,7 @@ def evaluate(
     panel = choose_panel(tasks_of(world, panel_split), tasks)
     if temperature is None:
         temperature = other.evaluation.temperature if other else TEMPERATURE
+    speech = _Speech.of(run or other, style, history, max_tokens)
     agent: Agent
     if model == "random":
         agent = RandomAgent()
@@ -77,7 +80,6 @@ def evaluate(
         agent, arguments = ExpertAgent(), {**arguments, "expert": True}
         require_expert(environment, arguments, panel.ids[0])
     else:
-        speech = _Speech.of(run or other, style, history, max_tokens)
         agent = _language_agent(model, run, iteration, world, temperature, speech, device)
     with Pool(environment, arguments, workers=workers) as pool:
         result, played = play_panel(
@@ -87,7 +89,7 @@ def evaluate(
             environment=environment,
             kwargs=world.material(arguments),
             model=model,
-            temperature=temperature,
+            temperature=None if model in ("random", "expert") else temperature,
             tries=tries,
             seed=seed,
             quiet=quiet,
@@ -114,8 +116,8 @@ class _Speech:
         given = {name: value for name, value in (("style", style), ("history", history)) if value is not None}
         try:
             context = ContextSettings.model_validate({**base, **given})
-        except ValueError as error:
-            raise SettingsError(str(error).splitlines()[2].strip().partition(" [type")[0]) from None
+        except ValidationError as error:
+            raise SettingsError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
         return cls(context, max_tokens or (run.rollout.max_tokens if run else MAX_TOKENS))
 
 

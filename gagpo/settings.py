@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from gagpo import settings_keys
 from gagpo.agents.engines.base import Sampling
 from gagpo.agents.prompts import STYLES
 from gagpo.algorithms import Algorithm
@@ -42,7 +43,7 @@ def _plain(value: Any, where: str = "") -> Any:
     return value
 
 
-Kwargs = Annotated[dict[str, Any], AfterValidator(_plain)]
+Kwargs = Annotated[dict[Any, Any], AfterValidator(_plain)]
 """Plain values by name, as YAML and JSON both write them."""
 
 
@@ -78,6 +79,9 @@ class RolloutSettings(_Section):
     workers: int = Field(2, ge=0, le=1024, description="environment processes; 0 steps them in the trainer's own")
     concurrency: int = Field(256, ge=1, description="most episodes under way at once")
     lockstep: bool = Field(True, description="bit-for-bit repeatable batches; false for slow, uneven environments")
+    worker_memory: int | None = Field(
+        4096, ge=1, description="MiB that an environment process may take beyond what all share; null: no limit"
+    )
     step_deadline: float = Field(60.0, gt=0, description="seconds")
     reset_deadline: float = Field(300.0, gt=0, description="seconds")
 
@@ -269,24 +273,11 @@ def _apply(values: dict[str, Any], override: str) -> None:
 
 def _explain(item: Any, where: str) -> str:
     location = [str(part) for part in item["loc"]]
-    key = ".".join(location)
+    key = settings_keys.place(RunSettings, location)
     if item["type"] == "extra_forbidden":
-        valid = _keys_at(RunSettings, location[:-1])
-        near = difflib.get_close_matches(location[-1], valid, n=1, cutoff=0.0)
-        return f"{where}: unknown key {key!r}; the nearest valid key is {'.'.join([*location[:-1], *near])!r}"
+        return f"{where}: unknown key {key!r}; the nearest valid key is {settings_keys.nearest(RunSettings, key)!r}"
     if item["type"] == "missing":
         return f"{where}: key {key!r} is missing"
     message = item["msg"].removeprefix("Value error, ")
-    return f"{where}: {key or 'settings'}: {message}" + (f", got {item['input']!r:.80}" if location else "")
-
-
-def _keys_at(model: Any, location: list[str]) -> list[str]:
-    """The valid keys of the section at ``location``."""
-    for part in location:
-        field = getattr(model, "model_fields", {}).get(part)
-        candidates = [field.annotation, *getattr(field.annotation, "__args__", ())] if field else []
-        models = [kind for kind in candidates if isinstance(kind, type) and issubclass(kind, BaseModel)]
-        if not models:
-            return []
-        model = models[0]
-    return list(getattr(model, "model_fields", {}))
+    plain = isinstance(item["input"], str | int | float | None)
+    return f"{where}: {key or 'settings'}: {message}" + (f", got {item['input']!r:.80}" if location and plain else "")

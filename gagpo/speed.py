@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gagpo.algorithms import PRESETS, Algorithm, load
 from gagpo.controllers import Controllers
-from gagpo.credit import AnyCredit, Turns, advantages
+from gagpo.credit import CreditSettings, Turns, advantages
 from gagpo.objectives import Controls, Layout, policy_loss
 
 
@@ -35,6 +35,7 @@ def batch(turns: int, seed: int = 0, group: int = 8, longest: int = 50, states: 
         penalty_N=0.1 * (rng.random(count) < 0.1),
         tokens_N=rng.integers(1, 2 * tokens, count),
         truncated_E=~success_E,
+        end_state_E=group_E * states + rng.integers(0, states, episodes),
         success_E=success_E,
     )
 
@@ -112,12 +113,12 @@ def bench_credit(turns: int = 100_000, tokens: int = 1_000_000, repeats: int = 3
     }
 
 
-def distinct_credits() -> list[AnyCredit]:
+def distinct_credits() -> list[CreditSettings]:
     """The credits of the table, each once, with its defaults."""
     return list({(credit := load(name).credit).name: credit for name in PRESETS}.values())
 
 
-def _value(columns: Turns, settings: AnyCredit) -> np.ndarray | None:
+def _value(columns: Turns, settings: CreditSettings) -> np.ndarray | None:
     if not settings.critic:
         return None
     return np.zeros(int(columns.tokens_N.sum()) if settings.level == "token" else columns.turns)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -52,6 +53,11 @@ class Engine(Protocol):
 def make_engine(name: str = DEFAULT_ENGINE) -> Engine:
     """The engine called ``name``: ``native``, or ``textworld`` (the reference; needs alfworld's dependencies)."""
     if name == "textworld":
+        if sys.version_info >= (3, 13):  # its text generator changes locals(), which PEP 667 made a copy
+            raise InvalidArgument(
+                "the reference engine needs Python 3.12 or older (textworld's text generator breaks on 3.13); "
+                "take engine native, which says the same words"
+            )
         from gagpo.envs.alfworld.reference.textworld import TextWorldEngine
 
         return TextWorldEngine()
@@ -66,17 +72,14 @@ _FIELDS = ("pddl_domain", "grammar", "pddl_problem")
 _LARGEST = 5_000_000  # bytes; the largest released game has 150 kB
 
 
-def read_game(path: Path) -> dict[str, Any]:
-    """The fields of a game file, checked for presence and type, and ``digest``, the SHA-256 of its bytes.
-
-    Raises :class:`BrokenGame`.
-    """
+def read_json(path: Path) -> tuple[Any, bytes]:
+    """What a JSON file of a game holds, and its bytes; :class:`BrokenGame` names the file and the place."""
     try:
         size = path.stat().st_size
         if size > _LARGEST:
             raise BrokenGame(f"{path}: {size} bytes; a game has at most {_LARGEST}")
         content = path.read_bytes()
-        data = json.loads(content)
+        return json.loads(content), content
     except OSError as error:
         raise BrokenGame(f"{path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError as error:
@@ -85,6 +88,16 @@ def read_game(path: Path) -> dict[str, Any]:
         raise BrokenGame(f"{path}, line {error.lineno}, column {error.colno}: not JSON ({error.msg})") from None
     except RecursionError:
         raise BrokenGame(f"{path}: JSON nested too deeply") from None
+    except ValueError as error:  # an integer of more than 4,300 digits
+        raise BrokenGame(f"{path}: not JSON ({error})") from None
+
+
+def read_game(path: Path) -> dict[str, Any]:
+    """The fields of a game file, checked for presence and type, and ``digest``, the SHA-256 of its bytes.
+
+    Raises :class:`BrokenGame`.
+    """
+    data, content = read_json(path)
     if not isinstance(data, dict):
         raise BrokenGame(f"{path}: a game is a JSON object, found {type(data).__name__}")
     for field in _FIELDS:

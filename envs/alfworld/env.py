@@ -9,6 +9,7 @@ from typing import ClassVar
 from gagpo.envs.alfworld.engine import DEFAULT_ENGINE, Scene, make_engine, read_game
 from gagpo.envs.alfworld.expert.expert import Expert
 from gagpo.envs.alfworld.expert.memory import NOTHING_HAPPENS
+from gagpo.envs.alfworld.expert.plan import plan
 from gagpo.envs.alfworld.games.catalogue import TASK_TYPES
 from gagpo.envs.alfworld.games.folder import load_tasks, official_root
 from gagpo.envs.alfworld.games.gamefile import GAME
@@ -30,12 +31,13 @@ class ALFWorldEnv(TextEnv):
     games: a folder with one folder of games per split, ``official`` for ``$ALFWORLD_DATA/json_2.1.1``, or None to have
         them generated (once, into ``$GAGPO_DATA/alfworld``) from ``seed`` with ``counts`` games per split.
     task_types: the types to play, all six by default.
+    plan: with ``expert``, have a walkthrough planned where the game's file has none (a fraction of a second, once).
     engine: ``native`` or ``textworld``; both give the same texts.
     banner: keep the engine's greeting at the start of the first observation, which says nothing.
     """
 
     splits: ClassVar[tuple[str, ...]] = SPLITS
-    immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial | {"engine"}
+    immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial | {"engine", "plan"}
     has_hasty: ClassVar[bool] = True
     instructions: ClassVar[str] = (
         "You are an expert agent in a household. You act by one command at a time: go to RECEPTACLE, open RECEPTACLE, "
@@ -57,6 +59,7 @@ class ALFWorldEnv(TextEnv):
         task_types: Collection[str] | None = None,
         engine: str = DEFAULT_ENGINE,
         banner: bool = False,
+        plan: bool = False,
     ):
         super().__init__(split, max_turns, expert, render_mode)
         self.size = size
@@ -64,6 +67,7 @@ class ALFWorldEnv(TextEnv):
         self.counts = dict(counts or {})
         self.task_types = tuple(TASK_TYPES if task_types is None else task_types)
         self.banner = banner
+        self.plan = plan
         self.games = official_root() if games == "official" else None if games is None else Path(games)
         wanted(size, self.counts, self.task_types)  # refuses what makes no sense
         self._engine_name = engine
@@ -101,6 +105,8 @@ class ALFWorldEnv(TextEnv):
         if self.with_expert:
             self._expert = Expert(scene.observation, scene.admissible_commands, self.hasty)
             self._plan = list(read_game(Path(task.source)).get("walkthrough") or [])
+            if self.plan and not self._plan:
+                self._plan = list(plan(Path(task.source)))
         self._goal = scene.observation.rpartition("Your task is to: ")[2].strip()
         text = scene.observation if self.banner else scene.observation.removeprefix(BANNER)
         return self._outcome(scene, text)

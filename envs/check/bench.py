@@ -23,8 +23,8 @@ from gymnasium.envs.registration import EnvSpec
 
 from gagpo.envs.check.fresh_process import call
 from gagpo.envs.errors import InvalidArgument
+from gagpo.envs.lookup import find_spec, portable
 from gagpo.envs.pool import Pool
-from gagpo.envs.pool.nursery import find_spec, portable
 from gagpo.envs.pool.wire import plain
 
 if TYPE_CHECKING:
@@ -271,10 +271,10 @@ class _PoolWalk:
             raise InvalidArgument(f"not one step came in {seconds:g} s: give it more seconds")
         return steps / elapsed, processor / steps
 
-    def _all(self) -> list:
+    def _all(self) -> list[Any]:
         return self._pool.wait(at_least=self._slots)
 
-    def _go_on(self, events: list) -> None:
+    def _go_on(self, events: list[Any]) -> None:
         for slot, kind, _, _, terminated, truncated, info, error in events:
             if kind == "failed":
                 raise InvalidArgument(f"the environment breaks: {error}")

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from gagpo.envs.errors import GagpoError
+from gagpo.envs.lookup import module_path
 
 # Standard output is for the result alone: whatever the function prints goes to standard error.
 _BOOT = """
@@ -37,7 +38,7 @@ def call(function: str, *arguments: Any, timeout: float, hash_seed: int | None =
     """
     order = None if hash_seed is None else {**os.environ, "PYTHONHASHSEED": str(hash_seed)}
     process = subprocess.Popen(
-        [sys.executable, "-c", _BOOT],
+        [sys.executable, "-P", "-c", _BOOT],  # -P: not even `json` comes from the working directory
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -47,7 +48,7 @@ def call(function: str, *arguments: Any, timeout: float, hash_seed: int | None =
         start_new_session=True,
     )
     try:
-        request = json.dumps([[os.path.abspath(place) for place in sys.path], function, arguments])
+        request = json.dumps([module_path(), function, arguments])
         output, errors = process.communicate(request, timeout=timeout)
     except subprocess.TimeoutExpired:
         raise FreshProcessFailed(f"{function} took more than {timeout:g} s in a fresh process") from None

@@ -1,4 +1,8 @@
-"""The promises of an environment, each as a function that looks whether it is kept."""
+"""The promises of an environment, each as a function that looks whether it is kept.
+
+A function returns what it saw, raises :class:`Broken` when the promise is not kept, and :class:`NotJudged` where
+nothing can be said: of a ``gymnasium.Env`` that names no tasks, say, whether its splits are disjoint.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +12,33 @@ import math
 import random
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
-from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
 from gagpo.envs.check.fresh_process import call
+from gagpo.envs.check.leaks import leaks
+from gagpo.envs.check.subject import (
+    Broken,
+    NotJudged,
+    Start,
+    Subject,
+    contrast,
+    names_tasks,
+    played,
+    random_action,
+    require,
+    walk,
+)
+from gagpo.envs.errors import InvalidArgument
+from gagpo.envs.lookup import portable
 from gagpo.envs.pool import Event, Pool
-from gagpo.envs.pool.nursery import portable
 from gagpo.envs.pool.wire import describe
-from gagpo.envs.tasks import Task, TaskSet
 
-LONGEST_EPISODE = 10_000  # turns; an episode that random actions do not end by then has no limit at all
 GARBAGE = {
     "the empty string": "",
     "a space": " ",
@@ -49,82 +63,6 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
-class Broken(AssertionError):
-    """A promise that the environment does not keep."""
-
-
-@dataclass
-class Subject:
-    """The environment under examination."""
-
-    spec: EnvSpec
-    env_id: str
-    kwargs: dict[str, Any]
-    episodes: int
-    seed: int
-    deadline: float
-
-    def make(self, **more: Any) -> gymnasium.Env:
-        return gymnasium.make(self.spec, disable_env_checker=True, **{**self.kwargs, **more})
-
-    def splits(self, env: gymnasium.Env) -> dict[str, TaskSet]:
-        return {split: env.unwrapped.tasks(split) for split in _splits(env)}  # type: ignore[attr-defined]
-
-    def sample(self, env: gymnasium.Env, count: int | None = None) -> list[Task]:
-        """``count`` tasks, from all splits in turn, always the same ones."""
-        shuffled = []
-        for split, tasks in self.splits(env).items():
-            choice = list(tasks)
-            random.Random(f"{split}{self.seed}").shuffle(choice)
-            shuffled.append(choice)
-        turns = (task for row in itertools.zip_longest(*shuffled) for task in row if task is not None)
-        return list(itertools.islice(turns, count or self.episodes))
-
-
-def _splits(env: gymnasium.Env) -> tuple[str, ...]:
-    return tuple(getattr(env.unwrapped, "splits", ("train", "test")))
-
-
-def _require(condition: object, complaint: str) -> None:
-    if not condition:
-        raise Broken(complaint)
-
-
-# Playing --------------------------------------------------------------------------------------------------------------
-
-
-def _random_action(env: gymnasium.Env, info: Mapping[str, Any], rng: random.Random) -> str:
-    admissible = info.get("admissible_actions")
-    if admissible:
-        return rng.choice(list(admissible))
-    env.action_space.seed(rng.getrandbits(31))
-    return env.action_space.sample()
-
-
-def _walk(env: gymnasium.Env, task: str, seed: int) -> Iterator[tuple[str, tuple]]:
-    """Play ``task`` at random to its end; yields each action with what step() returned, the reset first."""
-    rng = random.Random(f"{task}{seed}")
-    observation, info = env.reset(seed=seed, options={"task": task})
-    yield "", (observation, 0.0, False, False, info)
-    for _ in range(LONGEST_EPISODE):
-        action = _random_action(env, info, rng)
-        result = env.step(action)
-        yield action, result
-        info = result[4]
-        if result[2] or result[3]:
-            return
-    raise Broken(f"task {task!r} did not end within {LONGEST_EPISODE} random actions: give it a turn limit")
-
-
-def transcripts(spec: str, kwargs: Mapping[str, Any], plan: list[tuple[str, int]], turns: int = 30) -> list[list[str]]:
-    """The texts of random play of each (task, seed) of the ``plan``: action, observation, reward and info as lines."""
-    with closing(gymnasium.make(EnvSpec.from_json(spec), disable_env_checker=True, **kwargs)) as env:
-        return [
-            [json.dumps([action, *result], sort_keys=True) for action, result in itertools.islice(walk, turns + 1)]
-            for walk in (_walk(env, task, seed) for task, seed in plan)
-        ]
-
-
 # The checks: each returns what it saw, or raises ----------------------------------------------------------------------
 
 
@@ -137,7 +75,7 @@ def _construction(subject: Subject) -> str:
 def _gymnasium(subject: Subject) -> str:
     with closing(subject.make()) as env, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        check_env(env.unwrapped)
+        check_env(env.unwrapped, skip_close_check=subject.spec is None)
     complaints = [" ".join(str(warning.message).split()) for warning in caught]
     complaints = [text for text in complaints if "render fps" not in text]  # text has no frame rate
     return f"check_env passes{', but warns: ' if complaints else ''}{'; '.join(complaints)[:300]}"
@@ -145,18 +83,15 @@ def _gymnasium(subject: Subject) -> str:
 
 def _tasks(subject: Subject) -> str:
     with closing(subject.make()) as env, closing(subject.make()) as other:
-        _require(hasattr(env.unwrapped, "tasks"), "it has no method tasks(split) that names its tasks")
         splits, again = subject.splits(env), subject.splits(other)
     seen = []
     for split, tasks in splits.items():
         ids = [task.id for task in tasks]
-        _require(ids == sorted(set(ids)), f"the task ids of split {split!r} are not sorted, or not unique")
-        _require(all(task.split == split for task in tasks), f"a task of split {split!r} names another split")
-        _require(tasks.hash == again[split].hash, f"split {split!r} has another hash in another instance")
+        require(ids == sorted(set(ids)), f"the task ids of split {split!r} are not sorted, or not unique")
+        require(all(task.split == split for task in tasks), f"a task of split {split!r} names another split")
+        require(tasks.hash == again[split].hash, f"split {split!r} has another hash in another instance")
         seen.append(f"{split}: {len(ids)} tasks, {tasks.hash}")
-    _require(
-        any(len(tasks) for tasks in splits.values()), f"every split is empty. {next(iter(splits.values())).advice}"
-    )
+    require(any(len(tasks) for tasks in splits.values()), f"every split is empty. {next(iter(splits.values())).advice}")
     return "; ".join(seen)
 
 
@@ -165,59 +100,67 @@ def _disjoint(subject: Subject) -> str:
         splits = subject.splits(env)
     for (one, first), (two, second) in itertools.combinations(splits.items(), 2):
         shared = {task.id for task in first} & {task.id for task in second}
-        _require(not shared, f"{one} and {two} share {len(shared)} tasks, such as {min(shared, default='')!r}")
+        require(not shared, f"{one} and {two} share {len(shared)} tasks, such as {min(shared, default='')!r}")
         contents = {task.digest: task.id for task in first if task.digest}
         twins = [(contents[task.digest], task.id) for task in second if task.digest in contents]
-        _require(not twins, f"{one} and {two} share {len(twins)} contents under two ids, such as {twins[:1]}")
+        require(not twins, f"{one} and {two} share {len(twins)} contents under two ids, such as {twins[:1]}")
     without = sum(not task.digest for tasks in splits.values() for task in tasks)
     return f"{', '.join(splits)}: no id and no content twice" + (f"; {without} tasks have no digest" if without else "")
 
 
 def _exact_task(subject: Subject) -> str:
     with closing(subject.make()) as env:
-        tasks = subject.sample(env)
-        first: dict[str, tuple] = {}
+        starts = [start._replace(seed=subject.seed) if start.task else start for start in subject.starts(env)]
+        first: dict[Start, tuple[Any, ...]] = {}
         for attempt in range(2):
-            for task in tasks if attempt else reversed(tasks):
-                observation, info = env.reset(seed=subject.seed, options={"task": task.id})
-                named = (info.get("task"), info.get("split"))
-                _require(named == (task.id, task.split), f"asked for {task.id!r} of {task.split}, info says {named}")
-                start = (observation, info.get("state"))
-                before = first.setdefault(task.id, start)
-                _require(
-                    start == before, f"task {task.id!r} with one seed starts in two ways: {_contrast(before, start)}"
-                )
+            for start in starts if attempt else reversed(starts):
+                observation, info = env.reset(seed=start.seed, options=start.options)
+                if start.task is not None:
+                    named, asked = (info.get("task"), info.get("split")), (start.task.id, start.task.split)
+                    require(named == asked, f"asked for {asked[0]!r} of {asked[1]}, info says {named}")
+                seen = (_comparable(observation), info.get("state"))
+                before = first.setdefault(start, seen)
+                require(seen == before, f"{start.name} with one seed starts in two ways: {contrast(before, seen)}")
                 for _ in range(3):  # leave traces
-                    result = env.step(_random_action(env, info, random.Random(task.id)))
+                    result = env.step(random_action(env, info, random.Random(start.name)))
                     info = result[4]
                     if result[2] or result[3]:
                         break
-    return f"{len(tasks)} tasks in {len({task.split for task in tasks})} splits, twice each, in different order"
+    if starts[0].task is None:
+        return f"{len(starts)} seeds, twice each, in different order"
+    splits = {start.task.split for start in starts if start.task}
+    return f"{len(starts)} tasks in {len(splits)} splits, twice each, in different order"
+
+
+def _comparable(observation: Any) -> Any:
+    return observation if isinstance(observation, str) else json.dumps(observation, sort_keys=True, default=repr)
 
 
 def _processes(subject: Subject) -> str:
     with closing(subject.make()) as env:
-        plan = [(task.id, subject.seed + i) for i, task in enumerate(subject.sample(env))]
-    spec = portable(subject.spec)
-    mine = transcripts(spec, subject.kwargs, plan)
+        starts = subject.starts(env)
+        mine = [played(env, start) for start in starts]
+    try:
+        spec = portable(subject.spec) if subject.spec is not None else ""
+    except InvalidArgument:
+        spec = ""
+    if not spec:  # it lives here, or on a server: another instance is the most that can be asked
+        with closing(subject.make()) as env:
+            _compare(starts, mine, [played(env, start) for start in starts], "in another instance")
+        return f"{sum(map(len, mine))} answers equal in 2 instances; it cannot be built in another process"
+    plan = [[start.task.id if start.task else None, start.seed] for start in starts]
     for hash_seed in (1, 2):
         arguments = (spec, subject.kwargs, plan)
-        theirs = call(
-            "gagpo.envs.check.promises:transcripts", *arguments, timeout=subject.deadline, hash_seed=hash_seed
-        )
-        for (task, seed), one, two in zip(plan, mine, theirs, strict=True):
-            for turn, (line, other) in enumerate(itertools.zip_longest(one, two, fillvalue="(nothing)")):
-                where = f"task {task!r}, seed {seed}, turn {turn} differs in another process"
-                _require(line == other, f"{where}: {_contrast(line, other)}")
+        theirs = call("gagpo.envs.check.subject:transcripts", *arguments, timeout=subject.deadline, hash_seed=hash_seed)
+        _compare(starts, mine, theirs, "in another process")
     return f"{sum(map(len, mine))} answers equal in 3 processes, each with its own order of sets"
 
 
-def _contrast(one: object, two: object, width: int = 60) -> str:
-    """The first place where the two differ, with what follows."""
-    left, right = str(one), str(two)
-    place = next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
-    start = max(0, place - 20)
-    return f"{left[start : start + width]!r} and {right[start : start + width]!r}"
+def _compare(starts: list[Start], mine: list[list[str]], theirs: list[list[str]], place: str) -> None:
+    for start, one, two in zip(starts, mine, theirs, strict=True):
+        for turn, (line, other) in enumerate(itertools.zip_longest(one, two, fillvalue="(nothing)")):
+            where = f"{start.name}, seed {start.seed}, turn {turn} differs {place}"
+            require(line == other, f"{where}: {contrast(line, other)}")
 
 
 def _expert(subject: Subject) -> str:
@@ -226,65 +169,86 @@ def _expert(subject: Subject) -> str:
     except TypeError:
         return "none: the environment takes no expert=True"
     with closing(env):
-        turns, played = 0, 0
+        turns, solved = 0, 0
         for task in subject.sample(env):
             _, info = env.reset(seed=subject.seed, options={"task": task.id})
-            if info.get("expert_action") is None and not played:
+            if info.get("expert_action") is None and not solved:
                 return "none: info['expert_action'] is None"
             over = False
             while not over:
                 action = info.get("expert_action")
-                _require(action is not None, f"the expert gives up task {task.id!r} after {info.get('turn')} turns")
+                require(action is not None, f"the expert gives up task {task.id!r} after {info.get('turn')} turns")
                 _, _, terminated, truncated, info = env.step(action)
                 over = terminated or truncated
                 turns += 1
-            _require(info["success"], f"the expert does not solve task {task.id!r}")
-            played += 1
-    return f"solves {played} of {played} tasks in {turns / played:.1f} turns on average"
+            require(info["success"], f"the expert does not solve task {task.id!r}")
+            solved += 1
+    return f"solves {solved} of {solved} tasks in {turns / solved:.1f} turns on average"
 
 
 def _chance(subject: Subject) -> str:
     with closing(subject.make()) as env:
-        tasks = subject.sample(env)
+        starts = subject.starts(env)
         solved = 0
-        for i, task in enumerate(tasks):
-            *_, (_, last) = _walk(env, task.id, subject.seed + i)
+        for start in starts:
+            *_, (_, last) = walk(env, start)
+            if "success" not in last[4] and start.task is None:
+                raise NotJudged("info has no 'success': nothing says whether an episode was solved")
             solved += bool(last[4]["success"])
-    _require(solved < len(tasks), f"random actions solve {solved} of {len(tasks)} tasks: nothing is left to learn")
-    return f"random actions solve {solved} of {len(tasks)} tasks"
+    require(solved < len(starts), f"random actions solve {solved} of {len(starts)} tasks: nothing is left to learn")
+    return f"random actions solve {solved} of {len(starts)} tasks"
 
 
 def _garbage(subject: Subject) -> str:
     with closing(subject.make()) as env:
-        task = subject.sample(env)[0].id
+        (start, *_) = subject.starts(env)
+        if not isinstance(env.action_space.sample(), str):
+            raise NotJudged(f"its actions are no text but {env.action_space}")
+    if subject.spec is None or start.task is None:
+        return _garbage_here(subject, start)
     patience = min(30.0, subject.deadline)
-    with Pool(subject.env_id, subject.kwargs, workers=1, step_deadline=patience, max_restarts=0) as pool:
+    with Pool(subject.name, subject.kwargs, workers=1, step_deadline=patience, max_restarts=0) as pool:
         for name, action in GARBAGE.items():
-            pool.reset(0, task, seed=subject.seed)
+            pool.reset(0, start.task.id, seed=subject.seed)
             (event,) = pool.wait()
-            _require(event.kind == "reset", f"reset fails: {event.error}")
+            require(event.kind == "reset", f"reset fails: {event.error}")
             pool.step(0, action)
             (event,) = pool.wait()
-            _require(event.kind == "step", f"{name} as an action breaks it: {event.error}")
-            _require(not event.info.get("success"), f"{name} as an action solves task {task!r}")
+            require(event.kind == "step", f"{name} as an action breaks it: {event.error}")
+            require(not event.info.get("success"), f"{name} as an action solves {start.name}")
             if not event.terminated and not event.truncated:
                 pool.step(0, _harmless(event))
                 (event,) = pool.wait()
-                _require(event.kind == "step", f"after {name} it breaks: {event.error}")
+                require(event.kind == "step", f"after {name} it breaks: {event.error}")
+    return f"{len(GARBAGE)} kinds are answered: {', '.join(GARBAGE)}"
+
+
+def _garbage_here(subject: Subject, start: Start) -> str:
+    """In this process, for what the pool cannot hold: one that was given as an object, or names no tasks."""
+    with closing(subject.make()) as env:
+        for name, action in GARBAGE.items():
+            env.reset(seed=start.seed, options=start.options)
+            try:
+                *_, info = env.step(action)
+            except Exception as error:
+                raise Broken(f"{name} as an action breaks it: {describe(error)}") from None
+            require(not info.get("success"), f"{name} as an action solves {start.name}")
     return f"{len(GARBAGE)} kinds are answered: {', '.join(GARBAGE)}"
 
 
 def _harmless(event: Event) -> str:
-    return (event.info.get("admissible_actions") or ["ok"])[0]
+    return str((event.info.get("admissible_actions") or ["ok"])[0])
 
 
 def _after_the_end(subject: Subject) -> str:
     with closing(subject.make()) as env:
+        (start, *_) = subject.starts(env)
+        if start.task is None:
+            raise NotJudged("Gymnasium does not say what a step before the reset or after the end shall do")
         _refuses_steps(env, "before the first reset")
-        task = subject.sample(env)[0].id
-        length = sum(1 for _ in _walk(env, task, subject.seed)) - 1
-        _refuses_steps(env, f"after the end of task {task!r}")
-        env.reset(seed=subject.seed, options={"task": task})
+        length = sum(1 for _ in walk(env, start)) - 1
+        _refuses_steps(env, f"after the end of {start.name}")
+        env.reset(seed=start.seed, options=start.options)
     return f"a step before the reset or after the end ({length} turns) raises ResetNeeded"
 
 
@@ -310,7 +274,7 @@ def _unknown_task(subject: Subject) -> str:
             message = str(error)
         else:
             raise Broken(f"the unknown task {wanted!r} is not refused")
-        _require(wanted[:200] in message, f"the error does not name the unknown task: {message[:200]!r}")
+        require(wanted[:200] in message, f"the error does not name the unknown task: {message[:200]!r}")
         env.reset(seed=subject.seed, options={"task": known})
     return message[:200]
 
@@ -328,36 +292,49 @@ def _close(subject: Subject) -> str:
 def _info(subject: Subject) -> str:
     answers = 0
     with closing(subject.make()) as env:
-        for i, task in enumerate(subject.sample(env)):
+        for start in subject.starts(env):
             offered: list[str] | None = None
-            for turn, (action, result) in enumerate(_walk(env, task.id, subject.seed + i)):
-                where = f"task {task.id!r}, turn {turn}"
+            for turn, (action, result) in enumerate(walk(env, start)):
+                where = f"{start.name}, turn {turn}"
+                answers += 1
+                if start.task is None:
+                    _check_form(result, where)
+                    continue
                 _check_answer(result, turn, where)
                 info = result[4]
                 if turn and offered is not None:
-                    _require(info["valid"], f"{where}: the admissible action {action[:80]!r} is called invalid")
+                    require(info["valid"], f"{where}: the admissible action {action[:80]!r} is called invalid")
                 offered = info["admissible_actions"]
-                answers += 1
+    if not names_tasks(env):
+        return f"{answers} answers have a finite reward, flags that are bools, and a dict as info"
     return f"{answers} answers hold {', '.join(_TYPES)}, as plain JSON"
 
 
-def _check_answer(result: tuple, turn: int, where: str) -> None:
+def _check_form(result: tuple[Any, ...], where: str) -> None:
+    """What Gymnasium asks of every answer."""
+    _, reward, terminated, truncated, info = result
+    require(math.isfinite(reward), f"{where}: the reward is {reward!r}")
+    require({type(bool(terminated)), type(bool(truncated))} == {bool}, f"{where}: a flag is no bool")
+    require(isinstance(info, dict), f"{where}: info is {type(info).__name__}, not a dict")
+
+
+def _check_answer(result: tuple[Any, ...], turn: int, where: str) -> None:
     observation, reward, terminated, truncated, info = result
-    _require(type(observation) is str, f"{where}: the observation is {type(observation).__name__}, not str")
+    require(type(observation) is str, f"{where}: the observation is {type(observation).__name__}, not str")
     observation.encode()  # text that cannot be written down is none
-    _require(isinstance(reward, int | float) and math.isfinite(reward), f"{where}: the reward is {reward!r}")
-    _require(type(terminated) is bool and type(truncated) is bool, f"{where}: terminated or truncated is not a bool")
+    require(isinstance(reward, int | float) and math.isfinite(reward), f"{where}: the reward is {reward!r}")
+    require(type(terminated) is bool and type(truncated) is bool, f"{where}: terminated or truncated is not a bool")
     for key, types in _TYPES.items():
-        _require(key in info, f"{where}: info has no {key!r}")
+        require(key in info, f"{where}: info has no {key!r}")
         kind = type(info[key])
         names = " or ".join(kind.__name__ for kind in types)
-        _require(kind in types, f"{where}: info[{key!r}] is {kind.__name__}, not {names}")
-    _require(info["turn"] == turn, f"{where}: info['turn'] is {info['turn']}")
+        require(kind in types, f"{where}: info[{key!r}] is {kind.__name__}, not {names}")
+    require(info["turn"] == turn, f"{where}: info['turn'] is {info['turn']}")
     admissible = info["admissible_actions"]
     if admissible is not None:
-        _require(all(type(action) is str for action in admissible), f"{where}: an admissible action is not a string")
-        _require(len(set(admissible)) == len(admissible), f"{where}: an admissible action is listed twice")
-        _require(admissible or terminated or truncated, f"{where}: no action is admissible, yet the episode goes on")
+        require(all(type(action) is str for action in admissible), f"{where}: an admissible action is not a string")
+        require(len(set(admissible)) == len(admissible), f"{where}: an admissible action is listed twice")
+        require(admissible or terminated or truncated, f"{where}: no action is admissible, yet the episode goes on")
     try:
         json.dumps(info, allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -372,6 +349,7 @@ PROMISES: dict[str, Callable[[Subject], str]] = {
     "exact task": _exact_task,
     "same in every process": _processes,
     "info": _info,
+    "nothing leaks": leaks,
     "expert": _expert,
     "chance": _chance,
     "garbage actions": _garbage,

@@ -15,7 +15,7 @@ from gagpo.envs.math import problems
 from gagpo.envs.math.calculator import FUNCTIONS, CalculatorError, calculate, show
 from gagpo.envs.math.problems import GeneratedTasks, Problem
 from gagpo.envs.math.verify.compare import PercentPolicy, Policy
-from gagpo.envs.math.verify.extract import check_methods, extract
+from gagpo.envs.math.verify.extract import check_methods
 from gagpo.envs.math.verify.verifier import Verdict, Verifier, value_of
 from gagpo.envs.math.worked import worked_answer
 from gagpo.envs.tasks import Task, TaskSet
@@ -125,7 +125,8 @@ class MathEnv(TextEnv):
             raise InvalidArgument(f"no split {split!r}; choose one of {', '.join(self.splits)}")
         if self.data == "generated":
             return _generated(split, self.families, self.levels, self.size if split == "train" else self.test_size)
-        return self._loaded().tasks(split)
+        tasks: TaskSet = self._loaded().tasks(split)
+        return tasks
 
     def _loaded(self) -> Any:
         from gagpo.envs.math.sources import load
@@ -142,7 +143,8 @@ class MathEnv(TextEnv):
         return self._outcome(self.problem.text)
 
     def act(self, action: str) -> Outcome:
-        answer = extract(action, self.verifier.methods)
+        assert self.problem is not None
+        answer = self.verifier.extract(self.problem.answer, action)
         call = _first_call(action) if self.tools else None
         if call is not None and (answer is None or answer.start < action.rfind(_CLOSE)):
             return self._calculate(call)

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import json
 import logging
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -105,8 +106,8 @@ def gold_of(value: Any, how: str) -> str:
         if not parts:
             raise InvalidArgument("the answer is an empty list")
         return ", ".join(part.strip("$ ") for part in parts) if len(parts) > 1 else parts[0]
-    if value != value:
-        raise InvalidArgument("the answer is not a number")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InvalidArgument(f"the answer is {value}, not a number")
     if isinstance(value, int | float):
         return str(int(value)) if abs(value) < 1e15 and value == int(value) else repr(value)
     if not isinstance(value, str):
@@ -120,7 +121,7 @@ def gold_of(value: Any, how: str) -> str:
         raise InvalidArgument("the answer is empty")
     if len(value) > MAX_ANSWER:
         raise InvalidArgument(f"the answer is longer than {MAX_ANSWER} characters")
-    return value.strip()
+    return str(value).strip()
 
 
 class Loaded:
@@ -246,7 +247,7 @@ def _checked(rows: Iterable[tuple[int, Any]], source: Source) -> Iterator[Proble
     for number, row in rows:
         try:
             yield _checked_row(number, row, source)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             yield BadRow(f"{source.path}, row {number}: {error}")
 
 
@@ -262,7 +263,11 @@ def _checked_row(number: int, row: Any, source: Source) -> Problem:
         raise InvalidArgument(f"the problem is longer than {MAX_PROBLEM} characters")
     gold = gold_of(answer, source.gold)
     read_gold(gold)
-    kind = next((str(row[column]) for column in ("type", "subject", "subfield") if row.get(column)), source.name)
+    for name, value in (("problem", text), ("answer", gold)):
+        if any("\ud800" <= character <= "\udfff" for character in value):
+            raise InvalidArgument(f"the {name} holds half of a character (a lone surrogate)")
+    kinds = (row.get(column) for column in ("type", "subject", "subfield"))
+    kind = next((kind[:80] for kind in kinds if kind and isinstance(kind, str)), source.name)
     return Problem(f"{source.name}-{number:06d}", "", kind.lower(), text.strip(), gold)
 
 

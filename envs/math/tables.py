@@ -31,23 +31,40 @@ def file_rows(path: Path) -> Iterator[tuple[int, Any]]:
         raise DataMissing(
             f"no file {path}: write one JSON object per line with 'problem' and 'answer', or fix the path"
         )
-    if path.suffix == ".parquet":
-        yield from enumerate(_parquet_rows(path), 1)
-    elif path.suffix == ".csv":
-        with path.open(encoding="utf-8", newline="") as file:
-            yield from enumerate(csv.DictReader(file), 1)
-    else:
-        yield from _json_rows(path)
+    readers = {".parquet": _parquet_rows, ".csv": _csv_rows}
+    try:
+        yield from readers.get(path.suffix, _json_rows)(path)
+    except OSError as error:
+        raise BadRow(f"{path}: cannot be read ({error.strerror or _one_line(error)})") from None
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def _csv_rows(path: Path) -> Iterator[tuple[int, Any]]:
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        rows = csv.DictReader(file)
+        number = 0
+        while True:
+            number += 1
+            try:
+                yield number, next(rows)
+            except StopIteration:
+                return
+            except csv.Error as error:  # a field above the reader's limit, a stray null byte
+                yield number, ValueError(f"after line {rows.line_num}: not CSV ({error})")
 
 
 def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
-    with path.open(encoding="utf-8", errors="replace") as file:
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
         if path.suffix == ".json" and file.read(1) == "[":
             file.seek(0)
             try:
-                yield from enumerate(json.load(file), 1)
-            except json.JSONDecodeError as error:
-                raise BadRow(f"{path}: not a JSON array ({error})") from None
+                rows = json.load(file)
+            except (ValueError, RecursionError) as error:  # ValueError: a number of more than 4,300 digits, too
+                raise BadRow(f"{path}: not a JSON array ({_one_line(error)})") from None
+            yield from enumerate(rows, 1)
             return
         file.seek(0)
         for number, line in enumerate(file, 1):
@@ -58,20 +75,30 @@ def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
                 continue
             try:
                 yield number, json.loads(line)
-            except (json.JSONDecodeError, RecursionError) as error:
-                yield number, ValueError(f"not a JSON object ({error})")
+            except (ValueError, RecursionError) as error:
+                yield number, ValueError(f"not a JSON object ({_one_line(error)})")
 
 
-def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
+def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
     try:
         import pyarrow.parquet
     except ImportError:
         raise DataMissing(f"reading {path} needs pyarrow: pip install 'gagpo[data]'") from None
-    try:
-        for batch in pyarrow.parquet.ParquetFile(path).iter_batches(1024):
-            yield from batch.to_pylist()
-    except pyarrow.lib.ArrowException as error:
-        raise BadRow(f"{path}: not a Parquet file ({error})") from None
+    number = 0
+    batches: Iterator[Any] | None = None
+    while True:
+        try:
+            batches = batches or pyarrow.parquet.ParquetFile(path).iter_batches(1024)
+            rows = next(batches).to_pylist()
+        except StopIteration:
+            return
+        # What a damaged file brings about is of many classes: the library's own, OSError, UnicodeDecodeError.
+        except (pyarrow.lib.ArrowException, OSError, ValueError, OverflowError, MemoryError, KeyError) as error:
+            place = f" after row {number}" if number else ""
+            raise BadRow(f"{path}: not a Parquet file{place} ({_one_line(error)})") from None
+        for row in rows:
+            number += 1
+            yield number, row
 
 
 def hub_tables(path: str, config: str | None) -> Mapping[str, Any]:

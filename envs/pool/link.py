@@ -17,14 +17,14 @@ _CHUNK = 1 << 16
 
 
 class Link:
-    """The connection to one worker process. Neither sending nor receiving ever blocks."""
+    """The connection to one worker process, whose messages carry the ``token``. No method ever blocks or raises."""
 
-    def __init__(self, connection: socket.socket, selector: selectors.BaseSelector, owner: Any):
+    def __init__(self, connection: socket.socket, token: bytes, selector: selectors.BaseSelector, owner: Any):
         connection.setblocking(False)
         self._connection = connection
         self._selector = selector
         self._owner = owner  # what the selector shall name
-        self._inbox = Inbox()
+        self._inbox = Inbox(token)
         self._unsent = bytearray()
         self._interest = selectors.EVENT_READ
         self.process: int | None = None  # the worker's id, known from its first message
@@ -35,7 +35,12 @@ class Link:
         """Whether something waits until the worker reads."""
         return bool(self._unsent)
 
-    def send(self, messages: list[tuple]) -> None:
+    @property
+    def nonsense(self) -> bool:
+        """Whether something arrived that is no message of this worker."""
+        return self._inbox.nonsense
+
+    def send(self, messages: list[tuple[Any, ...]]) -> None:
         """Write what the socket takes now of ``messages`` and of what was left; the rest follows at the next call."""
         if messages:
             self._unsent += pack(messages)

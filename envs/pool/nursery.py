@@ -4,15 +4,13 @@ The training process may hold a model, threads and an unguarded ``__main__``, so
 imported again. It starts one small process, the nursery, which imports the environment's module, runs its ``preload``
 and forks a worker whenever it is told to: a worker starts in milliseconds and shares what was loaded. The nursery
 runs no episode, hence never hangs with one, and so it is also the guardian: when the pool's process ends in whatever
-way, it kills all workers with their process groups.
+way, it kills all workers with whatever they started, and a worker whose children take too much memory at any time.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import gc
-import importlib
 import json
 import marshal
 import os
@@ -25,15 +23,17 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from gagpo.envs.errors import GagpoError, InvalidArgument
-from gagpo.envs.pool.wire import describe, pack, plain
+from gagpo.envs.errors import GagpoError
+from gagpo.envs.lookup import module_path, portable
+from gagpo.envs.pool import guard
+from gagpo.envs.pool.wire import TOKEN_BYTES, describe, pack, plain
 from gagpo.envs.pool.worker import maker, serve
 
-_ORDER = struct.Struct("<cI")  # what to do, with which worker
-_STATUS = struct.Struct("<i")
+_ORDER = struct.Struct(f"<cI{TOKEN_BYTES}s")  # what to do, with which worker, and the token of one to be forked
+_STATUS = struct.Struct("<i?")  # how a worker ended, and whether the nursery killed it for its memory
+_WATCH_SECONDS = 0.25  # how often the memory of workers and their children is looked at
 _ANSWER_SECONDS = 30.0
 _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
@@ -46,88 +46,56 @@ class NurseryLost(GagpoError, RuntimeError):
     """The nursery died or does not answer."""
 
 
-class UnknownEnvironment(GagpoError, ValueError):
-    """An id under which no environment is registered."""
-
-
-def find_spec(env_id: str) -> EnvSpec:
-    """The registered ``EnvSpec`` of ``env_id``, which may name a module to import first (``"module:Name-v0"``).
-
-    Raises :class:`UnknownEnvironment` with advice when there is no such module or no such id.
-    """
-    module, _, name = env_id.rpartition(":")
-    try:
-        if module:
-            importlib.import_module(module)
-        return gymnasium.spec(name)
-    except ModuleNotFoundError as error:
-        raise UnknownEnvironment(f"environment {env_id!r}: {error}; is its folder on PYTHONPATH?") from None
-    except gymnasium.error.Error as error:
-        known = ", ".join(name for name in gymnasium.registry if name.startswith("gagpo/"))
-        advice = f"there are {known}, and module:Name-v0 for one of your own"
-        raise UnknownEnvironment(f"environment {env_id!r}: {' '.join(str(error).split())} ({advice})") from None
-
-
-def portable(spec: EnvSpec) -> str:
-    """``spec`` as JSON that another process can build from; ValueError when its class cannot be found there."""
-    spec = copy.deepcopy(spec)
-    if callable(spec.entry_point):
-        module = getattr(spec.entry_point, "__module__", "__main__")
-        name = getattr(spec.entry_point, "__qualname__", "<")
-        if module == "__main__" or "<" in name or "." in name:
-            raise InvalidArgument(
-                f"environment {spec.id!r} is made by {name} of {module}, which other processes cannot import; "
-                "put it at the top level of a module, or use workers=0"
-            )
-        spec.entry_point = f"{module}:{name}"
-    spec.vector_entry_point = None
-    return spec.to_json()
-
-
 class Nursery:
     """Starts and ends worker processes, each known by a number that the caller chooses.
 
     Raises ValueError when the settings cannot be sent to another process.
     """
 
-    def __init__(self, spec: EnvSpec, kwargs: Mapping[str, Any]):
-        settings = pack((portable(spec), plain(dict(kwargs), "kwargs")))
+    def __init__(self, spec: EnvSpec, kwargs: Mapping[str, Any], memory_limit_mb: int | None = None):
+        settings = pack((portable(spec), plain(dict(kwargs), "kwargs"), memory_limit_mb))
         self._owner = os.getpid()
         self._control, theirs = socket.socketpair()
         self._control.settimeout(_ANSWER_SECONDS)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, str(theirs.fileno()), json.dumps([os.path.abspath(p) for p in sys.path])],
+                [sys.executable, "-P", "-c", _BOOT, str(theirs.fileno()), json.dumps(module_path())],
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # what environments print must not mix with results on standard output
                 pass_fds=[theirs.fileno()],
-                env={**dict.fromkeys(_THREADS, "1"), **os.environ},
+                # One hash seed: what depends on the order of a set is then the same in every worker and run.
+                env={**dict.fromkeys(_THREADS, "1"), "PYTHONHASHSEED": "0", **os.environ},
                 start_new_session=True,  # Ctrl-C in the terminal reaches only the pool's process
             )
         with contextlib.suppress(OSError):
             self._control.sendall(settings)
 
-    def fork(self, number: int) -> socket.socket:
-        """Have worker ``number`` started, and return the connection to it; raises :class:`NurseryLost`."""
+    def fork(self, number: int, token: bytes) -> socket.socket:
+        """Have worker ``number`` started, whose answers shall carry the ``token``, and return the connection to it.
+
+        Raises :class:`NurseryLost`.
+        """
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                socket.send_fds(self._control, [_ORDER.pack(b"f", number)], [theirs.fileno()])
+                socket.send_fds(self._control, [_ORDER.pack(b"f", number, token)], [theirs.fileno()])
             except OSError as error:
                 ours.close()
                 raise NurseryLost(f"the process that starts workers is gone ({error})") from None
         return ours
 
     def kill(self, number: int) -> str:
-        """Kill worker ``number`` and all of its process group, and say how it ended; raises :class:`NurseryLost`."""
+        """Kill worker ``number`` and all that it started, and say how it ended; raises :class:`NurseryLost`."""
         try:
-            self._control.sendall(_ORDER.pack(b"k", number))
+            self._control.sendall(_ORDER.pack(b"k", number, b""))
             status = self._control.recv(_STATUS.size)
         except OSError as error:
             raise NurseryLost(f"the process that starts workers does not answer ({error})") from None
         if len(status) < _STATUS.size:
             raise NurseryLost("the process that starts workers is gone")
-        code = _STATUS.unpack(status)[0]
+        code, burst = _STATUS.unpack(status)
+        if burst:
+            return "killed because it and what it started took more memory than its limit"
         if code >= 0:
             return f"exit status {code}"
         return f"signal {signal.Signals(-code).name}" if -code in set(signal.Signals) else f"signal {-code}"
@@ -150,35 +118,42 @@ class Nursery:
 def main(descriptor: str) -> None:
     """Run the nursery on the inherited control socket ``descriptor`` until the pool's process closes it or dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    guard.adopt_orphans()
     pool = os.getppid()
     with socket.socket(fileno=int(descriptor)) as control:
         os.set_inheritable(control.fileno(), False)
         header = control.recv(4, socket.MSG_WAITALL)
         if len(header) < 4:
             return
-        text, kwargs = marshal.loads(control.recv(struct.unpack("<I", header)[0], socket.MSG_WAITALL))
+        text, kwargs, limit = marshal.loads(control.recv(struct.unpack("<I", header)[0], socket.MSG_WAITALL))
         spec = EnvSpec.from_json(text)
         trouble = _preload(spec, kwargs)
         gc.collect()
         gc.freeze()  # what is loaded stays shared: collections in the workers do not touch it
+        watch = _Watch(limit)
         workers: dict[int, int] = {}
         try:
             while os.getppid() == pool:
-                if not select.select([control], [], [], 1.0)[0]:
+                if not select.select([control], [], [], watch.seconds)[0]:
+                    watch.look(workers)
                     continue
                 order, descriptors, _, _ = socket.recv_fds(control, _ORDER.size, 1)
                 if len(order) < _ORDER.size:
                     return
-                what, number = _ORDER.unpack(order)
+                what, number, token = _ORDER.unpack(order)
                 if what == b"k":
-                    control.sendall(_STATUS.pack(_end(workers.pop(number)) if number in workers else 0))
+                    code = guard.end(workers.pop(number)) if number in workers else 0
+                    guard.end_strays(workers.values())
+                    control.sendall(_STATUS.pack(code, watch.blames(number)))
                     continue
                 with socket.socket(fileno=descriptors[0]) as connection:
                     os.set_inheritable(connection.fileno(), False)
+                    nursery = os.getpid()
                     process = os.fork()
                     if process == 0:
                         control.close()
-                        _be_worker(connection, spec, kwargs, trouble)
+                        guard.die_with_parent(nursery)
+                        _be_worker(connection, token, spec, kwargs, trouble, limit)
                     with contextlib.suppress(OSError):
                         os.setpgid(process, process)
                     workers[number] = process
@@ -186,7 +161,32 @@ def main(descriptor: str) -> None:
             pass  # the pool is gone in the middle of an order
         finally:
             for process in workers.values():
-                _end(process)
+                guard.end(process)
+            guard.end_strays(())
+
+
+class _Watch:
+    """Kills workers that take too much memory together with what they started: a limit counts each process alone."""
+
+    def __init__(self, limit_mb: int | None):
+        self.seconds = 1.0 if limit_mb is None else _WATCH_SECONDS
+        self._most = None if limit_mb is None else (limit_mb << 20) + guard.resident_memory(os.getpid())
+        self._guilty: set[int] = set()
+
+    def look(self, workers: Mapping[int, int]) -> None:
+        if self._most is None:
+            return
+        for number, process in workers.items():
+            if number not in self._guilty and guard.resident_memory(process) > self._most:
+                self._guilty.add(number)
+                with contextlib.suppress(OSError):
+                    os.kill(process, signal.SIGKILL)  # reaped when the pool, which sees its end, asks
+
+    def blames(self, number: int) -> bool:
+        """Whether it killed worker ``number``, which is then forgotten."""
+        guilty = number in self._guilty
+        self._guilty.discard(number)
+        return guilty
 
 
 def _preload(spec: EnvSpec, kwargs: Mapping[str, Any]) -> str:
@@ -201,15 +201,25 @@ def _preload(spec: EnvSpec, kwargs: Mapping[str, Any]) -> str:
     return ""
 
 
-def _be_worker(connection: socket.socket, spec: EnvSpec, kwargs: Mapping[str, Any], trouble: str) -> None:
+def _let_go(connection: socket.socket) -> None:
+    """Close this process's copy of ``connection``, which other processes may hold too."""
+    with contextlib.suppress(OSError):
+        os.close(connection.detach())
+
+
+def _be_worker(
+    connection: socket.socket, token: bytes, spec: EnvSpec, kwargs: Mapping[str, Any], trouble: str, limit: int | None
+) -> None:
     """The life of a forked worker; never returns."""
     status = 1
     try:
         os.setpgid(0, 0)
-        if trouble:
-            connection.sendall(pack((trouble,)))
-        else:
-            serve(connection, maker(spec, kwargs), os.getpid())
+        guard.adopt_orphans()
+        if limit is not None:
+            guard.limit_memory(limit)
+        # A child that an environment forks must neither answer in the worker's name nor hide the worker's end.
+        os.register_at_fork(after_in_child=lambda: _let_go(connection))
+        serve(connection, maker(spec, kwargs), token, trouble, limit)
         status = 0
     except BaseException as error:
         print(f"a worker of the pool ended: {describe(error)}", file=sys.stderr)
@@ -217,15 +227,3 @@ def _be_worker(connection: socket.socket, spec: EnvSpec, kwargs: Mapping[str, An
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
-
-
-def _end(process: int) -> int:
-    """Kill ``process`` with its group and return its exit code, negative for a signal.
-
-    A worker that has ended is not reaped before, so that its number cannot have passed to a stranger.
-    """
-    with contextlib.suppress(OSError):
-        os.killpg(process, signal.SIGKILL)
-    with contextlib.suppress(OSError):
-        os.kill(process, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])

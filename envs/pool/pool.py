@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 import os
+import secrets
 import selectors
 import signal
 import time
@@ -25,14 +26,15 @@ import weakref
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from gagpo.envs.errors import GagpoError, InvalidArgument
+from gagpo.envs.lookup import find_spec
 from gagpo.envs.pool.events import Counters, Event
 from gagpo.envs.pool.link import Link, Resources
-from gagpo.envs.pool.nursery import Nursery, NurseryLost, find_spec
-from gagpo.envs.pool.wire import describe, plain
-from gagpo.envs.pool.worker import Host, maker
+from gagpo.envs.pool.nursery import Nursery, NurseryLost
+from gagpo.envs.pool.wire import TOKEN_BYTES, describe, plain
+from gagpo.envs.pool.worker import Host, answers, maker
 
 __all__ = ["Counters", "EnvironmentBroken", "Event", "Pool"]
 
@@ -68,7 +70,7 @@ class _Worker:
         self.number = number
         self.load = 0  # slots assigned
         self.queue: deque[tuple[_Episode, str]] = deque()  # unanswered requests, oldest first
-        self.outbox: list[tuple] = []  # requests not yet sent
+        self.outbox: list[tuple[Any, ...]] = []  # requests not yet sent
         self.sent = 0  # how much of the queue is sent
         self.since = time.monotonic()  # no later than this did the worker come to its present request
 
@@ -86,6 +88,8 @@ class Pool:
     env_id: a registered id, or ``"module:Name-v0"`` to import a module that registers it. env_kwargs: plain data.
     step_deadline, reset_deadline: seconds that one request may take once its worker has come to it; a worker may take
     the second one, or a minute, to start. max_restarts: how often one episode may break before it is given up.
+    memory_limit_mb: how much memory (MiB) a worker may take, with what it starts, beyond what it shares with the
+    others; None for no limit. An allocation beyond it fails, and the episode that made it is charged (Linux only).
 
     Environments are built in the workers, one per slot in use, and are reused by later episodes. A class may offer
     ``preload(**kwargs)``, a class method run once before the workers are forked: what it loads is shared by all.
@@ -103,17 +107,21 @@ class Pool:
         step_deadline: float = 60,
         reset_deadline: float = 300,
         max_restarts: int = 3,
+        memory_limit_mb: int | None = None,
     ):
         if workers < 0 or max_restarts < 0:
             raise InvalidArgument(f"workers and max_restarts must not be negative, got {workers} and {max_restarts}")
         if not (0 < step_deadline < math.inf and 0 < reset_deadline < math.inf):
             raise InvalidArgument(f"deadlines must be positive seconds, got {step_deadline} and {reset_deadline}")
+        if memory_limit_mb is not None and memory_limit_mb < 1:
+            raise InvalidArgument(f"memory_limit_mb must be at least 1, got {memory_limit_mb}")
         self.env_id = env_id
         self.counters = Counters()
         self._spec = find_spec(env_id)
         self._kwargs = plain(dict(env_kwargs or {}), "env_kwargs")
         self._deadlines = {"step": step_deadline, "reset": reset_deadline, "start": max(reset_deadline, START_SECONDS)}
         self._max_restarts = max_restarts
+        self._memory_limit_mb = memory_limit_mb
         self._episodes: dict[int, _Episode] = {}
         self._ready: list[Event] = []
         self._outstanding = 0
@@ -123,7 +131,7 @@ class Pool:
         self._closed = False
         self._host: Host | None = None
         self._workers = [_Worker(number) for number in range(max(workers, 1))]
-        self._resources = Resources(Nursery(self._spec, self._kwargs) if workers else None)
+        self._resources = Resources(self._make_nursery() if workers else None)
         self._links = self._resources.links
         self._finalizer = weakref.finalize(self, self._resources.close)
         if workers:
@@ -254,20 +262,25 @@ class Pool:
         episode.worker.queue.append((episode, "reset"))
         episode.worker.outbox.append(("reset", episode.slot, episode.task, episode.seed))
 
-    def _answer(self, worker: _Worker, messages: list[tuple]) -> None:
-        """Turn answers to the worker's oldest requests into events, but for those that nobody waits for any more."""
-        worker.sent -= len(messages)
+    def _answer(self, worker: _Worker, messages: list[tuple[Any, ...]]) -> bool:
+        """Turn answers to the worker's oldest requests into events, but for those that nobody waits for any more.
+
+        Returns whether they were answers at all; the requests of the first that is none, and of the rest, stay.
+        """
         for message in messages:
-            episode, operation = worker.queue.popleft()
+            episode, operation = worker.queue[0]
+            if not answers(message, operation):
+                return False
+            worker.queue.popleft()
+            worker.sent -= 1
             slot = episode.slot
             if self._episodes.get(slot) is not episode:
                 continue
-            if operation == "step" and len(message) == 5:
+            if len(message) == 5:
                 self.counters.steps += 1
-                observation, reward, terminated, truncated, info = message
-                episode.live = not (terminated or truncated)
-                event = Event(slot, "step", observation, reward, terminated, truncated, info)
-            elif operation == "reset" and len(message) == 2:
+                episode.live = not (message[2] or message[3])
+                event = Event(slot, "step", *message)
+            elif len(message) == 2:
                 self.counters.resets += 1
                 observation, info = message
                 episode.live = True
@@ -282,6 +295,7 @@ class Pool:
             episode.pending = False
             self._outstanding -= 1
             self._ready.append(event)
+        return True
 
     def _start_over(self, episode: _Episode, error: str) -> None:
         """Answer a pending episode's request by a restart, or by ``failed`` when it has broken too often."""
@@ -300,6 +314,7 @@ class Pool:
         while worker.outbox:
             message = host.handle(worker.outbox.pop(0))
             if message is not None:
+                worker.sent += 1
                 self._answer(worker, [message])
             if time.monotonic() >= end:
                 return
@@ -323,29 +338,37 @@ class Pool:
         now = time.monotonic()
         for worker in self._workers:
             if now > self._deadline(worker):
-                self._replace(worker, hung=True)
+                self._replace(worker, "hung")
 
     def _read(self, worker: _Worker) -> None:
         link = self._links[worker.number]
         messages, alive = link.receive()
         worker.since = time.monotonic()
-        if messages and link.process is None:
-            self._greet(link, messages.pop(0)[0])
-        alive = alive and len(messages) <= worker.sent
-        self._answer(worker, messages[: worker.sent])
-        if not alive:
-            self._replace(worker, hung=False)
+        if messages and link.process is None and not self._greet(link, messages.pop(0)):
+            self._replace(worker, "lied")
+            return
+        if len(messages) > worker.sent or not self._answer(worker, messages):
+            self._replace(worker, "lied")
+        elif not alive:
+            self._replace(worker, "lied" if link.nonsense else "died")
 
-    def _greet(self, link: Link, message: int | str) -> None:
-        """Take a worker's first message: its process id, or why it cannot build its environment."""
-        if isinstance(message, int):
-            link.process = message
+    def _greet(self, link: Link, message: Any) -> bool:
+        """Take a worker's first message: its process id, or why it cannot build its environment.
+
+        Returns whether it was such a message.
+        """
+        content = message[0] if type(message) is tuple and len(message) == 1 else None
+        if type(content) is int and _leads_group(content):
+            link.process = content
             self._started = True
             self._failed_starts = 0
+        elif type(content) is not str:
+            return False
         elif self._started:
-            self._start_error = message  # it built one before: worth another try
+            self._start_error = content  # it built one before: worth another try
         else:
-            self._give_up(message)
+            self._give_up(content)
+        return True
 
     def _give_up(self, error: str) -> NoReturn:
         self.close()
@@ -354,16 +377,20 @@ class Pool:
     def _start(self, worker: _Worker) -> None:
         while True:
             try:
-                connection = self._nursery.fork(worker.number)
+                token = secrets.token_bytes(TOKEN_BYTES)
+                connection = self._nursery.fork(worker.number, token)
                 break
             except NurseryLost as error:
                 self._new_nursery(str(error))
-        self._links[worker.number] = Link(connection, self._resources.selector, worker.number)
+        self._links[worker.number] = Link(connection, token, self._resources.selector, worker.number)
 
     @property
     def _nursery(self) -> Nursery:
         assert self._resources.nursery is not None
         return self._resources.nursery
+
+    def _make_nursery(self) -> Nursery:
+        return Nursery(self._spec, self._kwargs, self._memory_limit_mb)
 
     def _new_nursery(self, error: str) -> None:
         """Replace a lost nursery. Its workers end too: nobody would guard them."""
@@ -372,15 +399,15 @@ class Pool:
             with suppress(OSError):
                 os.killpg(process, signal.SIGKILL)
         self._nursery.close()
-        self._resources.nursery = Nursery(self._spec, self._kwargs)
+        self._resources.nursery = self._make_nursery()
 
     def _count_failed_start(self, error: str) -> None:
         self._failed_starts += 1
         if self._failed_starts > self._max_restarts:
             self._give_up(error)
 
-    def _replace(self, worker: _Worker, hung: bool) -> None:
-        """Kill what is left of a crashed or hung worker, start another, and have its episodes start over.
+    def _replace(self, worker: _Worker, fault: Literal["died", "hung", "lied"]) -> None:
+        """Kill what is left of a broken worker, start another, and have its episodes start over.
 
         The episode of the request it was at is charged. When it died at none, all its episodes are: any of them may
         have left something behind that killed it, and nothing may go round for ever.
@@ -392,13 +419,14 @@ class Pool:
         except NurseryLost as lost:
             end = "unknown how"
             self._new_nursery(str(lost))
-        if hung:
+        if fault == "hung":
             present = "start" if link.process is None else worker.queue[0][1]
             self.counters.hangs += 1
             error = f"its worker was killed: {present} took more than {self._deadlines[present]:g} s"
         else:
             self.counters.crashes += 1
-            error = f"its worker died ({end})"
+            lied = "its worker was killed: it sent what is no answer"
+            error = lied if fault == "lied" else f"its worker died ({end})"
         held = [episode for episode in self._episodes.values() if episode.worker is worker]
         unanswered = [(episode, op) for episode, op in worker.queue if self._episodes.get(episode.slot) is episode]
         if link.process is None:
@@ -418,3 +446,11 @@ class Pool:
                 self._request_reset(episode)  # not begun: nothing to start over
             else:
                 self._start_over(episode, error)
+
+
+def _leads_group(process: int) -> bool:
+    """Whether ``process`` leads a process group other than ours, as a worker does; a dead one does too."""
+    try:
+        return process > 1 and os.getpgid(process) == process != os.getpgrp()
+    except (OSError, OverflowError):
+        return False

@@ -6,7 +6,7 @@ import marshal
 import socket
 import struct
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -14,21 +14,24 @@ import numpy as np
 
 LONGEST_FRAME = 64 * 2**20  # bytes; more than this from one step is a fault, not text
 HEADER = struct.Struct("<I")
-_SCALARS = frozenset({str, int, float, bool, type(None)})
+TOKEN_BYTES = 8
+_SCALARS = frozenset({str, float, bool, type(None)})  # not int: its size is to be looked at
+_STRING = frozenset({str})
+_INT_LIMIT = 2**63  # beyond it few formats can hold a number, and from 4,300 digits on Python cannot print it
 
 
 class Garbage(ValueError):
     """An environment returned something that its contract does not allow."""
 
 
-def pack(message: Any) -> bytes:
-    """``message`` as one frame: its length, then its bytes.
+def pack(message: Any, token: bytes = b"") -> bytes:
+    """``message`` as one frame: the length of the rest, the ``token`` of who sends it, then its bytes.
 
-    Marshal, not pickle: it is twice as fast to read as JSON, and it carries plain values only, so that what an
-    environment returns can never make the training process import or run anything.
+    Marshal, not pickle: it is twice as fast to read as JSON, and it carries values only, so that what an environment
+    returns can never make the training process import or run anything.
     """
     body = marshal.dumps(message)
-    return HEADER.pack(len(body)) + body
+    return HEADER.pack(len(token) + len(body)) + token + body
 
 
 def frames(connection: socket.socket) -> Iterator[Any]:
@@ -45,15 +48,13 @@ def frames(connection: socket.socket) -> Iterator[Any]:
 def plain(value: Any, place: str = "value") -> Any:
     """``value`` rebuilt of None, bool, int, float, str, list, tuple and dict with string keys.
 
-    NumPy values become their Python equals and paths become strings; anything else raises :class:`Garbage`, which
-    names its ``place``.
+    NumPy values become their Python equals and paths become strings; anything else, and an integer beyond 64 bits,
+    raises :class:`Garbage`, which names its ``place``.
     """
-    kind = type(value)
-    if kind in _SCALARS:
+    if is_plain(value):
         return value
+    kind = type(value)
     if kind is list or kind is tuple:
-        if _SCALARS.issuperset(map(type, value)):
-            return value
         return kind(plain(item, f"{place}[{i}]") for i, item in enumerate(value))
     if isinstance(value, Mapping):
         if not all(type(key) is str for key in value):
@@ -63,12 +64,37 @@ def plain(value: Any, place: str = "value") -> Any:
         return plain(value.item(), place)
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufU":
         return value.tolist()
+    if isinstance(value, int) and not -_INT_LIMIT <= value < _INT_LIMIT:
+        raise Garbage(f"{place} is an integer of more than 64 bits")
     for base in (str, bool, int, float):  # subclasses, such as enumerations
         if isinstance(value, base):
             return base(value)
     if isinstance(value, PurePath):
         return str(value)
     raise Garbage(f"{place} holds {kind.__name__}, which is not plain data (text, numbers, lists, dicts)")
+
+
+def is_plain(value: Any) -> bool:
+    """Whether ``value`` is what :func:`plain` leaves as it is. Raises RecursionError where it is nested too deep."""
+    kind = type(value)
+    if kind in _SCALARS:
+        return True
+    if kind is int:
+        return bool(-_INT_LIMIT <= value < _INT_LIMIT)
+    if kind is list or kind is tuple:
+        return _SCALARS.issuperset(map(type, value)) or _all_plain(value)
+    return kind is dict and _STRING.issuperset(map(type, value)) and _all_plain(value.values())
+
+
+def _all_plain(values: Iterable[Any]) -> bool:
+    """Whether all are plain; written out, since it looks at every answer of every environment."""
+    for value in values:
+        kind = type(value)
+        if kind in _SCALARS or (kind is list and _STRING.issuperset(map(type, value))):
+            continue
+        if not is_plain(value):
+            return False
+    return True
 
 
 def describe(error: BaseException) -> str:
@@ -85,7 +111,7 @@ def describe(error: BaseException) -> str:
 
 
 class Inbox:
-    """Cuts the bytes that arrive into messages.
+    """Cuts the bytes that arrive into messages, all of which carry the ``token``.
 
     >>> inbox = Inbox()
     >>> frame = pack(["hello"]) + pack(["world"])
@@ -93,29 +119,30 @@ class Inbox:
     ([], [['hello'], ['world']])
     """
 
-    def __init__(self) -> None:
+    def __init__(self, token: bytes = b"") -> None:
         self.nonsense = False  # something that is no frame arrived: an environment wrote into the connection
+        self._token = token
         self._rest = bytearray()
 
     def take(self, data: bytes) -> list[Any]:
-        """The messages that ``data`` completes."""
+        """The messages that ``data`` completes; nothing after bytes that are no frame. Never raises."""
         if self._rest:
             self._rest += data
             if len(self._rest) < HEADER.size or len(self._rest) < HEADER.size + HEADER.unpack_from(self._rest)[0]:
                 return []  # before megabytes are copied for every chunk
             data = bytes(self._rest)
         messages = []
-        position, size = 0, len(data)
+        position, size, token = 0, len(data), self._token
         while (start := position + HEADER.size) <= size:
             (length,) = HEADER.unpack_from(data, position)
             end = start + length
-            if length > LONGEST_FRAME:
+            if length > LONGEST_FRAME or not data.startswith(token[: size - start], start):
                 self.nonsense = True
             if end > size or self.nonsense:
                 break
             try:
-                messages.append(marshal.loads(data[start:end]))
-            except (EOFError, TypeError, ValueError):
+                messages.append(marshal.loads(data[start + len(token) : end]))
+            except (EOFError, TypeError, ValueError, MemoryError, RecursionError, SystemError):
                 self.nonsense = True
                 break
             position = end

@@ -8,6 +8,7 @@ reset and step is answered by one tuple, told apart by its length: ``(observatio
 from __future__ import annotations
 
 import math
+import os
 import socket
 import sys
 from collections.abc import Callable, Mapping
@@ -17,7 +18,7 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-from gagpo.envs.pool.wire import LONGEST_FRAME, Garbage, describe, frames, pack, plain
+from gagpo.envs.pool.wire import LONGEST_FRAME, Garbage, describe, frames, is_plain, pack, plain
 
 
 def maker(spec: EnvSpec, kwargs: Mapping[str, Any]) -> Callable[[], gymnasium.Env]:
@@ -45,18 +46,23 @@ def _flag(value: Any, name: str) -> bool:
 def _info(info: Any) -> dict[str, Any]:
     if not isinstance(info, dict):
         raise Garbage(f"info is {type(info).__name__}, not a dict")
-    return plain(info, "info")
+    values: dict[str, Any] = plain(info, "info")
+    return values
 
 
 class Host:
-    """Environments by slot. An instance is reused by the next slot; one that broke is closed and never seen again."""
+    """Environments by slot. An instance is reused by the next slot; one that broke is closed and never seen again.
 
-    def __init__(self, make: Callable[[], gymnasium.Env]):
+    memory_limit_mb: what an error is said to be about when memory runs out; None when there is no limit.
+    """
+
+    def __init__(self, make: Callable[[], gymnasium.Env], memory_limit_mb: int | None = None):
         self._make = make
+        self._memory_limit_mb = memory_limit_mb
         self._running: dict[int, gymnasium.Env] = {}
         self._idle: list[gymnasium.Env] = [make()]  # the first one now: wrong settings fail at once
 
-    def handle(self, request: tuple) -> tuple | None:
+    def handle(self, request: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Carry out one request; whatever the environment does wrong is an answer ``(error,)``, never raised."""
         operation, slot, *arguments = request
         if operation == "release":
@@ -68,9 +74,11 @@ class Host:
         except (Exception, SystemExit) as error:
             if slot in self._running:
                 _close(self._running.pop(slot))
+            if isinstance(error, MemoryError) and self._memory_limit_mb is not None:
+                return (f"{describe(error)}: the worker's limit is {self._memory_limit_mb} MB",)
             return (describe(error),)
 
-    def _reset(self, slot: int, task: str, seed: int | None) -> tuple:
+    def _reset(self, slot: int, task: str, seed: int | None) -> tuple[Any, ...]:
         if slot not in self._running:
             self._running[slot] = self._idle.pop() if self._idle else self._make()
         result = self._running[slot].reset(seed=seed, options={"task": task})
@@ -78,16 +86,16 @@ class Host:
             raise Garbage("reset() did not return (observation, info)")
         return _text(result[0]), _info(result[1])
 
-    def _step(self, slot: int, action: str) -> tuple:
+    def _step(self, slot: int, action: str) -> tuple[Any, ...]:
         result = self._running[slot].step(action)
         if not isinstance(result, tuple) or len(result) != 5:
             raise Garbage("step() did not return (observation, reward, terminated, truncated, info)")
         observation, reward, terminated, truncated, info = result
-        if not isinstance(reward, int | float | np.number) or not math.isfinite(reward):  # type: ignore[arg-type]
+        if not isinstance(reward, int | float | np.number) or not math.isfinite(reward):
             raise Garbage(f"the reward is {str(reward)[:50]}, not a finite number")
         return (
             _text(observation),
-            float(reward),  # type: ignore[arg-type]
+            float(reward),
             _flag(terminated, "terminated"),
             _flag(truncated, "truncated"),
             _info(info),
@@ -108,31 +116,68 @@ def _close(env: gymnasium.Env) -> None:
         print(f"closing an environment failed: {describe(error)}", file=sys.stderr)
 
 
-def serve(connection: socket.socket, make: Callable[[], gymnasium.Env], process: int) -> None:
-    """Answer requests until the pool closes the ``connection``.
+def serve(
+    connection: socket.socket,
+    make: Callable[[], gymnasium.Env],
+    token: bytes,
+    trouble: str = "",
+    memory_limit_mb: int | None = None,
+) -> None:
+    """Answer requests until the pool closes the ``connection``; every answer carries the ``token``.
 
-    The first message is ``(process,)``, or ``(error, )`` when the environment cannot even be built. Each answer is
-    written at once: an answer kept back for a fuller write would be lost with a crash of the next request, and the
-    wrong episode blamed for it.
+    The first message is ``(process,)``, or ``(error, )`` when there was ``trouble`` before or the environment cannot
+    even be built. Each answer is written at once: an answer kept back for a fuller write would be lost with a crash of
+    the next request, and the wrong episode blamed for it.
     """
+    process = os.getpid()
     try:
-        host = Host(make)
+        host = None if trouble else Host(make, memory_limit_mb)
     except (Exception, SystemExit) as error:
-        connection.sendall(pack((describe(error),)))
+        host, trouble = None, describe(error)
+    if host is None:
+        connection.sendall(pack((trouble,), token))
         return
     try:
-        connection.sendall(pack((process,)))
+        connection.sendall(pack((process,), token))
         for requests in frames(connection):
             for request in requests:
                 answer = host.handle(request)
+                if os.getpid() != process:
+                    os._exit(0)  # a fork made by the environment came back here: the worker itself answers
                 if answer is None:
                     continue
-                frame = pack(answer)
+                frame = pack(answer, token)
                 if len(frame) > LONGEST_FRAME:
                     host.handle(("release", request[1]))
-                    frame = pack((f"Garbage: the answer takes {len(frame)} bytes, at most {LONGEST_FRAME} are sent",))
+                    answer = (f"Garbage: the answer takes {len(frame)} bytes, at most {LONGEST_FRAME} are sent",)
+                    frame = pack(answer, token)
                 connection.sendall(frame)
     except (BrokenPipeError, ConnectionResetError):
         pass  # the pool is gone
     finally:
         host.close()
+
+
+def answers(message: Any, operation: str) -> bool:
+    """Whether ``message`` is an answer to ``operation``, as :class:`Host` gives it, down to the last value.
+
+    What comes out of a worker is not believed: an environment may have written into the connection.
+    """
+    if type(message) is not tuple:
+        return False
+    if len(message) == 1:
+        return type(message[0]) is str
+    if operation == "step" and len(message) == 5:
+        observation, reward, terminated, truncated, info = message
+        if type(reward) is not float or not math.isfinite(reward):
+            return False
+        if type(terminated) is not bool or type(truncated) is not bool:
+            return False
+    elif operation == "reset" and len(message) == 2:
+        observation, info = message
+    else:
+        return False
+    try:
+        return _text(observation) is not None and type(info) is dict and is_plain(info)
+    except (Garbage, RecursionError):
+        return False

@@ -1,4 +1,4 @@
-"""The product files in their published form, made regular: one clean :class:`Product` per usable row."""
+"""The product files in their published form, made regular: one :class:`Product` per usable row."""
 
 from __future__ import annotations
 
@@ -6,12 +6,23 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
 from gagpo.envs.webshop.rows import CatalogueError, iterate_list, iterate_object
+from gagpo.envs.webshop.texts import (
+    LONGEST_NAME,
+    LONGEST_OPTION,
+    MOST_BULLETS,
+    MOST_OPTION_NAMES,
+    MOST_OPTION_VALUES,
+    clean,
+    paired,
+    tidy,
+    tidy_all,
+)
 
 PRODUCTS = "items_shuffle"
 ATTRIBUTES = "items_ins_v2"
@@ -22,33 +33,8 @@ NO_ATTRIBUTES = ("DUMMY_ATTR",)
 MISSING_PRICE = 100.0
 LARGEST_PRICE = 1e9
 
-# Longer texts are cut. Real rows stay below; a hostile row must not make a page that no browser or model can read.
-LONGEST_NAME = 1_000
-LONGEST_TEXT = 20_000
-LONGEST_OPTION = 200
-MOST_BULLETS = 100
-MOST_OPTION_NAMES = 30
-MOST_OPTION_VALUES = 1_000
-
-# Controls that are not blanks, marks that reorder the text around them, lone surrogates, non-characters.
-_UNSEEN = re.compile(
-    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff]"
-)
 _NEGATIVE = re.compile(r"^\s*-|\$\s*-|-\s*-\s*\$")
 _NOT_NUMERIC = re.compile(r"[^\d.]")
-
-
-def clean(text: str, longest: int = LONGEST_TEXT) -> str:
-    """``text`` without control, reordering and unpaired characters, runs of blanks made one, cut to ``longest``.
-
-    What remains passes through HTML, a URL and a browser's text nodes unchanged, so that every way of showing a page
-    shows the same characters.
-
-    >>> clean(" two\\x00\\n\\u202ewords ")
-    'two words'
-    """
-    text = text[: 4 * longest]
-    return " ".join(_UNSEEN.sub("", text).split())[:longest].rstrip()
 
 
 @dataclass(frozen=True)
@@ -64,8 +50,9 @@ class Instruction:
 class Product:
     """One product as the shop shows and scores it.
 
-    prices: in dollars; none (missing), one, or the two ends of a range. options: lower-cased name -> values.
-    nouns: lower-cased nouns of the title in order, doubles kept; empty until the store's tagger has filled them in.
+    prices: in dollars; none (missing), one, or the two ends of a range. options: lower-cased name -> values, doubled
+    and empty ones included, as the published environment shows them and makes goals of them. nouns: lower-cased nouns
+    of the title in order, doubles kept; empty until the store's tagger has filled them in.
     """
 
     asin: str
@@ -86,6 +73,24 @@ class Product:
         if not self.prices:
             return f"${MISSING_PRICE}"
         return " to ".join(f"${price}" for price in self.prices)
+
+    def tidy(self) -> Product:
+        """This product with every text freed of unseen characters and cut to a readable length."""
+        options = list(self.options.items())[:MOST_OPTION_NAMES]
+        return replace(
+            self,
+            title=tidy(self.title, LONGEST_NAME),
+            description=tidy(self.description),
+            bullets=tuple(tidy(bullet) for bullet in self.bullets[:MOST_BULLETS]),
+            options={
+                tidy(name, LONGEST_OPTION): tuple(tidy_option(value) for value in values[:MOST_OPTION_VALUES])
+                for name, values in options
+            },
+            attributes=tidy_all(self.attributes, LONGEST_NAME) or NO_ATTRIBUTES,
+            category=tidy(self.category, LONGEST_NAME),
+            query=tidy(self.query, LONGEST_NAME),
+            product_category=tidy(self.product_category, LONGEST_NAME),
+        )
 
 
 @dataclass(frozen=True)
@@ -138,31 +143,31 @@ class Annotation:
 
 
 def read_annotations(path: Path) -> dict[str, Annotation]:
-    """The attributes, and where there is one the synthetic instruction, of each asin."""
+    """The attributes, and where there is one the synthetic instruction, of each asin. Texts are as in the file."""
     annotations = {}
     for row, asin, value in iterate_object(path, "attributes by asin"):
-        where = f"{path}, row {row} ({asin[:20]})"
+        where = f"{path}, row {row} ({clean(asin, 20)})"
         if not isinstance(value, dict):
             raise CatalogueError(f"{where}: expected an object with 'attributes', found {_kind(value)}")
         attributes = _strings(value.get("attributes"), where, "attributes") or NO_ATTRIBUTES
-        text = _text(value.get("instruction"), where, "instruction", LONGEST_NAME)
+        text = _text(value.get("instruction"), where, "instruction")
         wanted = _strings(value.get("instruction_attributes"), where, "instruction_attributes")
         annotations[regular_asin(asin)] = Annotation(attributes, Instruction(text, wanted) if text else None)
     return annotations
 
 
 def read_humans(path: Path) -> dict[str, tuple[Instruction, ...]]:
-    """The human instructions for each asin."""
+    """The human instructions for each asin. Texts are as in the file, but for the options, which are lower-cased."""
     humans = {}
     for row, asin, value in iterate_object(path, "human instructions by asin"):
-        where = f"{path}, row {row} ({asin[:20]})"
+        where = f"{path}, row {row} ({clean(asin, 20)})"
         if not isinstance(value, list):
             raise CatalogueError(f"{where}: expected a list of instructions, found {_kind(value)}")
         instructions = []
         for entry in value:
             if not isinstance(entry, dict) or "instruction" not in entry:
                 raise CatalogueError(f"{where}: an instruction is an object with the key 'instruction'")
-            text = _text(entry["instruction"], where, "instruction", LONGEST_NAME)
+            text = _text(entry["instruction"], where, "instruction")
             wanted = _strings(entry.get("instruction_attributes"), where, "instruction_attributes")
             options = _wanted_options(entry.get("instruction_options"), where)
             instructions.append(Instruction(text, wanted, options))
@@ -171,9 +176,9 @@ def read_humans(path: Path) -> dict[str, tuple[Instruction, ...]]:
 
 
 def read_products(
-    path: Path, annotations: dict[str, Annotation], counts: Counter[str] | None = None
+    path: Path, annotations: dict[str, Annotation], counts: Counter[str] | None = None, *, raw: bool = False
 ) -> Iterator[Product]:
-    """Yield the usable products of ``path`` in file order.
+    """Yield the usable products of ``path`` in file order; tidy, or with ``raw`` with every text as in the file.
 
     Rows whose asin is 'nan', longer than ten characters, or seen before are left out and counted in ``counts`` under
     ``nameless``, ``long_asin`` and ``double``. Raises CatalogueError for a row of another shape or a bad price.
@@ -198,7 +203,8 @@ def read_products(
             counts["double"] += 1
             continue
         seen.add(asin)
-        yield _product(value, asin, annotations.get(asin), f"{where} ({asin})")
+        product = _product(value, asin, annotations.get(asin), f"{where} ({asin})")
+        yield product if raw else product.tidy()
 
 
 def regular_asin(asin: str) -> str:
@@ -209,15 +215,15 @@ def regular_asin(asin: str) -> str:
 def _product(row: dict[str, Any], asin: str, annotation: Annotation | None, where: str) -> Product:
     return Product(
         asin=asin,
-        title=_text(row.get("name"), where, "name", LONGEST_NAME),
+        title=_text(row.get("name"), where, "name"),
         description=_text(row.get("full_description"), where, "full_description"),
         bullets=_bullets(row.get("small_description"), where),
         prices=parse_prices(row.get("pricing"), where),
         options=_options(row.get("customization_options"), where),
         attributes=annotation.attributes if annotation else NO_ATTRIBUTES,
-        category=_text(row.get("category"), where, "category", LONGEST_NAME),
-        query=_text(row.get("query"), where, "query", LONGEST_NAME).lower(),
-        product_category=_text(row.get("product_category"), where, "product_category", LONGEST_NAME),
+        category=_text(row.get("category"), where, "category"),
+        query=_text(row.get("query"), where, "query").lower().strip(),
+        product_category=_text(row.get("product_category"), where, "product_category"),
     )
 
 
@@ -259,25 +265,39 @@ def _options(value: Any, where: str) -> dict[str, tuple[str, ...]]:
         if contents is None:
             continue
         if not isinstance(contents, list):
-            raise CatalogueError(f"{where}: option {name[:40]!r} is a list of values or null, found {_kind(contents)}")
+            said = f"option {clean(name, 40)!r} is a list of values or null"
+            raise CatalogueError(f"{where}: {said}, found {_kind(contents)}")
         values = []
-        for content in contents[:MOST_OPTION_VALUES]:
+        for content in contents:
             if not isinstance(content, dict) or not isinstance(content.get("value"), str):
-                raise CatalogueError(f"{where}: option {name[:40]!r} needs objects with a text 'value'")
-            values.append(option_value(content["value"]))
-        name = clean(name, LONGEST_OPTION).lower()
-        if name and any(values) and len(options) < MOST_OPTION_NAMES:
-            options[name] = tuple(dict.fromkeys(v for v in values if v))
+                raise CatalogueError(f"{where}: option {clean(name, 40)!r} needs objects with a text 'value'")
+            values.append(published_value(content["value"]))
+        options[paired(name).lower()] = tuple(values)
     return options
 
 
-def option_value(text: str) -> str:
-    """An option value as the shop shows it: ``/`` apart, lower-cased.
+def published_value(text: str) -> str:
+    """An option value of the data files as the published environment shows it: trimmed, ``/`` apart, lower-cased.
 
-    >>> option_value(" Red/Blue ")
+    >>> published_value(" Red/Blue ")
     'red | blue'
     """
-    return clean(text.strip().replace("/", " | "), LONGEST_OPTION).lower()
+    return paired(text).strip().replace("/", " | ").lower()
+
+
+def tidy_option(value: str) -> str:
+    """A published value without unseen characters, and trimmed, as what can be clicked has to be."""
+    short = tidy(value, LONGEST_OPTION)
+    return short if short is value else short.strip()
+
+
+def option_value(text: str) -> str:
+    """An option value of the data files as the shop shows it.
+
+    >>> option_value(" Red/Blue\\u202e ")
+    'red | blue'
+    """
+    return tidy_option(published_value(text))
 
 
 def _wanted_options(value: Any, where: str) -> tuple[tuple[str, str], ...]:
@@ -300,17 +320,17 @@ def _bullets(value: Any, where: str) -> tuple[str, ...]:
     if value is None or _is_nan(value):
         return ()
     entries = value if isinstance(value, list) else [value]
-    return tuple(_text(entry, where, "small_description") for entry in entries[:MOST_BULLETS])
+    return tuple(_text(entry, where, "small_description") for entry in entries)
 
 
-def _text(value: Any, where: str, key: str, longest: int = LONGEST_TEXT) -> str:
+def _text(value: Any, where: str, key: str) -> str:
     if value is None or _is_nan(value):
         return ""
-    if isinstance(value, list):
-        value = " ".join(_text(entry, where, key, longest) for entry in value[:MOST_BULLETS])
+    if isinstance(value, list) and not any(isinstance(entry, list) for entry in value):
+        value = " ".join(_text(entry, where, key) for entry in value)
     if not isinstance(value, str):
         raise CatalogueError(f"{where}: {key!r} is text, found {_kind(value)}")
-    return clean(value, longest)
+    return paired(value)
 
 
 def _strings(value: Any, where: str, key: str) -> tuple[str, ...]:
@@ -318,7 +338,7 @@ def _strings(value: Any, where: str, key: str) -> tuple[str, ...]:
         return ()
     if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
         raise CatalogueError(f"{where}: {key!r} is a list of texts, found {_kind(value)}")
-    return tuple(text for text in (clean(entry, LONGEST_NAME) for entry in value) if text)
+    return tuple(paired(entry) for entry in value if entry)
 
 
 def _is_nan(value: Any) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,13 +14,11 @@ from gagpo.envs.webshop import expert
 from gagpo.envs.webshop.catalogue import find_sources
 from gagpo.envs.webshop.generate import generated_folder
 from gagpo.envs.webshop.goals import KINDS
-from gagpo.envs.webshop.pages import DONE, Page, Shop, State
-from gagpo.envs.webshop.render import MODES, observation
+from gagpo.envs.webshop.pages import DONE, Page, Shop, State, parse_action
+from gagpo.envs.webshop.render import EXACT_MODES, MODES, observation
 from gagpo.envs.webshop.store import Store, open_store, store_for
 
 DATA_VARIABLE = "WEBSHOP_DATA"
-
-_ACTION = re.compile(r"\s*(search|click)\s*\[(.*)\]\s*\Z", re.DOTALL | re.IGNORECASE)
 
 
 def data_folder() -> Path:
@@ -29,26 +26,19 @@ def data_folder() -> Path:
     return Path(os.environ.get("GAGPO_DATA") or "data") / "webshop"
 
 
-def open_catalogue(data: str | Path | None = None, products: int = 1_000, catalogue_seed: int = 0) -> Store:
+def open_catalogue(
+    data: str | Path | None = None, products: int = 1_000, catalogue_seed: int = 0, exact: bool = False
+) -> Store:
     """The store of the data files at ``data`` (a folder or a product file), else at ``$WEBSHOP_DATA``, else of a
     generated catalogue of ``products`` products. Built at the first call, which for a large catalogue takes a while.
 
-    catalogue_seed: of the generated products, and of prices and budgets in any catalogue.
+    catalogue_seed: of the generated products, and of prices and budgets in any catalogue. exact: texts and lists of
+    goals as the published environment has them.
     """
     root = data_folder()
     given = data or os.environ.get(DATA_VARIABLE)
     folder = Path(given) if given else generated_folder(root, products, catalogue_seed)
-    return open_store(store_for(find_sources(folder), root, catalogue_seed))
-
-
-def parse_action(action: str) -> tuple[str, str] | None:
-    """``("search" | "click", argument)``, None for anything else.
-
-    >>> parse_action("click[Buy Now]"), parse_action("buy it")
-    (('click', 'Buy Now'), None)
-    """
-    match = _ACTION.match(action)
-    return (match[1].lower(), match[2]) if match else None
+    return open_store(store_for(find_sources(folder), root, catalogue_seed), exact)
 
 
 class WebShopEnv(TextEnv):
@@ -59,7 +49,9 @@ class WebShopEnv(TextEnv):
 
     observation: ``text``, ``text_rich``, ``html`` or ``url``. goals: ``synthetic`` or ``human``. data, products,
     catalogue_seed: see :func:`open_catalogue`. results_per_page: 10 in the published environment. strict_options: an
-    option counts only when exactly that one was chosen.
+    option counts when exactly that one was chosen, and only then. show_attributes: product pages lead to their
+    attributes too (``show_attrs`` of the published environment). exact: nothing differs from the published
+    environment, for comparisons with its numbers; only for ``text`` and ``text_rich``.
 
     Besides what every environment gives, ``info`` holds ``has_search_bar`` (searching is possible on every page, the
     bar is on the first), and after a purchase ``r_type``, ``r_att``, ``r_option`` (None when the goal names no option),
@@ -90,16 +82,26 @@ class WebShopEnv(TextEnv):
         catalogue_seed: int = 0,
         results_per_page: int = 10,
         strict_options: bool = False,
+        show_attributes: bool = False,
+        exact: bool = False,
     ):
         super().__init__(split=split, max_turns=max_turns, expert=expert, render_mode=render_mode)
         if observation not in MODES:
             raise InvalidArgument(f"unknown observation {observation!r}; choose one of {', '.join(MODES)}")
         if goals not in KINDS:
             raise InvalidArgument(f"unknown goals {goals!r}; choose one of {', '.join(KINDS)}")
+        if exact and observation not in EXACT_MODES:
+            raise InvalidArgument(
+                f"exact=True knows no observation {observation!r}; choose {' or '.join(EXACT_MODES)}, or exact=False"
+            )
+        if exact and (strict_options or results_per_page != 10):
+            raise InvalidArgument(
+                "exact=True is the published environment: leave out strict_options and results_per_page"
+            )
         self.mode = observation
         self.goals = goals
-        self.store = open_catalogue(data, products, catalogue_seed)
-        self.shop = Shop(self.store, results_per_page, strict_options)
+        self.store = open_catalogue(data, products, catalogue_seed, exact)
+        self.shop = Shop(self.store, results_per_page, strict_options, show_attributes, exact)
         self.state = State("")
 
     def tasks(self, split: str) -> TaskSet:
@@ -120,7 +122,7 @@ class WebShopEnv(TextEnv):
 
     def follow(self, action: str) -> State | None:
         """Where ``action`` leads from here, None when it is not an action of this page."""
-        parsed = parse_action(action)
+        parsed = parse_action(action, self.shop.exact)
         if parsed is None:
             return None
         name, argument = parsed

@@ -12,9 +12,8 @@ import re
 
 from gagpo.envs.webshop.goals import Goal
 from gagpo.envs.webshop.pages import BUY, DONE, ITEM, NEXT, PART, PREVIOUS, RESULTS, Shop, State, regular_query
-from gagpo.envs.webshop.reward import alike, colour_of
-from gagpo.envs.webshop.search import STOP_WORDS
-from gagpo.envs.webshop.store import searched_text
+from gagpo.envs.webshop.reward import alike, colour_of, same
+from gagpo.envs.webshop.search import STOP_WORDS, searched_text
 
 LONGEST = 8  # words of the first query
 _FILLERS = """
@@ -33,7 +32,9 @@ def queries(shop: Shop, goal: Goal) -> list[str]:
     product = shop.store.product(shop.store.number(goal.asin))
     words = [w for w in _WORD.findall(goal.request.lower()) if w not in _LEFT_OUT]
     plans = [" ".join(list(dict.fromkeys(words))[:LONGEST]), product.title, searched_text(product)]
-    return list(dict.fromkeys(query for query in map(regular_query, plans) if query))
+    # Brackets would end an action early; to the search they are blanks anyway.
+    plain = (regular_query(plan.replace("[", " ").replace("]", " ")) for plan in plans)
+    return list(dict.fromkeys(query for query in plain if query))
 
 
 def next_action(shop: Shop, state: State, hasty: bool = False) -> str | None:
@@ -79,9 +80,9 @@ def options_to_choose(shop: Shop, state: State, goal: Goal) -> list[tuple[str, s
             choices.append((name, value))
             continue
         everything = [(own, v) for own, values in options.items() for v in values]
-        same = [choice for choice in everything if choice[1] == value]
+        equal = [choice for choice in everything if same(choice[1], value)]
         close = [choice for choice in everything if alike(colour_of(choice[1]), colour_of(value))]
-        choices += (same or close)[:1]
+        choices += (equal or close)[:1]
     return choices
 
 

@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from filelock import FileLock
+
 from gagpo.envs.errors import InvalidArgument
-from gagpo.envs.lock import held
 from gagpo.envs.webshop.catalogue import ATTRIBUTES, HUMANS, PRODUCTS
 from gagpo.envs.webshop.store import LOCK_TIMEOUT, fresh_folder
 
@@ -179,7 +180,7 @@ def generated_folder(root: Path, products: int = 1_000, seed: int = 0) -> Path:
     folder = root / f"generated-{products}-{seed}-v{VERSION}"
     if not folder.is_dir():
         root.mkdir(parents=True, exist_ok=True)
-        with held(root / f"{folder.name}.lock", LOCK_TIMEOUT):
+        with FileLock(root / f"{folder.name}.lock", LOCK_TIMEOUT):
             if not folder.is_dir():
                 with fresh_folder(folder) as unfinished:
                     write_catalogue(unfinished, products, seed)

@@ -13,9 +13,10 @@ import json
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from gagpo.envs.webshop.catalogue import MISSING_PRICE, Instruction, Product
+from gagpo.envs.webshop.catalogue import MISSING_PRICE, Instruction, Product, tidy_option
+from gagpo.envs.webshop.texts import LONGEST_NAME, LONGEST_OPTION, tidy, tidy_all
 
 KINDS = ("synthetic", "human")
 SHUFFLE_SEED = 233
@@ -46,6 +47,31 @@ class Goal:
     type: str = ""
     digest: str = field(default="", compare=False)
 
+    def tidy(self) -> Goal:
+        """This goal with every text freed of unseen characters and cut to a readable length, as the product's are."""
+        request = tidy(self.request, LONGEST_NAME)
+        options = tuple((tidy(name, LONGEST_OPTION), tidy_option(value)) for name, value in self.options)
+        instruction = self.instruction
+        if (request, options) != (self.request, self.options):
+            # Human instructions say their options in their own words.
+            said = options if self.instruction == worded(self.request, self.options, self.budget) else ()
+            instruction = worded(request, said, self.budget)
+        return replace(
+            self,
+            instruction=instruction,
+            request=request,
+            options=options,
+            attributes=tidy_all(self.attributes, LONGEST_NAME),
+            type=tidy(self.type, LONGEST_NAME),
+        )
+
+
+def worded(request: str, options: Iterable[tuple[str, str]], budget: float) -> str:
+    """A request with its options and its budget, as an instruction says them."""
+    chosen = ", and ".join(f"{name}: {value}" for name, value in options)
+    limit = "" if budget == NO_BUDGET else f", and price lower than {budget:.2f} dollars"
+    return f"{request}{' with ' + chosen if chosen else ''}{limit}"
+
 
 def price_of(product: Product, rng: random.Random) -> float:
     """The price that counts: uniform in a range, 100 dollars when missing."""
@@ -68,7 +94,7 @@ def budget_for(price: float, rng: random.Random) -> tuple[float, str]:
     if len(above) < 2:
         return NO_BUDGET, ""
     budget = max(rng.sample(above, 2))
-    return budget, f", and price lower than {budget:.2f} dollars"
+    return budget, worded("", (), budget)
 
 
 def synthetic_goals(
@@ -76,18 +102,17 @@ def synthetic_goals(
 ) -> Iterator[Goal]:
     """One goal for each combination of the product's option values (names sorted); the budget is common to them.
 
-    A product with more than a thousand combinations contributes a thousand, drawn by its own generator, counted in
-    ``counts`` under ``products_with_too_many_options``.
+    An option without values leaves no combination, so no goal. A product with more than a thousand combinations
+    contributes a thousand, drawn by its own generator, counted in ``counts`` under ``products_with_too_many_options``.
     """
-    budget, budget_text = budget_for(price, rng)
+    budget, _ = budget_for(price, rng)
     names = sorted(product.options)
     for n, values in _combinations([product.options[name] for name in names], rng, counts):
         options = tuple(zip(names, values, strict=True))
-        chosen = ", and ".join(f"{name}: {value}" for name, value in options)
         yield Goal(
             id=f"{product.asin}-s{n}",
             asin=product.asin,
-            instruction=f"{instruction.text}{' with ' + chosen if chosen else ''}{budget_text}",
+            instruction=worded(instruction.text, options, budget),
             request=instruction.text,
             attributes=instruction.attributes,
             options=options,
@@ -143,6 +168,20 @@ def digest_of(goal: Goal, catalogue: str) -> str:
     """SHA-256 (16 hex digits) of the goal's content and of the catalogue it is set in."""
     content = [catalogue, goal.asin, goal.instruction, goal.attributes, goal.options, goal.budget]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+
+
+def playable(goals: Iterable[Goal], out_of_reach: set[str], counts: Counter[str]) -> list[Goal]:
+    """The tidy ``goals`` that can be played to the end: without those whose id is ``out_of_reach``, those that ask for
+    an option without a name to click, and those that other goals already ask for in the same words."""
+    kept = []
+    for goal in map(Goal.tidy, goals):
+        if not all(value for _, value in goal.options) or not goal.attributes:
+            counts["goals_that_name_nothing"] += 1
+        elif goal.id in out_of_reach:
+            counts["goals_out_of_reach"] += 1
+        else:
+            kept.append(goal)
+    return without_doubles(kept, counts)
 
 
 def without_doubles(goals: Iterable[Goal], counts: Counter[str]) -> list[Goal]:

@@ -6,28 +6,33 @@ The text environment and the site both show what :meth:`Shop.page` returns and b
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from gagpo.envs.errors import InvalidArgument
-from gagpo.envs.webshop.catalogue import clean
 from gagpo.envs.webshop.goals import Goal
 from gagpo.envs.webshop.reward import Verdict, judge
 from gagpo.envs.webshop.store import Store
+from gagpo.envs.webshop.texts import clean, visible
 
 INDEX, RESULTS, ITEM, PART, DONE = "index", "results", "item", "part", "done"
 PARTS = ("Description", "Features", "Reviews")
+ATTRIBUTES = "Attributes"
 BACK, PREVIOUS, NEXT, BUY, SEARCH = "Back to Search", "< Prev", "Next >", "Buy Now", "Search"
 LONGEST_QUERY = 500
+LONGEST_EXACT_QUERY = 10_000
+LAST_PAGE = 999_999_999
 REMEMBERED_PAGES = 1_024
 
 
 class State(NamedTuple):
     """Where a shopper is. Fields that a kind of page does not need hold their defaults, so equal pages are equal.
 
-    page: of the results, from 1. product: number in the store, -1 for none. part: one of ``PARTS``, lower-cased.
-    options: chosen (name, value) pairs in the product's order.
+    page: of the results, from 1. product: number in the store, -1 for none. part: one of ``PARTS`` or ``ATTRIBUTES``,
+    lower-cased. options: chosen (name, value) pairs in the product's order. seen: products visited since the first
+    page, which only an ``exact`` shop keeps.
     """
 
     task: str
@@ -37,15 +42,17 @@ class State(NamedTuple):
     product: int = -1
     part: str = ""
     options: tuple[tuple[str, str], ...] = ()
+    seen: frozenset[int] = frozenset()
 
 
 class Piece(NamedTuple):
     """One visible string. kind: ``text``, ``button``, ``search`` (the button of the search form), ``product`` (a link
-    to it), ``option`` or ``chosen``; group: the option's name."""
+    to it), ``visited`` (the same in an ``exact`` shop), ``option`` or ``chosen``; group: the option's name, None for
+    what is no option."""
 
     text: str
     kind: str = "text"
-    group: str = ""
+    group: str | None = None
 
 
 class Section(NamedTuple):
@@ -66,7 +73,6 @@ class Page(NamedTuple):
 
 
 _CONTROLS = Section("controls", (Piece(BACK, "button"), Piece(PREVIOUS, "button")))
-_PARTS = Section("parts", tuple(Piece(part, "button") for part in PARTS))
 _BUY = Section("buy", (Piece(BUY, "button"),))
 
 
@@ -81,21 +87,51 @@ def make_page(state: State, sections: Iterable[Section]) -> Page:
     return Page(state, sections, pieces, clickables(pieces), any(piece.kind == "search" for piece in pieces))
 
 
+def texts(*strings: str) -> tuple[Piece, ...]:
+    """The pieces that ``strings`` of a page are; what is nothing on a page is none."""
+    seen = (visible(string) for string in strings)
+    return tuple(Piece(string) for string in seen if string is not None)
+
+
 def clickables(pieces: Iterable[Piece]) -> dict[str, int]:
     """Lower-cased labels that can be clicked, each with the number of the piece it means: buttons and products in page
     order, then options.
 
-    A label that occurs twice means the button, else the last option (as in the published environment, but that there
-    an option can hide a button). The search button is none of them: a search carries words.
+    A label that occurs twice means the button, else the last option. ``search`` is none of them, whatever bears that
+    name: a search carries words.
     """
     buttons: dict[str, int] = {}
     options: dict[str, int] = {}
     for number, (words, kind, group) in enumerate(pieces):
-        if group:
+        if group is not None:
             options[words.lower()] = number
-        elif kind in ("button", "product"):
+        elif kind in ("button", "product", "visited"):
             buttons.setdefault(words.lower(), number)
-    return {**buttons, **options, **buttons} if options else buttons
+    found = {**buttons, **options, **buttons} if options else buttons
+    found.pop("search", None)
+    return found
+
+
+def parse_action(action: str, exact: bool = False) -> tuple[str, str] | None:
+    """``("search" | "click", argument)``, None for anything else.
+
+    As the published environment reads actions, with ``(.+)\\[(.+)\\]`` from the start of the first line: the name is
+    written in small letters and without blanks, what follows the last bracket is ignored. That rule cannot click a
+    label with a bracket in it; unless ``exact``, what stands between the outermost brackets is a label too.
+
+    >>> parse_action("click[Buy Now]"), parse_action("click[red [l]]"), parse_action("click[red [l]]", exact=True)
+    (('click', 'Buy Now'), ('click', 'red [l]'), None)
+    """
+    # Not by the expression itself: on a long row of brackets it takes quadratic time.
+    line = action.partition("\n")[0]
+    end = line.rfind("]")
+    start = line.rfind("[", 1, end - 1) if end > 0 else -1
+    if start > 0 and line[:start] in ("search", "click"):
+        return line[:start], line[start + 1 : end]
+    end = action.rfind("]")
+    if not exact and action.startswith("click[") and end > len("click["):
+        return "click", action[len("click[") : end]
+    return None
 
 
 def regular_query(words: str) -> str:
@@ -103,20 +139,27 @@ def regular_query(words: str) -> str:
     return clean(words.lower(), LONGEST_QUERY)
 
 
-def regular_label(label: str) -> str:
-    """A label as it is compared: clean and lower-cased."""
-    return clean(label).lower()
-
-
 class Shop:
-    """The page machine over one store. ``results_per_page`` is 10 in the published environment."""
+    """The page machine over one store. ``results_per_page`` is 10 in the published environment, ``show_attributes``
+    False. With ``exact`` nothing differs from the published environment's text; open the store with ``exact`` too."""
 
-    def __init__(self, store: Store, results_per_page: int = 10, strict_options: bool = False):
+    def __init__(
+        self,
+        store: Store,
+        results_per_page: int = 10,
+        strict_options: bool = False,
+        show_attributes: bool = False,
+        exact: bool = False,
+    ):
         if results_per_page < 1:
             raise InvalidArgument(f"results_per_page must be at least 1, got {results_per_page}")
         self.store = store
         self.results_per_page = results_per_page
         self.strict_options = strict_options
+        self.show_attributes = show_attributes
+        self.exact = exact
+        parts = (*PARTS, ATTRIBUTES) if show_attributes else PARTS
+        self._parts = Section("parts", tuple(Piece(part, "button") for part in parts))
         self._goals: OrderedDict[str, Goal] = OrderedDict()
         self._pages: OrderedDict[State, Page] = OrderedDict()
         self._cards: OrderedDict[int, Section] = OrderedDict()
@@ -129,28 +172,29 @@ class Shop:
         return State(self.goal(task).id)
 
     def search(self, state: State, words: str) -> State | None:
-        """Where searching leads; None without words or after the purchase. Works on every page."""
-        query = regular_query(words)
-        if not query or state.kind == DONE:
+        """Where searching leads; None for an empty text or after the purchase. Works on every page."""
+        if not words or state.kind == DONE:
             return None
-        return State(state.task, RESULTS, query, 1)
+        query = words.lower()[:LONGEST_EXACT_QUERY] if self.exact else regular_query(words)
+        return State(state.task, RESULTS, query, 1, seen=state.seen)
 
     def click(self, state: State, label: str) -> State | None:
         """Where clicking ``label`` (any case) leads, None when the page has no such thing to click."""
         page = self.page(state)
-        number = page.clickables.get(regular_label(label))
+        number = page.clickables.get(label.lower())
         return None if number is None else self.press(state, page.pieces[number])
 
     def press(self, state: State, piece: Piece) -> State:
         """Where pressing a clickable piece of the page of ``state`` leads."""
-        if piece.kind == "product":
-            return state._replace(kind=ITEM, product=self.store.number(piece.text))
-        if piece.group:
+        if piece.kind in ("product", "visited"):
+            number = self.store.number(piece.text)
+            return state._replace(kind=ITEM, product=number, seen=state.seen | {number} if self.exact else state.seen)
+        if piece.group is not None and piece.text != ATTRIBUTES.lower():
             return self._choose(state, piece.group, piece.text)
         if piece.text == BACK:
             return State(state.task)
         if piece.text == BUY:
-            return State(state.task, DONE, product=state.product, options=state.options)
+            return State(state.task, DONE, product=state.product, options=state.options, seen=state.seen)
         if piece.text == NEXT:
             return state._replace(page=state.page + 1)
         if piece.text == PREVIOUS and state.kind == RESULTS:
@@ -158,7 +202,7 @@ class Shop:
         if piece.text == PREVIOUS and state.kind == PART:
             return state._replace(kind=ITEM, part="")
         if piece.text == PREVIOUS:
-            return State(state.task, RESULTS, state.query, state.page)
+            return State(state.task, RESULTS, state.query, state.page, seen=state.seen)
         return state._replace(kind=PART, part=piece.text.lower())
 
     def _choose(self, state: State, name: str, value: str) -> State:
@@ -174,9 +218,9 @@ class Shop:
         elif state.kind == RESULTS:
             good = state == State(state.task, RESULTS, regular_query(state.query), state.page) and self._has(state)
         elif state.kind in (ITEM, PART):
-            good = (state.part in {name.lower() for name in PARTS}) == (state.kind == PART)
-            good = good and bool(state.part) == (state.kind == PART) and self._has(state)
-            good = good and state.product in self._shown(state) and self._has_options(state)
+            good = self._has(state) and state.product in self._shown(state) and self._has_options(state)
+            item = state._replace(kind=ITEM, part="")
+            good = good and (state == item or self.click(item, state.part) == state)
         else:
             good = state == State(state.task, DONE, product=state.product, options=state.options)
             good = good and 0 <= state.product < len(self.store) and self._has_options(state)
@@ -185,10 +229,8 @@ class Shop:
         return state
 
     def _has(self, state: State) -> bool:
-        """Whether the state's query and results page exist."""
-        if not state.query or state.query != regular_query(state.query) or state.page < 1:
-            return False
-        return state.page == 1 or (state.page - 1) * self.results_per_page < len(self.store.index.search(state.query))
+        """Whether the state's query and results page exist. Pages go on after the last result, empty."""
+        return state.query == regular_query(state.query) and 1 <= state.page <= LAST_PAGE
 
     def _shown(self, state: State) -> tuple[int, ...]:
         first = (state.page - 1) * self.results_per_page
@@ -197,7 +239,7 @@ class Shop:
     def _has_options(self, state: State) -> bool:
         options = self.store.product(state.product).options
         names = [name for name in options if name in dict(state.options)]
-        return names == [name for name, _ in state.options] and all(v in options[n] for n, v in state.options)
+        return names == [name for name, _ in state.options] and all(v and v in options[n] for n, v in state.options)
 
     # Seeing ---------------------------------------------------------------------------------------------------------
 
@@ -214,7 +256,13 @@ class Shop:
         """What ``state`` shows. The latest pages are remembered."""
         page = self._pages.get(state)
         if page is None:
-            page = self._pages[state] = make_page(state, self._sections(state))
+            page = make_page(state, self._sections(state))
+            if self.exact:
+                sayable = {
+                    k: n for k, n in page.clickables.items() if parse_action(f"click[{k}]", True) == ("click", k)
+                }
+                page = page._replace(clickables=sayable)
+            self._pages[state] = page
             if len(self._pages) > REMEMBERED_PAGES:
                 self._pages.popitem(last=False)
         return page
@@ -233,10 +281,10 @@ class Shop:
 
     def _sections(self, state: State) -> list[Section]:
         if state.kind == DONE:
-            score = str(self.verdict(state).reward)
-            thanks = (Piece("Thank you for shopping with us!"), Piece("Your score (min 0.0, max 1.0)"), Piece(score))
-            return [Section("done", thanks)]
-        instruction = Section("instruction", (Piece("Instruction:"), Piece(self.goal(state.task).instruction)))
+            return [Section("done", self._thanks(state))]
+        # The first page of the published environment has a blank more.
+        label = Piece("Instruction: " if state.kind == INDEX else "Instruction:")
+        instruction = Section("instruction", (label, *texts(self.goal(state.task).instruction)))
         if state.kind == INDEX:
             return [Section("brand", (Piece("WebShop"),)), instruction, Section("search", (Piece(SEARCH, "search"),))]
         if state.kind == RESULTS:
@@ -244,23 +292,53 @@ class Shop:
         if state.kind == ITEM:
             return [instruction, _CONTROLS, *self._item(state)]
         product = self.store.product(state.product)
-        texts = {"description": (product.description,), "features": product.bullets, "reviews": ()}[state.part]
-        return [instruction, _CONTROLS, Section("part", tuple(Piece(text) for text in texts if text))]
+        if state.part == "description":
+            shown = texts(product.description)
+        elif state.part == "features":
+            shown = texts(*(f" {bullet}" for bullet in product.bullets))
+        elif state.part == ATTRIBUTES.lower():
+            facts = (product.category, product.query, product.product_category)
+            shown = texts(*(f" {attribute}" for attribute in product.attributes), *facts)
+        else:
+            shown = ()
+        return [instruction, _CONTROLS, Section("part", shown)]
+
+    def _thanks(self, state: State) -> tuple[Piece, ...]:
+        score = str(self.verdict(state).reward)
+        if not self.exact:
+            return texts("Thank you for shopping with us!", "Your score (min 0.0, max 1.0)", score)
+        # The published page as text: a survey's form, filled in with what the text environment does not know.
+        options = json.dumps(dict(state.options), sort_keys=True)
+        for sign in "<>&'":
+            options = options.replace(sign, f"\\u{ord(sign):04x}")
+        bought = self.store.product(state.product).asin
+        return texts(
+            *("Thank you for shopping with us!", "Your code: ", "None", " (Paste it in your MTurk interface.)"),
+            *("Purchased", "asin", bought, "options", options, "attrs", "None", "category", "None", "query", "None"),
+            *("product category", "None", "Target", "asin", "options", "attrs", "price upper", "instuction text"),
+            *("category", "product category", "query", "Goal ", "None", "Reward", "Your score (min 0.0, max 1.0)"),
+            *(score, "Reward Details ", "None"),
+        )
 
     def _results(self, state: State) -> list[Section]:
         total = len(self.store.index.search(state.query))
         controls = [Piece(BACK, "button"), Piece(f"Page {state.page} (Total results: {total})")]
         if state.page > 1:
             controls.append(Piece(PREVIOUS, "button"))
-        if state.page * self.results_per_page < total:
-            controls.append(Piece(NEXT, "button"))
-        return [Section("controls", tuple(controls)), *map(self._card, self._shown(state))]
+        controls.append(Piece(NEXT, "button"))
+        cards = []
+        for number in self._shown(state):
+            card = self._card(number)
+            if number in state.seen:
+                card = Section(card.role, (card.pieces[0]._replace(kind="visited"), *card.pieces[1:]))
+            cards.append(card)
+        return [Section("controls", tuple(controls)), *cards]
 
     def _card(self, number: int) -> Section:
         card = self._cards.get(number)
         if card is None:
             product = self.store.product(number)
-            pieces = (Piece(product.asin, "product"), Piece(product.title), Piece(product.price_tag))
+            pieces = (Piece(product.asin, "product"), *texts(product.title, product.price_tag))
             card = self._cards[number] = Section("card", pieces)
             if len(self._cards) > 4 * REMEMBERED_PAGES:
                 self._cards.popitem(last=False)
@@ -268,16 +346,24 @@ class Shop:
 
     def _item(self, state: State) -> list[Section]:
         product = self.store.product(state.product)
-        chosen = dict(state.options)
-        sections = []
-        for section in self._choices_of(state.product):
-            wanted = chosen.get(section.pieces[0].text)
-            if wanted is not None:
-                marked = [p._replace(kind="chosen") if p.group and p.text == wanted else p for p in section.pieces]
-                section = Section(section.role, tuple(marked))
-            sections.append(section)
-        facts = (Piece(product.title), Piece(f"Price: {product.price_tag}"), Piece("Rating: N.A."))
-        return [*sections, Section("facts", facts), _PARTS, _BUY]
+        sections = list(self._choices_of(state.product))
+        if state.options or self.exact:
+            sections = [
+                Section(role, tuple(p._replace(kind="chosen") if self._is_chosen(state, p) else p for p in pieces))
+                for role, pieces in sections
+            ]
+        facts = texts(product.title, f"Price: {product.price_tag}", "Rating: N.A.")
+        return [*sections, Section("facts", facts), self._parts, _BUY]
+
+    def _is_chosen(self, state: State, piece: Piece) -> bool:
+        """Whether an option is marked as clicked.
+
+        The published environment looks for the value in quotes in the page's address, where the query and the options
+        as JSON stand: it misses letters beyond ASCII and finds equal values of other options.
+        """
+        if piece.group is None or not self.exact:
+            return (piece.group, piece.text) in state.options
+        return f'"{piece.text}"' in f"{'+'.join(state.query.split(' '))}/{state.page}/{json.dumps(dict(state.options))}"
 
     def _choices_of(self, number: int) -> tuple[Section, ...]:
         """The options of a product, none of them chosen."""
@@ -285,7 +371,7 @@ class Shop:
         if sections is None:
             options = self.store.product(number).options
             sections = self._choices[number] = tuple(
-                Section("options", (Piece(name), *(Piece(value, "option", name) for value in values)))
+                Section("options", (*texts(name), *(Piece(value, "option", name) for value in values if value)))
                 for name, values in options.items()
             )
             if len(self._choices) > REMEMBERED_PAGES:

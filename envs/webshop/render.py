@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
-from html import escape
+import html as markup
+import re
 from urllib.parse import parse_qsl, quote_plus, unquote
 
 from gagpo.envs.webshop.pages import (
     DONE,
     INDEX,
     ITEM,
+    LAST_PAGE,
     LONGEST_QUERY,
     PART,
     RESULTS,
@@ -19,10 +21,12 @@ from gagpo.envs.webshop.pages import (
     Shop,
     State,
     Unreachable,
+    regular_query,
 )
 from gagpo.envs.webshop.store import UnknownProduct
 
 MODES = ("text", "text_rich", "html", "url")
+EXACT_MODES = ("text", "text_rich")  # in which an exact shop can be seen
 ROOT = "/shop"
 
 
@@ -38,12 +42,12 @@ def observation(shop: Shop, page: Page, mode: str) -> str:
 
 
 def text(pieces: tuple[Piece, ...]) -> str:
-    """The visible strings joined by ``[SEP]``."""
-    return " [SEP] ".join([piece.text for piece in pieces])
+    """The visible strings, trimmed, joined by ``[SEP]``."""
+    return " [SEP] ".join([piece.text.strip() for piece in pieces])
 
 
 def text_rich(pieces: tuple[Piece, ...]) -> str:
-    """One line per visible string; what can be clicked stands between marks, what is chosen is said first."""
+    """A line for every visible string; what can be clicked stands between marks, what is chosen is said first."""
     chosen, lines = [], []
     for words, kind, _ in pieces:
         if kind == "text":
@@ -55,9 +59,11 @@ def text_rich(pieces: tuple[Piece, ...]) -> str:
             chosen.append(f"You have clicked {words}.")
         elif kind == "product":
             lines.append(f"\n[button] {words} [button_]")
+        elif kind == "visited":
+            lines.append(f"\n[clicked button] {words} [clicked button_]")
         else:
             lines.append(f"[button] {words} [button_]")
-    return "\n".join(chosen[::-1] + lines)
+    return "\n".join([*chosen[::-1], *lines, ""])
 
 
 # Addresses ------------------------------------------------------------------------------------------------------------
@@ -72,6 +78,7 @@ def address(shop: Shop, state: State) -> str:
     if state.product >= 0:
         fields.append(f"asin={_quoted(shop.store.product(state.product).asin)}")
     fields += [f"option.{_quoted(name)}={_quoted(value)}" for name, value in state.options]
+    fields += sorted(f"seen={_quoted(shop.store.product(number).asin)}" for number in state.seen)
     return f"{path}/{state.part or state.kind}?{'&'.join(fields)}"
 
 
@@ -92,14 +99,16 @@ def state_at(shop: Shop, task: str, kind: str, query: str) -> State:
     try:
         fields = dict(parse_qsl(query, keep_blank_values=True, errors="replace", max_num_fields=100))
         product = shop.store.number(fields["asin"]) if kind != RESULTS else -1
-        page = int(fields.get("page", "1")[:9])
+        digits = fields.get("page", "1")
+        page = int(digits) if len(digits) <= len(str(LAST_PAGE)) else 0
     except (KeyError, ValueError, UnknownProduct):
         raise Unreachable("no such page: the address lacks a part or names what is not there") from None
     options = tuple((n.removeprefix("option."), v) for n, v in fields.items() if n.startswith("option."))
     words = fields.get("q", "")
     if kind == RESULTS:
-        searched = shop.search(State(task), words)
-        return State(task) if searched is None else shop.validate(searched._replace(page=page))
+        # The form sent empty, unlike a search for blanks, says no page number.
+        asked = words or "page" in fields
+        return shop.validate(State(task, RESULTS, regular_query(words), page)) if asked else State(task)
     if kind == DONE:
         return shop.validate(State(task, DONE, product=product, options=options))
     if kind == ITEM:
@@ -114,6 +123,7 @@ _HEAD = (
     '<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{title} · WebShop</title>\n'
     '<link rel="stylesheet" href="/style.css">\n</head>\n<body>\n<main class="page-{kind}">\n'
 )
+_TENTHS = re.compile(r"(?<=\$)\d+\.\d(?!\d)")
 _FOOT = '</main>\n<footer><a href="/">All tasks</a></footer>\n</body>\n</html>\n'
 _NAVIGATION = {"controls": "Pages", "parts": "More about this product", "buy": "Purchase"}
 _TITLES = {INDEX: "Search", RESULTS: "Results", ITEM: "Product", PART: "Product", DONE: "Thank you"}
@@ -140,27 +150,27 @@ def _section(shop: Shop, state: State, section: Section) -> str:
     if role == "search":
         return _search_form(shop, state, pieces[0])
     if role == "card":
-        link, title, price = pieces
-        return (
-            f'<li class="card">{_link(shop, state, link)}<h2>{_plain(title)}</h2>'
-            f'<p class="price">{_plain(price)}</p></li>\n'
-        )
+        link, *title, price = pieces
+        heading = "".join(f"<h2>{_plain(piece)}</h2>" for piece in title)
+        return f'<li class="card">{_link(shop, state, link)}{heading}<p class="price">{_price(price)}</p></li>\n'
     if role == "options":
-        name, *values = pieces
-        links = "".join(f"<li>{_link(shop, state, value)}</li>" for value in values)
-        return f'<section class="options"><h2>{_plain(name)}</h2><ul>{links}</ul></section>\n'
+        heading = "".join(f"<h2>{_plain(piece)}</h2>" for piece in pieces if piece.group is None)
+        links = "".join(f"<li>{_link(shop, state, piece)}</li>" for piece in pieces if piece.group is not None)
+        return f'<section class="options">{heading}<ul>{links}</ul></section>\n'
     if role == "instruction":
-        label, instruction = pieces
-        return f'<header class="instruction"><p>{_plain(label)}</p><h1>{_plain(instruction)}</h1></header>\n'
+        label, *said = pieces
+        words = "".join(map(_plain, said))
+        return f'<header class="instruction"><p>{_plain(label)}</p><h1>{words}</h1></header>\n'
     if role == "facts":
-        title, price, rating = pieces
+        *title, price, rating = pieces
+        heading = "".join(f"<h2>{_plain(piece)}</h2>" for piece in title)
         return (
-            f'<section class="facts"><h2>{_plain(title)}</h2><p class="price">{_plain(price)}</p>'
-            f"<p>{_plain(rating)}</p></section>\n"
+            f'<section class="facts">{heading}<p class="price">{_price(price)}</p><p>{_plain(rating)}</p></section>\n'
         )
     if role == "done":
         thanks, meaning, score = pieces
-        return f'<h1>{_plain(thanks)}</h1><p>{_plain(meaning)}</p><p class="score">{_plain(score)}</p>\n'
+        shown = f'<h1>{_plain(thanks)}</h1><p>{_plain(meaning)}</p><p class="score">{_plain(score)}</p>\n'
+        return shown + _breakdown(shop, state) + _next_task(shop, state)
     if role == "brand":
         return f'<p class="brand">{_plain(pieces[0])}</p>\n'
     if role == "part":
@@ -178,6 +188,11 @@ def _search_form(shop: Shop, state: State, button: Piece) -> str:
     )
 
 
+def escape(text: str) -> str:
+    """``text`` as it must stand in a document so that a reader finds the very characters again."""
+    return markup.escape(text).replace("\r", "&#13;")
+
+
 def _words(piece: Piece) -> str:
     return escape(piece.text)
 
@@ -186,12 +201,41 @@ def _plain(piece: Piece) -> str:
     return f'<bdi data-kind="text" dir="auto">{_words(piece)}</bdi>'
 
 
+def _price(piece: Piece) -> str:
+    """A price as people write it, with two decimals; ``data-text`` holds it as the text environment has it."""
+    cents = _TENTHS.sub(lambda match: f"{match[0]}0", piece.text)
+    return f'<bdi data-kind="text" data-text="{_words(piece)}" dir="auto">{escape(cents)}</bdi>'
+
+
 def _link(shop: Shop, state: State, piece: Piece) -> str:
     current = ' aria-current="true"' if piece.kind == "chosen" else ""
-    group = f' data-group="{escape(piece.group)}"' if piece.group else ""
     to = escape(address(shop, shop.press(state, piece)))
-    marks = f'data-kind="{piece.kind}"{group}{current}'
-    return f'<a class="button" href="{to}" {marks}><bdi dir="auto">{_words(piece)}</bdi></a>'
+    mark = f'data-kind="{piece.kind}"'
+    if piece.group is not None:
+        # Choosing loads the page anew. The fragment leads back to the option, which so keeps the focus.
+        name = escape(f"{_quoted(piece.group)}={_quoted(piece.text)}")
+        mark = f'id="{name}" data-group="{escape(piece.group)}" {mark}'
+        to = f"{to}#{name}"
+    return f'<a class="button" href="{to}" {mark}{current}><bdi dir="auto">{_words(piece)}</bdi></a>'
+
+
+def _breakdown(shop: Shop, state: State) -> str:
+    """Where the score of a purchase comes from."""
+    goal, verdict = shop.goal(state.task), shop.verdict(state)
+    lines = [f"Kind of product: times {verdict.r_type:g}"]
+    lines.append(f"Attributes: {round(verdict.r_att * len(goal.attributes))} of {len(goal.attributes)}")
+    if verdict.r_option is not None:
+        lines.append(f"Options: {round(verdict.r_option * len(goal.options))} of {len(goal.options)}")
+    lines.append(f"Price within the budget: {'yes' if verdict.r_price else 'no'}")
+    points = 1 + len(goal.attributes) + len(goal.options)
+    lines.append(f"Points are added, divided by {points}, and multiplied by the first line.")
+    listed = "".join(f"<li>{line}</li>" for line in lines)
+    return f'<ul class="breakdown" aria-label="What the score is made of">{listed}</ul>\n'
+
+
+def _next_task(shop: Shop, state: State) -> str:
+    kind, split = shop.store.place(state.task)
+    return f'<p><a class="button" href="/start?goals={kind}&amp;split={split}">Next task</a></p>\n'
 
 
 def front_page(sizes: dict[tuple[str, str], int], products: int) -> str:

@@ -1,4 +1,4 @@
-"""What a purchase is worth: the published rule, its known false positives included.
+"""What a purchase is worth: the published rule, its known errors in both directions included.
 
 ``r = r_type * (n_att + n_opt + [price <= budget]) / (|att| + |opt| + 1)``, in 0..1; success is ``r == 1``.
 Fuzzy matches are ``token_set_ratio > 85`` of the library thefuzz. That library is a thin layer over rapidfuzz, which is
@@ -60,9 +60,8 @@ def judge(
 ) -> Verdict:
     """Score buying ``bought`` at ``price`` dollars with ``options`` (name -> value) for ``goal``.
 
-    wanted: the goal's own product. With ``strict_options`` an option counts only when its very value was chosen, under
-    its own name where the goal gives one; by default the published fuzzy rule holds, under which ``large`` passes for
-    ``x-large``.
+    wanted: the goal's own product. With ``strict_options`` an option counts when its very value was chosen, under its
+    own name where the goal gives one, and only then; by default the published rule of :func:`option_matches` holds.
     """
     r_type, query_match, category_match, title_score = type_score(wanted, bought)
     attributes = sum(has_attribute(bought, attribute) for attribute in goal.attributes)
@@ -79,6 +78,12 @@ def judge(
         category_match=category_match,
         title_score=title_score,
     )
+
+
+def within_reach(goal: Goal, product: Product, price: float) -> bool:
+    """Whether buying the very product with the very options that a synthetic goal names earns everything."""
+    goal = goal.tidy()
+    return judge(goal, product, product, price, dict(goal.options)).success
 
 
 def type_score(wanted: Product, bought: Product) -> tuple[float, bool, bool, float]:
@@ -119,12 +124,42 @@ def has_attribute(product: Product, attribute: str) -> bool:
 
 
 def option_matches(wanted: tuple[str, str], chosen: dict[str, str], strict: bool = False) -> bool:
-    """Whether one of the ``chosen`` values satisfies the ``wanted`` (name, value); the fuzzy rule ignores names."""
+    """Whether one of the ``chosen`` values satisfies the ``wanted`` (name, value).
+
+    The published rule compares every chosen value, whatever its name, with :func:`asked_for`. Where the goal gives no
+    name (human goals), ``large`` passes for ``x-large``. Where it does (synthetic goals), the words of the name count
+    among those asked for: ``x-large`` fails for ``large``, and so does a value with a colour inside one of its words
+    (``standard`` holds ``tan``) for itself. ``strict``: the value itself, under its name if one is given.
+
+    >>> option_matches(("", "large"), {"size": "x-large"}), option_matches(("size", "large"), {"size": "x-large"})
+    (True, False)
+    """
     name, value = wanted
     if strict:
-        return chosen.get(name) == value if name else value in chosen.values()
-    value = colour_of(value)
-    return any(alike(colour_of(own), value) for own in chosen.values())
+        own_values = chosen.values() if not name else [chosen[name]] if name in chosen else []
+        return any(same(own, value) for own in own_values)
+    text = asked_for(name, value)
+    return any(alike(colour_of(own), text) for own in chosen.values())
+
+
+def same(first: str, second: str) -> bool:
+    """Whether two option values are the same words, however they are spaced."""
+    return first == second or first.split() == second.split()
+
+
+@functools.lru_cache(maxsize=65_536)
+def asked_for(name: str, value: str) -> str:
+    """What the published rule compares chosen values with.
+
+    Without a name the colour of the value, or the value. With one, the pair as Python writes it; but the colour alone
+    where name or value are a colour and nothing else.
+
+    >>> asked_for("", "navy blue"), asked_for("color", "navy blue"), asked_for("color", "navy")
+    ('blue', "('color', 'navy blue')", 'navy')
+    """
+    if not name:
+        return colour_of(value)
+    return next((colour for colour in COLOURS if colour in (name, value)), str((name, value)))
 
 
 @functools.lru_cache(maxsize=65_536)

@@ -10,9 +10,12 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from gagpo.envs.webshop.catalogue import Product
 
 K1 = 0.9
 B = 0.4
@@ -26,6 +29,12 @@ _STOP_WORDS = (
 STOP_WORDS = frozenset(_STOP_WORDS.split())
 # Dots and apostrophes join letters, dots and commas join digits: "don't", "o'neill", "3.5".
 _WORD = re.compile(r"\w+(?:(?:(?<=[^\W\d_])['’.:·](?=[^\W\d_])|(?<=\d)['’.,;](?=\d))\w+)*")
+
+
+def searched_text(product: Product) -> str:
+    """What the search sees of a product: title, description, first feature and options."""
+    options = ", and ".join(f"{name}: {', '.join(values)}" for name, values in product.options.items())
+    return " ".join((product.title, product.description, *product.bullets[:1], options)).lower()
 
 
 class Analyzer:

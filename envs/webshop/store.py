@@ -2,7 +2,11 @@
 
 A store is a folder, named by what went into it: products one after the other as JSON with an array of offsets, asins
 sorted for binary search, the prices that count, goals, their splits, and the search index. It is written to a
-temporary folder and renamed, under a lock, so that a half-built store is never seen.
+temporary folder and renamed, under a lock, so that a half-built store is never seen. The manifest holds size and hash
+of every file; what was damaged since is refused when it is opened.
+
+Texts are kept as the data files have them. A store opened with ``exact`` gives them out like that, and lists goals as
+the published environment does; otherwise they are tidy, and goals that nobody can reach are left out.
 """
 
 from __future__ import annotations
@@ -22,28 +26,31 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 
-from gagpo.envs.errors import GagpoError, InvalidArgument
-from gagpo.envs.lock import held
+from gagpo.envs.errors import GagpoError
 from gagpo.envs.tasks import Task, TaskSet, UnknownTask
-from gagpo.envs.webshop.catalogue import CatalogueError, Product, Sources, read_annotations, read_humans, read_products
+from gagpo.envs.webshop.catalogue import Product, Sources, read_annotations, read_humans, read_products
 from gagpo.envs.webshop.goals import (
     KINDS,
     MOST_GOALS,
     Goal,
     digest_of,
     human_goals,
+    playable,
     price_of,
     product_rng,
     split_goals,
     synthetic_goals,
-    without_doubles,
 )
-from gagpo.envs.webshop.search import IndexBuilder, SearchIndex
+from gagpo.envs.webshop.reward import within_reach
+from gagpo.envs.webshop.rows import CatalogueError
+from gagpo.envs.webshop.search import IndexBuilder, SearchIndex, searched_text
 from gagpo.envs.webshop.tagger import Tagger, default_tagger
 
-FORMAT = 1
+FORMAT = 2
 REMEMBERED_PRODUCTS = 2_048
+HASHED = 512 << 20  # bytes; of a larger store only the sizes are compared when it is opened
 LOCK_TIMEOUT = 3_600.0  # seconds; the full catalogue takes minutes to build
 
 _FIELDS = tuple(Product.__dataclass_fields__)
@@ -57,18 +64,25 @@ class UnknownProduct(GagpoError, KeyError):
 
 
 class Store:
-    """A built catalogue, opened read-only. Cheap to open; what many processes open exists once in memory."""
+    """A built catalogue, opened read-only. Cheap to open; what many processes open exists once in memory.
 
-    def __init__(self, folder: Path):
+    Raises CatalogueError, naming the file, when the store is damaged or of another format.
+    """
+
+    def __init__(self, folder: Path, exact: bool = False):
         self.folder = folder
-        self.manifest: dict[str, Any] = _read_manifest(folder)
-        self._products = _Blobs(folder, "products")
-        self._asins = _mapped(folder / "asins.npy")
-        self._order = _mapped(folder / "order.npy")
-        self._prices = _mapped(folder / "prices.npy")
+        self.exact = exact
+        self.manifest: dict[str, Any] = _verified_manifest(folder)
+        try:
+            self._products = _Blobs(folder, "products")
+            self._asins = _mapped(folder / "asins.npy")
+            self._order = _mapped(folder / "order.npy")
+            self._prices = _mapped(folder / "prices.npy")
+            self.index = SearchIndex(folder / "index")
+            self._goals = {kind: _Blobs(folder, f"goals-{kind}") for kind in KINDS}
+        except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+            raise _unusable(folder, "", error) from None
         self._remembered: OrderedDict[int, Product] = OrderedDict()
-        self.index = SearchIndex(folder / "index")
-        self._goals = {kind: _Blobs(folder, f"goals-{kind}") for kind in KINDS}
         self._goal_numbers: dict[str, dict[str, int]] = {}
         self._tasks: dict[tuple[str, str], TaskSet] = {}
 
@@ -79,7 +93,11 @@ class Store:
         """The product at ``number`` (0 to ``len(store) - 1``, catalogue order)."""
         product = self._remembered.get(number)
         if product is None:
-            product = self._remembered[number] = _unpack(self._products[number])
+            try:
+                product = _unpack(self._products[number])
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                raise _unusable(self.folder, f"products.bin, row {number + 1}: ", error) from None
+            product = self._remembered[number] = product if self.exact else product.tidy()
             if len(self._remembered) > REMEMBERED_PRODUCTS:
                 self._remembered.popitem(last=False)
         return product
@@ -98,39 +116,57 @@ class Store:
 
     def goal(self, task: str) -> Goal:
         """The goal of a task id, of either kind; raises UnknownTask."""
-        kind = "human" if task.rpartition("-")[2].startswith("h") else "synthetic"
-        if kind not in self._goal_numbers:
-            for split in ("train", "validation", "test"):
-                self.tasks(kind, split)
+        kind = _kind_of(task)
+        self.tasks(kind, "test")
         number = self._goal_numbers[kind].get(task)
         if number is None:
             raise UnknownTask(f"{self.folder}: there is no goal {task[:40]!r}")
-        values = json.loads(self._goals[kind][number])
-        values["attributes"] = tuple(values["attributes"])
-        values["options"] = tuple((name, value) for name, value in values["options"])
-        return Goal(**values)
+        try:
+            values = json.loads(self._goals[kind][number])
+            values["attributes"] = tuple(values["attributes"])
+            values["options"] = tuple((name, value) for name, value in values["options"])
+            goal = Goal(**values)
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            raise _unusable(self.folder, f"goals-{kind}.bin, row {number + 1}: ", error) from None
+        return goal if self.exact else goal.tidy()
+
+    def place(self, task: str) -> tuple[str, str]:
+        """Kind and split of a task id; raises UnknownTask."""
+        kind = _kind_of(task)
+        for split in ("test", "validation", "train"):
+            if task in self.tasks(kind, split):
+                return kind, split
+        raise UnknownTask(f"{self.folder}: there is no goal {task[:40]!r}")
 
     def tasks(self, kind: str, split: str) -> TaskSet:
         """The tasks of one split of one kind of goals."""
         if (kind, split) not in self._tasks:
-            rows = json.loads((self.folder / f"tasks-{kind}.json").read_text(encoding="utf-8"))
+            path = self.folder / f"tasks-{kind}{'-exact' if self.exact else ''}.json"
             numbers: dict[str, int] = {}
-            for name, entries in rows.items():
-                first = len(numbers)
-                numbers.update((id, first + i) for i, (id, _, _) in enumerate(entries))
-                tasks = [Task(id, name, type, digest, str(numbers[id])) for id, type, digest in entries]
-                self._tasks[kind, name] = TaskSet(name, tasks, self._advice(kind))
+            try:
+                rows = json.loads(path.read_text(encoding="utf-8"))
+                for name, entries in rows.items():
+                    tasks = [Task(id, name, type, digest, str(number)) for id, type, digest, number in entries]
+                    numbers.update((id, number) for id, _, _, number in entries)
+                    self._tasks[kind, name] = TaskSet(name, tasks, self._advice(kind))
+            except (OSError, ValueError, TypeError, AttributeError) as error:
+                raise _unusable(self.folder, f"{path.name}: ", error) from None
             self._goal_numbers[kind] = numbers
         return self._tasks[kind, split]
 
     def _advice(self, kind: str) -> str:
-        return f"The catalogue {self.manifest['sources']} yields {self.manifest['goals'][kind]} {kind} goals."
+        number = self.manifest["exact_goals" if self.exact else "goals"][kind]
+        return f"The catalogue {self.manifest['sources']} yields {number} {kind} goals."
+
+
+def _kind_of(task: str) -> str:
+    return "human" if task.rpartition("-")[2].startswith("h") else "synthetic"
 
 
 @functools.cache
-def open_store(folder: Path) -> Store:
+def open_store(folder: Path, exact: bool = False) -> Store:
     """The store in ``folder``; environments of one process share it."""
-    return Store(folder)
+    return Store(folder, exact)
 
 
 def store_for(sources: Sources, root: Path, seed: int = 0, tagger: Tagger | None = None) -> Path:
@@ -146,7 +182,7 @@ def store_for(sources: Sources, root: Path, seed: int = 0, tagger: Tagger | None
     folder = root / f"store-{key}"
     if not (folder / "manifest.json").is_file():
         root.mkdir(parents=True, exist_ok=True)
-        with held(root / f"store-{key}.lock", LOCK_TIMEOUT):
+        with FileLock(root / f"store-{key}.lock", LOCK_TIMEOUT):
             if not (folder / "manifest.json").is_file():
                 with fresh_folder(folder) as unfinished:
                     _build(unfinished, sources, seed, tagger)
@@ -172,24 +208,28 @@ def _build(folder: Path, sources: Sources, seed: int, tagger: Tagger) -> None:
     annotations = read_annotations(sources.attributes)
     humans = read_humans(sources.humans) if sources.humans else {}
     goals: dict[str, list[Goal]] = {kind: [] for kind in KINDS}
+    out_of_reach: set[str] = set()
     asins: list[str] = []
     prices: list[float] = []
     index = IndexBuilder()
     content = hashlib.sha256(json.dumps([FORMAT, seed, tagger.name]).encode())
     with _BlobWriter(folder, "products") as writer:
-        for product in _tagged(read_products(sources.products, annotations, counts), tagger):
+        for product in _tagged(read_products(sources.products, annotations, counts, raw=True), tagger):
             blob = _pack(product)
             content.update(blob)
             writer.add(blob)
             asins.append(product.asin)
-            index.add(searched_text(product))
+            seen = product.tidy()
+            index.add(searched_text(seen))
             rng = product_rng(product.asin, seed)
             price = price_of(product, rng)
             prices.append(price)
             annotation = annotations.get(product.asin)
             if annotation and annotation.instruction:
                 if annotation.instruction.attributes:
-                    goals["synthetic"] += synthetic_goals(product, annotation.instruction, price, rng, counts)
+                    made = list(synthetic_goals(product, annotation.instruction, price, rng, counts))
+                    goals["synthetic"] += made
+                    out_of_reach.update(goal.id for goal in made if not within_reach(goal, seen, price))
                 else:
                     counts["instructions_without_attributes"] += 1
             # A generator of its own: whether a catalogue also has synthetic instructions must not change human goals.
@@ -198,6 +238,7 @@ def _build(folder: Path, sources: Sources, seed: int, tagger: Tagger) -> None:
             for kind in KINDS:
                 # Published product files are in random order, so that the first goals are a fair sample.
                 counts["goals_too_many"] += len(goals[kind][MOST_GOALS:])
+                out_of_reach.difference_update(goal.id for goal in goals[kind][MOST_GOALS:])
                 del goals[kind][MOST_GOALS:]
     if not asins:
         raise CatalogueError(f"{sources.products}: holds no usable product (left out: {dict(counts) or 'none'})")
@@ -207,28 +248,30 @@ def _build(folder: Path, sources: Sources, seed: int, tagger: Tagger) -> None:
     index.save(folder / "index")
     _write_asins(folder, asins)
     np.save(folder / "prices.npy", np.array(prices, np.float64))
-    numbers = {}
+    numbers, exact_numbers = {}, {}
     for kind in KINDS:
-        kept = without_doubles(goals[kind], counts)
-        numbers[kind] = len(kept)
-        _write_goals(folder, kind, split_goals(kept), content.hexdigest())
+        kept = playable(goals[kind], out_of_reach, counts)
+        numbers[kind], exact_numbers[kind] = len(kept), len(goals[kind])
+        _write_goals(folder, kind, goals[kind])
+        places = {goal.id: number for number, goal in enumerate(goals[kind])}
+        _write_tasks(folder / f"tasks-{kind}.json", split_goals(kept), places, content.hexdigest())
+        _write_tasks(folder / f"tasks-{kind}-exact.json", split_goals(goals[kind]), places, content.hexdigest())
     manifest = {
         "format": FORMAT,
         "products": len(asins),
         "goals": numbers,
+        "exact_goals": exact_numbers,
         "tagger": tagger.name,
         "seed": seed,
         "content": content.hexdigest(),
         "sources": str(sources.products),
         "left_out": {what: number for what, number in counts.items() if number},
+        "files": {
+            str(path.relative_to(folder)): _measured(path) for path in sorted(folder.rglob("*")) if path.is_file()
+        },
     }
+    manifest["seal"] = _seal(manifest)
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-
-
-def searched_text(product: Product) -> str:
-    """What the search sees of a product: title, description, first feature and options."""
-    options = ", and ".join(f"{name}: {', '.join(values)}" for name, values in product.options.items())
-    return " ".join((product.title, product.description, *product.bullets[:1], options)).lower()
 
 
 def _tagged(products: Iterator[Product], tagger: Tagger) -> Iterator[Product]:
@@ -256,32 +299,64 @@ def _write_asins(folder: Path, asins: list[str]) -> None:
     np.save(folder / "order.npy", order.astype(np.int64))
 
 
-def _write_goals(folder: Path, kind: str, splits: dict[str, list[Goal]], catalogue: str) -> None:
+def _write_goals(folder: Path, kind: str, goals: list[Goal]) -> None:
     with _BlobWriter(folder, f"goals-{kind}") as writer:
-        rows: dict[str, list[list[str]]] = {}
-        for split, goals in splits.items():
-            rows[split] = []
-            for goal in goals:
-                goal = replace(goal, digest=digest_of(goal, catalogue))
-                writer.add(json.dumps(goal.__dict__, ensure_ascii=False).encode())
-                rows[split].append([goal.id, goal.type, goal.digest])
-    (folder / f"tasks-{kind}.json").write_text(json.dumps(rows, ensure_ascii=False), encoding="utf-8")
+        for goal in goals:
+            writer.add(json.dumps(goal.__dict__, ensure_ascii=False).encode())
 
 
-def _read_manifest(folder: Path) -> dict[str, Any]:
+def _write_tasks(path: Path, splits: dict[str, list[Goal]], places: dict[str, int], catalogue: str) -> None:
+    """The ids of each split's goals, each with its type, its digest, and where the goal stands."""
+    rows = {
+        split: [[goal.id, goal.type, digest_of(goal, catalogue), places[goal.id]] for goal in goals]
+        for split, goals in splits.items()
+    }
+    path.write_text(json.dumps(rows, ensure_ascii=False), encoding="utf-8")
+
+
+def _measured(path: Path) -> list[Any]:
+    """Size and SHA-256 of a file."""
+    with path.open("rb") as file:
+        return [path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()]
+
+
+def _seal(manifest: dict[str, Any]) -> str:
+    """SHA-256 of everything else in the manifest."""
+    rest = {key: value for key, value in manifest.items() if key != "seal"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def _verified_manifest(folder: Path) -> dict[str, Any]:
+    name = "manifest.json"
     try:
-        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-        size = (folder / "products.bin").stat().st_size
-        if manifest["format"] != FORMAT or size != int(np.load(folder / "products.npy", mmap_mode="r")[-1]):
-            raise InvalidArgument("another format or size")
-    except (OSError, ValueError, KeyError, IndexError) as error:
-        raise CatalogueError(f"{folder}: not a usable store ({error}); delete it and it is built anew") from None
-    return manifest
+        manifest = json.loads((folder / name).read_text(encoding="utf-8"))
+        if manifest["format"] != FORMAT:
+            raise ValueError(f"format {manifest['format']!r}, this version reads {FORMAT}")
+        if manifest["seal"] != _seal(manifest):
+            raise ValueError("its content was changed after it was written")
+        files = manifest["files"]
+        hashed = sum(size for size, _ in files.values()) <= HASHED
+        for name, (size, digest) in files.items():
+            path = folder / name
+            if path.stat().st_size != size:
+                raise ValueError(f"{path.stat().st_size} bytes where {size} were written")
+            if hashed and _measured(path)[1] != digest:
+                raise ValueError("its content was changed after it was written")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _unusable(folder, f"{name}: ", error) from None
+    return dict(manifest)
+
+
+def _unusable(folder: Path, place: str, error: Exception) -> CatalogueError:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    if isinstance(error, KeyError):
+        reason = f"lacks {reason}"
+    return CatalogueError(f"{folder}: not a usable store ({place}{reason}); delete it and it is built anew")
 
 
 def _mapped(path: Path) -> np.ndarray:
     # asarray: the same mapped pages without numpy.memmap's own slow indexing.
-    return np.asarray(np.load(path, mmap_mode="r"))
+    return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
 
 
 class _BlobWriter:

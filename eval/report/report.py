@@ -161,9 +161,10 @@ def _panel(result: EvalResult) -> str:
     panel = result.panel
     tries = "once" if panel.tries == 1 else f"{panel.tries} times"
     kwargs = "".join(f", {key}={value!r}" for key, value in sorted(panel.kwargs.items()))
+    temperature = "" if result.temperature is None else f"temperature {result.temperature:g}; "
     return (
         f"{panel.environment}{kwargs}; {panel.tasks} tasks, each {tries}; split hash {panel.split_hash}; "
-        f"temperature {result.temperature:g}; {100 * result.level:g} % intervals"
+        f"{temperature}{100 * result.level:g} % intervals"
     )
 
 

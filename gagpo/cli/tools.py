@@ -119,6 +119,29 @@ def bench_credit(
         print_json(report)
 
 
+@bench.command("alfworld")
+def bench_alfworld(
+    rounds: Annotated[int, typer.Option(min=1, help="Each engine is measured so often, in turn.")] = 3,
+    games: Annotated[Path | None, typer.Option(help="Folder of games; generated ones by default.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Steps and resets per second of the native engine, of textworld as it is (stock), and of textworld memoised."""
+    from gagpo.envs.alfworld.reference.speed import ENGINES
+    from gagpo.envs.alfworld.reference.speed import bench as run
+
+    files = None if games is None else sorted(games.rglob("game.tw-pddl"))
+    report: dict[str, Any] = run(files, rounds=rounds)
+    names = {"native": "native", "textworld": "textworld, stock", "textworld-memoised": "textworld, memoised by us"}
+    say(f"{'engine':28s}{'steps/s':>10s}{'resets/s':>10s}{'native is':>12s}")
+    for engine in ENGINES:
+        row = report[engine]
+        times = report["native"]["steps_per_s"] / row["steps_per_s"]
+        faster = "" if engine == "native" else f"{times:,.0f} x"
+        say(f"{names[engine]:28s}{row['steps_per_s']:10,.0f}{row['resets_per_s']:10,.0f}{faster:>12s}")
+    if as_json:
+        print_json(report)
+
+
 @bench.command("alfworld-parity")
 def bench_parity(
     steps: Annotated[int, typer.Option(min=1, help="Steps to compare.")] = 200_000,

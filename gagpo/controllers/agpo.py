@@ -2,102 +2,185 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from pydantic import Field
 
-from gagpo.controllers.settings import Agpo
-from gagpo.credit.episode import group_dispersion, group_skewness, vote_entropy
+from gagpo.cells import Cell
 from gagpo.credit.turns import Turns
+from gagpo.credit.turns.dispersion import group_dispersion, group_skewness, vote_entropy
 from gagpo.envs.errors import InvalidArgument
+
+NOTHING = 1e-8
+"""Averages at or below it count as none."""
+
+
+class Agpo(Cell):
+    """AGPO's sampling temperature and clip radius from probe rollouts, entropy and KL (arXiv 2605.20722).
+
+    probe: episodes per task of the probe. per: each task ``group`` its own temperature and radius, or one for the
+    ``batch`` (means of the groups' statistics). reward: the probe's dispersion is of ``success`` 0/1 or of the ``sum``.
+    skewness: bias-corrected as in the authors' code (``authors``), whose correction holds the sample deviation, or as
+    in textbooks (``g1``); of weight only where ``skewness_weight`` or ``skewness_gain`` are set.
+    """
+
+    probe: int = Field(default=8, ge=2)
+    per: Literal["group", "batch"] = "group"
+    reward: Literal["sum", "success"] = "success"
+    dispersion: Literal["std", "mad", "iqr"] = "std"
+    skewness: Literal["authors", "g1"] = "authors"
+    dispersion_weight: float = Field(default=1.0, ge=0)
+    entropy_weight: float = Field(default=1.0, ge=0)
+    skewness_weight: float = Field(default=0.0, ge=0)
+    temperature_gain: float = Field(default=0.15, ge=0)
+    temperature_low: float = Field(default=0.5, gt=0)
+    temperature_high: float = Field(default=1.5, gt=0)
+    uncertainty_rate: float = Field(default=0.1, gt=0, le=1)
+    radius: float = Field(default=0.2, gt=0)
+    radius_low: float = Field(default=0.05, gt=0)
+    radius_high: float = Field(default=0.4, gt=0, le=1)
+    entropy_low: float = Field(default=0.5, gt=0)
+    entropy_high: float = Field(default=1.5, gt=0)
+    entropy_rate: float = Field(default=0.01, gt=0, le=1)
+    kl_rate: float = Field(default=0.1, gt=0, le=1)
+    vote_gain: float = Field(default=0.1, ge=0)
+    dispersion_gain: float = Field(default=1.0, ge=0)
+    kl_gain: float = Field(default=0.5, ge=0)
+    skewness_gain: float = Field(default=0.0, ge=0)
+
+
+class Statistics(NamedTuple):
+    """What the probe of one task said. deviation: ``u_c``, how far its uncertainty lies from the usual, relatively."""
+
+    deviation: float
+    dispersion: float
+    skewness: float
+    votes: float
 
 
 @dataclass
 class AgpoState:
-    """Running averages (None before their first value) and the statistics of the last probe, per task group."""
+    """Running averages, None before their first value, and what the tasks of the present iteration have shown.
+
+    by_task: statistics of each task that was probed. entropy_share: the policy's entropy on each task of the batch over
+    its running average. tasks: that of each group of the batch, in the order of the groups.
+    """
 
     uncertainty: float | None = None
     entropy_reference: float | None = None
-    entropy_share: float = 1.0
     kl: float = 0.0
-    deviation_G: list[float] = field(default_factory=lambda: [0.0])
-    dispersion_G: list[float] = field(default_factory=lambda: [0.0])
-    skewness_G: list[float] = field(default_factory=lambda: [0.0])
-    votes_G: list[float] = field(default_factory=lambda: [0.0])
+    by_task: dict[str, Statistics] = field(default_factory=dict)
+    entropy_share: dict[str, float] = field(default_factory=dict)
+    tasks: list[str] = field(default_factory=list)
 
 
 class AgpoController:
-    """Temperature and radius, per task group or one for the batch."""
+    """Temperature and radius of each task, by the task's name: never by its place in a batch."""
 
     def __init__(self, settings: Agpo):
         self.settings = settings
         self.state = AgpoState()
 
-    def observe_probe(self, turns: Turns) -> None:
-        """Take a probe, rolled out at the base temperature on the tasks of the coming batch, for its statistics alone.
+    def begin(self) -> None:
+        """Forget what the tasks of the last iteration have shown; the running averages stay."""
+        state = self.state
+        state.by_task, state.entropy_share, state.tasks = {}, {}, []
 
-        Groups are taken in increasing order of ``group_E``, which must be that of the batch to come. Votes are the
-        episodes' ``outcome_E`` (extracted answers), or their success where that is not given.
+    def observe_probe(self, turns: Turns, tasks_G: Sequence[str]) -> None:
+        """Take a probe, rolled out at the base temperature on tasks of the coming batch, for its statistics alone.
 
-        The uncertainty ``u`` of each group is compared with the running average of the iterations before; the average
-        then takes in the mean of the groups. The first probe has nothing to compare with and leaves the temperature.
+        tasks_G: the task of each group, in increasing order of ``group_E``; groups of one task are taken together.
+        Votes are the episodes' ``vote_E`` (extracted answers), or their success where that is not given.
+
+        The uncertainty ``u`` of each task is compared with the running average until now; the average then takes in the
+        mean over the tasks. While there is no average above 1e-8 there is nothing to compare with: ``u_c`` is 0.
         """
         settings, state = self.settings, self.state
-        reward_E, group_E, groups = turns.coded_return_E(settings.reward), turns.group_index_E, turns.groups
-        outcome_E = turns.coded_return_E("success") if turns.outcome_E is None else turns.outcome_E
+        names = list(dict.fromkeys(tasks_G))
+        group_E = np.array([names.index(task) for task in tasks_G])[turns.group_index_E]
+        groups = len(names)
+        reward_E = turns.coded_return_E(settings.reward)
+        vote_E = turns.coded_return_E("success") if turns.vote_E is None else turns.vote_E
         dispersion_G = group_dispersion(reward_E, group_E, groups, settings.dispersion)
-        skewness_G = np.abs(group_skewness(reward_E, group_E, groups))
-        votes_G = vote_entropy(outcome_E, group_E, groups)
+        skewness_G = np.abs(group_skewness(reward_E, group_E, groups, sample=settings.skewness == "authors"))
+        votes_G = vote_entropy(vote_E, group_E, groups)
         if settings.per == "batch":
-            dispersion_G, skewness_G, votes_G = dispersion_G.mean()[None], skewness_G.mean()[None], votes_G.mean()[None]
+            dispersion_G, skewness_G, votes_G = (
+                np.full(groups, column.mean()) for column in (dispersion_G, skewness_G, votes_G)
+            )
         uncertainty_G = (
             settings.dispersion_weight * dispersion_G
             + settings.entropy_weight * votes_G
             + settings.skewness_weight * skewness_G
         )
         usual = state.uncertainty
-        deviation_G = np.zeros(len(uncertainty_G)) if usual is None else (uncertainty_G - usual) / (usual + 1e-8)
+        if usual is None or usual <= NOTHING:
+            deviation_G = np.zeros(groups)
+        else:
+            deviation_G = (uncertainty_G - usual) / (usual + 1e-8)
         state.uncertainty = running(usual, float(uncertainty_G.mean()), settings.uncertainty_rate)
-        state.deviation_G = deviation_G.tolist()
-        state.dispersion_G, state.skewness_G = dispersion_G.tolist(), skewness_G.tolist()
-        state.votes_G = votes_G.tolist()
+        columns = zip(deviation_G.tolist(), dispersion_G.tolist(), skewness_G.tolist(), votes_G.tolist(), strict=True)
+        state.by_task |= {task: Statistics(*numbers) for task, numbers in zip(names, columns, strict=True)}
 
-    def observe_entropy(self, entropy: float | None) -> None:
-        """Take the sampling policy's mean token entropy over the batch, nats; compared with its average until now."""
-        if entropy is None or not math.isfinite(entropy) or entropy < 0:
-            raise InvalidArgument(f"AGPO's clip radius needs the sampling policy's mean token entropy, got {entropy}")
-        reference = self.state.entropy_reference
-        self.state.entropy_share = entropy / reference if reference else 1.0
-        self.state.entropy_reference = running(reference, entropy, self.settings.entropy_rate)
+    def observe_batch(self, tasks_G: Sequence[str], entropy_G: np.ndarray | None) -> None:
+        """Take the tasks of the batch's groups and the policy's entropy on each, nats; see :class:`Controllers`.
+
+        Compared with the running average until now, which then takes in the mean over the groups.
+        """
+        entropy_G = np.asarray([] if entropy_G is None else entropy_G, np.float64)
+        if entropy_G.shape != (len(tasks_G),) or not np.isfinite(entropy_G).all() or (entropy_G < 0).any():
+            raise InvalidArgument(
+                f"AGPO's clip radius needs the policy's mean token entropy on each of {len(tasks_G)} task groups, got "
+                f"{entropy_G.tolist()}"
+            )
+        state, reference = self.state, self.state.entropy_reference
+        mean = float(entropy_G.mean())
+        if reference is None or reference <= NOTHING:
+            share_G = np.ones(len(entropy_G))
+        else:
+            share_G = entropy_G / reference
+        if self.settings.per == "batch":
+            share_G = np.full(len(share_G), share_G.mean())
+        state.tasks = list(tasks_G)
+        state.entropy_share = {
+            task: float(share_G[[other == task for other in tasks_G]].mean()) for task in dict.fromkeys(tasks_G)
+        }
+        state.entropy_reference = running(reference, mean, self.settings.entropy_rate)
 
     def observe_update(self, old_kl: float) -> None:
-        """Take the mean of old less new log-probability after an update."""
-        self.state.kl = running(self.state.kl, max(0.0, old_kl), self.settings.kl_rate)
+        """Take the mean of old less new log-probability after all updates of an iteration."""
+        self.state.kl = (1.0 - self.settings.kl_rate) * self.state.kl + self.settings.kl_rate * max(0.0, old_kl)
 
-    def temperature_G(self, base: float) -> np.ndarray:
-        """``clamp(base (1 + gain u_c))``, one for each group of the last probe."""
-        settings = self.settings
-        raised_G = base * (1.0 + settings.temperature_gain * np.array(self.state.deviation_G))
-        return np.clip(raised_G, settings.temperature_low, settings.temperature_high)
+    def temperature(self, base: float, task: str) -> float:
+        """``clamp(base (1 + gain u_c))``; the base for a task without a probe."""
+        settings, found = self.settings, self.state.by_task.get(task)
+        if found is None:
+            return base
+        raised = base * (1.0 + settings.temperature_gain * found.deviation)
+        return float(np.clip(raised, settings.temperature_low, settings.temperature_high))
 
-    def radius_G(self) -> np.ndarray:
-        """The clip radius of each group of the last probe, by :func:`agpo_radius`."""
-        state = self.state
-        dispersion_G, skewness_G, votes_G = map(np.array, (state.dispersion_G, state.skewness_G, state.votes_G))
-        return agpo_radius(dispersion_G, skewness_G, votes_G, state.entropy_share, state.kl, self.settings)
+    def radius(self, task: str) -> float:
+        """The clip radius of a task, by :func:`agpo_radius`; the base radius for a task without a probe."""
+        found = self.state.by_task.get(task)
+        if found is None:
+            return self.settings.radius
+        share = self.state.entropy_share.get(task, 1.0)
+        return agpo_radius(found.dispersion, found.skewness, found.votes, share, self.state.kl, self.settings)
 
     def state_dict(self) -> dict[str, Any]:
         return asdict(self.state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.state = AgpoState(**state)
+        by_task = {task: Statistics(*numbers) for task, numbers in state["by_task"].items()}
+        self.state = AgpoState(**{**state, "by_task": by_task})
 
 
 def agpo_radius(
-    dispersion: np.ndarray, skewness: np.ndarray, votes: np.ndarray, entropy_share: float, kl: float, settings: Agpo
-) -> np.ndarray:
+    dispersion: float, skewness: float, votes: float, entropy_share: float, kl: float, settings: Agpo
+) -> float:
     """AGPO's symmetric clip radius from statistics of a probe (arXiv 2605.20722).
 
     ``clamp(radius h (1 + vote_gain VE)/(1 + dispersion_gain sigma + kl_gain KL + skewness_gain |k3|))`` with
@@ -105,11 +188,11 @@ def agpo_radius(
     """
     h = np.clip(entropy_share, settings.entropy_low, settings.entropy_high)
     damping = 1.0 + settings.dispersion_gain * dispersion + settings.kl_gain * kl
-    damping = damping + settings.skewness_gain * np.abs(skewness)
+    damping = damping + settings.skewness_gain * abs(skewness)
     radius = settings.radius * h * (1.0 + settings.vote_gain * votes) / damping
-    return np.clip(radius, settings.radius_low, settings.radius_high)
+    return float(np.clip(radius, settings.radius_low, settings.radius_high))
 
 
 def running(average: float | None, value: float, rate: float) -> float:
-    """Exponential moving average; the first value starts it."""
-    return value if average is None else (1.0 - rate) * average + rate * value
+    """Exponential moving average; the first value starts it, and restarts it where it has sunk to nothing."""
+    return value if average is None or average <= NOTHING else (1.0 - rate) * average + rate * value

@@ -2,11 +2,44 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Literal
 
-from gagpo.controllers.settings import Apmpo
-from gagpo.credit.grouping import group_mean, group_std
+import numpy as np
+from pydantic import Field, model_validator
+
+from gagpo.cells import Cell
 from gagpo.credit.turns import BadTurns, Turns
+from gagpo.credit.turns.grouping import group_mean, group_std
+from gagpo.envs.errors import InvalidArgument
+
+
+class Apmpo(Cell):
+    """APMPO's exponent of the power mean and upper clip radius from the rewards of the batch (arXiv 2605.04066).
+
+    exponent: ``exponential`` exp(-exponent_scale * mean), ``linear`` 1 - exponent_scale * mean, ``fixed`` (the
+    aggregation's own). radius: ``tanh`` of mean/std, ``mean`` (of the mean alone), ``deviation`` (of 1/std alone),
+    ``fixed`` (the gate's own). symmetric: the lower radius follows the upper. statistics: of the ``batch`` (the paper's
+    text) or of each ``group`` (its pseudo-code). ddof: 0 for the population deviation (Algorithm 1, line 8), 1 for the
+    sample's. reward: ``success`` as 0/1, or the ``sum``, which must lie in [0, 1].
+    """
+
+    exponent: Literal["exponential", "linear", "fixed"] = "exponential"
+    exponent_scale: float = Field(default=0.8, ge=0, le=0.95)
+    radius: Literal["tanh", "mean", "deviation", "fixed"] = "tanh"
+    radius_low: float = Field(default=0.2, gt=0)
+    radius_high: float = Field(default=0.4, gt=0)
+    symmetric: bool = False
+    statistics: Literal["batch", "group"] = "batch"
+    ddof: Literal[0, 1] = 0
+    reward: Literal["sum", "success"] = "success"
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Apmpo:
+        if self.radius_high < self.radius_low:
+            raise InvalidArgument(f"radius_high {self.radius_high} is below radius_low {self.radius_low}")
+        if self.symmetric and self.radius_high > 1:
+            raise InvalidArgument(f"a symmetric radius is at most 1, a ratio of 0; radius_high is {self.radius_high}")
+        return self
 
 
 class ApmpoController:
@@ -34,7 +67,8 @@ class ApmpoController:
         group_E, groups = turns.group_index_E, turns.groups
         if settings.statistics == "batch":
             group_E, groups = np.zeros(turns.episodes, np.int64), 1
-        mean_G, std_G = group_mean(reward_E, group_E, groups), group_std(reward_E, group_E, groups)
+        mean_G = group_mean(reward_E, group_E, groups)
+        std_G = group_std(reward_E, group_E, groups, settings.ddof)
         self.exponent_G = None if settings.exponent == "fixed" else apmpo_exponent(mean_G, settings).tolist()
         self.radius_G = None if settings.radius == "fixed" else apmpo_radius(mean_G, std_G, settings).tolist()
 
@@ -60,4 +94,5 @@ def apmpo_radius(mean: np.ndarray, std: np.ndarray, settings: Apmpo) -> np.ndarr
         signal = 1.0 / (std + 1e-6)
     else:
         signal = mean / (std + 1e-6)
-    return settings.radius_low + (settings.radius_high - settings.radius_low) * np.tanh(signal)
+    result: np.ndarray = settings.radius_low + (settings.radius_high - settings.radius_low) * np.tanh(signal)
+    return result

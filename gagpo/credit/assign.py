@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from gagpo.agents.episodes import Episode
-from gagpo.credit.episode import (
-    agpo_adaptive_advantage,
-    agpo_asymmetric_advantage,
-    dr_grpo_advantage,
-    grpo_advantage,
-    rloo_advantage,
-)
-from gagpo.credit.gagpo import gagpo_advantage
-from gagpo.credit.gigpo import gigpo_advantage
-from gagpo.credit.grouping import varies
-from gagpo.credit.hgpo import hgpo_advantage
-from gagpo.credit.ppo import ppo_token_advantage, ppo_turn_advantage
-from gagpo.credit.reinforce import reinforce_baseline_advantage, reinforce_plus_plus_advantage, whiten
-from gagpo.credit.settings import AnyCredit, Level, PpoToken, PpoTurn
-from gagpo.credit.turns import Turns
+from gagpo.credit.registry import CreditSettings, Level
+from gagpo.credit.turns.columns import Turns
+from gagpo.credit.turns.grouping import varies
+from gagpo.envs.errors import InvalidArgument
 
-FUNCTIONS: dict[str, Callable[..., np.ndarray]] = {
-    "gagpo": gagpo_advantage,
-    "grpo": grpo_advantage,
-    "dr_grpo": dr_grpo_advantage,
-    "rloo": rloo_advantage,
-    "reinforce_plus_plus": reinforce_plus_plus_advantage,
-    "reinforce_baseline": reinforce_baseline_advantage,
-    "agpo_adaptive": agpo_adaptive_advantage,
-    "agpo_asymmetric": agpo_asymmetric_advantage,
-    "gigpo": gigpo_advantage,
-    "hgpo": hgpo_advantage,
-}
-"""Credits without a critic: ``f(turns, **options) -> advantages``, the options being the settings' fields."""
+
+@dataclass(frozen=True)
+class Targets:
+    """What the response tokens of a batch are trained towards, float64[K] each, in the order of the turns.
+
+    value and target: with a critic, its values when the batch was sampled and what they should have been. first:
+    bool[K], the first token of each turn, where a turn's value is read; None where every token has a value.
+    """
+
+    advantage: np.ndarray
+    value: np.ndarray | None = None
+    target: np.ndarray | None = None
+    first: np.ndarray | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,13 +52,13 @@ class Credit:
         return self.advantage if self.level == "token" else np.repeat(self.advantage, self.tokens_N)
 
 
-def turns_for(episodes: Sequence[Episode], settings: AnyCredit, penalty: float = 0.0) -> Turns:
+def turns_for(episodes: Sequence[Episode], settings: CreditSettings, penalty: float = 0.0) -> Turns:
     """The columns that the credit needs of ``episodes``: state ids by its key, texts where it compares them."""
     texts = getattr(settings, "similarity", None) is not None
     return Turns.from_episodes(episodes, getattr(settings, "key", "observation"), penalty, texts)
 
 
-def advantages(turns: Turns, settings: AnyCredit, value: np.ndarray | None = None) -> Credit:
+def advantages(turns: Turns, settings: CreditSettings, value: np.ndarray | None = None) -> Credit:
     """The advantages of ``turns`` under ``settings``.
 
     value: the critic's, for the credits that have one: one per turn (``ppo_turn``) or per response token
@@ -82,14 +71,35 @@ def advantages(turns: Turns, settings: AnyCredit, value: np.ndarray | None = Non
     Raises :class:`gagpo.credit.BadTurns` when the turns lack what the credit needs.
     """
     target = None
-    if isinstance(settings, PpoToken | PpoTurn):
-        estimate = ppo_token_advantage if isinstance(settings, PpoToken) else ppo_turn_advantage
-        advantage, target = estimate(turns, value, settings.gamma, settings.lam)  # type: ignore[arg-type]
-        advantage = whiten(advantage) if settings.whiten else advantage
+    if settings.critic:
+        advantage, target = settings.advantage_and_target(turns, value)
     else:
-        advantage = FUNCTIONS[settings.name](turns, **settings.model_dump(exclude={"name", "key"}))
+        advantage = settings.advantage(turns)
+    wanted = int(turns.tokens_N.sum()) if settings.level == "token" else turns.turns
+    if advantage.shape != (wanted,):
+        what = "response token" if settings.level == "token" else "turn"
+        raise InvalidArgument(f"credit {settings.name} gave {advantage.shape} advantages for {wanted}, one per {what}")
     per_turn = _turn_means(advantage, turns.tokens_N) if settings.level == "token" else advantage
     return Credit(advantage, turns.tokens_N, settings.level, target, statistics(turns, per_turn))
+
+
+def give_credit(turns: Turns, settings: CreditSettings, value_K: np.ndarray | None = None) -> tuple[Credit, Targets]:
+    """Advantages, and the critic's targets where there is one, spread over the response tokens.
+
+    value_K: the critic's value at each response token; a turn's is read at its first.
+    """
+    if value_K is None:
+        credit = advantages(turns, settings)
+        return credit, Targets(credit.per_token())
+    if settings.level == "token":
+        credit = advantages(turns, settings, value_K)
+        return credit, Targets(credit.per_token(), value_K, credit.target)
+    first_N = np.cumsum(turns.tokens_N) - turns.tokens_N
+    credit = advantages(turns, settings, value_K[first_N])
+    first_K = np.zeros(len(value_K), np.bool_)
+    first_K[first_N] = True
+    assert credit.target is not None
+    return credit, Targets(credit.per_token(), value_K, np.repeat(credit.target, turns.tokens_N), first_K)
 
 
 def statistics(turns: Turns, advantage_N: np.ndarray) -> dict[str, float]:
@@ -108,4 +118,4 @@ def statistics(turns: Turns, advantage_N: np.ndarray) -> dict[str, float]:
 
 
 def _turn_means(value_K: np.ndarray, tokens_N: np.ndarray) -> np.ndarray:
-    return np.add.reduceat(value_K, np.cumsum(tokens_N) - tokens_N) / tokens_N
+    return np.asarray(np.add.reduceat(value_K, np.cumsum(tokens_N) - tokens_N) / tokens_N)

@@ -2,62 +2,68 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
-from gagpo.credit.grouping import EPSILON, centre, group_mean, group_std, return_to_go, standardise
-from gagpo.credit.similarity import similar_states
-from gagpo.credit.turns import Turns
-
-GigpoNorm = Literal["mean_std", "mean"]
-
-
-def step_advantage(
-    turns: Turns,
-    gamma: float = 0.95,
-    norm: GigpoNorm = "mean_std",
-    similarity: float | None = None,
-    epsilon: float = EPSILON,
-) -> np.ndarray:
-    """Each turn's discounted return, its penalty then subtracted, within its state group, float64[N].
-
-    norm: ``mean_std`` gives ``(G - mean)/(std + epsilon)``, ``mean`` gives ``G - mean``; a state met once gives 0.
-    similarity: group turns whose observations are at least that similar instead of equal states (needs ``text_N``).
-    """
-    return_N = return_to_go(turns.reward_N, turns.last_N, gamma) - turns.penalty_N
-    state_N = turns.states() if similarity is None else similar_states(turns, similarity)
-    states = int(state_N.max()) + 1
-    if norm == "mean":
-        return centre(return_N, state_N, states)
-    return standardise(return_N, state_N, states, epsilon=epsilon)
+from gagpo.credit.registry import CreditSettings, Level
+from gagpo.credit.turns.columns import StateKey, Turns
+from gagpo.credit.turns.grouping import EPSILON, centre, group_mean, group_std, return_to_go, standardise
+from gagpo.credit.turns.similarity import similar_states
 
 
-def gigpo_advantage(
-    turns: Turns,
-    gamma: float = 0.95,
-    step_weight: float = 1.0,
-    norm: GigpoNorm = "mean_std",
-    statistics: Literal["episode", "turn"] = "episode",
-    similarity: float | None = None,
-    epsilon: float = EPSILON,
-) -> np.ndarray:
-    """GiGPO's advantage of each turn, float64[N]: ``A^E + step_weight * A^S`` (arXiv 2505.10978, eq. 3, 7 and 8).
+class Gigpo(CreditSettings):
+    """``A^E + step_weight * A^S`` of each turn (arXiv 2505.10978, eq. 3, 7 and 8).
 
     ``A^E`` compares the episode's return, less the turn's own penalty, with its task group: over episodes
     (``statistics="episode"``) or over the group's turns, each with its episode's return (``"turn"``, as in the authors'
-    code, where long episodes weigh more); 0 where those are all equal. ``A^S`` is :func:`step_advantage`; both share
-    ``norm``.
+    code, where long episodes weigh more); 0 where those are all equal. ``A^S`` is :meth:`step_advantage`; both share
+    ``norm``: ``mean_std`` divides by the deviation, ``mean`` does not. similarity: group turns whose observations are
+    at least that similar instead of equal states (needs ``text_N``).
     """
-    group_N, groups = turns.group_index_N, turns.groups
-    reward_E = np.bincount(turns.episode_N, turns.reward_N, turns.episodes)
-    score_N = reward_E[turns.episode_N] - turns.penalty_N
-    if statistics == "turn":
-        sample, sample_group = score_N, group_N
-    else:
-        sample, sample_group = reward_E, turns.group_index_E
-    mean_N = group_mean(sample, sample_group, groups)[group_N]
-    std_N = group_std(sample, sample_group, groups)[group_N]
-    scale_N = std_N + epsilon if norm == "mean_std" else np.ones(turns.turns)
-    episode_N = np.where(std_N > 0, (score_N - mean_N) / scale_N, 0.0)
-    return episode_N + step_weight * step_advantage(turns, gamma, norm, similarity, epsilon)
+
+    level: ClassVar[Level] = "turn"
+    name: Literal["gigpo"] = "gigpo"
+    key: StateKey = "observation"
+    gamma: float = Field(default=0.95, ge=0, le=1)
+    step_weight: float = Field(default=1.0, ge=0)
+    norm: Literal["mean_std", "mean"] = "mean_std"
+    statistics: Literal["episode", "turn"] = "episode"
+    similarity: float | None = Field(default=None, gt=0, le=1)
+
+    def advantage(self, turns: Turns) -> np.ndarray:
+        group_N, groups = turns.group_index_N, turns.groups
+        reward_E = np.bincount(turns.episode_N, turns.reward_N, turns.episodes)
+        score_N = reward_E[turns.episode_N] - turns.penalty_N
+        if self.statistics == "turn":
+            sample, sample_group = score_N, group_N
+        else:
+            sample, sample_group = reward_E, turns.group_index_E
+        mean_N = group_mean(sample, sample_group, groups)[group_N]
+        std_N = group_std(sample, sample_group, groups)[group_N]
+        scale_N = std_N + EPSILON if self.norm == "mean_std" else np.ones(turns.turns)
+        episode_N = np.where(std_N > 0, (score_N - mean_N) / scale_N, 0.0)
+        return episode_N + self.step_weight * self.step_advantage(turns)
+
+    def step_advantage(self, turns: Turns) -> np.ndarray:
+        """Each turn's discounted return, its penalty then subtracted, within its state group, float64[N].
+
+        ``(G - mean)/(std + 1e-6)`` or ``G - mean``; a state met once gives 0.
+        """
+        return_N = return_to_go(turns.reward_N, turns.last_N, self.gamma) - turns.penalty_N
+        state_N = turns.states() if self.similarity is None else similar_states(turns, self.similarity)
+        states = int(state_N.max()) + 1
+        if self.norm == "mean":
+            return centre(return_N, state_N, states)
+        return standardise(return_N, state_N, states)
+
+
+def gigpo_advantage(turns: Turns, **options: Any) -> np.ndarray:
+    """GiGPO's advantage of each turn, float64[N]; the options are the fields of :class:`Gigpo`."""
+    return Gigpo(**options).advantage(turns)
+
+
+def step_advantage(turns: Turns, **options: Any) -> np.ndarray:
+    """The step term of GiGPO's advantage, float64[N]; see :meth:`Gigpo.step_advantage`."""
+    return Gigpo(**options).step_advantage(turns)

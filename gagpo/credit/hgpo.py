@@ -2,51 +2,79 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar, Literal
+
 import numpy as np
+from pydantic import Field
 
-from gagpo.credit.grouping import EPSILON, return_to_go, standardise
-from gagpo.credit.turns import Turns, renumber
+from gagpo.credit.registry import CreditSettings, Level
+from gagpo.credit.turns.columns import StateKey, Turns, renumber
+from gagpo.credit.turns.grouping import centre, return_to_go, standardise
 
 
-def context_groups(turns: Turns, depth: int) -> list[np.ndarray]:
+class Hgpo(CreditSettings):
+    """A hierarchy of groups of ever longer common history (arXiv 2602.22817).
+
+    In the groups of each context depth c = 0..depth, ``A_c = (G - mean)/(std + 1e-6)`` of the discounted return with
+    the population deviation; ``A = sum w_c A_c / sum w_c`` over the depths at which the turn's group has other members,
+    0 where it never has. ``w_c = (c + weight_offset)^alpha``; the offset is 1 in the paper, 2 in the released code.
+
+    start: a context of depth c exists only from turn c on (``released``, both released codes), or an episode's start
+    counts as a state before its first (``padded``), so that early turns are compared at every depth. norm: ``mean``
+    does not divide (the published WebShop setting). drop_zero: depths at which the turn's ``A_c`` is 0 do not count
+    among the weights (the released code).
+    """
+
+    level: ClassVar[Level] = "turn"
+    name: Literal["hgpo"] = "hgpo"
+    key: StateKey = "observation"
+    gamma: float = Field(default=0.95, ge=0, le=1)
+    depth: int = Field(default=2, ge=0)
+    alpha: float = Field(default=1.0, ge=0)
+    weight_offset: Literal[1, 2] = 1
+    start: Literal["released", "padded"] = "released"
+    norm: Literal["mean_std", "mean"] = "mean_std"
+    drop_zero: bool = False
+
+    def advantage(self, turns: Turns) -> np.ndarray:
+        return_N = return_to_go(turns.net_reward_N, turns.last_N, self.gamma)
+        total_N, weight_N = np.zeros(turns.turns), np.zeros(turns.turns)
+        for back, group_N in enumerate(context_groups(turns, self.depth, self.start)):
+            groups = int(group_N.max()) + 1
+            weight = float(back + self.weight_offset) ** self.alpha
+            if self.norm == "mean":
+                advantage_N = centre(return_N, group_N, groups)
+            else:
+                advantage_N = standardise(return_N, group_N, groups, ddof=0)
+            counts_N = np.bincount(group_N, minlength=groups)[group_N] > 1
+            if self.drop_zero:
+                counts_N &= advantage_N != 0
+            total_N += weight * counts_N * advantage_N
+            weight_N += weight * counts_N
+        return np.divide(total_N, weight_N, out=np.zeros(turns.turns), where=weight_N > 0)
+
+
+def hgpo_advantage(turns: Turns, **options: Any) -> np.ndarray:
+    """HGPO's advantage of each turn, float64[N]; the options are the fields of :class:`Hgpo`."""
+    return Hgpo(**options).advantage(turns)
+
+
+def context_groups(turns: Turns, depth: int, start: str = "released") -> list[np.ndarray]:
     """For c = 0..depth, groups of turns of one task whose last c+1 states are equal; int64[N] each, numbered from 0.
 
-    An episode's start counts as a state: turns with less than c states before them are equal only to their like.
+    Turns with less than c states before them are alone, or, where the start is ``padded``, equal to their like.
     """
     context_N = turns.states()
     state_N = turns.states("batch")
-    start = int(state_N.max()) + 1
+    before = int(state_N.max()) + 1
     contexts = [context_N]
     for back in range(1, depth + 1):
-        earlier_N = np.full(turns.turns, start)
         inside_N = np.zeros(turns.turns, np.bool_)
         inside_N[back:] = turns.episode_N[back:] == turns.episode_N[:-back]
+        earlier_N = np.full(turns.turns, before)
+        if start == "released":
+            earlier_N += np.arange(turns.turns)
         earlier_N[inside_N] = state_N[np.flatnonzero(inside_N) - back]
-        context_N = renumber(context_N * (start + 1) + earlier_N)
+        context_N = renumber(context_N * (before + turns.turns) + earlier_N)
         contexts.append(context_N)
     return contexts
-
-
-def hgpo_advantage(
-    turns: Turns,
-    gamma: float = 0.95,
-    depth: int = 2,
-    alpha: float = 1.0,
-    weight_offset: int = 1,
-    epsilon: float = EPSILON,
-) -> np.ndarray:
-    """HGPO's advantage of each turn, float64[N] (arXiv 2602.22817).
-
-    In the groups of each context depth c = 0..depth, ``A_c = (G - mean)/(std + epsilon)`` of the discounted return with
-    the population deviation; ``A = sum w_c A_c / sum w_c`` over the depths at which the turn's group has other members,
-    0 where it never has. ``w_c = (c + weight_offset)^alpha``; the offset is 1 in the paper, 2 in the released code.
-    """
-    return_N = return_to_go(turns.net_reward_N, turns.last_N, gamma)
-    total_N, weight_N = np.zeros(turns.turns), np.zeros(turns.turns)
-    for back, group_N in enumerate(context_groups(turns, depth)):
-        groups = int(group_N.max()) + 1
-        weight = float(back + weight_offset) ** alpha
-        shared_N = np.bincount(group_N, minlength=groups)[group_N] > 1
-        total_N += weight * shared_N * standardise(return_N, group_N, groups, 0, epsilon)
-        weight_N += weight * shared_N
-    return np.divide(total_N, weight_N, out=np.zeros(turns.turns), where=weight_N > 0)

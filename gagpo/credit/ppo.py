@@ -2,38 +2,82 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any, ClassVar, Literal
 
-from gagpo.credit.grouping import generalised_advantage
-from gagpo.credit.reinforce import response_tokens
-from gagpo.credit.turns import BadTurns, Turns
+import numpy as np
+from pydantic import Field
+
+from gagpo.credit.registry import CreditSettings, Level
+from gagpo.credit.reinforce import response_tokens, whiten
+from gagpo.credit.turns.columns import BadTurns, Turns
+from gagpo.credit.turns.grouping import generalised_advantage
+
+
+class PpoToken(CreditSettings):
+    """GAE over the response tokens of each episode.
+
+    A turn's reward is paid at its last token; the token after it is the next turn's first, so that observations are
+    skipped. whiten: normalise the advantages over the batch; the value targets stay as they are.
+    """
+
+    level: ClassVar[Level] = "token"
+    critic: ClassVar[bool] = True
+    name: Literal["ppo_token"] = "ppo_token"
+    gamma: float = Field(default=1.0, ge=0, le=1)
+    lam: float = Field(default=1.0, ge=0, le=1)
+    whiten: bool = True
+
+    def advantage_and_target(self, turns: Turns, value: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """Advantages and value targets, float64[K] each, from the critic's value at each response token."""
+        tokens_N = response_tokens(turns)
+        reward_K = np.zeros(int(tokens_N.sum()))
+        end_N = np.cumsum(tokens_N) - 1
+        reward_K[end_N] = turns.net_reward_N
+        last_K = np.zeros(len(reward_K), np.bool_)
+        last_K[end_N[turns.last_N]] = True
+        value_K = _checked(value, len(reward_K), "response token")
+        advantage_K, target_K = _advantage_and_target(reward_K, value_K, last_K, self.gamma, self.lam)
+        return whiten(advantage_K) if self.whiten else advantage_K, target_K
+
+
+class PpoTurn(CreditSettings):
+    """GAE over the turns of each episode (arXiv 2512.17008).
+
+    bootstrap_truncated: value an episode that was cut off by the value of its last turn instead of 0; the state it was
+    cut off in is never acted in, so the critic does not read it. whiten: as in :class:`PpoToken`.
+    """
+
+    level: ClassVar[Level] = "turn"
+    critic: ClassVar[bool] = True
+    name: Literal["ppo_turn"] = "ppo_turn"
+    gamma: float = Field(default=0.99, ge=0, le=1)
+    lam: float = Field(default=0.9, ge=0, le=1)
+    bootstrap_truncated: bool = False
+    whiten: bool = True
+
+    def advantage_and_target(self, turns: Turns, value: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """Advantages and value targets, float64[N] each, from the critic's value of each turn before its response."""
+        value_N = _checked(value, turns.turns, "turn")
+        reward_N = turns.net_reward_N
+        if self.bootstrap_truncated:
+            cut_N = turns.last_N & turns.truncated_E[turns.episode_N]
+            reward_N = np.where(cut_N, reward_N + self.gamma * value_N, reward_N)
+        advantage_N, target_N = _advantage_and_target(reward_N, value_N, turns.last_N, self.gamma, self.lam)
+        return whiten(advantage_N) if self.whiten else advantage_N, target_N
 
 
 def ppo_token_advantage(
-    turns: Turns, value_K: np.ndarray, gamma: float = 1.0, lam: float = 1.0
+    turns: Turns, value_K: np.ndarray, whiten: bool = False, **options: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-    """GAE over the response tokens of each episode; gives advantages and value targets, both float64[K].
-
-    value_K: the critic's value at each response token, turns one after the other. A turn's reward is paid at its last
-    token; the token after it is the next turn's first, so that observations are skipped.
-    """
-    tokens_N = response_tokens(turns)
-    reward_K = np.zeros(int(tokens_N.sum()))
-    end_N = np.cumsum(tokens_N) - 1
-    reward_K[end_N] = turns.net_reward_N
-    last_K = np.zeros(len(reward_K), np.bool_)
-    last_K[end_N[turns.last_N]] = True
-    return _advantage_and_target(reward_K, _values(value_K, len(reward_K), "response token"), last_K, gamma, lam)
+    """PPO's advantages and value targets, float64[K] each; the options are the fields of :class:`PpoToken`."""
+    return PpoToken(whiten=whiten, **options).advantage_and_target(turns, value_K)
 
 
 def ppo_turn_advantage(
-    turns: Turns, value_N: np.ndarray, gamma: float = 0.99, lam: float = 0.9
+    turns: Turns, value_N: np.ndarray, whiten: bool = False, **options: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-    """GAE over the turns of each episode (arXiv 2512.17008); gives advantages and value targets, both float64[N].
-
-    value_N: the critic's value of each turn, read before the response.
-    """
-    return _advantage_and_target(turns.net_reward_N, _values(value_N, turns.turns, "turn"), turns.last_N, gamma, lam)
+    """Turn-level PPO's advantages and value targets, float64[N] each; the options are those of :class:`PpoTurn`."""
+    return PpoTurn(whiten=whiten, **options).advantage_and_target(turns, value_N)
 
 
 def _advantage_and_target(
@@ -45,7 +89,7 @@ def _advantage_and_target(
     return advantage, advantage + value
 
 
-def _values(value: np.ndarray | None, length: int, what: str) -> np.ndarray:
+def _checked(value: np.ndarray | None, length: int, what: str) -> np.ndarray:
     if value is None:
         raise BadTurns(f"this credit needs a critic: give its value of every {what}")
     value = np.asarray(value, np.float64)

@@ -2,11 +2,46 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any, ClassVar, Literal
 
-from gagpo.credit.episode import Reward
-from gagpo.credit.grouping import backward_recursion, centre
-from gagpo.credit.turns import BadTurns, Turns
+import numpy as np
+from pydantic import Field
+
+from gagpo.credit.registry import CreditSettings, Level
+from gagpo.credit.turns.columns import BadTurns, Coding, Turns
+from gagpo.credit.turns.grouping import backward_recursion, centre
+
+
+class ReinforcePlusPlus(CreditSettings):
+    """REINFORCE++: :func:`token_returns` whitened over the batch's tokens (arXiv 2501.03262)."""
+
+    level: ClassVar[Level] = "token"
+    name: Literal["reinforce_plus_plus"] = "reinforce_plus_plus"
+    gamma: float = Field(default=1.0, ge=0, le=1)
+
+    def advantage(self, turns: Turns) -> np.ndarray:
+        return whiten(token_returns(turns, self.gamma))
+
+
+class ReinforceBaseline(CreditSettings):
+    """REINFORCE++-baseline: ``R - group mean``, whitened over the batch's tokens (arXiv 2501.03262)."""
+
+    name: Literal["reinforce_baseline"] = "reinforce_baseline"
+    reward: Coding = "sum"
+
+    def advantage(self, turns: Turns) -> np.ndarray:
+        centred_E = centre(turns.coded_return_E(self.reward), turns.group_index_E, turns.groups)
+        return whiten(centred_E[turns.episode_N], response_tokens(turns))
+
+
+def reinforce_plus_plus_advantage(turns: Turns, **options: Any) -> np.ndarray:
+    """REINFORCE++'s advantage of each token, float64[K]; the options are the fields of :class:`ReinforcePlusPlus`."""
+    return ReinforcePlusPlus(**options).advantage(turns)
+
+
+def reinforce_baseline_advantage(turns: Turns, **options: Any) -> np.ndarray:
+    """The baseline variant's advantage of each turn, float64[N]; options: fields of :class:`ReinforceBaseline`."""
+    return ReinforceBaseline(**options).advantage(turns)
 
 
 def whiten(value: np.ndarray, weight: np.ndarray | None = None, epsilon: float = 1e-8) -> np.ndarray:
@@ -19,10 +54,10 @@ def whiten(value: np.ndarray, weight: np.ndarray | None = None, epsilon: float =
     if total == 0 or (value == value[0]).all():
         return np.zeros(len(value))
     centred = value - (weight * value).sum() / total
-    return centred / np.sqrt((weight * centred * centred).sum() / max(total - 1, 1) + epsilon)
+    return np.asarray(centred / np.sqrt((weight * centred * centred).sum() / max(total - 1, 1) + epsilon))
 
 
-def token_returns(turns: Turns, gamma: float = 1.0) -> np.ndarray:
+def token_returns(turns: Turns, gamma: float) -> np.ndarray:
     """Discounted return of every response token, float64[K], turns one after the other.
 
     A turn's reward is paid at its last token; discounting counts response tokens, those of observations are skipped.
@@ -36,18 +71,7 @@ def token_returns(turns: Turns, gamma: float = 1.0) -> np.ndarray:
     if gamma == 1.0:
         return return_K
     to_come_K = np.repeat(np.cumsum(tokens_N), tokens_N) - 1 - np.arange(len(return_K))
-    return return_K * np.power(gamma, to_come_K)
-
-
-def reinforce_plus_plus_advantage(turns: Turns, gamma: float = 1.0) -> np.ndarray:
-    """REINFORCE++: :func:`token_returns` whitened over the batch's tokens, float64[K] (arXiv 2501.03262)."""
-    return whiten(token_returns(turns, gamma))
-
-
-def reinforce_baseline_advantage(turns: Turns, reward: Reward = "sum") -> np.ndarray:
-    """REINFORCE++-baseline: ``R - group mean``, whitened over the batch's tokens, float64[N] (arXiv 2501.03262)."""
-    centred_E = centre(turns.coded_return_E(reward), turns.group_index_E, turns.groups)
-    return whiten(centred_E[turns.episode_N], response_tokens(turns))
+    return np.asarray(return_K * np.power(gamma, to_come_K))
 
 
 def response_tokens(turns: Turns) -> np.ndarray:

@@ -9,19 +9,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gagpo.objectives.cells import Correction, ObjectiveSettings
+    from gagpo.objectives.correction import correction_weights
     from gagpo.objectives.gates import Controls
     from gagpo.objectives.layout import Layout, Normaliser
-    from gagpo.objectives.metrics import find_nonfinite, summary
+    from gagpo.objectives.metrics import summary
+    from gagpo.objectives.nonfinite import find_nonfinite
     from gagpo.objectives.policy import kl_divergence, policy_loss
-    from gagpo.objectives.settings import ObjectiveSettings
     from gagpo.objectives.value import value_loss
 
 _HOME = {
     "Controls": "gates",
+    "Correction": "cells",
     "Layout": "layout",
     "Normaliser": "layout",
-    "ObjectiveSettings": "settings",
-    "find_nonfinite": "metrics",
+    "ObjectiveSettings": "cells",
+    "correction_weights": "correction",
+    "find_nonfinite": "nonfinite",
     "kl_divergence": "policy",
     "policy_loss": "policy",
     "summary": "metrics",
@@ -30,9 +34,11 @@ _HOME = {
 
 __all__ = [
     "Controls",
+    "Correction",
     "Layout",
     "Normaliser",
     "ObjectiveSettings",
+    "correction_weights",
     "find_nonfinite",
     "kl_divergence",
     "policy_loss",

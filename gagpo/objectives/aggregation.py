@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gagpo.objectives.cells import ActionMean, Constant, Geometric, Power, SequenceMean, TokenMean
 from gagpo.objectives.gates import Radius
 from gagpo.objectives.layout import Layout, Normaliser, segment_sum
-from gagpo.objectives.settings import ActionMean, Constant, Geometric, Power, SequenceMean, TokenMean
 
 AnyAggregation = TokenMean | SequenceMean | ActionMean | Constant | Geometric | Power
 
@@ -22,8 +22,8 @@ def token_weights(
     match aggregation:
         case TokenMean():
             return 1.0 / normaliser.tokens
-        case Constant(length=length):
-            return 1.0 / (normaliser.rows * length)
+        case Constant():
+            return 1.0 / (normaliser.rows * aggregation.tokens)
         case ActionMean() | Geometric(per="action") | Power(per="action"):
             return (1.0 / (normaliser.actions * layout.turn_tokens_M.to(dtype))).index_select(0, layout.turn_K)
         case _:

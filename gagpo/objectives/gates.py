@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from gagpo.objectives.settings import Cispo, Clip, LogClip, Sapo, Unclipped
+from gagpo.objectives.cells import Cispo, Clip, LogClip, Sapo, Unclipped
 
 AnyGate = Clip | LogClip | Sapo | Cispo | Unclipped
 Radius = float | Tensor
@@ -130,4 +130,4 @@ def _at_most(value: Tensor, bound: Radius) -> Tensor:
 
 
 def _at_least(value: Tensor, bound: Radius) -> Tensor:
-    return torch.clamp(value, min=bound)  # type: ignore[arg-type]
+    return torch.clamp(value, min=bound)

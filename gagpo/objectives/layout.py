@@ -51,6 +51,8 @@ class Layout:
     def of(cls, turn_K: Tensor, row_K: Tensor | None = None) -> Layout:
         """Number any integer ids; equal ids are one segment wherever they stand. Without rows a turn is a row.
 
+        A turn lies within one row: equal turn ids in two rows are two turns, so that turns may be counted per row.
+
         Raises ValueError when there are no tokens, when the shapes differ or when ids are not integers.
         """
         row_K = turn_K if row_K is None else row_K
@@ -60,8 +62,11 @@ class Layout:
             )
         if turn_K.numel() == 0:
             raise InvalidArgument("the batch holds no response tokens: no loss can be computed")
-        turn_K, turn_tokens_M = _number(turn_K)
+        number_K, turn_tokens_M = _number(turn_K)
+        if turn_K is row_K:
+            return cls(number_K, number_K, turn_tokens_M.float(), turn_tokens_M.float())
         row_K, row_tokens_R = _number(row_K)
+        turn_K, turn_tokens_M = _number(row_K * len(turn_tokens_M) + number_K)
         return cls(turn_K, row_K, turn_tokens_M.float(), row_tokens_R.float())
 
     @classmethod
@@ -77,6 +82,13 @@ class Layout:
         starts_BL[:, 1:] &= ~mask_BL[:, :-1]
         row_BL = torch.arange(len(mask_BL), device=mask_BL.device)[:, None].expand_as(mask_BL)
         return cls.of(starts_BL.flatten().cumsum(0)[mask_BL.flatten()], row_BL[mask_BL])
+
+    def check(self, **tensors: Tensor | None) -> None:
+        """Raises ValueError naming the first of the tensors that does not have one entry per token."""
+        tokens = len(self.turn_K)
+        for name, tensor in tensors.items():
+            if tensor is not None and tensor.shape != (tokens,):
+                raise InvalidArgument(f"{name} must have shape ({tokens},) as the layout has, got {_shape(tensor)}")
 
     @property
     def normaliser(self) -> Normaliser:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from gagpo.envs.errors import InvalidArgument
 from gagpo.objectives.aggregation import segment_power_mean, token_weights
+from gagpo.objectives.cells import Cispo, Geometric, ObjectiveSettings, Power
 from gagpo.objectives.gates import (
     Controls,
     LogBounds,
@@ -17,7 +18,7 @@ from gagpo.objectives.gates import (
     log_coefficient,
 )
 from gagpo.objectives.layout import Layout, Normaliser, segment_sum
-from gagpo.objectives.settings import Cispo, Geometric, ObjectiveSettings, Power
+from gagpo.objectives.nonfinite import held
 
 LOG_RATIO_LIMIT = 20.0
 """Log-ratios further off are held there, without gradient: exp(20) and its square are finite in float32."""
@@ -38,38 +39,44 @@ def policy_loss(
     controls: Controls | None = None,
     ref_logprob_K: Tensor | None = None,
     entropy_K: Tensor | None = None,
+    weight_K: Tensor | None = None,
 ) -> tuple[Tensor, Metrics]:
     """Loss (a scalar, to be minimised) and metrics of K response tokens.
 
     logprob_K: log-probabilities under the policy in training (with gradient); old_logprob_K: under the one that
     sampled; ref_logprob_K: under the reference policy, needed when ``settings.kl.coefficient`` is above 0; entropy_K:
     entropy of the policy at each token, nats, needed when ``settings.entropy`` is. advantage_K: see
-    :meth:`gagpo.credit.Credit.per_token`.
+    :meth:`gagpo.credit.Credit.per_token`. weight_K: >= 0, multiplies each token's term (not its KL and entropy), see
+    :func:`gagpo.objectives.correction_weights`; of a geometric or power mean it weighs the segment, by its mean.
 
     normaliser: what the mean runs over. Default: these tokens. To add up the losses of micro-batches, pass each the
     normaliser of the whole mini-batch (:meth:`Normaliser.total`); then sum of losses and of gradients are exactly
     those of the mini-batch, provided that no action or row is cut in two.
 
     The metrics are detached sums (``tokens``, ``elements`` and so on): add them over micro-batches, then divide with
-    :func:`gagpo.objectives.summary`. Nothing here waits for the device. A NaN among the inputs makes the loss NaN;
-    :func:`gagpo.objectives.find_nonfinite` then says where.
+    :func:`gagpo.objectives.summary`. Nothing here waits for the device. A NaN or infinity among the inputs makes the
+    loss NaN; :func:`gagpo.objectives.find_nonfinite` then says where.
 
     Raises ValueError for shapes that differ, and where the reference or the entropy is needed and missing.
     """
-    _check(logprob_K, old_logprob_K, advantage_K, layout, settings, ref_logprob_K, entropy_K)
+    _check(logprob_K, old_logprob_K, advantage_K, layout, settings, ref_logprob_K, entropy_K, weight_K)
     normaliser = normaliser or layout.normaliser
     controls = controls or Controls()
     logprob_K = logprob_K.float() if logprob_K.dtype in (torch.float16, torch.bfloat16) else logprob_K
     advantage_K = advantage_K.to(logprob_K.dtype).detach()
-    weight_K = token_weights(settings.aggregation, layout, normaliser, logprob_K.dtype)
-    log_ratio_K = torch.clamp(logprob_K - old_logprob_K.detach(), -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    if weight_K is not None:
+        weight_K = weight_K.to(logprob_K.dtype).detach()
+        # Every gate is homogeneous in the advantage, so that weighing it is weighing the term, and never its sign.
+        advantage_K = advantage_K * weight_K
+    share_K = token_weights(settings.aggregation, layout, normaliser, logprob_K.dtype)
+    log_ratio_K = held(logprob_K - old_logprob_K.detach(), LOG_RATIO_LIMIT)
 
     if isinstance(settings.aggregation, Geometric | Power):
         objective, metrics = _segment_means(log_ratio_K, advantage_K, layout, settings, normaliser, controls)
     elif settings.ratio == "token" or settings.ratio_gradient == "token" or isinstance(settings.gate, Cispo):
-        objective, metrics = _tokens(log_ratio_K, logprob_K, advantage_K, weight_K, layout, settings, controls)
+        objective, metrics = _tokens(log_ratio_K, logprob_K, advantage_K, share_K, layout, settings, controls)
     else:
-        objective, metrics = _segments(log_ratio_K, advantage_K, weight_K, layout, settings, controls)
+        objective, metrics = _segments(log_ratio_K, advantage_K, share_K, layout, settings, controls)
 
     loss = -objective
     with torch.no_grad():
@@ -77,11 +84,11 @@ def policy_loss(
         metrics["old_kl"] = -log_ratio_K.sum()
     if ref_logprob_K is not None and settings.kl.coefficient > 0:
         kl_K = kl_divergence(logprob_K, ref_logprob_K, settings.kl.estimator)
-        loss = loss + settings.kl.coefficient * (weight_K * kl_K).sum()
+        loss = loss + settings.kl.coefficient * (share_K * kl_K).sum()
         metrics["kl"] = kl_K.detach().sum()
     if entropy_K is not None:
         if settings.entropy > 0:
-            loss = loss - settings.entropy * (weight_K * entropy_K).sum()
+            loss = loss - settings.entropy * (share_K * entropy_K).sum()
         metrics["entropy"] = entropy_K.detach().sum()
     return loss, metrics
 
@@ -91,7 +98,7 @@ def kl_divergence(logprob_K: Tensor, ref_logprob_K: Tensor, estimator: str = "k3
 
     ``k1`` x, ``k2`` x²/2, ``k3`` exp(-x)+x-1.
     """
-    x_K = torch.clamp(logprob_K - ref_logprob_K.detach(), -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    x_K = held(logprob_K - ref_logprob_K.detach(), LOG_RATIO_LIMIT)
     if estimator == "k1":
         return x_K.clamp(-KL_LIMIT, KL_LIMIT)
     if estimator == "k2":
@@ -131,7 +138,7 @@ def _tokens(
     log_ratio_K: Tensor,
     logprob_K: Tensor,
     advantage_K: Tensor,
-    weight_K: Tensor | float,
+    share_K: Tensor | float,
     layout: Layout,
     settings: ObjectiveSettings,
     controls: Controls,
@@ -145,14 +152,14 @@ def _tokens(
         value_K, clipped_K = detached_K * logprob_K, held_K & (sign_K != 0)
     else:
         value_K, clipped_K = coefficient(log_ratio_K, sign_K, settings.gate, bounds)  # type: ignore[assignment]
-    objective = (weight_K * advantage_K * value_K).sum()
+    objective = (share_K * advantage_K * value_K).sum()
     return objective, _ratio_metrics(log_ratio_K) | _clip_metrics(clipped_K, sign_K)
 
 
 def _segments(
     log_ratio_K: Tensor,
     advantage_K: Tensor,
-    weight_K: Tensor | float,
+    share_K: Tensor | float,
     layout: Layout,
     settings: ObjectiveSettings,
     controls: Controls,
@@ -164,7 +171,7 @@ def _segments(
     pooled_S = _pooled(log_ratio_K, layout, settings)
     segment_K, tokens_S = _ratio_segments(layout, settings)
     bounds = _segment_bounds(log_bounds(settings.gate, controls), segment_K, tokens_S)
-    weighted_K = weight_K * advantage_K
+    weighted_K = share_K * advantage_K
     gain_S = segment_sum(weighted_K.clamp(min=0), segment_K, len(tokens_S))
     cost_S = segment_sum(weighted_K.clamp(max=0), segment_K, len(tokens_S))
     up_S, high_S = coefficient(pooled_S, 1.0, settings.gate, bounds)
@@ -241,18 +248,16 @@ def _check(
     settings: ObjectiveSettings,
     ref_logprob_K: Tensor | None,
     entropy_K: Tensor | None,
+    weight_K: Tensor | None,
 ) -> None:
-    tokens = len(layout.turn_K)
-    named = {
-        "logprob_K": logprob_K,
-        "old_logprob_K": old_logprob_K,
-        "advantage_K": advantage_K,
-        "ref_logprob_K": ref_logprob_K,
-        "entropy_K": entropy_K,
-    }
-    for name, tensor in named.items():
-        if tensor is not None and tensor.shape != (tokens,):
-            raise InvalidArgument(f"{name} must have shape ({tokens},) as the layout has, got {tuple(tensor.shape)}")
+    layout.check(
+        logprob_K=logprob_K,
+        old_logprob_K=old_logprob_K,
+        advantage_K=advantage_K,
+        ref_logprob_K=ref_logprob_K,
+        entropy_K=entropy_K,
+        weight_K=weight_K,
+    )
     if settings.kl.coefficient > 0 and ref_logprob_K is None:
         raise InvalidArgument("kl.coefficient is above 0: give ref_logprob_K, the reference policy's log-probabilities")
     if settings.entropy > 0 and entropy_K is None:

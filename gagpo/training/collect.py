@@ -11,7 +11,7 @@ from gagpo.agents.agent import Agent
 from gagpo.agents.episodes import Episode
 from gagpo.agents.rollout import Clock, group_jobs, rollout
 from gagpo.controllers import Controllers
-from gagpo.credit.assign import turns_for
+from gagpo.credit import turns_for
 from gagpo.envs.pool import Pool
 from gagpo.envs.tasks import TaskSet
 from gagpo.settings import RunSettings
@@ -48,28 +48,29 @@ class Collector:
         """``rollout.tasks`` groups of ``rollout.samples`` episodes.
 
         With dynamic sampling, groups that teach nothing are replaced by groups of further tasks, round after round,
-        until the batch is full or the rounds are up; a batch that stayed empty is what the last round played.
+        until the batch is full or the rounds are up; a batch that stayed empty is what the last round played. Where the
+        controllers want probes, the tasks of every round are probed.
         """
         rolling, controllers = self.settings.rollout, self.controllers
         found = Collection()
         wanted = rolling.tasks
         names = self._take(wanted)
-        temperatures: Sequence[float] = [rolling.temperature] * wanted
-        if controllers.probe_episodes:
-            temperatures = self._probe(agent, pool, names, iteration, found)
+        controllers.begin()
         while True:
             label = f"iteration {iteration} round {found.rounds}"
+            if controllers.probe_episodes:
+                self._probe(agent, pool, names, label, found)
+            temperatures = controllers.temperatures(rolling.temperature, names)
             played = self._play(agent, pool, names, rolling.samples, label, temperatures, found.clock)
-            found.played += [replace(episode, group=episode.group + found.rounds * wanted) for episode in played]
+            played = [replace(episode, group=episode.group + found.rounds * wanted) for episode in played]
+            found.played += played
             found.rounds += 1
-            kept = self._kept(found.played[-len(played) :])
-            found.episodes += kept
+            found.episodes += self._kept(played)
             missing = wanted - len({episode.group for episode in found.episodes})
             if missing <= 0 or found.rounds >= controllers.sampling_rounds:
                 break
             names = self._take(missing)
-            temperatures = [rolling.temperature] * missing
-        found.episodes = found.episodes or usable(found.played)
+        found.episodes = found.episodes or usable(played)
         return found
 
     def upcoming(self, count: int) -> list[str]:
@@ -86,18 +87,17 @@ class Collector:
         self.position += count
         return names
 
-    def _probe(
-        self, agent: Agent, pool: Pool, names: Sequence[str], iteration: int, found: Collection
-    ) -> Sequence[float]:
-        """Play a probe of every task and let the controllers choose each group's temperature from it."""
-        rolling = self.settings.rollout
-        base = [rolling.temperature] * len(names)
-        label = f"iteration {iteration} probe"
-        found.probe = self._play(agent, pool, names, self.controllers.probe_episodes, label, base, found.clock)
-        if len({episode.group for episode in usable(found.probe)}) < len(names):
-            return base  # a whole group failed in its environment: no statistics to go by
-        self.controllers.observe_probe(turns_for(usable(found.probe), self.settings.algorithm.credit))
-        return self.controllers.temperature_G(rolling.temperature, len(names)).tolist()
+    def _probe(self, agent: Agent, pool: Pool, names: Sequence[str], label: str, found: Collection) -> None:
+        """Play a probe of every task that has none in this iteration; one whose episodes all failed stays without."""
+        known = {episode.task for episode in found.probe}
+        names = [name for name in dict.fromkeys(names) if name not in known]
+        base = [self.settings.rollout.temperature] * len(names)
+        probe = self._play(agent, pool, names, self.controllers.probe_episodes, f"{label} probe", base, found.clock)
+        found.probe += probe
+        episodes = usable(probe)
+        if episodes:
+            turns = turns_for(episodes, self.settings.algorithm.credit)
+            self.controllers.observe_probe(turns, tasks_of_groups(episodes))
 
     def _play(
         self,
@@ -128,3 +128,8 @@ class Collector:
 def usable(episodes: Sequence[Episode]) -> list[Episode]:
     """The episodes that can be learned from: not broken by their environment, and with at least one turn."""
     return [episode for episode in episodes if episode.outcome != "failed" and episode.turns]
+
+
+def tasks_of_groups(episodes: Sequence[Episode]) -> list[str]:
+    """The task of each group, in increasing order of the groups' numbers."""
+    return [task for _, task in sorted({episode.group: episode.task for episode in episodes}.items())]

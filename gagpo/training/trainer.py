@@ -18,8 +18,8 @@ from gagpo.agents.episodes import Episode, Turn
 from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.agents.setup import language_agent, make_engine, make_world, tasks_of
 from gagpo.controllers import Controllers
-from gagpo.credit import Credit, advantages
-from gagpo.credit.assign import turns_for
+from gagpo.credit import Credit, Turns, give_credit, turns_for
+from gagpo.credit.turns.grouping import group_mean
 from gagpo.envs.errors import GagpoError
 from gagpo.envs.pool import Pool
 from gagpo.eval.evaluate import choose_panel, evaluate
@@ -28,12 +28,12 @@ from gagpo.settings import SettingsError
 from gagpo.trackers import tracking
 from gagpo.training import checkpoint as checkpoints
 from gagpo.training.annotations import annotate
-from gagpo.training.batch import build_rows
-from gagpo.training.collect import Collection, Collector
+from gagpo.training.batch import Row, build_rows
+from gagpo.training.collect import Collection, Collector, tasks_of_groups
 from gagpo.training.health import answer_task_information
 from gagpo.training.interrupt import Interruptions
 from gagpo.training.run_folder import RunFolder
-from gagpo.training.update import NonFiniteLoss, Targets, Updater
+from gagpo.training.update import NonFiniteLoss, Updater
 from gagpo.training.value_head import Critic
 from gagpo.training.warm_start import autocast
 
@@ -59,7 +59,8 @@ class Trainer:
             split: choose_panel(tasks_of(self.world, split), settings.evaluation.tasks)
             for split in settings.evaluation.splits
         }
-        self.controllers = Controllers(settings.algorithm.controllers)
+        self.algorithm = settings.algorithm.resolved(settings.rollout.max_tokens)
+        self.controllers = Controllers(self.algorithm.controllers)
         self.collector = Collector(settings, tasks, self.controllers)
         self.iteration = self.turns_total = self.tokens_total = 0
         self.interruptions = Interruptions()
@@ -97,7 +98,7 @@ class Trainer:
         self.updater = Updater(
             self.model,
             self.optimizer,
-            settings.algorithm,
+            self.algorithm,
             epochs=training.epochs,
             minibatches=training.minibatches,
             microbatch_tokens=training.microbatch_tokens,
@@ -132,6 +133,7 @@ class Trainer:
                 workers=rolling.workers,
                 step_deadline=rolling.step_deadline,
                 reset_deadline=rolling.reset_deadline,
+                memory_limit_mb=rolling.worker_memory,
             ) as pool,
             tracking(
                 settings.trackers, self.folder.path, settings.model_dump(mode="json"), self.iteration
@@ -201,16 +203,12 @@ class Trainer:
         """Credit and optimiser steps for what was collected."""
         settings, algorithm, episodes = self.settings, self.settings.algorithm, collected.episodes
         turns = self.controllers.shape(turns_for(episodes, algorithm.credit, settings.invalid_penalty))
-        logprobs = np.concatenate([turn.logprobs for episode in episodes for turn in episode.turns])
-        # Minus the log-probability of what was sampled estimates the sampling policy's entropy without bias.
-        self.controllers.observe_batch(turns, entropy=max(0.0, -float(logprobs.mean())))
-        rows = build_rows(episodes)
+        rows, tokens = build_rows(episodes), int(turns.tokens_N.sum())
+        self.controllers.observe_batch(turns, tasks_of_groups(episodes), self._entropy(turns, rows))
         value = None
         if self.critic is not None:
             microbatch = settings.training.microbatch_tokens
-            value = self.critic.of_rows(
-                self.model, rows, len(logprobs), microbatch, self.updater.autocast, settings.device
-            )
+            value = self.critic.of_rows(self.model, rows, tokens, microbatch, self.updater.autocast, settings.device)
         credit, targets = give_credit(turns, algorithm.credit, value)
         rise = min(1.0, (self.iteration + 1) / settings.optimizer.warmup) if settings.optimizer.warmup else 1.0
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
@@ -221,9 +219,18 @@ class Trainer:
         except NonFiniteLoss as error:
             path = self._save_offenders(episodes, error)
             raise NonFiniteLoss(f"iteration {self.iteration + 1}: {error}; see {path}", error.turns) from None
-        self.controllers.observe_update(learned["old_kl"])
+        if self.controllers.measures:
+            learned["final_kl"] = float(self.updater.score(rows, tokens)[0].mean())
+            self.controllers.observe_update(learned["final_kl"])
         annotate(collected.played, episodes, turns, credit, algorithm.credit, value, self.updater.ratio_K)
         return credit, learned
+
+    def _entropy(self, turns: Turns, rows: Sequence[Row]) -> np.ndarray | None:
+        """Mean entropy of the policy at temperature 1 over each task group's response tokens, where it is wanted."""
+        if not self.controllers.measures:
+            return None
+        group_K = np.repeat(turns.group_index_N, turns.tokens_N)
+        return group_mean(self.updater.score(rows, len(group_K), plain=True)[1], group_K, turns.groups)
 
     def _save_offenders(self, episodes: Sequence[Episode], error: NonFiniteLoss) -> Path:
         """Write the episodes whose turns made the loss NaN, with their tokens (all of them where that is unknown)."""
@@ -303,22 +310,6 @@ class Trainer:
             raise checkpoints.CheckpointError(
                 f"{saved.path / 'state.json'} is not a trainer's state: {error}"
             ) from None
-
-
-def give_credit(turns: Any, settings: Any, value_K: np.ndarray | None) -> tuple[Credit, Targets]:
-    """Advantages, and the critic's targets where there is one, spread over the response tokens."""
-    if value_K is None:
-        credit = advantages(turns, settings)
-        return credit, Targets(credit.per_token())
-    if settings.level == "token":
-        credit = advantages(turns, settings, value_K)
-        return credit, Targets(credit.per_token(), value_K, credit.target)
-    first_N = np.cumsum(turns.tokens_N) - turns.tokens_N
-    credit = advantages(turns, settings, value_K[first_N])
-    first_K = np.zeros(len(value_K), bool)
-    first_K[first_N] = True
-    assert credit.target is not None
-    return credit, Targets(credit.per_token(), value_K, np.repeat(credit.target, turns.tokens_N), first_K)
 
 
 def train(folder: RunFolder, report: Report | None = None, quiet: bool = False) -> dict[str, EvalResult]:

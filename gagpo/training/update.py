@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gagpo.algorithms import Algorithm
+from gagpo.credit import Targets
 from gagpo.envs.errors import GagpoError
 from gagpo.objectives import Controls, Layout, Normaliser, find_nonfinite, policy_loss, summary
 from gagpo.objectives.value import value_loss
@@ -25,20 +26,6 @@ class NonFiniteLoss(GagpoError, FloatingPointError):
     def __init__(self, message: str, turns: list[int]):
         super().__init__(message)
         self.turns = turns
-
-
-@dataclass(frozen=True)
-class Targets:
-    """What the response tokens of a batch are trained towards, float64[K] each, in the order of the turns.
-
-    value and target: with a critic, its values when the batch was sampled and what they should have been. first:
-    bool[K], the first token of each turn, where a turn's value is read; None where every token has a value.
-    """
-
-    advantage: np.ndarray
-    value: np.ndarray | None = None
-    target: np.ndarray | None = None
-    first: np.ndarray | None = None
 
 
 class Updater:
@@ -82,22 +69,27 @@ class Updater:
 
         The log-probabilities the engine sampled with are the old ones. The loss of a mini-batch is the exact mean over
         all of it, however it is cut into micro-batches. ``controls`` gives what controllers set, from the task group of
-        each token. Raises :class:`NonFiniteLoss` before the weights are touched.
+        each token. Raises :class:`NonFiniteLoss` before the step that would have made the weights worthless; steps of
+        the same update that came before it have been taken, and the message says how many.
         """
         begun, tokens = time.perf_counter(), 0
         parts: list[dict[str, Tensor]] = []
         losses, norms = [], []
         self.ratio_K = np.ones(len(targets.advantage))
         self.model.train()
-        for _ in range(self.epochs):
-            for mini in mini_batches(rows, self.minibatches, rng):
-                micros = list(micro_batches(mini, self.microbatch_tokens, self.device))
-                loss, mini_parts = self._accumulate(micros, targets, controls)
-                norms.append(self._step())
-                losses.append(loss)
-                parts += mini_parts
-                tokens += sum(micro.tokens for micro in micros)
-        self.model.eval()
+        try:
+            for _ in range(self.epochs):
+                for mini in mini_batches(rows, self.minibatches, rng):
+                    micros = list(micro_batches(mini, self.microbatch_tokens, self.device))
+                    loss, mini_parts = self._accumulate(micros, targets, controls)
+                    norms.append(self._step())
+                    losses.append(loss)
+                    parts += mini_parts
+                    tokens += sum(micro.tokens for micro in micros)
+        except NonFiniteLoss as error:
+            raise NonFiniteLoss(f"{error}; {_left_behind(len(losses))}", error.turns) from None
+        finally:
+            self.model.eval()
         metrics = summary(parts)
         return {
             **metrics,
@@ -108,6 +100,23 @@ class Updater:
             "updates": float(len(losses)),
             "train_tokens_per_second": tokens / (time.perf_counter() - begun),
         }
+
+    @torch.no_grad()
+    def score(self, rows: Sequence[Row], tokens: int, plain: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Old less present log-probability, and entropy (nats), of all response tokens, float64[K] in their order.
+
+        Both at the temperature the tokens were sampled at, or at temperature 1 where ``plain``.
+        """
+        drift_K, entropy_K = np.zeros(tokens), np.zeros(tokens)
+        self.model.eval()
+        for micro in micro_batches(rows, self.microbatch_tokens, self.device):
+            place_K = micro.token_K.cpu().numpy()
+            with self.autocast():
+                logprob, entropy = token_logprobs(self.model, replace(micro, temperature_K=None) if plain else micro)
+            assert entropy is not None
+            drift_K[place_K] = (micro.logprob_K - logprob).double().cpu().numpy()
+            entropy_K[place_K] = entropy.double().cpu().numpy()
+        return drift_K, entropy_K
 
     def _accumulate(
         self, micros: Sequence[MicroBatch], targets: Targets, controls: Callable[[Tensor], Controls] | None
@@ -139,7 +148,7 @@ class Updater:
                 loss = loss + self._value_loss(self.critic, micro, hidden[0], targets, count, metrics)
             if not torch.isfinite(loss):
                 self.optimizer.zero_grad(set_to_none=True)
-                raise _blame(micro, layout, logprob_K, advantage_K)
+                raise _blame(micro, layout, logprob_K, advantage_K, reference_K)
             loss.backward()
             total += loss.detach()
             parts.append(metrics)
@@ -171,7 +180,7 @@ class Updater:
         norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm))
         if not np.isfinite(norm):
             self.optimizer.zero_grad(set_to_none=True)
-            raise NonFiniteLoss(f"the gradient's norm is {norm}; no step was taken", [])
+            raise NonFiniteLoss(f"the gradient's norm is {norm}", [])
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return norm
@@ -187,11 +196,21 @@ class Updater:
             return token_logprobs(self.reference, micro, entropy=False)[0]
 
 
-def _blame(micro: MicroBatch, layout: Layout, logprob_K: Tensor, advantage_K: Tensor) -> NonFiniteLoss:
-    found = find_nonfinite(layout, logprob=logprob_K, old_logprob=micro.logprob_K, advantage=advantage_K)
+def _blame(
+    micro: MicroBatch, layout: Layout, logprob_K: Tensor, advantage_K: Tensor, reference_K: Tensor | None
+) -> NonFiniteLoss:
+    found = find_nonfinite(
+        layout, logprob=logprob_K, old_logprob=micro.logprob_K, advantage=advantage_K, reference=reference_K
+    )
     message, rows = found or ("the loss is not finite although its inputs are", [])
     turns = sorted({int(turn) for row in rows for turn in micro.turn_K[layout.row_K == row].tolist()})
-    return NonFiniteLoss(f"{message}; the weights were left as they were", turns)
+    return NonFiniteLoss(message, turns)
+
+
+def _left_behind(steps: int) -> str:
+    if not steps:
+        return "the weights were left as they were"
+    return f"{steps} steps of this update had been taken before: go on from the last checkpoint"
 
 
 def _critic_summary(parts: Sequence[dict[str, Tensor]]) -> dict[str, float]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gagpo.agents.engines.attention import forward
-from gagpo.algorithms import Critic as CriticSettings
+from gagpo.algorithms import CriticSettings
 from gagpo.training.batch import MicroBatch, Row, micro_batches
 
 

@@ -85,6 +85,12 @@ def test_pass_and_majority_by_hand():
     assert EvalResult.from_episodes(four_tasks(), panel(4), "model", 0.4).pass_at_k == {}
 
 
+def test_an_agent_that_samples_nothing_has_no_temperature():
+    result = EvalResult.from_episodes(four_tasks(), panel(4), "expert", None)
+    assert "temperature" not in " ".join(result_lines(result))
+    assert EvalResult.from_json(result.to_json()) == result
+
+
 def test_no_majority_without_answers():
     result = EvalResult.from_episodes([episode("a", i, success=i > 0) for i in range(2)], panel(1, tries=2), "m", 1.0)
     assert result.pass_at_k == {1: 0.5, 2: 1.0} and result.majority_at_k == {}

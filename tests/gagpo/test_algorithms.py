@@ -1,7 +1,6 @@
 """The table of algorithms: its files, its cells, and the combinations that are refused."""
 
 import itertools
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,24 +8,28 @@ import torch
 import yaml
 from pydantic import ValidationError
 
-from gagpo.algorithms import PRESETS, Algorithm, load
+from gagpo.algorithms import PRESETS, Algorithm, load, row
 from gagpo.controllers import Controllers
 from gagpo.credit import Turns, advantages
 from gagpo.objectives import Layout, policy_loss
+from gagpo.settings import load as load_run
+from gagpo.settings import parse
 
-FOLDER = Path(__file__).parents[2] / "configs" / "algorithms"
+RUN = {"name": "a-run", "model": "a-model", "environment": {"id": "an-environment"}}
 CREDITS = sorted({load(name).credit.name for name in PRESETS})
 GATES = ["clip", "log_clip", "sapo", "cispo", "none"]
 AGGREGATIONS = ["token_mean", "sequence_mean", "action_mean", "constant", "geometric", "power"]
 
 
-def test_every_row_has_its_file_and_both_say_the_same():
-    assert sorted(path.stem for path in FOLDER.glob("*.yaml")) == sorted(PRESETS)
-    for name in PRESETS:
-        cells = yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))["algorithm"]
-        assert Algorithm.model_validate(cells) == load(name)
-        alone = {key: cell for key, cell in cells.items() if key != "preset"}
-        assert Algorithm.model_validate(alone).model_copy(update={"preset": name}) == load(name), name
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_row_is_its_name_or_its_cells(name, tmp_path):
+    by_name = parse({**RUN, "algorithm": name}, "a test").algorithm
+    assert by_name == load(name)
+    alone = {key: cell for key, cell in row(name).items() if key != "preset"}
+    assert Algorithm.model_validate(alone).model_copy(update={"preset": name}) == by_name
+    config = tmp_path / "run.yaml"
+    config.write_text(yaml.safe_dump({**RUN, "algorithm": "gagpo"}))
+    assert load_run(config, [f"algorithm={name}"]).algorithm == by_name
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -86,9 +89,9 @@ def test_critics_come_and_go_with_their_credit():
         ("gagpoo", {}, "no algorithm 'gagpoo'; nearest: gagpo"),
         ("zzz", {}, "known: gagpo, grpo"),
         ("gagpo", {"gamma": 0.9}, "algorithm.gamma: Extra inputs"),
-        ("gagpo", {"credit": {"gama": 0.9}}, "algorithm.credit.gagpo.gama: Extra inputs"),
-        ("gagpo", {"credit": {"gamma": 1.1}}, "algorithm.credit.gagpo.gamma: .*less than or equal to 1"),
-        ("gagpo", {"credit": "gapo"}, "algorithm.credit: .*'gapo'"),
+        ("gagpo", {"credit": {"gama": 0.9}}, "algorithm.credit: credit gagpo has no option 'gama'; nearest: gamma"),
+        ("gagpo", {"credit": {"gamma": 1.1}}, "algorithm.credit: credit gagpo: gamma: .*less than or equal to 1"),
+        ("gagpo", {"credit": "gapo"}, "algorithm.credit: there is no credit 'gapo'; nearest: .*gagpo"),
         ("gagpo", {"gate": {"high": float("nan")}}, "algorithm.gate.clip.high"),
         ("gmpo", {"gate": "cispo"}, "weight \\* log-probability, which is negative"),
         ("apmpo", {"gate": "cispo"}, "no power mean"),
@@ -171,7 +174,7 @@ def test_every_row_runs_an_iteration(name):
     controllers = Controllers(algorithm.controllers)
     if controllers.probe_episodes:
         controllers.observe_probe(turns)
-        controllers.temperature_G(1.0, turns.groups)
+        assert controllers.temperatures(1.0, ["0", "1"]) == [1.0, 1.0]
     assert controllers.keep(turns).all()
     turns = controllers.shape(turns)
     controllers.observe_batch(turns, entropy=1.0)

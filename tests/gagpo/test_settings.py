@@ -51,6 +51,17 @@ def test_resolved_settings_are_read_back_as_they_were(config, tmp_path):
         (["rollout.tasks=[1"], "not YAML"),
         (["name=../up"], "one plain folder name"),
         (["engine=ollama"], "engine"),
+        (["lam=0.5"], "unknown key 'lam'; the nearest valid key is 'algorithm.credit.lam'"),
+        (["credit.lamda=0.5"], "unknown key 'credit'; the nearest valid key is 'algorithm.credit'"),
+        (["algorithm.credit.lamb=3"], "credit gagpo has no option 'lamb'; nearest: lam"),
+        (["algorithm.gate.lo=1"], "unknown key 'algorithm.gate.lo'; the nearest valid key is 'algorithm.gate.low'"),
+        (["environment.kwargs.x=.inf"], "the value inf of x is not a finite number"),
+        (["environment.kwargs.x=[.nan]"], "the value nan of x is not a finite number"),
+        (["environment.kwargs.x=2020-01-01"], "is of type date; quote it"),
+        (["environment.kwargs={1: 2}"], "the key 1 is not text; quote it"),
+        (["optimizer.learning_rate=.inf"], "finite number"),
+        (["rollout.temperature=.inf"], "finite number"),
+        (["threads=100000"], "threads"),
     ],
 )
 def test_wrong_overrides_are_explained(config, overrides, said):
@@ -77,5 +88,5 @@ def test_wrong_files_are_explained(tmp_path, text, said):
 
 
 def test_a_missing_file_names_a_near_one():
-    with pytest.raises(SettingsError, match=r"did you mean configs/alfworld-small\.yaml"):
+    with pytest.raises(SettingsError, match=r"did you mean alfworld-small"):
         load(Path("configs/alfworld-smal.yaml"))

@@ -8,13 +8,14 @@ turns on the lamp with empty hands.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gagpo.envs.alfworld.expert.memory import NOTHING_HAPPENS, Memory, kind_of
+from gagpo.envs.alfworld.expert.places import COUNTED
 from gagpo.envs.alfworld.expert.wording import Goal, read_goal
-from gagpo.envs.alfworld.games.catalogue import USUAL_PLACES
 
-_USUAL = {thing.lower(): tuple(place.lower() for place in places) for thing, places in USUAL_PLACES.items()}
+_RARE = 2  # per mille: of a type of place where a kind of thing was never counted
+_ALREADY_THERE = 0.25  # how much less likely a thing lies in a place of the type that it is to go to
 _TOOLS = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
 _OPENABLE = {"fridge", "cabinet", "microwave", "drawer", "safe", "box"}
 
@@ -74,7 +75,9 @@ class Expert:
         for name in candidates:
             place = memory.where(name)
             return self._reach(place) or f"take {name} from {place}"
-        return self._search(goal.wanted, last=goal.target)
+        # One that lay where it is to go would have won already, unless more is asked than that.
+        enough = not goal.operation and goal.count == 1
+        return self._search(goal.wanted, {goal.target: 0.0 if enough else _ALREADY_THERE})
 
     # With a wanted object in hand -------------------------------------------------------------------------------------
 
@@ -110,7 +113,8 @@ class Expert:
         def delivered(name: str) -> int:
             return sum(kind_of(thing) == goal.wanted for thing in memory.contents[name])
 
-        return max(targets, key=lambda name: (delivered(name), name in memory.here, memory.closed[name] is False))
+        best: str = max(targets, key=lambda name: (delivered(name), name in memory.here, memory.closed[name] is False))
+        return best
 
     def _settled(self, goal: Goal) -> set[str]:
         """Objects of the wanted type that should stay where they are."""
@@ -147,27 +151,27 @@ class Expert:
             return f"open {place}" if memory.closed.get(place) else f"examine {place}"
         return ""
 
-    def _search(self, kind: str, last: str = "") -> str:
-        """Look into the unseen receptacle that promises most per turn; those of type ``last`` come last."""
+    def _search(self, kind: str, odds: Mapping[str, float] | None = None) -> str:
+        """Look into the unseen receptacle that promises most per turn; ``odds`` weigh types of place."""
         memory = self.memory
         if memory.searched.issuperset(memory.receptacles):  # then somebody must have moved things since
             memory.searched.clear()
         unseen = [name for name in memory.receptacles if name not in memory.searched]
         if not unseen:
             return "look"
-        place = max(unseen, key=lambda name: (kind_of(name) != last, self._promise(kind, name)))
+        odds = odds or {}
+        place = max(unseen, key=lambda name: odds.get(kind_of(name), 1.0) * self._promise(kind, name))
         step = self._reach(place)
         return step or f"examine {place}"
 
     def _promise(self, kind: str, place: str) -> float:
         """Likelihood of finding ``kind`` in ``place``, per turn that it takes to look."""
-        usual = _USUAL.get(kind, ())
         type_ = kind_of(place)
-        weight = 1.0 + (len(usual) - usual.index(type_)) if type_ in usual else 0.25
+        weight = COUNTED.get(kind, {}).get(type_, _RARE)
         alike = sum(kind_of(name) == type_ for name in self.memory.receptacles)
         turns = (place not in self.memory.here) + (self.memory.closed[place] is not False and type_ in _OPENABLE)
         return weight / alike / max(turns, 1)
 
 
 def _lamp_kinds(goal: Goal) -> list[str]:
-    return [goal.lamp] if goal.lamp in _USUAL else ["desklamp", "floorlamp"]
+    return [goal.lamp] if goal.lamp in COUNTED else ["desklamp", "floorlamp"]

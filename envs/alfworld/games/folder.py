@@ -1,26 +1,33 @@
 """Folders of games as task sets: the released ones, generated ones, or anybody's in the same layout.
 
-A split is a folder; a game is a folder below it that holds ``game.tw-pddl`` and ``traj_data.json``; its task id is its
-path relative to the split. What a scan finds is remembered on disk, so that only new and changed files are read again.
+A split is a folder; a game is a folder below it that holds ``traj_data.json`` and ``game.tw-pddl``; its task id is its
+path relative to the split. What is skipped is what alfworld skips, by the same rules in the same order. What a scan
+finds is remembered on disk, so that only new and changed files are read again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gagpo.envs.alfworld.engine import BrokenGame, read_game
+from gagpo.envs.alfworld.engine import BrokenGame, read_game, read_json
 from gagpo.envs.alfworld.games.catalogue import TASK_TYPES
 from gagpo.envs.alfworld.games.gamefile import GAME, TRAJECTORY
 from gagpo.envs.alfworld.games.generate import data_root
+from gagpo.envs.durable import write_text
 from gagpo.envs.errors import GagpoError
 from gagpo.envs.tasks import Task, TaskSet
 
-_FORMAT = 1
+_FORMAT = 2
+UNREAD = "unread"
+
+log = logging.getLogger(__name__)
 
 
 class NoGames(GagpoError, ValueError):
@@ -32,11 +39,32 @@ def official_root() -> Path:
     return Path(os.environ.get("ALFWORLD_DATA") or "~/.cache/alfworld").expanduser() / "json_2.1.1"
 
 
-def load_tasks(root: Path, split: str, task_types: Collection[str] = TASK_TYPES) -> TaskSet:
-    """The solvable games of ``root/split`` with one of ``task_types``.
+@dataclass(frozen=True)
+class Found:
+    """A split's games, and what was left out: reason -> the folders below the split."""
 
-    As in alfworld, games with movable receptacles or slicing, without a game file, or not marked solvable are left out.
-    Raises :class:`NoGames` for a missing folder and ``BrokenGame`` for a file that cannot be read.
+    tasks: TaskSet
+    skipped: dict[str, list[str]]
+
+    def __str__(self) -> str:
+        left_out = ", ".join(f"{len(ids)} {reason}" for reason, ids in self.skipped.items())
+        return f"{len(self.tasks)} games" + (f"; left out, as alfworld does: {left_out}" if left_out else "")
+
+
+def load_tasks(root: Path, split: str, task_types: Collection[str] = TASK_TYPES) -> TaskSet:
+    """The solvable games of ``root/split`` with one of ``task_types``; see :func:`find_games`."""
+    return find_games(root, split, task_types).tasks
+
+
+def find_games(root: Path, split: str, task_types: Collection[str] = TASK_TYPES) -> Found:
+    """The games of ``root/split`` that alfworld would list for ``task_types``, and what is left out.
+
+    Left out are folders with movable receptacles or slicing, of another type, without a game file, and games that are
+    not marked solvable, or as not solvable; linked folders are not entered. Nothing else is read of what is left out,
+    so it may be damaged. What is found is logged, as a warning when it was not known before.
+
+    Raises :class:`NoGames` for a missing folder, and ``BrokenGame`` for a file that cannot be read or lacks a part:
+    alfworld would stop at it, now or when it is played.
     """
     folder = Path(root) / split
     if not folder.is_dir():
@@ -44,69 +72,81 @@ def load_tasks(root: Path, split: str, task_types: Collection[str] = TASK_TYPES)
             f"there is no folder {folder}. Name a folder that holds one folder of games per split (the released games: "
             "run `alfworld-download`), or leave `games` out to have games generated"
         )
-    rows = _scan(folder)
-    tasks = [
-        Task(id, split, row["type"], row["digest"], str(folder / id / GAME))
-        for id, row in rows.items()
-        if row["solvable"] and row["type"] in task_types
-    ]
-    return TaskSet(split, tasks, advice=f"No solvable game of the wanted types lies in {folder}.")
-
-
-def _scan(folder: Path) -> dict[str, dict[str, Any]]:
-    """id -> size, mtime_ns, type, digest, solvable, for every game below ``folder``."""
     cache = _cache_file(folder)
     known = _remembered(cache)
     rows: dict[str, dict[str, Any]] = {}
-    for id, path in sorted(_find(str(folder))):
-        stat = os.stat(path)
-        row = known.get(id)
-        if row is None or row["size"] != stat.st_size or row["mtime_ns"] != stat.st_mtime_ns:
-            row = _read(Path(path)) | {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
-        rows[id] = row
+    skipped: dict[str, list[str]] = {}
+    tasks: list[Task] = []
+    for id in _trials(folder):
+        reason = "with movable receptacles or slicing" if "movable" in id or "Sliced" in id else ""
+        if not reason:
+            row = rows[id] = _row(folder / id, known.get(id), task_types)
+            reason = _reason(row, task_types)
+        if reason:
+            skipped.setdefault(reason, []).append(id)
+        else:
+            tasks.append(Task(id, split, row["type"], row["digest"], str(folder / id / GAME)))
+    found = Found(TaskSet(split, tasks, advice=f"No solvable game of the wanted types lies in {folder}."), skipped)
+    log.log(logging.WARNING if rows != known and skipped else logging.INFO, "%s: %s", folder, found)
     if rows != known:
         cache.parent.mkdir(parents=True, exist_ok=True)
-        fresh = cache.with_suffix(f".{os.getpid()}")
-        fresh.write_text(json.dumps({"format": _FORMAT, "games": rows}), encoding="utf-8")
-        fresh.replace(cache)
-    return rows
-
-
-def _find(folder: str) -> list[tuple[str, str]]:
-    """(id, path of the game file) of every folder that holds both files."""
-    found: list[tuple[str, str]] = []
-    pending = [""]
-    while pending:
-        below = pending.pop()
-        names: set[str] = set()
-        inner: list[str] = []
-        with os.scandir(f"{folder}/{below}") as entries:
-            for entry in entries:
-                if entry.name in (GAME, TRAJECTORY):
-                    names.add(entry.name)
-                elif not entry.name.startswith(".") and entry.is_dir():
-                    inner.append(f"{below}/{entry.name}" if below else entry.name)
-        if len(names) == 2:
-            if "movable" not in below and "Sliced" not in below:
-                found.append((below, f"{folder}/{below}/{GAME}"))
-        else:
-            pending += inner
+        write_text(cache, json.dumps({"format": _FORMAT, "games": rows}))
     return found
 
 
-def _read(path: Path) -> dict[str, Any]:
-    game = read_game(path)
-    trajectory = path.with_name(TRAJECTORY)
+def _trials(folder: Path) -> list[str]:
+    """The folders below ``folder`` that hold a trajectory, sorted, as paths relative to it."""
+    held = (path for path, _, files in os.walk(folder) if TRAJECTORY in files)
+    return sorted(Path(path).relative_to(folder).as_posix() for path in held)
+
+
+def _row(trial: Path, known: dict[str, Any] | None, task_types: Collection[str]) -> dict[str, Any]:
+    """What is remembered of a trial: stamps of its files, type, and, if it was ever wanted, verdict and digest."""
+    row: dict[str, Any] = {"trajectory": _stamp(trial / TRAJECTORY), "game": _stamp(trial / GAME)}
+    known = known or {"trajectory": None, "game": None, "solvable": UNREAD, "digest": ""}
+    unchanged = row["trajectory"] is not None and known["trajectory"] == row["trajectory"]
+    row["type"] = known["type"] if unchanged else _task_type(trial / TRAJECTORY)
+    unchanged = known["game"] == row["game"]
+    row["solvable"], row["digest"] = (known["solvable"], known["digest"]) if unchanged else (UNREAD, "")
+    if row["solvable"] == UNREAD and row["game"] is not None and row["type"] in task_types:
+        row["solvable"], row["digest"] = _verdict(trial / GAME)
+    return row
+
+
+def _reason(row: dict[str, Any], task_types: Collection[str]) -> str:
+    """Why a trial is left out, or nothing."""
+    if row["type"] not in task_types:
+        return "of another type"
+    if row["game"] is None:
+        return "without a game file"
+    if row["solvable"] is None:
+        return "not marked solvable or unsolvable"
+    return "" if row["solvable"] else "not solvable"
+
+
+def _stamp(path: Path) -> list[int] | None:
     try:
-        data = json.loads(trajectory.read_bytes())
-        task_type = data["task_type"]
-    except OSError as error:
-        raise BrokenGame(f"{trajectory}: cannot be read ({error.strerror})") from None
-    except json.JSONDecodeError as error:
-        raise BrokenGame(f"{trajectory}, line {error.lineno}, column {error.colno}: not JSON ({error.msg})") from None
-    except (KeyError, TypeError, ValueError, RecursionError):
-        raise BrokenGame(f"{trajectory}: the field 'task_type' is missing") from None
-    return {"type": str(task_type), "digest": game["digest"], "solvable": bool(game.get("solvable"))}
+        stat = path.stat()
+    except OSError:  # as for os.path.exists: a link that leads nowhere is no file
+        return None
+    return [stat.st_size, stat.st_mtime_ns]
+
+
+def _task_type(trajectory: Path) -> str:
+    data, _ = read_json(trajectory)
+    if not isinstance(data, dict) or "task_type" not in data:
+        raise BrokenGame(f"{trajectory}: the field 'task_type' is missing")
+    return str(data["task_type"])
+
+
+def _verdict(path: Path) -> tuple[bool | None, str]:
+    """Whether a game is solvable (None: nobody tried) and its digest."""
+    data, _ = read_json(path)
+    if isinstance(data, list | str) or (isinstance(data, dict) and "solvable" not in data):
+        return None, ""
+    if isinstance(data, dict) and not data["solvable"]:
+        return False, ""
+    return True, read_game(path)["digest"]
 
 
 def _cache_file(folder: Path) -> Path:
@@ -115,12 +155,15 @@ def _cache_file(folder: Path) -> Path:
 
 
 def _remembered(cache: Path) -> dict[str, dict[str, Any]]:
-    fields = {"size", "mtime_ns", "type", "digest", "solvable"}
+    fields = {"trajectory", "game", "type", "solvable", "digest"}
     try:
         data = json.loads(cache.read_text(encoding="utf-8"))
-        games = data["games"]
-        if data["format"] == _FORMAT and all(row.keys() == fields for row in games.values()):
+        games: dict[str, dict[str, Any]] = data["games"]
+        if data["format"] == _FORMAT and all(
+            row.keys() == fields and isinstance(row["type"], str) and isinstance(row["digest"], str)
+            for row in games.values()
+        ):
             return games
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass  # no manifest, or not one of ours: everything is read again
     return {}

@@ -17,9 +17,12 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from gagpo.envs.alfworld.engine import DEFAULT_ENGINE, Engine, make_engine
 from gagpo.envs.alfworld.games.catalogue import SIZES, TASK_TYPES
@@ -27,7 +30,6 @@ from gagpo.envs.alfworld.games.gamefile import GAME, TRAJECTORY, GameFiles, rend
 from gagpo.envs.alfworld.games.scenes import pose
 from gagpo.envs.alfworld.games.shipped import shipped
 from gagpo.envs.errors import GagpoError, InvalidArgument
-from gagpo.envs.lock import held
 
 log = logging.getLogger(__name__)
 
@@ -95,14 +97,26 @@ def generate(
     made = _Index(root, size, seed).lookup(jobs)
     if made is None:
         root.mkdir(parents=True, exist_ok=True)
-        tell = functools.partial(log.warning, "waiting for another process that makes ALFWorld games in %s", root)
-        with held(root / ".lock", patience, tell):
+        with _turn_to_make(root, patience):
             index = _Index(root, size, seed)
             made = index.lookup(jobs)
             if made is None:
                 made = _make(root, size, seed, jobs, verify or _Named(engine), processes, progress)
                 index.store(made)
     return {split: [game for game in made if game.split == split] for split in splits}
+
+
+def _turn_to_make(root: Path, patience: float) -> AbstractContextManager[object]:
+    """Of all processes that make games under ``root``, one at a time; the system frees the lock of one that dies."""
+    lock = FileLock(root / ".lock")
+    try:
+        return lock.acquire(blocking=False)
+    except Timeout:
+        log.warning("waiting for another process that makes ALFWorld games in %s", root)
+    try:
+        return lock.acquire(patience)
+    except Timeout:
+        raise TimeoutError(f"{root}: another process has been making games here for {patience:g} s") from None
 
 
 Job = tuple[str, str, int]  # split, task type, index
@@ -281,6 +295,9 @@ def _read_index(path: str, *version: int) -> tuple[dict[str, Any], dict[Job, Mad
     """An index file as read last, until ``version`` changes: a hundred environments of one process read it once."""
     data = json.loads(Path(path).read_text(encoding="utf-8"))
     games = [Made(*row) for row in data["games"]]
+    kinds = [str, str, int, str, str, int, int]
+    if any([type(value) for value in vars(game).values()] != kinds or "\0" in game.id for game in games):
+        raise ValueError("a row is not a game's")
     return data, {(game.split, game.task_type, game.index): game for game in games}
 
 
@@ -297,8 +314,11 @@ class _Index:
             data = _read_index(str(self.path), stat.st_mtime_ns, stat.st_size, stat.st_ino)
             if {key: data[0][key] for key in self.head} == self.head:
                 self.games = dict(data[1])
-        except (OSError, ValueError, KeyError, TypeError):
-            return  # no index, or not one of ours: the games themselves are looked at
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            told = " ".join(str(error).split())[:200]
+            log.warning("%s is damaged (%s); the games themselves are looked at", self.path, told)
 
     def lookup(self, jobs: list[Job]) -> list[Made] | None:
         """The games of ``jobs`` if all are there and untouched since they were checked."""

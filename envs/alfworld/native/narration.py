@@ -134,9 +134,9 @@ class Narration:
         empty, between, last = (joint.tell for joint in joints)
 
         def tell(env: Env, world: World, state: State) -> str:
-            found: list[Any] = answers(env, world, state)
-            world.spend(len(found))
-            found = [tell_part(e, world, state) for e in found]
+            answered: list[Any] = answers(env, world, state)
+            world.spend(len(answered))
+            found: list[str] = [tell_part(e, world, state) for e in answered]
             if len(found) > 1:
                 head = between(env, world, state).join(found[:-1])
                 return head + last(env, world, state) + found[-1]

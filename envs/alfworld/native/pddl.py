@@ -198,7 +198,8 @@ def nested(text: str) -> list[Any]:
             current.append(word)
     if stack:
         raise GameError(f"line {bare.count(chr(10)) + 1}: the text ends inside {len(stack)} open parentheses")
-    return current[0]
+    tree: list[Any] = current[0]
+    return tree
 
 
 def _misplaced(bare: str, position: int, message: str) -> NoReturn:

@@ -59,7 +59,7 @@ def parity(
     patience: float = 900.0,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Compare the engines over at least ``steps`` steps and return counts and the first mismatches.
+    """Compare the engines over ``steps`` steps (the last game is played to its end) and return counts and mismatches.
 
     games: game files, or None for 400 generated ones in a temporary folder (one in four with 20-48 receptacles).
     steps_per_game: per game and variant, resets not counted; games are taken in turn, each in the next variant.
@@ -81,6 +81,7 @@ def parity(
         if not files:
             raise InvalidArgument("there are no games to compare")
         done = _read_journal(journal)
+        steps_per_game = min(steps_per_game, max(steps, 10))
         jobs = _jobs(list(files), variants, steps, steps_per_game)
         units = [done[job] for job in jobs if job in done]
         missing = [(game, str(files[game]), variant) for game, variant in jobs if (game, variant) not in done]
@@ -131,7 +132,7 @@ def _jobs(games: list[str], variants: Sequence[str], steps: int, steps_per_game:
         for turn in range(len(variants))
         for number, game in enumerate(games)
     ]
-    return jobs[: max(wanted, len(games))]
+    return jobs[:wanted]
 
 
 def _read_journal(journal: Path | None) -> dict[Job, Unit]:

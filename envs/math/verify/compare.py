@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal, get_args
 
@@ -27,6 +27,7 @@ from gagpo.envs.math.verify.answers import (
     thousands_as_list,
     to_latex,
 )
+from gagpo.envs.math.verify.unevaluated import left_to_do
 
 SIGNIFICANT_DIGITS = 6
 """A decimal equals a value it is not exactly if it has this many significant digits and all of them are right."""
@@ -39,8 +40,9 @@ class Policy:
     """What counts as the same answer.
 
     percent: where only one side has a percent sign, ``value`` accepts 50 % for 0.5, ``unit`` for 50, and ``either``
-    for both (but 0.5 % only for 0.005). unevaluated: accept arithmetic that is still to be done (``3 + 4`` or
-    ``14/2`` for 7); refused by default, because a question could then be handed back as its own answer.
+    for both (but 0.5 % only for 0.005). unevaluated: accept what is still to be done: arithmetic (``3 + 4`` or
+    ``14/2`` for 7), and integrals, sums, products, limits, derivatives and functions of constants that the gold answer
+    does not hold itself; refused by default, because a question could then be handed back as its own answer.
     """
 
     percent: PercentPolicy = "either"
@@ -57,10 +59,11 @@ class NeedsAlgebra(Exception):
     """The comparison comes to a formula, which only a verifier process may look at."""
 
 
-Symbolic = Callable[[str, str], bool]
+Symbolic = Callable[[str, str, bool], bool]
+"""Whether gold answer and prediction are equal, as LaTeX; the flag says whether arithmetic may be left to do."""
 
 
-def not_here(gold: str, prediction: str) -> bool:
+def not_here(gold: str, prediction: str, unevaluated: bool) -> bool:
     """The ``symbolic`` of a process that has no computer algebra."""
     raise NeedsAlgebra
 
@@ -91,12 +94,21 @@ def same(gold: Answer, prediction: Answer, policy: Policy, symbolic: Symbolic) -
         case (Number(), Formula()):
             # A long decimal stands for a value that is exact as a formula only: 1.4142136 for a root of 2.
             rounded = gold.places is not None and gold.significant >= SIGNIFICANT_DIGITS
-            return (policy.unevaluated or rounded) and symbolic(to_latex(gold), to_latex(prediction))
+            return (policy.unevaluated or rounded) and _equal(gold, prediction, policy, symbolic)
         case (Formula(), Formula()) if gold.name and prediction.name and gold.name != prediction.name:
             return False
         case (Formula(), _) | (Sequence(), Formula()):
-            return _same_formulas(gold, prediction, symbolic)
+            return _same_formulas(gold, prediction, policy, symbolic)
     return False
+
+
+def _equal(gold: Answer, prediction: Answer, policy: Policy, symbolic: Symbolic) -> bool:
+    wanted, given = to_latex(gold), to_latex(prediction)
+    if not policy.unevaluated:
+        left = left_to_do(wanted, given)
+        if left - {"root"} if isinstance(gold, Number) else left:  # a root is what a long decimal stands for
+            return False
+    return symbolic(wanted, given, policy.unevaluated)
 
 
 def same_numbers(gold: Number, prediction: Number, policy: Policy) -> bool:
@@ -159,15 +171,16 @@ def _same_words(gold: Answer, prediction: Answer) -> bool:
     return wanted == given
 
 
-def _same_formulas(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
+def _same_formulas(gold: Answer, prediction: Answer, policy: Policy, symbolic: Symbolic) -> bool:
     if canonical(gold) == canonical(prediction):
         return True
-    if not isinstance(gold, Formula) or not isinstance(prediction, Formula) or (gold.name and prediction.name):
-        return symbolic(to_latex(gold), to_latex(prediction))
-    if _RELATION.search(gold.latex + prediction.latex):  # the name of one side belongs to an equation, then
-        return symbolic(to_latex(gold), to_latex(prediction))
-    equal = normalise.squeeze(gold.latex) == normalise.squeeze(prediction.latex)
-    return equal or symbolic(gold.latex, prediction.latex)
+    if isinstance(gold, Formula) and isinstance(prediction, Formula) and not (gold.name and prediction.name):
+        # A name on one side is what the other side leaves out, unless it belongs to an equation.
+        if not _RELATION.search(gold.latex + prediction.latex):
+            gold, prediction = replace(gold, name=""), replace(prediction, name="")
+        if canonical(gold) == canonical(prediction):
+            return True
+    return _equal(gold, prediction, policy, symbolic)
 
 
 def _same_sequences(gold: Sequence, prediction: Sequence, policy: Policy, symbolic: Symbolic) -> bool:

@@ -1,7 +1,8 @@
 r"""Finding the final answer in a response, by four methods that are tried in order.
 
 ``boxed``: the last non-empty ``\boxed{...}`` (or ``\fbox``) whose braces close. ``hashes``: what follows the last
-``####`` on its line. ``phrase``: what follows the last "the answer is", "final answer:", "answer =" and the like.
+``####`` on its line. ``phrase``: what follows the last "the answer is", "final answer:", "answer =" and the like, and,
+for a question with choices, a letter in bold (``**D**``) that ends the response.
 ``number``: the last number of the response, a last resort that pays for answers nobody marked as one.
 
 All four look at the end of the response only, and each in time linear in what they look at.
@@ -40,6 +41,7 @@ _PHRASE = re.compile(
     r"|[ \t]*[:=])[ \t*}]*",
     re.IGNORECASE,
 )
+_BOLD_CHOICE = re.compile(r"\*\*\s*(\(?[A-J](?:\)|[.:]|\b)[^*\n]{0,80})\*\*[.\s]*$")
 _NUMBER = re.compile(
     r"(?<![\w.])[-−]?[$€£]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+|(?<=\d))(?:\s*/\s*\d+)?(?:\s?\\?%)?", re.ASCII
 )
@@ -50,18 +52,25 @@ _TOKEN = re.compile(r"[-\w.]+")
 _SENTENCE_END = re.compile(r"(?<!\bsq)[.!?](?=\s|$)|\n")
 
 
-def extract(response: str, methods: Sequence[str] = METHODS) -> Extraction | None:
+def extract(response: str, methods: Sequence[str] = METHODS, choices: bool = False) -> Extraction | None:
     r"""The final answer of ``response`` by the first of ``methods`` that finds one, or None.
+
+    choices: the question is one with choices, so a letter in bold at the end is an answer.
 
     >>> extract(r"So $\boxed{1}$, no: $\boxed{\frac{1}{2}}$.").text
     '\\frac{1}{2}'
     >>> extract("The answer is 12 apples."), extract("nothing here")
     (Extraction(text='12 apples', method='phrase', start=4), None)
+    >>> extract("Hence **D**", choices=True).text, extract("Hence **D**")
+    ('D', None)
     """
     offset = max(0, len(response) - TAIL)
     tail = response[offset:]
     for method in METHODS:
-        if method in methods and (found := _FINDERS[method](tail)) is not None:
+        if method not in methods:
+            continue
+        found = _FINDERS[method](tail) or (_bold_choice(tail) if choices and method == "phrase" else None)
+        if found is not None:
             text, start = found
             return Extraction(text, method, offset + start)
     return None
@@ -137,6 +146,12 @@ def _phrase(text: str) -> tuple[str, int] | None:
         content = rest[: stop.start()] if stop else rest
     content = content.strip().strip("*").strip()
     return (content, last.start()) if content else None
+
+
+def _bold_choice(text: str) -> tuple[str, int] | None:
+    start = text.rfind("**", 0, max(0, text.rfind("**")))
+    match = _BOLD_CHOICE.match(text, start) if start >= 0 else None
+    return (match[1].strip(), start) if match else None
 
 
 def _last_number(text: str) -> tuple[str, int] | None:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from gagpo.envs.errors import GagpoError
-from gagpo.envs.math.verify.answers import Answer, Number, canonical
+from gagpo.envs.math.verify.answers import Answer, Choice, Number, canonical
 from gagpo.envs.math.verify.compare import NeedsAlgebra, Policy, not_here, same
-from gagpo.envs.math.verify.extract import METHODS, check_methods, extract
+from gagpo.envs.math.verify.extract import METHODS, Extraction, check_methods, extract
 from gagpo.envs.math.verify.reading import Unreadable, read
 
 Reason = Literal["match", "mismatch", "no_answer", "unparsable", "timeout"]
@@ -94,10 +94,14 @@ class Verifier:
             self._pool, self._shares = None, False
             release_shared_pool()
 
+    def extract(self, gold: str, response: str) -> Extraction | None:
+        """The final answer of ``response`` to the question whose gold answer is ``gold``, or None."""
+        return extract(response, self.methods, choices=isinstance(read_gold(gold), Choice))
+
     def verify(self, gold: str, response: str) -> Verdict:
         """The verdict on the final answer of ``response``; :class:`GoldError` when ``gold`` cannot be read."""
         wanted = read_gold(gold)
-        found = extract(response, self.methods)
+        found = self.extract(gold, response)
         if found is None:
             return Verdict("no_answer")
         try:

@@ -1,7 +1,7 @@
-"""The verifier process: one comparison per line of standard input, one verdict per line of standard output.
+"""What runs inside a verifier process: one comparison per request, as a worker of an environment pool.
 
-It bounds its own CPU time and memory, so that what it reports does not depend on how busy the machine is; the process
-that started it holds a wall-clock deadline over it and kills it when that passes. It ends when its input does.
+It bounds its own processor time and memory, so that what it reports does not depend on how busy the machine is; the
+pool holds a wall-clock deadline over it and kills it when that passes.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import contextlib
 import json
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from typing import Any
+
+import gymnasium
 
 from gagpo.envs.math.verify.compare import Policy, same
 from gagpo.envs.math.verify.reading import Unreadable, read
@@ -62,28 +63,27 @@ def compare(gold: str, prediction: str, policy: Policy, seconds: float) -> str:
         return "unparsable"
 
 
-def main() -> None:
-    import resource
+class VerifierWorker(gymnasium.Env[str, str]):
+    """A verifier process as an environment: a reset to a request (JSON) is answered by the reason of its verdict."""
 
-    # Ctrl-C reaches every process of the terminal; the owner decides when this one ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY if hard == resource.RLIM_INFINITY else min(MEMORY, hard), hard))
-    # Replies go to a copy of standard output, so that nothing a library prints can get between them.
-    replies = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
-    os.dup2(2, 1)
-    equal("x + 1", "1 + x")  # imports and warms up before the first deadline runs
-    # What the libraries print from here on is of no use to anybody.
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.dup2(nowhere, 2)
-    replies.write('{"ready": true}\n')
-    for line in sys.stdin:
-        request: dict[str, Any] = json.loads(line)
-        reason = compare(request["gold"], request["prediction"], Policy(**request["policy"]), request["seconds"])
-        replies.write(json.dumps({"reason": reason}) + "\n")
-    os._exit(0)  # nothing to clean up, and taking SymPy apart would take most of a second
+    def __init__(self) -> None:
+        import resource
+
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY if hard == resource.RLIM_INFINITY else min(MEMORY, hard), hard))
+        nowhere = os.open(os.devnull, os.O_WRONLY)  # what the libraries print is of no use to anybody
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+
+    @classmethod
+    def preload(cls) -> None:
+        """Import and warm up what takes seconds, before any deadline runs."""
+        equal("x + 1", "1 + x")
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        request: dict[str, Any] = json.loads((options or {})["task"])
+        policy = Policy(**request["policy"])
+        return compare(request["gold"], request["prediction"], policy, request["seconds"]), {}
 
 
-if __name__ == "__main__":
-    main()
+gymnasium.register(id="gagpo-internal/Verifier-v0", entry_point=f"{__name__}:VerifierWorker")

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from gagpo.envs.base import Outcome
-from gagpo.envs.errors import GagpoError
+from gagpo.envs.errors import GagpoError, InvalidArgument
 from gagpo.envs.tasks import Task
-from gagpo.envs.webshop.env import WebShopEnv, parse_action
-from gagpo.envs.webshop.pages import BACK, DONE, INDEX, Piece, State, clickables, regular_label, regular_query
+from gagpo.envs.webshop.env import WebShopEnv
+from gagpo.envs.webshop.pages import BACK, DONE, INDEX, Piece, State, clickables, parse_action, regular_query
 from gagpo.envs.webshop.render import ROOT, state_at, text, text_rich
 from gagpo.envs.webshop.web.site import Site
 
@@ -53,10 +53,17 @@ _FLAGS = (
 _SEEN = """
 const seen = Array.from(document.querySelectorAll('main [data-kind]')).filter(element => element.checkVisibility());
 return [location.pathname + location.search,
-        seen.map(element => [element.textContent, element.dataset.kind, element.dataset.group || ''])];
+        seen.map(element => [element.dataset.text ?? element.textContent, element.dataset.kind,
+                             element.dataset.group ?? null])];
 """
 _NTH = """
 return Array.from(document.querySelectorAll('main [data-kind]')).filter(e => e.checkVisibility())[arguments[0]];
+"""
+_ABOUT_TO_PRESS = """
+window.leaving = true;
+arguments[0].scrollIntoView({block: 'center'});
+const to = arguments[0].closest('a');
+return to !== null && to.hash !== '' && to.pathname + to.search === location.pathname + location.search;
 """
 _ARRIVED = "return !window.leaving && document.readyState === 'complete';"
 
@@ -110,6 +117,8 @@ class WebShopBrowserEnv(WebShopEnv):
         self._site: Site | None = None
         self._browser: Chrome | None = None
         self._profile: str | None = None
+        if options.get("exact"):
+            raise InvalidArgument("exact=True exists as text only: play gagpo/WebShop-v0, or leave it out")
         super().__init__(split, max_turns, **options)
         self._pieces: tuple[Piece, ...] = ()
         self._path = ""
@@ -125,8 +134,8 @@ class WebShopBrowserEnv(WebShopEnv):
 
     def act(self, action: str) -> Outcome:
         name, argument = parse_action(action) or ("", "")
-        if name == "search" and regular_query(argument):
-            self._search(regular_query(argument))
+        if name == "search":
+            self._search(regular_query(argument) or " ")  # the form is not sent empty
         elif name == "click" and (number := self._labelled(argument)) is not None:
             self._press(number)
         else:
@@ -162,7 +171,7 @@ class WebShopBrowserEnv(WebShopEnv):
         return self._browser
 
     def _labelled(self, label: str) -> int | None:
-        return clickables(self._pieces).get(regular_label(label))
+        return clickables(self._pieces).get(label.lower())
 
     def _search(self, words: str) -> None:
         if not any(piece.kind == "search" for piece in self._pieces):
@@ -180,8 +189,10 @@ class WebShopBrowserEnv(WebShopEnv):
         browser = self._started()
         element = browser.execute_script(_NTH, number)
         # A click returns before the browser leaves the page: the mark is gone once another document is there.
-        browser.execute_script("window.leaving = true; arguments[0].scrollIntoView({block: 'center'});", element)
+        stays = browser.execute_script(_ABOUT_TO_PRESS, element)
         element.click()
+        if stays:  # what was chosen already: the address differs in nothing but the place on the page
+            return
         deadline = time.monotonic() + DEADLINE
         while not browser.execute_script(_ARRIVED):
             if time.monotonic() > deadline:

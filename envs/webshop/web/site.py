@@ -122,22 +122,22 @@ class Site:
     """
 
     def __init__(self, shop: Shop, host: str = "127.0.0.1", port: int = 0, threads: int = 8):
-        from waitress import create_server
+        from gagpo.envs.webshop.web.server import Server
 
-        # Waiting requests are served in turn; a warning for each would fill the terminal of a busy site.
+        # Waiting requests are served in turn, and full connections make room for each other; a warning for each would
+        # fill the terminal of a busy site.
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)
+        logging.getLogger("waitress").setLevel(logging.ERROR)
         app = make_app(shop, LOOPBACK if host in LOOPBACK else None)
         try:
             # A name may stand for several addresses; one is served, the older kind first.
             host = str(min(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))[4][0])
-            self._server: Any = create_server(
+            self._server: Any = Server(
                 app,
                 host=host,
                 port=port,
                 threads=threads,
                 ident="",
-                connection_limit=500,
-                channel_timeout=30,
                 max_request_header_size=LARGEST_REQUEST,
                 max_request_body_size=LARGEST_REQUEST,
             )

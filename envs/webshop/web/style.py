@@ -46,18 +46,22 @@ input, select {
 ul { list-style: none; margin: 0; padding: 0; }
 .results { display: grid; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); gap: 1rem; }
 .card {
-  display: flex; flex-direction: column; gap: .5rem; align-items: flex-start; padding: 1rem;
+  position: relative; display: flex; flex-direction: column; gap: .5rem; align-items: flex-start; padding: 1rem;
   background: var(--sheet); border: 1px solid var(--line); border-radius: 8px;
 }
+.card .button::after { content: ""; position: absolute; inset: 0; border-radius: 8px; }
+.card:hover { border-color: var(--accent); }
 .card h2 { font-size: 1rem; font-weight: 500; flex: 1; }
 .price { font-weight: 700; font-size: 1.1rem; }
 .options { margin: 0 0 1rem; }
 .options h2 { font-size: .9rem; color: var(--soft); margin-bottom: .3rem; }
 .options ul { display: flex; flex-wrap: wrap; gap: .5rem; }
+.options .button { scroll-margin-block: 40vh; }
 .facts { padding: 1rem 0; border-top: 1px solid var(--line); }
 .facts h2 { font-size: 1.4rem; }
 .buy .button { font-weight: 600; padding: .6rem 1.6rem; }
 .page-done { text-align: center; padding-top: 4rem; }
 .score { font-size: 3rem; font-weight: 700; color: var(--accent); }
+.breakdown { margin: 1.2rem 0; color: var(--soft); }
 .page-front form { margin: 1rem 0; }
 """

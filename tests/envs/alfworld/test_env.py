@@ -1,6 +1,8 @@
 """ALFWorld as a gymnasium environment, on games generated for and played in the real engine."""
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,8 +20,6 @@ from gagpo.envs.alfworld.expert.rate import expert_rate
 from gagpo.envs.alfworld.games.catalogue import TASK_TYPES
 from gagpo.envs.alfworld.games.generate import default_root, generate
 from gagpo.envs.tasks import EmptySplit, UnknownTask
-
-pytestmark = pytest.mark.textworld
 
 COUNTS = {"train": 6, "valid_seen": 3, "valid_unseen": 3}
 
@@ -120,6 +120,29 @@ def test_the_walkthrough_is_for_experts_only(env: ALFWorldEnv) -> None:
     assert not {"walkthrough", "expert_action"} & info.keys()
 
 
+def test_a_walkthrough_is_planned_on_request_where_the_file_has_none(env: ALFWorldEnv, tmp_path: Path) -> None:
+    for number, task in enumerate(env.tasks("train")):
+        folder = tmp_path / "train" / task.id
+        shutil.copytree(Path(task.source).parent, folder)
+        game = json.loads((folder / "game.tw-pddl").read_text())
+        del game["walkthrough"]
+        if number % 2:  # somebody's own words, which say nothing
+            game["grammar"] = re.sub(
+                r"Your task is to: [^\"]*", "Your task is to: see to it.", game["grammar"], count=1
+            )
+        (folder / "game.tw-pddl").write_text(json.dumps(game))
+    assert make(games=tmp_path, expert=True).reset(seed=0)[1]["walkthrough"] == []
+    planning = make(games=tmp_path, expert=True, plan=True)
+    for task in planning.tasks("train"):
+        _, info = planning.reset(options={"task": task.id})
+        known = env.reset(options={"task": task.id})[1]["walkthrough"]
+        assert 0 < len(info["walkthrough"]) <= len(known) + 3
+        for command in info["walkthrough"]:
+            assert command in info["admissible_actions"] and not info["success"]
+            *_, info = planning.step(command)
+        assert info["success"]
+
+
 def test_garbage_is_answered_and_does_no_harm(env: ALFWorldEnv) -> None:
     text, info = env.reset(seed=1)
     state = info["state"]
@@ -134,7 +157,7 @@ def test_garbage_is_answered_and_does_no_harm(env: ALFWorldEnv) -> None:
 
 def test_the_same_seed_gives_the_same_texts_in_any_process(data: Path, tmp_path: Path) -> None:
     code = (
-        "import os, gymnasium, numpy as np, envs\n"
+        "import os, gymnasium, numpy as np, gagpo.envs\n"
         f"env = gymnasium.make('gagpo/ALFWorld-v0', counts={COUNTS!r})\n"
         "rng = np.random.default_rng(7)\n"
         "text, info = env.reset(seed=7)\n"
@@ -213,6 +236,12 @@ def test_a_game_damaged_after_the_start_is_named(tmp_path: Path, env: ALFWorldEn
     (folder / "game.tw-pddl").write_text('{"pddl_domain": ')
     with pytest.raises(BrokenGame, match=r"game\.tw-pddl, line 1, column 17"):
         copy.reset(seed=0)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 13), reason="the reference engine works here")
+def test_the_reference_engine_says_why_it_cannot_play() -> None:
+    with pytest.raises(ValueError, match=r"needs Python 3\.12 or older"):
+        make(engine="textworld")
 
 
 def test_close_twice(data: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from gagpo.envs.check.bench import bench, footprint, table
-from gagpo.envs.pool.nursery import find_spec, portable
+from gagpo.envs.lookup import find_spec, portable
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
 

@@ -8,7 +8,7 @@ import pytest
 
 import gagpo.envs.math
 
-MODULES = [module.name for module in pkgutil.iter_modules(gagpo.envs.math.__path__, "gagpo.envs.math.")]
+MODULES = [module.name for module in pkgutil.walk_packages(gagpo.envs.math.__path__, "gagpo.envs.math.")]
 
 
 @pytest.mark.parametrize("name", MODULES)

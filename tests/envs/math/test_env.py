@@ -283,6 +283,15 @@ def test_handing_the_question_back_is_no_answer():
             assert not env.step(rf"\boxed{{{expression.rstrip('?.')}}}")[4]["success"], problem.text
 
 
+def test_a_bold_letter_is_an_attempt_at_a_question_with_choices(tmp_path):
+    path = tmp_path / "quiz.jsonl"
+    path.write_text(json.dumps({"problem": "Which? (A) 1 (B) 2", "answer": "B"}) + "\n")
+    env = MathEnv(data={"train": str(path)})
+    env.reset(seed=0)
+    *_, info = env.step("I think **B**")
+    assert info["success"] and info["answer"] == "B"
+
+
 def test_same_seed_same_task_in_another_process():
     code = (
         "from gagpo.envs.math.env import MathEnv; env = MathEnv(); "

@@ -6,6 +6,7 @@ The rows are our own, written in the columns of the data set each preset names.
 import csv
 import json
 import logging
+import random
 
 import datasets
 import pytest
@@ -308,6 +309,63 @@ def test_a_file_that_is_something_else(name, tmp_path):
     (tmp_path / name).write_text("[ this is neither")
     with pytest.raises(BadRow, match=f"{name}: not a"):
         load({"test": str(tmp_path / name)})
+
+
+LONG = "7" * 5_000
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "place"),
+    [
+        ("a.csv", 'problem,answer\n?,1\n"' + "x" * 200_000 + '",2\n', "row 2: after line 2: not CSV"),
+        ("a.csv", f"problem,answer\n?,{LONG}\n", "row 1: the answer is longer than"),
+        ("a.jsonl", f'{{"problem": "?", "answer": {LONG}}}\n', "row 1: not a JSON object"),
+        ("a.json", f'[{{"problem": "?", "answer": {LONG}}}]', "not a JSON array"),
+        ("a.json", "[" * 100_000, "not a JSON array"),
+        ("a.jsonl", '{"problem": "?", "answer": ' + "[" * 900 + "1" + "]" * 900 + "}\n", "row 1: "),
+        ("a.jsonl", '{"problem": "?", "answer": ' + "1" + "0" * 4_000 + "}\n", "row 1: "),
+        ("a.jsonl", '{"problem": "?", "answer": 1e999}\n', "row 1: the answer is inf"),
+        ("a.jsonl", '{"problem": "\\ud800?", "answer": 1}\n', "row 1: the problem holds half of a character"),
+    ],
+)
+def test_what_would_break_a_reader_is_one_line_with_file_and_row(name, content, place, tmp_path):
+    path = tmp_path / name
+    path.write_text(content)
+    with pytest.raises(BadRow) as caught:
+        load({"test": str(path)}).tasks("test")
+    told = str(caught.value)
+    assert str(path) in told and place in told and "\n" not in told and len(told) < 600
+
+
+def test_bytes_that_are_no_text_and_a_byte_order_mark_are_no_trouble(tmp_path):
+    path = tmp_path / "latin.csv"
+    path.write_bytes(b"\xef\xbb\xbfproblem,answer\nna\xefve?,1\n")
+    assert [problem.answer for problem in load({"test": str(path)}).problems["test"].values()] == ["1"]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "json", "jsonl", "parquet"])
+def test_damaged_files_are_read_or_named(suffix, tmp_path):
+    rows = [{"problem": f"How many are {i} and {i}?", "answer": str(2 * i), "type": "words"} for i in range(60)]
+    whole = tmp_path / f"whole.{suffix}"
+    getattr(datasets.Dataset.from_list(rows), {"csv": "to_csv", "parquet": "to_parquet"}.get(suffix, "to_json"))(whole)
+    content = json.dumps(rows).encode() if suffix == "json" else whole.read_bytes()
+    chance = random.Random(suffix)
+    named = 0
+    for number in range(60):
+        damaged = bytearray(content)
+        if number % 3 == 0:
+            del damaged[chance.randrange(len(damaged)) :]
+        else:
+            for _ in range(1 + number % 5):
+                damaged[chance.randrange(len(damaged))] = chance.randrange(256)
+        path = tmp_path / f"damaged-{number}.{suffix}"
+        path.write_bytes(damaged)
+        try:
+            load({"test": str(path)}).tasks("test").hash  # noqa: B018 (computing it is the test)
+        except BadRow as error:
+            named += 1
+            assert path.name in str(error) and "\n" not in str(error)
+    assert named
 
 
 GOLDS = [

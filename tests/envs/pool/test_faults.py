@@ -201,6 +201,7 @@ def test_a_caller_that_is_away_longer_than_the_deadline_finds_its_answers() -> N
         ("reward", "reward is nan"),
         ("shape", "did not return (observation, reward, terminated, truncated, info)"),
         ("unpicklable", "info['open'] holds function"),
+        ("bigint", "info['big'] is an integer of more than 64 bits"),
     ],
 )
 def test_an_error_or_garbage_harms_only_its_own_episode(workers: int, fault: str, words: str) -> None:
@@ -232,14 +233,95 @@ def test_an_answer_too_large_to_be_text_is_garbage() -> None:
         assert "at most" in event.error
 
 
-def test_an_environment_that_writes_into_the_pools_own_connection_is_a_crash() -> None:
+@pytest.mark.parametrize("fault", ["babble", "forge"])
+def test_an_environment_that_writes_into_the_pools_own_connection_is_a_crash(fault: str) -> None:
     with Pool(FAULTY, workers=1, max_restarts=1) as pool:
         first = start(pool, 2)
-        pool.step(0, "babble")
+        pool.step(0, fault)
         (event,) = answers(pool, 1).values()
         assert event.kind == "restarted"
         assert beginning(event) == beginning(first[0])
+        assert "it sent what is no answer" in event.error
         assert pool.counters.crashes == 1
+
+
+def test_a_fork_of_the_environment_does_not_answer_for_the_worker() -> None:
+    with Pool(FAULTY, workers=1) as pool:
+        start(pool, 2)
+        for _ in range(3):
+            pool.step(0, "fork")
+            pool.step(1, "look")
+            events = answers(pool, 2)
+            assert [events[slot].kind for slot in range(2)] == ["step", "step"]
+            assert events[0].observation.startswith("start ") and not events[0].terminated
+        assert (pool.counters.crashes, pool.counters.errors, pool.counters.steps) == (0, 0, 6)
+
+
+def test_the_end_of_a_worker_is_seen_although_a_fork_of_it_lives_on() -> None:
+    with Pool(FAULTY, workers=1, step_deadline=1000, max_restarts=0) as pool:
+        first = start(pool, 1)
+        pool.step(0, "orphan")
+        (event,) = answers(pool, 1).values()
+        assert event.kind == "failed" and "exit status 4" in event.error
+        assert gone(worker_of(first[0]))
+
+
+def test_an_episode_that_bursts_the_memory_limit_is_charged_and_the_others_live() -> None:
+    with Pool(FAULTY, workers=1, max_restarts=1, memory_limit_mb=256) as pool:
+        first = start(pool, 3)
+        for kind in ("restarted", "failed"):
+            pool.step(0, "burst")
+            pool.step(1, "look")
+            pool.step(2, "look")
+            events = answers(pool, 3)
+            assert [events[slot].kind for slot in range(3)] == [kind, "step", "step"]
+            assert "MemoryError" in events[0].error and "limit is 256 MB" in events[0].error
+        assert worker_of(events[1]) == worker_of(first[1])  # the worker lives
+        assert (pool.counters.errors, pool.counters.crashes, pool.counters.failures) == (2, 0, 1)
+
+
+def test_children_count_towards_the_memory_limit_of_their_worker() -> None:
+    with Pool(FAULTY, workers=2, step_deadline=1000, max_restarts=0, memory_limit_mb=256) as pool:
+        first = start(pool, 2)
+        pool.step(0, "brood")
+        pool.step(1, "look")
+        events = answers(pool, 2)
+        assert events[1].kind == "step"
+        assert events[0].kind == "failed" and "more memory than its limit" in events[0].error
+        assert gone(worker_of(first[0]))
+
+
+def test_without_a_limit_memory_is_the_environments_own_affair() -> None:
+    with Pool(FAULTY, workers=1) as pool:
+        start(pool, 1)
+        pool.step(0, "burst")
+        assert answers(pool, 1)[0].kind == "step"
+    with pytest.raises(ValueError, match="memory_limit_mb must be at least 1"):
+        Pool(FAULTY, workers=1, memory_limit_mb=0)
+
+
+def escaped(pool: Pool) -> int:
+    """The id of a process that left the group of its worker and the parent it had."""
+    pool.step(0, "escape")
+    stray = int(answers(pool, 1)[0].observation.removeprefix("escaped: "))
+    assert not gone(stray)
+    return stray
+
+
+@pytest.mark.parametrize("end", ["crash", "close", "sleep"])
+def test_what_an_environment_started_ends_with_its_worker_even_in_a_session_of_its_own(end: str) -> None:
+    with Pool(FAULTY, workers=2, step_deadline=2.0) as pool:
+        start(pool, 2)
+        stray = escaped(pool)
+        pool.step(1, "look")
+        assert answers(pool, 1)[1].kind == "step"
+        assert not gone(stray)
+        if end == "close":
+            pool.close()
+        else:
+            pool.step(0, end)
+            assert answers(pool, 1)[0].kind == "restarted"
+        assert gone(stray)
 
 
 @pytest.mark.parametrize("fault", ["crash", "sleep", "raise"])
@@ -360,7 +442,7 @@ pool.step(0, sys.argv[1])
 pool.flush()
 print(*{int(event.observation.split()[-1]) for event in events}, flush=True)
 pool.wait()
-if sys.argv[1] == "look":
+if sys.argv[1] in ("look", "escape"):
     time.sleep(1000)
 pool.wait()
 """
@@ -388,6 +470,20 @@ def script(*arguments: str, **settings: object) -> tuple[subprocess.Popen, list[
     workers = [int(word) for word in process.stdout.readline().split()]
     assert len(workers) == 2
     return process, [*workers, psutil.Process(workers[0]).ppid()]
+
+
+def test_no_process_in_a_session_of_its_own_outlives_a_killed_caller() -> None:
+    process, children = script("escape")
+    strays: list[int] = []
+
+    def found() -> bool:
+        strays[:] = [child.pid for worker in children[:2] for child in psutil.Process(worker).children(recursive=True)]
+        return any(os.getsid(stray) == stray for stray in strays)
+
+    until(found, "the one that leaves")
+    process.kill()
+    process.wait(timeout=PATIENCE)
+    until(lambda: all(map(gone, [*children, *strays])), "the end of the workers and what they started")
 
 
 @pytest.mark.parametrize("busy", ["look", "sleep", "spin", "stop"])

@@ -167,7 +167,7 @@ def test_settings_that_cannot_be_right_are_refused(settings: dict, words: str) -
 @pytest.mark.parametrize(
     ("env_id", "words"),
     [
-        ("gagpo/ALFWrld-v0", "there are gagpo/ALFWorld-v0"),
+        ("gagpo/ALFWrld-v0", "known here: gagpo/ALFWorld-v0"),
         ("gagpo/ALFWorld-v7", "ALFWorld"),
         ("no_such_module:Name-v0", "No module named 'no_such_module'; is its folder on PYTHONPATH?"),
         ("not an id!", "not an id!"),

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gagpo.envs.pool.wire import LONGEST_FRAME, Garbage, Inbox, describe, pack, plain
+from gagpo.envs.pool.wire import LONGEST_FRAME, Garbage, Inbox, describe, is_plain, pack, plain
+from gagpo.envs.pool.worker import answers
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text(), inner),
     max_leaves=20,
 )
@@ -40,9 +41,57 @@ def test_bytes_that_are_no_frame_are_noticed_and_do_not_harm_what_came_before() 
         assert inbox.nonsense
 
 
+def test_a_message_without_the_token_is_nonsense_before_it_is_read() -> None:
+    for frame in (pack("for you"), pack("for you", b"other-00"), struct.pack("<I", 40_000_000) + b"other"):
+        inbox = Inbox(b"token-00")
+        assert inbox.take(pack("good", b"token-00") + frame) == ["good"]
+        assert inbox.nonsense
+
+
+@given(st.lists(st.binary(max_size=100), max_size=5))
+def test_no_bytes_whatsoever_raise(chunks: list[bytes]) -> None:
+    inbox = Inbox(b"token-00")
+    assert [message for chunk in chunks for message in inbox.take(chunk)] == []
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[", b"[\xff\xff\xff\xff", b"c", b"\xe3", b"r\0\0\0\0", b"(\1\0\0\0" * 3000, b"l"]
+)
+def test_bytes_that_are_no_value_are_nonsense_even_with_the_token(body: bytes) -> None:
+    inbox = Inbox(b"token-00")
+    assert inbox.take(struct.pack("<I", len(body) + 8) + b"token-00" + body) == []
+    assert inbox.nonsense
+
+
 @given(VALUES)
 def test_plain_data_is_left_as_it_is(value: Any) -> None:
     assert plain(value) == value
+    assert is_plain(value)
+
+
+GOOD = ("You see a door.", 0.5, False, False, {"success": False, "actions": ["left"]})
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        *(5, None, [], (), (1,), (b"error",), (None, None), (1, 2, 3), "12345", ("reset", {})),
+        *((*GOOD[:i], wrong, *GOOD[i + 1 :]) for i in range(5) for wrong in (None, 7, b"x", ("x",), {1: 2}, "\ud800")),
+        *((*GOOD[:4], {"deep": wrong}) for wrong in (b"x", {1}, {2: 3}, 10**5000, (lambda: 0).__code__, ...)),
+        ("x", float("nan"), False, False, {}),
+    ],
+)
+def test_what_is_no_answer_is_known_from_one(message: Any) -> None:
+    assert answers(GOOD, "step") and answers(("x", {}), "reset") and answers(("broken",), "reset")
+    assert not answers(GOOD, "reset")
+    assert not answers(message, "step")
+
+
+@given(VALUES, st.sampled_from(["step", "reset"]))
+def test_no_value_whatsoever_makes_the_reading_of_answers_raise(value: Any, operation: str) -> None:
+    answers(value, operation)
+    answers((value, value), operation)
+    answers((value, 0.0, False, False, value), operation)
 
 
 class Colour(enum.IntEnum):
@@ -82,6 +131,8 @@ def test_values_with_a_plain_equal_become_plain(value: Any, expected: Any) -> No
         ({"a": b"bytes"}, "info['a'] holds bytes"),
         ({1: "one"}, "info has a key that is not a string"),
         ({"a": np.array([object()])}, "info['a'] holds ndarray"),
+        ({"a": [2**63]}, "info['a'][0] is an integer of more than 64 bits"),
+        ({"a": 10**5000}, "info['a'] is an integer of more than 64 bits"),
         ({"a": print}, "info['a'] holds builtin_function_or_method"),
     ],
 )

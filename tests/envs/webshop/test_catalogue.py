@@ -40,9 +40,28 @@ def test_doubles_nan_and_long_asins_are_left_out_and_counted(tmp_path):
 
 
 def test_option_values_are_trimmed_parted_and_lower_cased(tmp_path):
-    fields = {"Color": [{"value": " Red/Blue ", "image": None}, {"value": "RED/BLUE"}], "Nothing": None}
+    """And nothing else is done to them: doubled values stay doubled, an option without values stays."""
+    fields = {"Color": [{"value": " Red/Blue ", "image": None}, {"value": "RED/BLUE"}], "Nothing": None, "Size": []}
     (product,) = products(tmp_path, [row("B1", customization_options=fields)])
-    assert product.options == {"color": ("red | blue",)}
+    assert product.options == {"color": ("red | blue", "red | blue"), "size": ()}
+
+
+def test_texts_keep_their_blanks_but_lose_what_nobody_sees(tmp_path):
+    name = " two  blanks\nand\x00 \u202emarks\x85"
+    path = tmp_path / "items_shuffle.json"
+    path.write_text(json.dumps([row("B1", name)]), encoding="utf-8")
+    (product,) = read_products(path, {})
+    assert product.title == " two  blanks\nand marks "
+    (raw,) = read_products(path, {}, raw=True)
+    assert raw.title == name and raw.tidy() == product
+
+
+def test_lists_in_lists_are_refused(tmp_path):
+    nested = "x"
+    for _ in range(400):
+        nested = [nested]
+    with pytest.raises(CatalogueError, match=r"row 1 \(B1\): 'full_description' is text, found a list"):
+        products(tmp_path, [row("B1", full_description=nested)])
 
 
 @pytest.mark.parametrize(

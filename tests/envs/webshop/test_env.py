@@ -170,13 +170,32 @@ def test_no_text_breaks_it(actions):
         assert reward == 0.0
 
 
-def test_names_and_labels_ignore_case():
+def test_labels_and_words_ignore_case_and_names_do_not():
     env = make()
     env.reset(seed=0)
-    observation, *_, info = env.step(" Search[USB Cable] ")
+    observation, *_, info = env.step("search[USB Cable] please")
     assert info["valid"] and "Page 1" in observation
-    *_, info = env.step("CLICK[NEXT >]")
+    *_, info = env.step("click[NEXT >]")
     assert info["valid"]
+    for action in ("Search[usb cable]", " search[usb cable]", "CLICK[next >]", "click [next >]", "click[ next > ]"):
+        assert env.step(action)[-1]["valid"] is False
+
+
+def test_a_search_for_blanks_is_a_page_without_results():
+    env = make()
+    env.reset(seed=0)
+    observation, *_, info = env.step("search[  ]")
+    assert info["valid"] and "Page 1 (Total results: 0)" in observation
+
+
+def test_the_pages_of_results_go_on_empty():
+    env = make(max_turns=40)
+    env.reset(seed=0)
+    env.step("search[木]")
+    for page in range(2, 12):
+        observation, *_, info = env.step("click[next >]")
+        assert info["valid"] and f"Page {page} (Total results: " in observation
+    assert observation.endswith("[SEP] < Prev [SEP] Next >")
 
 
 def test_searching_works_on_every_page():
@@ -221,7 +240,7 @@ def test_the_state_key_tells_tasks_apart_but_not_environments():
 def test_observation_modes():
     shown = {mode: make(observation=mode).reset(seed=4)[0] for mode in ("text", "text_rich", "html", "url")}
     assert shown["text"].startswith("WebShop [SEP] Instruction: [SEP] ")
-    assert shown["text_rich"].endswith("\n[button] Search [button_]")
+    assert shown["text_rich"].endswith("\n[button] Search [button_]\n")
     assert shown["html"].startswith("<!doctype html>")
     assert shown["url"].startswith("/shop/")
     with pytest.raises(ValueError, match="unknown observation 'pixels'; choose one of text, text_rich, html, url"):
@@ -246,18 +265,110 @@ def test_results_per_page_shortens_what_is_seen():
     assert len(short.step("search[usb cable]")[0]) < 0.6 * len(long.step("search[usb cable]")[0])
 
 
-def test_strict_options_see_through_a_lookalike(tmp_path):
+@pytest.mark.parametrize(
+    ("goals", "strict", "reward"),
+    [("synthetic", False, 2 / 3), ("synthetic", True, 2 / 3), ("human", False, 1.0), ("human", True, 2 / 3)],
+)
+def test_x_large_for_large(tmp_path, goals, strict, reward):
+    """Human goals, which give no names, take it unless options are strict; synthetic ones never do."""
     choices = options(size=["large", "x-large"])
+    wish = {"instruction": "x", "instruction_attributes": ["soft"], "instruction_options": ["large"]}
+    data = write_files(tmp_path, [row("B1", customization_options=choices)], humans={"B1": [wish]})
+    env = WebShopEnv(data=data, goals=goals, strict_options=strict)
+    env.reset(options={"task": "B1-s0" if goals == "synthetic" else "B1-h0"})
+    for action in ("search[shirt]", "click[b1]", "click[x-large]"):
+        env.step(action)
+    assert env.step("click[buy now]")[1] == pytest.approx(reward)
+
+
+def test_exact_is_the_published_environment_and_nothing_else():
+    with pytest.raises(ValueError, match="exact=True knows no observation 'html'; choose text or text_rich"):
+        make(exact=True, observation="html")
+    for also in ({"strict_options": True}, {"results_per_page": 3}):
+        with pytest.raises(ValueError, match="leave out strict_options and results_per_page"):
+            make(exact=True, **also)
+    with pytest.raises(ValueError, match="exact=True exists as text only"):
+        gymnasium.make("gagpo/WebShopBrowser-v0", exact=True)
+
+
+def test_the_attributes_page_is_an_option():
+    env = make(show_attributes=True, expert=True)
+    env.reset(options={"task": env.tasks("test").ids[0]})
+    product = env.store.product(env.store.number(env.store.goal(env.task.id).asin))
+    env.step(f"search[{product.title}]")
+    assert "[SEP] Reviews [SEP] Attributes [SEP] Buy Now" in env.step(f"click[{product.asin}]")[0]
+    observation = env.step("click[attributes]")[0]
+    facts = (*product.attributes, product.category, product.query, product.product_category)
+    assert observation.endswith(f"< Prev [SEP] {' [SEP] '.join(facts)}")
+    assert env.step("click[< prev]")[-1]["valid"]
+    plain = make()
+    plain.reset(seed=0)
+    plain.step(f"search[{product.title}]")
+    assert "Attributes" not in plain.step(f"click[{product.asin}]")[0]
+
+
+def test_exact_tells_products_seen_before_and_where_that_leads(tmp_path):
+    """Reason for the difference: without it a page depends on nothing but its address."""
+    data = write_files(tmp_path, [row("B1"), row("B2", "blue shirt")])
+    for exact, mark in ((True, "clicked button"), (False, "button")):
+        env = WebShopEnv(data=data, exact=exact, observation="text_rich")
+        env.reset(seed=0)
+        *_, first = env.step("search[shirt]")
+        env.step("click[b2]")
+        observation, *_, info = env.step("click[< prev]")
+        assert f"\n[{mark}] B2 [{mark}_]" in observation and "\n[button] B1 [button_]" in observation
+        assert (info["state"] != first["state"]) is exact
+        env.step("click[back to search]")
+        assert "[clicked" not in env.step("search[shirt]")[0]
+
+
+def test_what_is_marked_as_clicked_is_what_is_chosen(tmp_path):
+    """Reason: an agent must be able to read what it chose. The published marks miss quotes and letters beyond ASCII,
+    and mark equal values of other options."""
+    choices = options(a=['24" x 36"', "same"], b=["café", "same"])
     data = write_files(tmp_path, [row("B1", customization_options=choices)])
-    rewards = []
-    for strict in (False, True):
-        env = WebShopEnv(data=data, strict_options=strict)
-        env.reset(options={"task": "B1-s0"})
-        assert env.store.goal("B1-s0").options == (("size", "large"),)
-        for action in ("search[shirt]", "click[b1]", "click[x-large]"):
-            env.step(action)
-        rewards.append(env.step("click[buy now]")[1])
-    assert rewards == [1.0, pytest.approx(2 / 3)]
+    seen = {}
+    for exact in (True, False):
+        env = WebShopEnv(data=data, exact=exact, observation="text_rich")
+        env.reset(seed=0)
+        for action in ("search[shirt]", "click[b1]", 'click[24" x 36"]', "click[café]"):
+            observation = env.step(action)[0]
+        marks = [observation.count("[clicked button]")]
+        marks.append(env.step("click[same]")[0].count("[clicked button] same"))
+        seen[exact] = marks
+    assert seen == {False: [2, 1], True: [0, 2]}
+
+
+def test_the_last_page_is_short_unless_exact(tmp_path):
+    data = write_files(tmp_path, [row("B1", customization_options=options(b=["x'y"], a=["1"]))])
+    ends = {}
+    for exact in (True, False):
+        env = WebShopEnv(data=data, exact=exact)
+        env.reset(seed=0)
+        for action in ("search[shirt]", "click[b1]", "click[x'y]", "click[1]", "click[buy now]"):
+            ends[exact] = env.step(action)[0]
+    assert ends[False] == "Thank you for shopping with us! [SEP] Your score (min 0.0, max 1.0) [SEP] 1.0"
+    assert 'Purchased [SEP] asin [SEP] B1 [SEP] options [SEP] {"a": "1", "b": "x\\u0027y"} [SEP] attrs' in ends[True]
+
+
+def test_labels_with_brackets_can_be_clicked_unless_exact(tmp_path):
+    data = write_files(tmp_path, [row("B1", customization_options=options(size=["x [l]", "s"]))])
+    for exact in (True, False):
+        env = WebShopEnv(data=data, exact=exact)
+        env.reset(seed=0)
+        env.step("search[shirt]")
+        *_, info = env.step("click[b1]")
+        assert ("click[x [l]]" in info["admissible_actions"]) is not exact
+        assert env.step("click[x [l]]")[-1]["valid"] is not exact
+
+
+def test_long_and_unseen_texts_are_whole_in_exact_only(tmp_path):
+    name = "shirt \u202e" + "x" * 2_000
+    data = write_files(tmp_path, [row("B1", name)])
+    for exact, shown in ((True, name), (False, name.replace("\u202e", "")[:1_000])):
+        env = WebShopEnv(data=data, exact=exact)
+        env.reset(seed=0)
+        assert f" [SEP] {shown} [SEP] $10.0" in env.step("search[shirt]")[0]
 
 
 def test_own_files_by_argument_or_by_variable(tmp_path, monkeypatch):

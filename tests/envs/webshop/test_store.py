@@ -1,5 +1,7 @@
 import json
 import multiprocessing
+import random
+import re
 import signal
 import subprocess
 import sys
@@ -196,3 +198,108 @@ def test_a_store_holds_no_python_objects_to_unpickle(tmp_path):
     suffixes = {path.suffix for path in folder.rglob("*") if path.is_file()}
     assert suffixes <= {".npy", ".bin", ".json"}
     assert json.loads((folder / "manifest.json").read_text())["format"] == store_module.FORMAT
+
+
+def test_a_store_of_another_format_is_built_anew_not_misread(tmp_path, monkeypatch):
+    data = write_files(tmp_path / "data", [row("B1")])
+    monkeypatch.setattr(store_module, "FORMAT", store_module.FORMAT - 1)
+    old = store_for(find_sources(data), tmp_path / "stores", tagger=RuleTagger())
+    monkeypatch.undo()
+    new = store_for(find_sources(data), tmp_path / "stores", tagger=RuleTagger())
+    assert old != new and len(Store(new)) == 1
+    with pytest.raises(CatalogueError, match=r"not a usable store \(manifest\.json: format 1, this version reads 2\)"):
+        Store(old)
+
+
+def test_any_damage_to_a_built_store_is_one_line_that_names_the_file(tmp_path):
+    """A byte changed, a file cut short, a file gone: never a traceback, never a wrong answer."""
+    humans = {"B1": [{"instruction": "get it", "instruction_attributes": ["soft"], "instruction_options": []}]}
+    folder = build(tmp_path, [row("B1"), row("B2", "blue shirt")], humans=humans).folder
+    rng = random.Random(0)
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        whole = path.read_bytes()
+        damages = [whole[: rng.randrange(len(whole))], b"", b"[" * 100_000, None] if whole else [b"x", None]
+        for _ in range(4 if whole else 0):
+            place = rng.randrange(len(whole))
+            damages.append(whole[:place] + bytes([whole[place] ^ 1 << rng.randrange(8)]) + whole[place + 1 :])
+        for damaged in damages:
+            if damaged is None:
+                path.unlink()
+            else:
+                path.write_bytes(damaged)
+            with pytest.raises(CatalogueError) as error:
+                Store(folder)
+            message = str(error.value)
+            assert message.startswith(f"{folder}") and path.name in message and "\n" not in message
+            assert "delete it and it is built anew" in message
+            path.write_bytes(whole)
+    assert len(Store(folder)) == 2
+
+
+def test_a_large_store_tells_damaged_rows_when_it_comes_to_them(tmp_path, monkeypatch):
+    """Hashes of large stores are not compared: opening would read every page of them."""
+    folder = build(tmp_path, [row("B1")]).folder
+    monkeypatch.setattr(store_module, "HASHED", 0)
+    for name in ("products.bin", "goals-synthetic.bin"):
+        path = folder / name
+        whole = path.read_bytes()
+        path.write_bytes(b"\xff" + whole[1:])
+        store = Store(folder)
+        with pytest.raises(CatalogueError, match=rf"{name}, row 1: .*delete it"):
+            store.product(0) if name == "products.bin" else store.goal("B1-s0")
+        path.write_bytes(whole)
+
+
+def test_goals_that_the_published_rule_fails_are_left_out_unless_exact(tmp_path):
+    """``standard`` holds the colour ``tan``, which the rule then does not find among the words asked for."""
+    choices = options(style=["Standard", "Fancy"])
+    folder = build(tmp_path, [row("B1", customization_options=choices)]).folder
+    lists = {exact: Store(folder, exact) for exact in (False, True)}
+    ids = {exact: {i for split in ("train", "validation", "test") for i in store.tasks("synthetic", split).ids}
+           for exact, store in lists.items()}  # fmt: skip
+    assert ids == {False: {"B1-s1"}, True: {"B1-s0", "B1-s1"}}
+    assert lists[True].goal("B1-s0").options == (("style", "standard"),)
+    assert lists[False].manifest["left_out"] == {"goals_out_of_reach": 1}
+    assert lists[False].manifest["goals"] == {"synthetic": 1, "human": 0}
+    assert lists[False].manifest["exact_goals"] == {"synthetic": 2, "human": 0}
+
+
+def test_exact_lists_doubles_and_options_without_a_name(tmp_path):
+    choices = options(size=["M", "M", ""])
+    folder = build(tmp_path, [row("B1", customization_options=choices)]).folder
+    counted = {exact: sum(len(Store(folder, exact).tasks("synthetic", s)) for s in ("train", "validation", "test"))
+               for exact in (False, True)}  # fmt: skip
+    assert counted == {False: 1, True: 3}
+
+
+ODD = (*("[", "{", '"', "null", "9" * 5_000, "-1e999", "NaN", '"\\ud800"', "[" * 300 + "]" * 300, "\x00", "{}", "[]"),)
+
+
+def test_mutated_data_files_are_built_or_refused_in_one_line(tmp_path):
+    """Whatever a file holds: a store, or one line that names the file, and the row where there is one."""
+    humans = {"B1": [{"instruction": "get it", "instruction_attributes": ["soft"], "instruction_options": ["s"]}]}
+    data = write_files(
+        tmp_path / "data", [row("B1", customization_options=options(size=["s", "m"])), row("B2")], humans=humans
+    )
+    files = {path: path.read_text("utf-8") for path in sorted(data.iterdir())}
+    rng, refused = random.Random(0), 0
+    for n in range(120):
+        path = rng.choice(list(files))
+        text = files[path]
+        start = rng.randrange(len(text))
+        mutated = text[:start] + rng.choice(ODD) + text[start + rng.choice((0, 1, 1, 5, 50)) :]
+        if n % 3 == 0:  # a value of another kind, so that the JSON stays whole
+            values = list(re.finditer(r'(?<=: )(?:"[^"]*"|null|\[[^\[\]]*\])', text))
+            value = rng.choice(values)
+            mutated = text[: value.start()] + rng.choice(ODD[3:]) + text[value.end() :]
+        path.write_text(mutated, "utf-8")
+        try:
+            folder = store_for(find_sources(data), tmp_path / f"stores-{n}", tagger=RuleTagger())
+            store = Store(folder)
+            assert all(store.product(number) for number in range(len(store)))
+        except CatalogueError as error:
+            refused += 1
+            assert str(error).startswith(f"{data}") and "\n" not in str(error), error
+            str(error).encode()
+        path.write_text(text, "utf-8")
+    assert 20 < refused < 120

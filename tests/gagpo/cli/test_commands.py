@@ -2,8 +2,11 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -75,6 +78,7 @@ def test_evaluating_agents_without_a_model(model, tmp_path):
     summary = json.loads(done.stdout.splitlines()[-1])
     assert summary["episodes"] == 12 and (summary["success_rate"] == 1.0 if model == "expert" else True)
     assert out.exists()
+    assert "temperature" not in done.stdout and json.loads(out.read_text())["temperature"] is None
 
 
 def test_evaluating_a_run_and_comparing_it(finished, tmp_path):
@@ -109,15 +113,96 @@ WRONG = {
     "no result": (["compare", "/nowhere.json", "/nowhere2.json"], "/nowhere.json"),
     "an unknown option": (["train", "--speed", "9"], "No such option"),
     "an unknown command": (["trian"], "trian"),
+    "an unknown style": (["eval", "random", "--env", CORRIDOR, "--style", "fancy"], "unknown style 'fancy'"),
+    "no tasks": (["eval", "random", "--env", CORRIDOR, "--tasks", "0"], "greater than or equal to 1"),
+    "a run that is not there": (["eval", "runs/nope", "--env", CORRIDOR], "the folder does not exist"),
+    "a metric that is not there": (["curves", "tests", "--metric", "sucess"], "tests"),
     "an unknown history": (["eval", "random", "--env", CORRIDOR, "--history", "some"], "history"),
 }
 
 
+@pytest.fixture
+def inside(monkeypatch, capsys):
+    """The command line in this process: its status and what it printed."""
+    from gagpo.cli.main import main
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["gagpo", *map(str, arguments)])
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+        handler = signal.getsignal(signal.SIGTERM)
+        try:
+            with pytest.raises(SystemExit) as ended:
+                main()
+        finally:
+            signal.signal(signal.SIGTERM, handler)
+        printed = capsys.readouterr()
+        return SimpleNamespace(returncode=ended.value.code, stdout=printed.out, stderr=printed.err)
+
+    return call
+
+
 @pytest.mark.parametrize(("arguments", "said"), WRONG.values(), ids=WRONG)
-def test_wrong_use_is_one_clear_line(arguments, said):
-    done = gagpo(*arguments)
+def test_wrong_use_is_one_clear_line(inside, arguments, said):
+    done = inside(*arguments)
     assert done.returncode == 2, done.stdout + done.stderr
     assert said in done.stderr and "Traceback" not in done.stderr + done.stdout
+
+
+def test_a_fault_of_ours_shows_its_traceback_and_where_to_report_it(inside, monkeypatch):
+    monkeypatch.setattr("gagpo.settings.load", lambda *_: {}["weights"])
+    done = inside("train", "alfworld-small")
+    assert done.returncode == 1 and "Traceback" in done.stderr and "KeyError: 'weights'" in done.stderr
+    assert "CONTRIBUTING.md" in done.stderr.splitlines()[-1]
+
+
+def test_a_checkpoint_of_a_run_is_evaluated_by_its_iteration(inside, finished):
+    done = inside("eval", f"{finished}@2", "--tasks", 2, "--json", "-q")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["episodes"] == 2
+    done = inside("eval", f"{finished}@7", "-q")
+    assert done.returncode == 2 and "no checkpoint of iteration 7; it has [1, 2]" in done.stderr
+
+
+def test_random_plays_the_panel_of_a_run_and_folders_compare_with_files(inside, finished, tmp_path):
+    chance = tmp_path / "chance.json"
+    done = inside("eval", "random", "--like", finished, "--out", chance, "--episodes", tmp_path / "all.jsonl", "-q")
+    assert done.returncode == 0, done.stderr
+    assert len((tmp_path / "all.jsonl").read_text().splitlines()) == 4
+    done = inside("compare", chance, finished, "--json")
+    assert done.returncode == 0 and json.loads(done.stdout.splitlines()[-1])["baseline"] == "chance", done.stderr
+    done = inside("compare", chance, finished, "--split", "moon")
+    assert done.returncode == 2 and "evaluated on: test" in done.stderr
+
+
+def test_a_result_that_could_not_be_written_is_refused_before_playing(inside, finished, tmp_path):
+    done = inside("eval", finished, "--out", tmp_path, "-q")
+    assert done.returncode == 2 and "is a folder" in done.stderr
+
+
+def test_a_world_without_an_expert_is_not_scored_as_one(inside):
+    done = inside("eval", "expert", "--env", "gagpo.envs.testing:gagpo-test/Faulty-v0", "--split", "test", "-q")
+    assert done.returncode == 2 and "has no expert" in done.stderr
+
+
+def test_shipped_configs_are_listed_and_printed(inside):
+    done = inside("configs", "--json")
+    names = json.loads(done.stdout.splitlines()[-1])
+    assert done.returncode == 0 and "alfworld-small" in names and all(names.values())
+    shown = inside("configs", "show", "alfworld-small")
+    assert shown.stdout.startswith("# ") and "environment:" in shown.stdout
+    assert inside("--version").stdout.startswith("gagpo ")
+
+
+def test_a_working_directory_replaces_nothing(tmp_path):
+    for name in ("agents", "envs", "matplotlib", "gagpo"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('shadowed')\n")
+    script = Path(sys.executable).with_name("gagpo")
+    command = [script] if script.exists() else [sys.executable, "-P", "-m", "gagpo"]
+    done = subprocess.run(
+        [*command, "eval", "random", "--env", CORRIDOR, "--split", "test", "-q"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_closed_pipe_is_no_error():

@@ -8,10 +8,11 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from gagpo.algorithms import load
 from gagpo.controllers import Agpo, Apmpo, Controllers, ControllerSettings
 from gagpo.controllers.agpo import agpo_radius
 from gagpo.controllers.apmpo import apmpo_exponent, apmpo_radius
-from gagpo.credit import BadTurns, Turns
+from gagpo.credit import BadTurns, Turns, advantages
 
 
 def episodes(successes: list[int], groups: list[int] | None = None, **more) -> Turns:
@@ -41,12 +42,26 @@ def test_apmpo_by_hand():
     controllers = with_apmpo()
     controllers.observe_batch(episodes([1, 0, 0, 1]))
     controls = controllers.controls()
-    std = math.sqrt(1 / 3)
+    std = 0.5  # of the population; the sample's is an option
     assert controls.exponent == pytest.approx(math.exp(-0.4))
     assert controls.clip_high == pytest.approx(0.2 + 0.2 * math.tanh(0.5 / (std + 1e-6)))
     assert controls.clip_low is None
     assert controllers.values() == pytest.approx(
         {"apmpo_exponent": controls.exponent, "apmpo_radius": controls.clip_high}
+    )
+
+
+def test_apmpo_with_the_sample_deviation():
+    controllers = with_apmpo(ddof=1)
+    controllers.observe_batch(episodes([1, 0, 0, 1]))
+    assert controllers.controls().clip_high == pytest.approx(0.2 + 0.2 * math.tanh(0.5 / (math.sqrt(1 / 3) + 1e-6)))
+
+
+def test_apmpos_credit_has_the_population_deviation_too():
+    advantage = advantages(episodes([1, 0, 0, 0]), load("apmpo").credit).advantage_N
+    assert advantage == pytest.approx(np.array([0.75, -0.25, -0.25, -0.25]) / (math.sqrt(3) / 4 + 1e-6))
+    assert advantages(episodes([1, 0]), load("grpo").credit).advantage_N[0] == pytest.approx(
+        0.5 / (math.sqrt(0.5) + 1e-6)
     )
 
 
@@ -96,37 +111,36 @@ def test_apmpo_wants_returns_between_0_and_1():
 
 def test_agpo_radius_has_its_worked_number():
     settings = Agpo(entropy_low=0.5, entropy_high=2.0, skewness_gain=0.2)
-    radius = agpo_radius(np.array(0.4), np.array(-0.3), np.array(0.7), 1.5 / 1.0, 0.2, settings)
-    assert radius == pytest.approx(0.2057692, abs=5e-8)
+    assert agpo_radius(0.4, -0.3, 0.7, 1.5 / 1.0, 0.2, settings) == pytest.approx(0.2057692, abs=5e-8)
 
 
 def test_agpo_radius_is_bounded():
-    zero = np.array(0.0)
-    assert agpo_radius(np.array(50.0), zero, zero, 1.0, 0.0, Agpo()) == pytest.approx(0.05)
-    assert agpo_radius(zero, zero, np.array(100.0), 9.0, 0.0, Agpo()) == pytest.approx(0.4)
-    assert agpo_radius(zero, zero, zero, 9.0, 0.0, Agpo()) == pytest.approx(0.2 * 1.5)
+    assert agpo_radius(50.0, 0.0, 0.0, 1.0, 0.0, Agpo()) == pytest.approx(0.05)
+    assert agpo_radius(0.0, 0.0, 100.0, 9.0, 0.0, Agpo()) == pytest.approx(0.4)
+    assert agpo_radius(0.0, 0.0, 0.0, 9.0, 0.0, Agpo()) == pytest.approx(0.2 * 1.5)
 
 
 def test_agpo_by_hand_over_two_iterations():
     controllers = with_agpo(entropy_rate=0.5)
-    base = controllers.temperature_G(1.0, groups=1)
-    assert base.tolist() == [1.0]
+    assert controllers.temperatures(1.0, ["a"]) == [1.0]
 
-    controllers.observe_probe(episodes([1, 0, 0, 0]))
+    controllers.begin()
+    controllers.observe_probe(episodes([1, 0, 0, 0]), ["a"])
     votes = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
     first = 0.5 + votes
-    assert controllers.temperature_G(1.0, 1).tolist() == [1.0]  # nothing to compare with yet
-    controllers.observe_batch(episodes([1, 0, 0, 0]), entropy=2.0)
+    assert controllers.temperatures(1.0, ["a"]) == [1.0]  # nothing to compare with yet
+    controllers.observe_batch(episodes([1, 0, 0, 0]), ["a"], 2.0)
     assert controllers.controls().clip_high == pytest.approx(0.2 * (1 + 0.1 * votes) / 1.5)
     controllers.observe_update(old_kl=0.4)
     controllers.observe_update(old_kl=-3.0)  # counts as 0
     kl = 0.9 * (0.1 * 0.4)
 
-    controllers.observe_probe(episodes([1, 1, 0, 0]))
+    controllers.begin()
+    controllers.observe_probe(episodes([1, 1, 0, 0]), ["a"])
     second = math.sqrt(1 / 3) + math.log(2)
     share = (second - first) / (first + 1e-8)
-    assert controllers.temperature_G(0.8, 1) == pytest.approx([0.8 * (1 + 0.15 * share)])
-    controllers.observe_batch(episodes([1, 1, 0, 0]), entropy=1.0)
+    assert controllers.temperatures(0.8, ["a"]) == pytest.approx([0.8 * (1 + 0.15 * share)])
+    controllers.observe_batch(episodes([1, 1, 0, 0]), ["a"], 1.0)
     radius = 0.2 * 0.5 * (1 + 0.1 * math.log(2)) / (1 + math.sqrt(1 / 3) + 0.5 * kl)
     assert controllers.controls().clip_low == controllers.controls().clip_high == pytest.approx(radius)
     state = controllers.state_dict()["agpo"]
@@ -135,45 +149,96 @@ def test_agpo_by_hand_over_two_iterations():
     assert controllers.values()["agpo_kl"] == pytest.approx(kl)
 
 
-def test_agpo_per_group_and_per_batch():
+def test_agpo_per_task_and_per_batch():
     probe = episodes([1, 0, 0, 0, 1, 1, 1, 1], groups=[5, 5, 5, 5, 2, 2, 2, 2])
     apart, together = with_agpo(), with_agpo(per="batch")
     for controllers in (apart, together):
-        controllers.observe_probe(probe)
-        controllers.observe_probe(probe)
-        controllers.observe_batch(probe, entropy=1.0)
-    # Group 2 (first) is certain, group 5 is not: hotter and held tighter.
-    sure, unsure = apart.temperature_G(1.0, 2)
-    assert sure < 1.0 < unsure
+        controllers.observe_probe(probe, ["sure", "unsure"])
+        controllers.observe_probe(probe, ["sure", "unsure"])
+        controllers.observe_batch(probe, ["sure", "unsure"], 1.0)
+    sure, unsure = apart.temperatures(1.0, ["sure", "unsure"])
+    assert sure < 1.0 < unsure  # hotter, and held tighter
     radius = apart.controls(torch.tensor([0, 1])).clip_high
     assert radius[0] == pytest.approx(0.2)
     assert radius[1] < 0.2
-    assert together.temperature_G(1.0, 2).tolist() == [1.0, 1.0]
-    assert together.controls().clip_high == pytest.approx(0.2 * (1 + 0.05 * apart.agpo.state.votes_G[1]) / 1.25)
-    with pytest.raises(ValueError, match="probe had 2 task groups, the batch has 3"):
-        apart.temperature_G(1.0, 3)
+    assert together.temperatures(1.0, ["sure", "unsure"]) == [1.0, 1.0]
+    votes = apart.agpo.state.by_task["unsure"].votes
+    assert together.controls(torch.tensor([0, 1])).clip_high.tolist() == pytest.approx(
+        [0.2 * (1 + 0.05 * votes) / 1.25] * 2
+    )
+    with pytest.raises(ValueError, match="there are 2 task groups and 3 tasks"):
+        apart.observe_probe(probe, ["a", "b", "c"])
 
 
-def test_agpo_votes_are_outcomes_where_given_and_skewness_is_an_option():
-    by_answer = episodes([1, 0, 0, 0], outcome_E=[4, 7, 8, 9])
-    controllers = with_agpo(skewness_weight=1.0)
-    controllers.observe_probe(by_answer)
-    assert controllers.agpo.state.votes_G == pytest.approx([math.log(4)])
-    assert controllers.agpo.state.skewness_G == pytest.approx([2.0])
-    assert controllers.agpo.state.uncertainty == pytest.approx(0.5 + math.log(4) + 2.0)
+def test_agpo_keeps_what_it_knows_by_task_not_by_place():
+    """The batch has lost the first probed task and holds one that was not probed: nobody gets a neighbour's radius."""
+    probe = episodes([1, 0, 0, 0, 1, 1, 1, 1], groups=[0, 0, 0, 0, 1, 1, 1, 1])
+    controllers = with_agpo()
+    controllers.begin()
+    controllers.observe_probe(probe, ["unsure", "sure"])
+    controllers.observe_batch(episodes([1, 0, 0, 1], groups=[1, 1, 7, 7]), ["sure", "unknown"], 1.0)
+    radius = controllers.controls(torch.tensor([0, 1])).clip_high
+    assert radius.tolist() == pytest.approx([controllers.agpo.radius("sure"), 0.2])
+    assert controllers.agpo.radius("unsure") != controllers.agpo.radius("sure")
+    # The probe of the next iteration is abandoned: nothing of this one stays in force.
+    controllers.begin()
+    assert controllers.temperatures(0.9, ["unsure", "sure"]) == [0.9, 0.9]
+    controllers.observe_batch(episodes([1, 0, 0, 1], groups=[1, 1, 7, 7]), ["unsure", "sure"], 1.0)
+    assert controllers.controls(torch.tensor([0, 1])).clip_high.tolist() == pytest.approx([0.2, 0.2])
+
+
+def test_two_groups_of_one_task_are_one_probe():
+    controllers = with_agpo()
+    controllers.observe_probe(episodes([1, 1, 0, 0], groups=[0, 0, 1, 1]), ["a", "a"])
+    assert controllers.agpo.state.by_task["a"].votes == pytest.approx(math.log(2))
+
+
+def test_agpo_entropy_is_of_each_task():
+    controllers = with_agpo(entropy_rate=0.5)
+    turns = episodes([1, 0, 1, 0], groups=[0, 0, 1, 1])
+    for _ in range(2):
+        controllers.observe_probe(turns, ["a", "b"])
+        controllers.observe_batch(turns, ["a", "b"], np.array([1.2, 0.8]))
+    # The average stayed at 1: entropies 1.2 and .8 are 1.2 and .8 of it.
+    radius = controllers.controls(torch.tensor([0, 1])).clip_high
+    assert (radius[0] / radius[1]).item() == pytest.approx(1.5)
+
+
+def test_agpo_votes_are_answers_where_given_and_skewness_is_an_option():
+    by_answer = episodes([1, 0, 0, 0], vote_E=[4, 7, 8, 9])
+    textbook, authors = with_agpo(skewness_weight=1.0, skewness="g1"), with_agpo(skewness_weight=1.0)
+    for controllers in (textbook, authors):
+        controllers.observe_probe(by_answer)
+    assert textbook.agpo.state.by_task["0"].votes == pytest.approx(math.log(4))
+    assert textbook.agpo.state.by_task["0"].skewness == pytest.approx(2.0)
+    assert authors.agpo.state.by_task["0"].skewness == pytest.approx(2.0 * 0.75**1.5)
+    assert textbook.agpo.state.uncertainty == pytest.approx(0.5 + math.log(4) + 2.0)
+
+
+def test_averages_that_sank_to_nothing_start_anew():
+    """After a probe without any uncertainty there is nothing to compare with: the temperature stays."""
+    controllers = with_agpo()
+    controllers.observe_probe(episodes([1, 1, 1, 1]), ["a"])
+    controllers.observe_probe(episodes([1, 1, 0, 0]), ["a"])
+    assert controllers.temperatures(1.0, ["a"]) == [1.0]
+    assert controllers.agpo.state.uncertainty == pytest.approx(math.sqrt(1 / 3) + math.log(2))
+    controllers.observe_batch(episodes([1, 1, 0, 0]), ["a"], 0.0)
+    controllers.observe_batch(episodes([1, 1, 0, 0]), ["a"], 0.7)
+    assert controllers.agpo.state.entropy_share == {"a": 1.0}
+    assert controllers.agpo.state.entropy_reference == 0.7
 
 
 def test_agpo_temperature_is_bounded():
-    controllers = with_agpo()
-    controllers.observe_probe(episodes([1, 1, 1, 1]))
-    controllers.observe_probe(episodes([1, 1, 0, 0]))  # infinitely more uncertain than none at all
-    assert controllers.temperature_G(1.0, 1).tolist() == [1.5]
+    controllers = with_agpo(temperature_gain=100.0)
+    controllers.observe_probe(episodes([1, 0, 0, 0]), ["a"])
+    controllers.observe_probe(episodes([1, 1, 0, 0]), ["a"])
+    assert controllers.temperatures(1.0, ["a"]) == [1.5]
 
 
 @pytest.mark.parametrize("entropy", [None, math.nan, -1.0])
 def test_agpo_wants_an_entropy(entropy):
     with pytest.raises(ValueError, match="mean token entropy"):
-        with_agpo().observe_batch(episodes([1, 0]), entropy)
+        with_agpo().observe_batch(episodes([1, 0]), entropy=entropy)
 
 
 # State --------------------------------------------------------------------------------------------------------------
@@ -209,7 +274,7 @@ def test_without_controllers_nothing_changes():
     controllers.observe_batch(turns)
     controllers.observe_update(0.1)
     assert controllers.controls().clip_high is None
-    assert controllers.temperature_G(0.7, 2).tolist() == [0.7, 0.7]
+    assert controllers.temperatures(0.7, ["a", "b"]) == [0.7, 0.7]
     assert controllers.keep(turns).all()
     assert controllers.shape(turns) is turns
     assert (controllers.probe_episodes, controllers.sampling_rounds) == (0, 1)

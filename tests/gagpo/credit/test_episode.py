@@ -14,7 +14,7 @@ from gagpo.credit import (
     grpo_advantage,
     rloo_advantage,
 )
-from gagpo.credit.episode import group_dispersion, group_quantile, group_skewness, vote_entropy
+from gagpo.credit.turns.dispersion import group_dispersion, group_quantile, group_skewness, vote_entropy
 
 EVERY = [grpo_advantage, dr_grpo_advantage, rloo_advantage, agpo_adaptive_advantage]
 
@@ -91,13 +91,17 @@ def test_dispersions_by_hand():
 def test_adaptive_agpo_divides_by_the_chosen_dispersion(dispersion):
     returns = np.array([1.0, 2.0, 4.0, 8.0])
     spread = group_dispersion(returns, np.zeros(4, int), 1, dispersion)[0]
-    assert agpo_adaptive_advantage(single_turns(returns), dispersion) == pytest.approx((returns - 3.75) / spread)
+    assert agpo_adaptive_advantage(single_turns(returns), dispersion=dispersion) == pytest.approx(
+        (returns - 3.75) / spread
+    )
 
 
 @pytest.mark.parametrize("dispersion", ["mad", "iqr"])
 def test_a_robust_dispersion_of_zero_falls_back_to_the_deviation(dispersion):
     turns = single_turns([1.0] + [0.0] * 7)
-    assert agpo_adaptive_advantage(turns, dispersion) == pytest.approx(agpo_adaptive_advantage(turns, "std"))
+    assert agpo_adaptive_advantage(turns, dispersion=dispersion) == pytest.approx(
+        agpo_adaptive_advantage(turns, dispersion="std")
+    )
 
 
 def test_quantiles_are_those_of_numpy():

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from gagpo.credit import BadTurns, Turns, advantages
-from gagpo.credit.settings import PpoToken, PpoTurn, ReinforcePlusPlus
+from gagpo.credit.ppo import PpoToken, PpoTurn
+from gagpo.credit.reinforce import ReinforcePlusPlus
 
 TURNS = Turns([0, 1], [0, 0], [0], tokens_N=[2, 3])
 

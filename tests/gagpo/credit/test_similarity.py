@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gagpo.credit import BadTurns, Turns, gigpo_advantage
-from gagpo.credit.similarity import cluster, similar_states, similarity
+from gagpo.credit.turns.similarity import cluster, similar_states, similarity
 
 TEXTS = st.text(alphabet="abcé漢 ", max_size=12)
 

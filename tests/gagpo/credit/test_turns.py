@@ -5,7 +5,9 @@ import pytest
 
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.credit import BadTurns, Turns, intern, turns_for
-from gagpo.credit.settings import Gagpo, Gigpo, Grpo
+from gagpo.credit.episode import Grpo
+from gagpo.credit.gagpo import Gagpo
+from gagpo.credit.gigpo import Gigpo
 from gagpo.credit.turns import renumber
 
 
@@ -40,8 +42,8 @@ def test_columns_of_episodes():
 
 def test_answers_are_the_outcomes_of_single_turns():
     answers = [episode(("2+2?", answer, 0)) for answer in ("4", "5", "4")]
-    assert Turns.from_episodes(answers).outcome_E.tolist() == [0, 1, 0]
-    assert Turns.from_episodes([*answers, episode(("2+2?", "?", 0), ("well?", "4", 1))]).outcome_E is None
+    assert Turns.from_episodes(answers).vote_E.tolist() == [0, 1, 0]
+    assert Turns.from_episodes([*answers, episode(("2+2?", "?", 0), ("well?", "4", 1))]).vote_E is None
 
 
 def test_keys_tell_states_apart_differently():

@@ -136,6 +136,16 @@ def test_ids_must_be_flat_integers_of_one_length():
         Layout.of(TURN.float(), ROW)
 
 
+def test_turns_may_be_counted_per_row():
+    per_row = torch.tensor([0, 0, 0, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0])
+    restarting, continuing = Layout.of(per_row, ROW), Layout.of(TURN, ROW)
+    assert restarting.normaliser == continuing.normaliser
+    new, old, advantage = random_batch()
+    for chosen in (objective(ratio="action", aggregation="action_mean"), objective(aggregation={"name": "geometric"})):
+        losses = [policy_loss(new, old, advantage, layout, chosen)[0].item() for layout in (restarting, continuing)]
+        assert losses[0] == losses[1]
+
+
 def test_missing_or_misshapen_columns_are_named():
     new, old, advantage = random_batch()
     layout = Layout.of(TURN, ROW)
@@ -149,16 +159,28 @@ def test_missing_or_misshapen_columns_are_named():
 
 @pytest.mark.parametrize("chosen", CHOICES, ids=range(len(CHOICES)))
 @pytest.mark.parametrize("column", [0, 1, 2])
-def test_nan_is_never_hidden(chosen, column):
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_never_hidden(chosen, column, value):
     batch = [tensor.detach().clone() for tensor in random_batch()]
-    batch[column][5] = math.nan
+    batch[column][5] = value
     loss, _ = policy_loss(*batch, Layout.of(TURN, ROW), chosen)
-    assert math.isnan(loss.item())
+    assert not math.isfinite(loss.item())
     names = ("logprob_K", "old_logprob_K", "advantage_K")
     message, rows = find_nonfinite(Layout.of(TURN, ROW), **dict(zip(names, batch, strict=True)))
     assert names[column] in message
     assert "token 5" in message
     assert rows == [1]
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_reference_that_is_not_finite_is_never_hidden(estimator, value):
+    new, old, advantage = random_batch()
+    reference = old.clone()
+    reference[2] = value
+    chosen = objective(kl={"coefficient": 0.1, "estimator": estimator})
+    loss, _ = policy_loss(new, old, advantage, Layout.of(TURN, ROW), chosen, ref_logprob_K=reference)
+    assert math.isnan(loss.item())
 
 
 def test_finite_tensors_are_found_so():

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gagpo.algorithms import Algorithm
-from gagpo.objectives import Layout, policy_loss
+from gagpo.objectives import Layout, correction_weights, policy_loss
 
 pytest.importorskip("trl", reason="TRL is the oracle of these tests: install trl")
 from trl import GRPOTrainer
@@ -42,7 +42,7 @@ def ragged_batch(seed: int, rows: int = 6):
     return new.requires_grad_(), old, ref, advantage, mask
 
 
-def trl_loss(loss_type, level, epsilons, beta, new, old, ref, advantage, mask):
+def trl_loss(loss_type, level, epsilons, beta, new, old, ref, advantage, mask, weight=None):
     """``GRPOTrainer._compute_loss`` in evaluation mode: no gradient accumulation."""
     trainer = SimpleNamespace(
         _get_per_token_logps_and_entropies=lambda *_, **__: (new, torch.zeros_like(new), None),
@@ -63,7 +63,8 @@ def trl_loss(loss_type, level, epsilons, beta, new, old, ref, advantage, mask):
         model=SimpleNamespace(training=False),
         off_policy_mask_threshold=None,
         top_entropy_quantile=1.0,
-        use_vllm=False,
+        use_vllm=weight is not None,
+        vllm_importance_sampling_correction=weight is not None,
     )
     inputs = {
         "prompt_ids": torch.zeros(len(mask), 1, dtype=torch.long),
@@ -74,6 +75,7 @@ def trl_loss(loss_type, level, epsilons, beta, new, old, ref, advantage, mask):
         "old_per_token_logps": old,
         "ref_per_token_logps": ref,
         "num_items_in_batch": mask.sum(),
+        "importance_sampling_ratio": weight,
     }
     return GRPOTrainer._compute_loss(trainer, None, inputs)
 
@@ -95,3 +97,29 @@ def test_value_and_gradient_are_those_of_trl(name, seed, beta):
     gradients = [torch.autograd.grad(loss, new, retain_graph=True)[0] for loss in (mine, theirs)]
     assert gradients[0] == pytest.approx(gradients[1], abs=1e-6)
     assert gradients[1].abs().max() > 1e-3 or name == "gspo"
+
+
+# GSPO by tokens has TRL's gradient only where a sequence's tokens weigh the same.
+@pytest.mark.parametrize("name", ["grpo", "dr_grpo", "dapo", "gspo", "gspo, far off", "sapo", "cispo"])
+def test_a_correction_weighs_tokens_as_trl_does(name):
+    loss_type, level, epsilons, cells = ROWS[name]
+    algorithm = Algorithm.model_validate({**cells, "kl": {"coefficient": 0.04}, "correction": "token"})
+    new, old, ref, advantage, mask = ragged_batch(0)
+    sampler = old + 0.5 * torch.randn(old.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    weight = torch.exp(old - sampler).clamp(max=2.0)
+    theirs = trl_loss(loss_type, level, epsilons, 0.04, new, old, ref, advantage, mask, weight)
+    token = mask.bool()
+    row_K = torch.arange(len(mask)).repeat_interleave(mask.sum(dim=1))
+    weight_K, _ = correction_weights(old[token], sampler[token], Layout.of(row_K), algorithm.correction)
+    mine, _ = policy_loss(
+        new[token],
+        old[token],
+        advantage[row_K],
+        Layout.of(row_K),
+        algorithm,
+        ref_logprob_K=ref[token],
+        weight_K=weight_K,
+    )
+    assert mine.item() == pytest.approx(theirs.item(), abs=1e-6)
+    gradients = [torch.autograd.grad(loss, new, retain_graph=True)[0] for loss in (mine, theirs)]
+    assert gradients[0] == pytest.approx(gradients[1], abs=1e-6)

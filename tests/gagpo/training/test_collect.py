@@ -84,7 +84,8 @@ def test_groups_that_teach_nothing_are_replaced(collector):
 def test_a_world_that_teaches_nothing_ends_after_the_rounds(collector):
     made = collector({"preset": "dapo", "controllers": {"dynamic_sampling": {"rounds": 3}}}, tasks=2, samples=2)
     found = play(made, Walker(always="left"))
-    assert found.rounds == 3 and found.episodes == found.played
+    assert found.rounds == 3 and len(found.played) == 3 * 4
+    assert found.episodes == found.played[-4:]  # what the last round played, not three batches in one
 
 
 def test_a_probe_chooses_each_groups_temperature(collector):
@@ -95,6 +96,45 @@ def test_a_probe_chooses_each_groups_temperature(collector):
     by_group = {e.group: e.temperature for e in found.episodes}
     assert len(set(by_group.values())) > 1 and all(0.5 <= t <= 1.5 for t in by_group.values())
     assert {e.seed for e in found.probe}.isdisjoint({e.seed for e in found.episodes})
+
+
+def test_replaced_tasks_are_probed_too_and_temperatures_go_by_task(collector):
+    algorithm = {"preset": "agpo_adaptive", "controllers": {"agpo": {"probe": 4}, "dynamic_sampling": {"rounds": 4}}}
+    made = collector(algorithm, tasks=3, samples=4)
+    for iteration in range(4):
+        found = play(made, Walker(), iteration)
+        state = made.controllers.agpo.state
+        assert state.by_task.keys() == {episode.task for episode in found.probe}
+        assert {episode.task for episode in found.played} <= state.by_task.keys()
+        for episode in found.played:
+            assert episode.temperature == made.controllers.temperatures(1.0, [episode.task])[0]
+
+
+def test_a_probe_that_failed_leaves_its_task_alone(collector):
+    made = collector({"preset": "agpo_adaptive", "controllers": {"agpo": {"probe": 4}}}, tasks=3)
+    play(made, Walker())
+    whole = made._play
+
+    def breaking(agent, pool, names, samples, label, *rest):
+        episodes = whole(agent, pool, names, samples, label, *rest)
+        if "probe" in label:
+            for episode in episodes:
+                episode.outcome = "failed" if episode.group == 1 else episode.outcome
+        return episodes
+
+    made._play = breaking
+    names = made.upcoming(3)
+    found = play(made, Walker(), 1)
+    temperature = {episode.task: episode.temperature for episode in found.episodes}
+    assert temperature[names[1]] == 1.0 and temperature[names[0]] != 1.0
+    assert made.controllers.agpo.state.by_task.keys() == {names[0], names[2]}
+
+
+def test_episodes_keep_what_the_world_showed_last(collector):
+    for episode in play(collector(), Walker()).episodes:
+        place, door = episode.end_state.split(">")
+        assert episode.end_observation == f"You stand at {place}. Go to door {door}."
+        assert episode.success == (place == door)
 
 
 def test_broken_and_empty_episodes_are_left_out(collector):

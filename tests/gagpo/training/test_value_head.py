@@ -8,9 +8,8 @@ import torch
 
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.algorithms import load
-from gagpo.credit.assign import turns_for
+from gagpo.credit import give_credit, turns_for
 from gagpo.training.batch import build_rows
-from gagpo.training.trainer import give_credit
 from gagpo.training.update import Updater
 from gagpo.training.value_head import Critic
 

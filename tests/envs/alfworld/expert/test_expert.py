@@ -11,15 +11,17 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from gagpo.envs.alfworld.expert import count, wording
 from gagpo.envs.alfworld.expert import expert as expert_module
-from gagpo.envs.alfworld.expert import wording
 from gagpo.envs.alfworld.expert.expert import Expert
 from gagpo.envs.alfworld.expert.memory import Memory
+from gagpo.envs.alfworld.expert.places import COUNTED
 from gagpo.envs.alfworld.expert.wording import Goal, read_goal
 from gagpo.envs.alfworld.games import draws
-from gagpo.envs.alfworld.games.catalogue import SIZES, TASK_TYPES, TOOL_OF_TASK
+from gagpo.envs.alfworld.games.catalogue import ROOMS, SIZES, TASK_TYPES, TOOL_OF_TASK, USUAL_PLACES
+from gagpo.envs.alfworld.games.draws import Draws
 from gagpo.envs.alfworld.games.generate import SPLITS
-from gagpo.envs.alfworld.games.scenes import Problem, mangle, pose, spoken_names
+from gagpo.envs.alfworld.games.scenes import Problem, _drawn_place, mangle, pose, spoken_names
 from gagpo.envs.alfworld.games.shipped import shipped
 
 
@@ -188,6 +190,36 @@ def test_finds_out_about_the_older_verb() -> None:
     for problem in problems("small", 2):
         assert play(House(problem, put="put {} in/on {}"), shown=False)
         assert play(House(problem, put="put {} in/on {}"), shown=True)
+
+
+def test_searches_the_type_of_place_a_thing_is_to_go_to_when_more_is_asked_than_that() -> None:
+    """In released games a mug may lie, dirty, in the type of place it belongs to; in generated ones it never does."""
+    turns = []
+    for task_type in TOOL_OF_TASK:
+        for index in range(25):
+            house = House(pose(shipped(), 7, "full", "train", task_type, index))
+            ids = {id: name for name, id in zip(house.places, house.problem.layout.receptacles, strict=True)}
+            draws = Draws("anywhere", task_type, index)
+            for name in [name for name, kind in house.kinds.items() if kind == house.problem.wanted]:
+                house.where[name] = ids[
+                    _drawn_place(shipped(), draws, house.problem.layout, house.problem.wanted, barred="")
+                ]
+            turns.append(play(house))
+    assert turns.count(None) <= 1
+
+
+def test_the_prior_counts_rooms_that_nobody_plays() -> None:
+    assert min(count.SEEDS) >= 1_000
+    assert all(0 < share <= 1000 or share == 0 for shares in COUNTED.values() for share in shares.values())
+    assert {kind.lower() for kind in USUAL_PLACES if any(kind in room.objects("full") for room in ROOMS.values())} <= (
+        COUNTED.keys()
+    )
+    assert max(COUNTED["egg"], key=COUNTED["egg"].__getitem__) == "fridge"
+
+
+@pytest.mark.slow
+def test_the_prior_is_what_the_command_counts() -> None:
+    assert count.count() == COUNTED
 
 
 def test_takes_over_at_any_point() -> None:

@@ -1,14 +1,15 @@
 """Folders of games as task sets: what counts as a game, what is remembered, and what is said about broken files."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
-from gagpo.envs.alfworld.engine import BrokenGame, read_game
+from gagpo.envs.alfworld.engine import BrokenGame, read_game, read_json
 from gagpo.envs.alfworld.games import folder as games_module
 from gagpo.envs.alfworld.games.catalogue import TASK_TYPES
-from gagpo.envs.alfworld.games.folder import NoGames, load_tasks, official_root
+from gagpo.envs.alfworld.games.folder import NoGames, find_games, load_tasks, official_root
 from gagpo.envs.alfworld.games.gamefile import GAME, TRAJECTORY
 from gagpo.envs.tasks import EmptySplit
 
@@ -55,15 +56,69 @@ def test_only_solvable_whole_games_of_the_wanted_types_count(root: Path) -> None
     assert load_tasks(root, "train", [TASK_TYPES[5]]).ids == ["a-Mug-None-Shelf-7/trial_1"]
 
 
+def alfworlds(folder: Path, task_types: list[str]) -> set[str]:
+    """What alfworld's own collector lists, run as its package ships it."""
+    pytest.importorskip("textworld")
+    from alfworld.agents.environment.alfred_tw_env import TASK_TYPES as NUMBERS
+    from alfworld.agents.environment.alfred_tw_env import AlfredTWEnv
+
+    collector = AlfredTWEnv.__new__(AlfredTWEnv)
+    collector.train_eval = "train"
+    numbers = [number for number, name in NUMBERS.items() if name in task_types]
+    collector.config = {"dataset": {"data_path": str(folder), "num_train_games": 0}, "env": {"task_types": numbers}}
+    collector.collect_game_files()
+    return {Path(path).parent.relative_to(folder).as_posix() for path in collector.game_files}
+
+
+@pytest.mark.textworld
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="textworld needs locals() as they were before PEP 667")
+def test_the_rules_are_alfworlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
+    monkeypatch.setenv("GAGPO_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path / "alfworld"))
+    train = tmp_path / "games" / "train"
+    write(train / "a" / "whole")
+    write(train / "a" / "whole" / "inner", task_type=TASK_TYPES[2])
+    write(train / "a" / ".hidden")
+    write(train / "a" / "unsolvable", solvable=False, pddl_domain=..., grammar=..., pddl_problem=...)
+    write(train / "a" / "no verdict", solvable=..., grammar=...)
+    write(train / "a" / "a list").write_text("[1]")
+    write(train / "a" / "other type", task_type="juggle").write_text("{broken")
+    write(train / "a-movable" / "x", task_type=None)
+    (train / "a-movable" / "x" / TRAJECTORY).write_text("{broken")
+    write(train / "a-Sliced" / "x").write_bytes(b"\xff")
+    write(train / "a" / "no game").unlink()
+    dangling = write(train / "a" / "dangling game")
+    dangling.unlink()
+    dangling.symlink_to(tmp_path / "nowhere")
+    write(train / "a" / "no trajectory", task_type=None)
+    write(tmp_path / "elsewhere" / "linked")
+    (train / "a" / "linked folder").symlink_to(tmp_path / "elsewhere" / "linked", target_is_directory=True)
+    (train / "a" / "round").symlink_to(train, target_is_directory=True)
+    for types in (list(TASK_TYPES), [TASK_TYPES[0]], [TASK_TYPES[2]], [TASK_TYPES[4]]):
+        found = find_games(tmp_path / "games", "train", types)
+        assert set(found.tasks.ids) == alfworlds(train, types)
+    found = find_games(tmp_path / "games", "train")
+    assert found.tasks.ids == ["a/.hidden", "a/whole", "a/whole/inner"]
+    assert {reason: len(ids) for reason, ids in found.skipped.items()} == {
+        "with movable receptacles or slicing": 2,
+        "not marked solvable or unsolvable": 2,
+        "without a game file": 2,
+        "of another type": 1,
+        "not solvable": 1,
+    }
+    told = [record.getMessage() for record in caplog.records if record.name == games_module.__name__]
+    assert len(told) == 1 and told[0].startswith(f"{train}: 3 games; left out, as alfworld does: 2 ")
+
+
 def test_an_untouched_game_is_read_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = load_tasks(root, "train")
     read: list[Path] = []
 
-    def counting(path: Path) -> dict:
+    def counting(path: Path) -> tuple:
         read.append(path)
-        return read_game(path)
+        return read_json(path)
 
-    monkeypatch.setattr(games_module, "read_game", counting)
+    monkeypatch.setattr(games_module, "read_json", counting)
     assert load_tasks(root, "train").hash == first.hash
     assert read == []
     changed = root / "train" / "b-Mug-None-Shelf-7" / "trial_2" / GAME
@@ -75,7 +130,14 @@ def test_an_untouched_game_is_read_once(root: Path, monkeypatch: pytest.MonkeyPa
 def test_a_broken_memory_is_no_harm(root: Path, tmp_path: Path) -> None:
     expected = load_tasks(root, "train").hash
     (manifest,) = (tmp_path / "data" / "alfworld" / "manifests").iterdir()
-    for content in ("", "[]", '{"format": 1, "games": {"x": 3}}', '{"format": 0, "games": {}}'):
+    for content in (
+        "",
+        "[]",
+        "[" * 100_000,
+        '{"format": 2, "games": {"x": []}}',
+        '{"format": 1, "games": {"x": 3}}',
+        '{"format": 0, "games": {}}',
+    ):
         manifest.write_text(content)
         assert load_tasks(root, "train").hash == expected
 
@@ -86,13 +148,17 @@ def test_a_broken_memory_is_no_harm(root: Path, tmp_path: Path) -> None:
         (b"", r"line 1, column 1"),
         (b'{"pddl_domain": "d",\n "grammar" 3}', r"line 2, column 12"),
         (b'{"pddl_domain": "d', r"line 1"),
-        (b"[1]", "is a JSON object, found list"),
-        (b'{"pddl_domain": "d", "grammar": 3, "pddl_problem": "p"}', "'grammar' is missing or not a string"),
+        (b"3", "is a JSON object, found int"),
+        (b'{"n": ' + b"7" * 5_000 + b"}", "not JSON"),
+        (
+            b'{"solvable": true, "pddl_domain": "d", "grammar": 3, "pddl_problem": "p"}',
+            "'grammar' is missing or not a string",
+        ),
         (b'{"a": "\xff"}', "byte 7 is not UTF-8"),
         (b"[" * 200_000, "nested too deeply"),
         (b" " * 5_000_001, "at most 5000000"),
     ],
-    ids=["empty", "syntax", "truncated", "list", "type", "encoding", "nesting", "size"],
+    ids=["empty", "syntax", "truncated", "number", "digits", "type", "encoding", "nesting", "size"],
 )
 def test_a_broken_game_is_named_with_the_place(root: Path, content: bytes, place: str) -> None:
     path = root / "train" / "b-Mug-None-Shelf-7" / "trial_2" / GAME

@@ -1,6 +1,5 @@
 """Generated games: named by their seed for ever, disjoint between splits, made once, and never half-made."""
 
-import fcntl
 import hashlib
 import json
 import os
@@ -238,6 +237,36 @@ def test_a_damaged_game_is_made_again(tmp_path: Path) -> None:
     assert engine.games == 21
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[" * 100_000,
+        '{"games": [[["train"], "x", 0, "x", "x", 0, 0]]}',
+        '{"games": [[3, "pick_and_place_simple", "0", "x", "x", 0, 0]]}',
+        '{"games": 7}',
+        "[]",
+        '{"n": ' + "7" * 5_000 + "}",
+    ],
+)
+def test_a_damaged_index_is_one_line_and_no_harm(
+    tmp_path: Path, content: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = Obliging()
+    made = make(tmp_path, engine)
+    index = tmp_path / "index.json"
+    head, rows = json.loads(index.read_text()), content
+    if content.startswith('{"games": ['):  # a right head with wrong rows
+        rows = json.dumps(head | {"games": head["games"][:3] + json.loads(content)["games"]})
+    index.write_text(rows)
+    caplog.clear()
+    assert make(tmp_path, engine) == made
+    assert engine.games == 20
+    (told,) = [record.getMessage() for record in caplog.records if "damaged" in record.getMessage()][:1]
+    assert str(index) in told and "\n" not in told
+    assert json.loads(index.read_text())["format"] == head["format"]
+
+
 def test_what_its_walkthrough_does_not_win_never_counts(tmp_path: Path) -> None:
     with pytest.raises(UnsolvedGame, match="not won"):
         make(tmp_path, Stubborn())
@@ -252,12 +281,31 @@ def test_two_processes_verify_together(tmp_path: Path) -> None:
     assert make(tmp_path) == made
 
 
-def test_waits_for_another_process_and_gives_up_in_time(tmp_path: Path) -> None:
-    with (tmp_path / ".lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(TimeoutError, match="another process"):
-            make(tmp_path, patience=0.3)
-    assert make(tmp_path, patience=0.3)
+HOLD = """
+import sys, time
+from filelock import FileLock
+
+with FileLock(sys.argv[1]):
+    print("held", flush=True)
+    time.sleep(100)
+"""
+
+
+def test_waits_for_another_process_but_not_for_ever_nor_for_a_dead_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    command = [sys.executable, "-c", HOLD, str(tmp_path / ".lock")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == "held\n"
+            with pytest.raises(TimeoutError, match="another process has been making games here"):
+                make(tmp_path, patience=0.3)
+            assert [record.message for record in caplog.records] == [
+                f"waiting for another process that makes ALFWorld games in {tmp_path}"
+            ]
+        finally:
+            process.kill()
+    assert make(tmp_path, patience=20)
 
 
 @pytest.mark.parametrize(

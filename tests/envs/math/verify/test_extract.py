@@ -67,6 +67,29 @@ def test_nothing_found(method, response):
     assert extract(response, (method,)) is None
 
 
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        ("**D**", "D"),
+        ("It is warmer than A, so\n\n**D**.\n", "D"),
+        ("**(D)**", "(D)"),
+        ("Hence **D) 12**", "D) 12"),
+        ("Not **A** but **D.**", "D."),
+        ("**D** is what I would say if I knew", None),
+        ("**Done**", None),
+        ("**Do it**", None),
+        ("**K**", None),
+        ("D**", None),
+        ("**", None),
+    ],
+)
+def test_a_letter_in_bold_at_the_end_answers_a_question_with_choices(response, answer):
+    found = extract(response, choices=True)
+    assert (found and found.text) == answer
+    assert extract(response, ("boxed", "hashes", "phrase")) is None
+    assert extract(response, ("boxed", "hashes"), choices=True) is None
+
+
 def test_methods_are_tried_in_order_and_can_be_switched_off():
     response = "The answer is 1.\n#### 2\n\\boxed{3} and 4"
     assert extract(response).text == "3"

@@ -1,5 +1,6 @@
 """Verifier processes: hostile answers cost their own deadline only, nothing leaks, order changes no verdict."""
 
+import contextlib
 import multiprocessing
 import os
 import random
@@ -13,7 +14,6 @@ import time
 import psutil
 import pytest
 
-from gagpo.envs.math.verify import pool as verify_pool
 from gagpo.envs.math.verify.compare import Policy
 from gagpo.envs.math.verify.pool import VerifierFailed, VerifyPool
 from gagpo.envs.math.verify.verifier import Verifier
@@ -100,14 +100,65 @@ def test_hostile_answers_do_not_delay_the_others():
 
 
 def test_the_deadline_is_hard():
-    """A process that is stopped altogether is killed when its deadline passes, and replaced."""
-    with VerifyPool(seconds=0.5, deadline=1.0) as pool:
+    """A process that is stopped altogether is killed when its deadline passes, replaced, and the answer asked again."""
+    with VerifyPool(seconds=0.5, deadline=5.0) as pool:
         assert pool.compare("x + 1", "1 + x") == "match"
         [stopped] = pool.processes
         os.kill(stopped, signal.SIGSTOP)
-        assert pool.compare("x + 2", "2 + x") == "timeout"
+        assert pool.compare("x + 2", "2 + x") == "match"
         assert not psutil.pid_exists(stopped)
-        assert pool.compare("x + 3", "3 + x") == "match"
+
+
+def test_a_timeout_that_the_wall_clock_decided_is_not_remembered():
+    with VerifyPool(seconds=0.5, deadline=1.0) as pool:
+        pool.compare("x + 1", "1 + x")
+        over = threading.Event()
+
+        def stop_them_all():
+            while not over.is_set():
+                for process in pool.processes:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(process, signal.SIGSTOP)
+                time.sleep(0.01)
+
+        thread = threading.Thread(target=stop_them_all)
+        thread.start()
+        try:
+            assert pool.compare("x + 2", "2 + x") == "timeout"
+        finally:
+            over.set()
+            thread.join()
+    pool.deadline = 60.0
+    assert pool.compare("x + 2", "2 + x") == "match"
+    pool.close()
+
+
+def test_a_timeout_that_processor_time_decided_is_remembered(monkeypatch):
+    with VerifyPool(seconds=0.3, deadline=60.0) as pool:
+        assert pool.compare("x + 1", "9^{9^{9^{9}}}") == "timeout"
+        monkeypatch.setattr(pool, "_ask", lambda *_: pytest.fail("asked again"))
+        assert pool.compare("x + 1", "9^{9^{9^{9}}}") == "timeout"
+
+
+def test_what_missed_its_deadline_is_asked_once_more_with_no_other_beside_it(monkeypatch):
+    pool = VerifyPool(workers=3)
+    running, asked, lock = [0], {}, threading.Lock()
+
+    def ask(request):
+        with lock:
+            running[0] += 1
+            asked[request] = asked.get(request, 0) + 1
+            again = asked[request] == 2
+        for _ in range(20):
+            assert not again or running[0] == 1
+            time.sleep(0.001)
+        with lock:
+            running[0] -= 1
+        return "match" if again else None
+
+    monkeypatch.setattr(pool, "_ask", ask)
+    assert pool.compare_many([(f"x + {i}", f"{i} + x") for i in range(12)]) == ["match"] * 12
+    assert set(asked.values()) == {2}
 
 
 def test_a_process_that_was_killed_from_outside_is_replaced_and_the_answer_asked_again():
@@ -233,8 +284,8 @@ def test_a_forked_and_daemonic_child_gets_processes_of_its_own():
 
 
 def test_a_process_that_cannot_start_says_why(monkeypatch):
-    monkeypatch.setattr(verify_pool, "_MODULE", "gagpo.envs.math.no_such_module")
-    with VerifyPool() as pool, pytest.raises(VerifierFailed, match="no_such_module"):
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with VerifyPool() as pool, pytest.raises(VerifierFailed, match=r"does not start: .* process that starts workers"):
         pool.compare("x + 1", "1 + x")
     assert pool.processes == []
 

@@ -119,12 +119,22 @@ POLICIES = [
     (Policy(unevaluated=True), "7", "14/2", True),
     (Policy(unevaluated=True), "7", "3 + 4", True),
     (Policy(unevaluated=True), "7", "3 + 5", False),
+    (Policy(unevaluated=True), "n(n+1)/2", r"\sum_{k=1}^n k", True),
+    (Policy(unevaluated=True), r"\sqrt{3}", r"\tan\frac{\pi}{3}", True),
+    (Policy(unevaluated=True), "5x", "2x + 3x", True),
+    (Policy(unevaluated=True), "5x", "2x + 4x", False),
 ]
 
 
 @pytest.mark.parametrize(("policy", "gold", "answer", "verdict"), POLICIES)
 def test_policies(verifier, policy, gold, answer, verdict):
     assert Verifier(policy, pool=verifier.pool).verify(gold, rf"\boxed{{{answer}}}").correct is verdict
+
+
+def test_a_bold_letter_answers_a_question_with_choices_only(verifier):
+    assert verifier.verify("D", "So it must be **D**").reason == "match"
+    assert verifier.verify("D", "So it must be **B**.").reason == "mismatch"
+    assert verifier.verify("4", "So it must be **D**").reason == "no_answer"
 
 
 def test_unknown_policy_is_refused():

@@ -174,6 +174,63 @@ def test_back_and_forward_of_the_browser_are_pages_of_the_shop(tmp_path, chrome)
         assert "1.0" in chrome.find_element("css selector", ".score").text
 
 
+def test_a_whole_card_leads_to_its_product_and_a_chosen_option_keeps_the_focus(tmp_path, chrome):
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.keys import Keys
+
+    choices = options(color=["red", "blue", "green"], size=["S", "M"])
+    shop = Shop(build(tmp_path, [row("B1", customization_options=choices)]))
+    with Site(shop) as site:
+        chrome.get(f"{site.address}/shop/B1-s0/results?q=shirt&page=1")
+        assert chrome.find_element("css selector", ".card .price").text == "$10.00"
+        card = chrome.find_element("css selector", ".card")
+        corner = ActionChains(chrome).move_to_element_with_offset(card, card.size["width"] // 2 - 5, 0).click()
+        assert "/item?" in leave(chrome, corner.perform)
+        leave(chrome, lambda: chrome.find_element("link text", "blue").send_keys(Keys.ENTER))
+        assert chrome.switch_to.active_element.text == "blue"
+        leave(chrome, lambda: ActionChains(chrome).send_keys(Keys.TAB, Keys.ENTER).perform())
+        assert [e.text for e in chrome.find_elements("css selector", "[aria-current]")] == ["green"]
+        leave(chrome, chrome.find_element("link text", "Buy Now").click)
+        assert chrome.find_elements("css selector", ".breakdown li")
+        assert "/shop/" in leave(chrome, chrome.find_element("link text", "Next task").click)
+
+
+def test_odd_texts_and_choosing_twice_are_the_same_in_both(tmp_path):
+    name = " two  blanks\na line\tand\ra\x0cfeed \xa0"
+    choices = {
+        "Size": [{"value": "Two  Blanks"}, {"value": "s"}, {"value": "s"}],
+        "Color": [],
+        "": [{"value": "x [l]"}],
+    }
+    fields = {"full_description": "  ", "small_description": [name, "", "\n"], "pricing": "$5.00 - $7.50"}
+    wish = {"instruction": f"find {name}", "instruction_attributes": ["soft"], "instruction_options": ["s"]}
+    rows = [row("B1", f"shirt{name}", customization_options=choices, **fields), row("B2", "shirt")]
+    data = write_files(tmp_path, rows, humans={"B1": [wish]})
+    for observation in ("text", "text_rich"):
+        text_env = WebShopEnv(data=data, goals="human", observation=observation, max_turns=40)
+        browser_env = WebShopBrowserEnv(data=data, goals="human", observation=observation, max_turns=40)
+        try:
+            task = {"task": "B1-h0"}
+            assert text_env.reset(options=task) == browser_env.reset(options=task)
+            for action in (
+                *(
+                    "search[ ]",
+                    "click[next >]",
+                    "search[shirt]",
+                    "click[b1]",
+                    "click[two  blanks]",
+                    "click[two  blanks]",
+                ),
+                *("click[s]", "click[s]", "click[x [l]]", "click[description]", "click[< prev]", "click[features]"),
+                *("click[back to search]", "search[shirt]", "click[b1]", "click[buy now]"),
+            ):
+                left, right = text_env.step(action), browser_env.step(action)
+                assert left == right, action
+                assert left[-1]["valid"], action
+        finally:
+            browser_env.close()
+
+
 def test_the_shop_works_without_script(tmp_path):
     """A visitor whose browser runs no script searches, chooses, and buys, with the keyboard alone."""
     from selenium.webdriver.common.keys import Keys

@@ -1,6 +1,9 @@
+import contextlib
 import http.client
 import re
+import select
 import socket
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -10,7 +13,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from gagpo.envs.webshop.pages import LONGEST_QUERY, Shop
-from gagpo.envs.webshop.render import address
+from gagpo.envs.webshop.render import address, html
+from gagpo.envs.webshop.web import server
 from gagpo.envs.webshop.web.site import LARGEST_REQUEST, Site, make_app, play
 from tests.envs.webshop.shelf import build, generated_store, options, row, shared_root
 
@@ -80,9 +84,10 @@ class _Seen(HTMLParser):
     def handle_starttag(self, tag, attributes):
         assert tag in self.ALLOWED, tag
         assert not any(name.startswith("on") or name == "style" for name, _ in attributes)
-        if dict(attributes).get("data-kind"):
-            self.texts.append("")
-            self.inside = True
+        attributes = dict(attributes)
+        if attributes.get("data-kind"):
+            self.texts.append(attributes.get("data-text", ""))
+            self.inside = "data-text" not in attributes
 
     def handle_endtag(self, tag):
         if tag in ("bdi", "button"):
@@ -139,7 +144,7 @@ def test_a_query_is_cut_before_it_is_shown_or_sent_back(client):
     "path",
     [
         *("/shop", "/shop/", "/shop/..", "/shop/B99-s0", "/shop/B00-s0/item", "/shop/B00-s0/secrets", "/../etc/passwd"),
-        *("/shop/B00-s0/results?q=shirt&page=9", "/shop/%2e%2e/%2e%2e", "/shop/B00-s0/done?asin=%00", "/style.css/x"),
+        *("/shop/B00-s0/results?q=shirt&page=0", "/shop/%2e%2e/%2e%2e", "/shop/B00-s0/done?asin=%00", "/style.css/x"),
         *("/start?split=dev", "/start?goals=human", "/shop/B00-s0/../../x", "/shop/%ff"),
     ],
 )
@@ -165,6 +170,36 @@ def test_other_host_names_are_refused(client):
         assert client.get("/", headers={"Host": host}).status_code == 200
     for host in ("[::1", "localhost.evil.example", "evil@localhost:1@x", "", "["):
         assert client.get("/", headers={"Host": host}).status_code == 400
+
+
+def test_prices_are_shown_with_two_decimals(shop, client, tmp_path):
+    for path in (("?reversed",), ("?reversed", "b00")):
+        assert 'data-text="$10.0" dir="auto">$10.00</bdi>' in client.get(address(shop, walk(shop, *path))).text.replace(
+            'data-text="Price: $10.0" dir="auto">Price: $10.00', 'data-text="$10.0" dir="auto">$10.00'
+        )
+    pricing = ("$5.00 - $7.25", "$1,234.50", None)
+    prices = Shop(build(tmp_path, [row(f"B{n}", f"shirt {n}", pricing=price) for n, price in enumerate(pricing)]))
+    state = prices.search(prices.start("B0-s0"), "shirt")
+    shown = re.findall(r'data-text="([^"]*)" dir="auto">([^<]*)<', html(prices, prices.page(state)))
+    assert shown == [("$5.0 to $7.25", "$5.00 to $7.25"), ("$1234.5", "$1234.50"), ("$100.0", "$100.00")]
+
+
+def test_the_last_page_says_what_the_score_is_made_of_and_leads_on(shop, client):
+    text = client.get(address(shop, walk(shop, "?reversed", "b00", "a&b", "buy now"))).text
+    lines = re.findall(r"<li>([^<]*)</li>", text)
+    assert lines[:2] == ["Kind of product: times 1", "Attributes: 1 of 1"]
+    assert re.fullmatch(r"Options: [01] of 2", lines[2]) and lines[3] == "Price within the budget: yes"
+    assert lines[4].startswith("Points are added, divided by 4,")
+    kind, split = shop.store.place("B00-s0")
+    assert f'href="/start?goals={kind}&amp;split={split}">Next task</a>' in text
+    following = client.get(f"/start?goals={kind}&split={split}")
+    assert following.status_code == 303 and following.headers["Location"].startswith("/shop/")
+
+
+def test_a_carriage_return_reaches_the_reader_as_one(tmp_path):
+    shop = Shop(build(tmp_path, [row("B1", "a\rshirt")]))
+    state = shop.search(shop.start("B1-s0"), "shirt")
+    assert "a&#13;shirt" in html(shop, shop.page(state))
 
 
 def test_pages_are_accessible(shop, client):
@@ -251,6 +286,46 @@ def test_garbage_on_the_wire_does_not_stop_the_site(site):
             connection.sendall(garbage)
     with visit(f"{site.address}/", timeout=10) as answer:
         assert answer.status == 200
+
+
+def test_visitors_that_trickle_do_not_shut_others_out(shop):
+    """500 connections that send a byte now and then, and never a whole request."""
+    stop = threading.Event()
+    slow = []
+
+    def trickle():
+        while not stop.wait(2.0):
+            for connection in slow:
+                with contextlib.suppress(OSError):
+                    connection.send(b"x")
+
+    with Site(shop) as site:
+        port = urlsplit(site.address).port
+        sender = threading.Thread(target=trickle)
+        sender.start()
+        try:
+            for _ in range(500):
+                slow.append(socket.create_connection(("127.0.0.1", port), timeout=5))
+                slow[-1].send(b"GET / HTTP/1.1\r\nX: ")
+                slow[-1].setblocking(False)
+            for _ in range(5):
+                with visit(f"{site.address}/", timeout=30) as answer:
+                    assert answer.status == 200
+        finally:
+            stop.set()
+            sender.join()
+            for connection in slow:
+                connection.close()
+
+
+def test_a_request_that_never_ends_is_ended(shop, monkeypatch):
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 1.0)
+    with Site(shop) as site, socket.create_connection(("127.0.0.1", urlsplit(site.address).port), timeout=30) as slow:
+        slow.send(b"GET / HTTP/1.1\r\nX: ")
+        while not select.select([slow], [], [], 0.1)[0]:
+            slow.send(b"x")
+        with contextlib.suppress(ConnectionResetError):  # what was sent last came too late to be read
+            assert slow.recv(1) == b""
 
 
 def test_closing_frees_the_port_at_once_and_twice_is_fine(shop):

@@ -1,0 +1,150 @@
+"""The environment under examination: how it is built, where its episodes start, and how it is played at random.
+
+An environment that names its tasks keeps the contract of :mod:`gagpo.envs.base` and is held to all of it. Any other
+``gymnasium.Env`` starts its episodes by seed, and is held to what can be seen from there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+
+from gagpo.envs.tasks import Task, TaskSet
+
+LONGEST_EPISODE = 10_000  # turns; an episode that random actions do not end by then has no limit at all
+
+
+class Broken(AssertionError):
+    """A promise that the environment does not keep."""
+
+
+class NotJudged(Exception):
+    """A promise of which nothing can be said for this environment; the message says why."""
+
+
+class Start(NamedTuple):
+    """Where an episode begins: a task and a seed, or a seed alone."""
+
+    task: Task | None
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"task {self.task.id!r}" if self.task else f"seed {self.seed}"
+
+    @property
+    def options(self) -> dict[str, Any] | None:
+        return {"task": self.task.id} if self.task else None
+
+
+@dataclass
+class Subject:
+    """name: what the environment is called. spec: its registration, or None where ``build`` makes it."""
+
+    name: str
+    spec: EnvSpec | None
+    build: Callable[[], gymnasium.Env] | None
+    kwargs: dict[str, Any]
+    episodes: int
+    seed: int
+    deadline: float
+
+    def make(self, **more: Any) -> gymnasium.Env:
+        if self.spec is not None:
+            return gymnasium.make(self.spec, disable_env_checker=True, **{**self.kwargs, **more})
+        assert self.build is not None
+        if more:
+            raise TypeError("an environment that is given as an object or a function takes no arguments here")
+        return self.build()
+
+    def splits(self, env: gymnasium.Env) -> dict[str, TaskSet]:
+        """The tasks of every split; raises :class:`NotJudged` for an environment that names none."""
+        if not names_tasks(env):
+            raise NotJudged("it has no method tasks(split) that names its tasks: its episodes start by seed")
+        names = getattr(env.unwrapped, "splits", ("train", "test"))
+        return {split: env.unwrapped.tasks(split) for split in names}  # type: ignore[attr-defined]
+
+    def sample(self, env: gymnasium.Env) -> list[Task]:
+        """As many tasks as there are episodes to play, from all splits in turn, always the same ones."""
+        shuffled = []
+        for split, tasks in self.splits(env).items():
+            choice = list(tasks)
+            random.Random(f"{split}{self.seed}").shuffle(choice)
+            shuffled.append(choice)
+        turns = (task for row in itertools.zip_longest(*shuffled) for task in row if task is not None)
+        return list(itertools.islice(turns, self.episodes))
+
+    def starts(self, env: gymnasium.Env) -> list[Start]:
+        """Where the episodes to play begin: at tasks, or at seeds where none are named."""
+        if names_tasks(env):
+            return [Start(task, self.seed + i) for i, task in enumerate(self.sample(env))]
+        return [Start(None, self.seed + i) for i in range(self.episodes)]
+
+
+def names_tasks(env: gymnasium.Env) -> bool:
+    return callable(getattr(env.unwrapped, "tasks", None))
+
+
+def require(condition: object, complaint: str) -> None:
+    """Raise :class:`Broken` with the ``complaint`` unless the ``condition`` holds."""
+    if not condition:
+        raise Broken(complaint)
+
+
+def random_action(env: gymnasium.Env, info: Mapping[str, Any], rng: random.Random) -> Any:
+    """One of the admissible actions where they are listed, else one of the action space."""
+    admissible = info.get("admissible_actions")
+    if admissible:
+        return rng.choice(list(admissible))
+    env.action_space.seed(rng.getrandbits(31))
+    return env.action_space.sample()
+
+
+def walk(env: gymnasium.Env, start: Start) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """Play an episode at random to its end; yields each action with what step() returned, the reset first."""
+    rng = random.Random(f"{start.task.id if start.task else ''}{start.seed}")
+    observation, info = env.reset(seed=start.seed, options=start.options)
+    yield "", (observation, 0.0, False, False, info)
+    for _ in range(LONGEST_EPISODE):
+        action = random_action(env, info, rng)
+        result = env.step(action)
+        yield action, result
+        info = result[4]
+        if result[2] or result[3]:
+            return
+    raise Broken(f"{start.name} did not end within {LONGEST_EPISODE} random actions: give it a turn limit")
+
+
+def transcripts(spec: str, kwargs: Mapping[str, Any], plan: list[list[Any]], turns: int = 30) -> list[list[str]]:
+    """The texts of random play from each start of the ``plan``, as :func:`played` gives them, in this process."""
+    with closing(gymnasium.make(EnvSpec.from_json(spec), disable_env_checker=True, **kwargs)) as env:
+        starts = [Start(None if task is None else Task(task, ""), seed) for task, seed in plan]
+        return [played(env, start, turns) for start in starts]
+
+
+def played(env: gymnasium.Env, start: Start, turns: int = 30) -> list[str]:
+    """Random play of at most so many turns: action, observation, reward, flags and info of each as one line."""
+    steps = itertools.islice(walk(env, start), turns + 1)
+    return [json.dumps([action, *result], sort_keys=True, default=_spelled) for action, result in steps]
+
+
+def _spelled(value: Any) -> Any:
+    """What JSON has no form for: arrays and numbers of NumPy as lists and numbers, everything else by its repr."""
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else repr(value)
+
+
+def contrast(one: object, two: object, width: int = 60) -> str:
+    """The first place where the two differ, with what follows."""
+    left, right = str(one), str(two)
+    place = next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
+    begin = max(0, place - 20)
+    return f"{left[begin : begin + width]!r} and {right[begin : begin + width]!r}"

@@ -1,0 +1,179 @@
+r"""What an answer leaves to be done: the operations by which a question could be handed back as its own answer.
+
+Integrals, sums, products, limits, derivatives and determinants always leave something; a function (a sine, a root, a
+binomial coefficient) only where it is applied to constants, since ``\frac{\sin x}{\cos x}`` is a form of ``\tan x``,
+while ``\sin\frac{\pi}{6}`` is a number that was not computed. What the gold answer leaves, an answer may leave too.
+
+This module reads LaTeX; arithmetic, which takes a parser, is looked at in :mod:`gagpo.envs.math.verify.symbolic`.
+"""
+
+from __future__ import annotations
+
+import re
+
+_OPERATORS = {
+    "integral": re.compile(r"\\(?:i{0,3}|o|id)int(?![a-zA-Z])"),
+    "sum": re.compile(r"\\sum(?![a-zA-Z])"),
+    "product": re.compile(r"\\(?:co)?prod(?![a-zA-Z])"),
+    "limit": re.compile(r"\\(?:lim|limsup|liminf|sup|inf)(?![a-zA-Z])"),
+    "derivative": re.compile(
+        r"\\frac\s*\{\s*(?:\\partial|\\mathrm\s*\{d\}|d)(?![a-zA-Z]*\s*[-+])[^{}]*(?:\{[^{}]*\}[^{}]*)*\}"
+        r"\s*\{\s*(?:\\partial|\\mathrm\s*\{d\}|d)\s*\\?[a-zA-Z]+\s*(?:\^[^{}]+|\^\{[^{}]*\})?\s*\}"
+        r"|\\nabla(?![a-zA-Z])|[)\]}]\s*(?:'|\^\s*\{?\s*\\prime)"
+    ),
+    "determinant": re.compile(r"\\begin\s*\{vmatrix\}|\\det(?![a-zA-Z])"),
+}
+
+_GREEK = frozenset(
+    [
+        "alpha",
+        "beta",
+        "gamma",
+        "delta",
+        "epsilon",
+        "varepsilon",
+        "zeta",
+        "eta",
+        "theta",
+        "vartheta",
+        "iota",
+        "kappa",
+        "lambda",
+        "mu",
+        "nu",
+        "xi",
+        "rho",
+        "varrho",
+        "sigma",
+        "tau",
+        "upsilon",
+        "phi",
+        "varphi",
+        "chi",
+        "psi",
+        "omega",
+        "Gamma",
+        "Delta",
+        "Theta",
+        "Lambda",
+        "Xi",
+        "Sigma",
+        "Upsilon",
+        "Phi",
+        "Psi",
+        "Omega",
+        "ell",
+    ]
+)
+_TRIGONOMETRIC = r"(?:sin|cos|tan|cot|sec|csc)h?|tg|ctg"
+_FUNCTION = re.compile(
+    rf"\\(?P<name>(?:arc|ar|a)?(?:{_TRIGONOMETRIC})|ln|log|lg|sqrt|gcd|lcm|max|min|arg|bmod|[dt]?binom|lfloor|lceil)"
+    r"(?![a-zA-Z])"
+)
+_SPELLED = re.compile(r"\\(?:operatorname\*?\s*\{\s*([a-zA-Z]+)\s*\}|(?:text|mathrm)\s*\{\s*(gcd|lcm)\s*\})")
+_SYNONYMS = {"ln": "log", "lg": "log", "tg": "tan", "ctg": "cot", "sqrt": "root", "dbinom": "binom", "tbinom": "binom"}
+_SCRIPT = re.compile(r"\s*[\^_]\s*(?:\{([^{}]*)\}|(\\[a-zA-Z]+|.))")
+_DEGREE = re.compile(r"\s*\[([^\]]*)\]")
+_INVERSE = re.compile(r"\s*\^\s*\{\s*-\s*1\s*\}")
+_POWER = re.compile(r"\^\s*(?=[{(])")
+_ABSOLUTE = re.compile(r"\|([^|]+)\||\\lvert(.+?)\\rvert")
+_FACTORIAL = re.compile(r"(?:(?<![a-zA-Z])\d\s*|\d\s*\)\s*)!(?!=)")
+_BRACKETS = {"(": ")", "[": "]", "{": "}"}
+_TERM_END = re.compile(r"[-+=<>,;:&|)\]}]|\\(?:le|ge|ne|in|to|pm|mp|rfloor|rceil)(?![a-zA-Z])")
+
+
+def left_to_do(gold: str, prediction: str) -> frozenset[str]:
+    r"""The operations that ``prediction`` (tidy LaTeX) leaves to be done and ``gold`` does not hold.
+
+    >>> sorted(left_to_do(r"\frac{\pi}{4}", r"\int_0^1 \frac{1}{1+x^2} dx"))
+    ['integral']
+    >>> sorted(left_to_do(r"\sqrt{7}", r"8\sin\frac{\pi}{7}\sin\frac{2\pi}{7}\sin\frac{3\pi}{7}"))
+    ['sin']
+    >>> left_to_do(r"\tan x", r"\frac{\sin x}{\cos x}"), left_to_do(r"\ln 8", r"3 \ln 2")
+    (frozenset(), frozenset())
+    """
+    left = _operations(prediction, of_variables=False)
+    return left - _operations(gold, of_variables=True) if left else left
+
+
+def _operations(latex: str, of_variables: bool) -> frozenset[str]:
+    """What ``latex`` holds: operators, and functions of constants, or of variables too."""
+    text = _SPELLED.sub(lambda spelled: rf"\{spelled[1] or spelled[2]} ", latex)
+    found = {name for name, pattern in _OPERATORS.items() if pattern.search(text)}
+    if "!" in text and _FACTORIAL.search(text):
+        found.add("factorial")
+    for match in _ABSOLUTE.finditer(text):
+        if of_variables or not _has_variable(match[1] or match[2]):
+            found.add("absolute value")
+    for match in _FUNCTION.finditer(text):
+        name, arguments = _applied(text, match["name"], match.end())
+        if of_variables or not _has_variable(arguments):
+            found.add(name)
+    for match in _POWER.finditer(text):
+        exponent, base = _bracketed(text, match.end())[0], _last_group(text[: match.start()].rstrip())
+        is_root = re.search(r"\\frac|/|\.", exponent) is not None
+        if is_root and (of_variables or not (base == "e" or _has_variable(exponent + base))):
+            found.add("root")
+    return frozenset(found)
+
+
+def _applied(text: str, name: str, position: int) -> tuple[str, str]:
+    """The function in one spelling, and all it is applied to, base or degree included; it ends at ``position``."""
+    name = re.sub(rf"^(?:arc|ar|a)(?={_TRIGONOMETRIC})", "arc", name)
+    name = _SYNONYMS.get(name, name)
+    if name in ("lfloor", "lceil"):
+        return name, text[position:].partition(rf"\r{name[1:]}")[0]
+    if name == "binom":
+        top, position = _group(text, position)
+        return name, f"{top} {_group(text, position)[0]}"
+    arguments = ""
+    while script := (_DEGREE if name == "root" else _SCRIPT).match(text, position):
+        if _INVERSE.match(text, position):
+            name = f"arc{name}"
+        arguments += f" {script[1] or script[script.re.groups]}"
+        position = script.end()
+    return name, f"{arguments} {_group(text, position)[0]}"
+
+
+def _group(text: str, position: int) -> tuple[str, int]:
+    """The bracket, fraction or product of symbols that stands at ``position``, and where it ends."""
+    while position < len(text) and text[position] == " ":
+        position += 1
+    if text.startswith("\\frac", position):
+        top, middle = _group(text, position + len("\\frac"))
+        bottom, end = _group(text, middle)
+        return f"{top} {bottom}", end
+    if text[position : position + 1] in _BRACKETS:
+        return _bracketed(text, position)
+    end = position + 1
+    while end < len(text) and not _TERM_END.match(text, end):
+        end = _bracketed(text, end)[1] if text[end] in _BRACKETS else end + 1
+    return text[position:end], end
+
+
+def _bracketed(text: str, position: int) -> tuple[str, int]:
+    opening, closing = text[position], _BRACKETS[text[position]]
+    depth = 0
+    for end in range(position, len(text)):
+        depth += (text[end] == opening) - (text[end] == closing)
+        if depth == 0:
+            return text[position + 1 : end], end + 1
+    return text[position + 1 :], len(text)
+
+
+def _last_group(text: str) -> str:
+    """What an exponent at the end of ``text`` belongs to."""
+    if not text.endswith((")", "}", "]")):
+        return text[-1:]
+    depth = 0
+    for start in range(len(text) - 1, -1, -1):
+        depth += (text[start] in ")}]") - (text[start] in "({[")
+        if depth == 0:
+            return text[start:]
+    return text
+
+
+def _has_variable(text: str) -> bool:
+    r"""Whether a letter stands in ``text`` that is neither ``e``, ``i`` nor a command's (but ``\theta`` is one)."""
+    bare = re.sub(r"\\([a-zA-Z]+)", lambda command: "x" if command[1] in _GREEK else " ", text)
+    return re.search(r"[a-df-hj-zA-Z]", bare) is not None

@@ -1,0 +1,76 @@
+"""The credits of the two algorithms named AGPO: adaptive (arXiv 2605.20722) and asymmetric (arXiv 2605.05826)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from gagpo.credit.registry import CreditSettings
+from gagpo.credit.turns.columns import BadTurns, Coding, Turns
+from gagpo.credit.turns.dispersion import Dispersion, group_dispersion
+from gagpo.credit.turns.grouping import centre, group_std
+
+SMALLEST = 1e-8
+"""Dispersions below it count as none."""
+
+
+class AgpoAdaptive(CreditSettings):
+    """``(R - mean)/max(dispersion, 1e-8)`` over the task group (arXiv 2605.20722).
+
+    dispersion: ``std`` (sample), ``mad`` (median absolute deviation * 1.4826) or ``iqr`` (interquartile range / 1.349).
+    Equal returns give 0. A robust dispersion is 0 as soon as most of a group agrees; dividing by 1e-8 would then give
+    advantages of 1e8, so that such a group falls back to its standard deviation (our choice).
+    """
+
+    name: Literal["agpo_adaptive"] = "agpo_adaptive"
+    reward: Coding = "sum"
+    dispersion: Dispersion = "std"
+
+    def advantage(self, turns: Turns) -> np.ndarray:
+        return_E = turns.coded_return_E(self.reward)
+        group_E, groups = turns.group_index_E, turns.groups
+        spread_G = group_dispersion(return_E, group_E, groups, self.dispersion)
+        spread_G = np.where(spread_G > SMALLEST, spread_G, group_std(return_E, group_E, groups))
+        return np.asarray(
+            (centre(return_E, group_E, groups) / np.maximum(spread_G, SMALLEST)[group_E])[turns.episode_N]
+        )
+
+
+class AgpoAsymmetric(CreditSettings):
+    """``(R - mean)/sqrt(var + delta^2) + 1[R < 0] * bonus`` for returns of -1 or +1 (arXiv 2605.05826).
+
+    ``var`` is the population variance of the task group. A group that failed wholly gives ``bonus``, one that succeeded
+    wholly gives 0, a rare success weighs most. ``delta`` and ``bonus`` are not published; these reproduce the curves
+    that the paper describes.
+    """
+
+    name: Literal["agpo_asymmetric"] = "agpo_asymmetric"
+    reward: Coding = "sign"
+    delta: float = Field(default=1.0, gt=0)
+    bonus: float = Field(default=-1.0, le=0)
+
+    def advantage(self, turns: Turns) -> np.ndarray:
+        """Raises :class:`BadTurns` unless every return is -1 or +1."""
+        return_E = turns.coded_return_E(self.reward)
+        wrong = np.flatnonzero(np.abs(return_E) != 1.0)
+        if wrong.size:
+            raise BadTurns(
+                f"asymmetric AGPO wants episode returns of -1 or +1; episode {wrong[0]} has {return_E[wrong[0]]:g}: "
+                "use reward='sign', which codes success so"
+            )
+        group_E, groups = turns.group_index_E, turns.groups
+        scale_E = np.sqrt(group_std(return_E, group_E, groups, ddof=0) ** 2 + self.delta**2)[group_E]
+        penalty_E = np.where(return_E < 0, self.bonus, 0.0)
+        return np.asarray((centre(return_E, group_E, groups) / scale_E + penalty_E)[turns.episode_N])
+
+
+def agpo_adaptive_advantage(turns: Turns, **options: Any) -> np.ndarray:
+    """Adaptive AGPO's advantage of each turn, float64[N]; the options are the fields of :class:`AgpoAdaptive`."""
+    return AgpoAdaptive(**options).advantage(turns)
+
+
+def agpo_asymmetric_advantage(turns: Turns, **options: Any) -> np.ndarray:
+    """Asymmetric AGPO's advantage of each turn, float64[N]; the options are the fields of :class:`AgpoAsymmetric`."""
+    return AgpoAsymmetric(**options).advantage(turns)

@@ -1,0 +1,295 @@
+"""The columns credit is computed from: N turns of E episodes, no tokens, no models.
+
+Shape suffixes: N = turns, E = episodes, K = response tokens. Episodes lie one after the other, each episode's turns in
+order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from gagpo.agents.episodes import Episode
+from gagpo.envs.errors import GagpoError
+
+StateKey = Literal["observation", "state", "history"]
+Coding = Literal["sum", "success", "sign"]
+
+
+class BadTurns(GagpoError, ValueError):
+    """Turns that no credit can be computed from; the message names the column, the place and the remedy."""
+
+
+def intern(keys: Iterable[Hashable]) -> np.ndarray:
+    """Give equal keys equal numbers: int64[len(keys)], numbered by first appearance.
+
+    >>> intern(["kitchen", "hall", "kitchen"]).tolist()
+    [0, 1, 0]
+    """
+    numbers: dict[Hashable, int] = {}
+    return np.fromiter((numbers.setdefault(key, len(numbers)) for key in keys), dtype=np.int64)
+
+
+def as_array(values: Any) -> np.ndarray:
+    """``values`` as an array; tensors are detached and brought to the CPU first."""
+    return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+
+
+def renumber(ids: np.ndarray) -> np.ndarray:
+    """The same ids as 0..n-1 in their own order, int64; sorts only where their range is far wider than their number."""
+    low = int(ids.min())
+    span = int(ids.max()) - low + 1
+    if span > 8 * len(ids):
+        return np.unique(ids, return_inverse=True)[1]
+    present = np.zeros(span, np.bool_)
+    present[ids - low] = True
+    result: np.ndarray = (np.cumsum(present) - 1)[ids - low]
+    return result
+
+
+@dataclass(frozen=True, eq=False)
+class Turns:
+    """Columns of N turns of E episodes; lists and tensors are converted, every column is checked.
+
+    reward_N: what the environment paid for each turn, penalties excluded.
+    episode_N: 0..E-1, not decreasing; every episode has at least one turn.
+    group_E: task group of each episode, any integers.
+    state_N: state id of each turn (see :func:`intern`); equal ids mean the same state. None where no credit needs it.
+    penalty_N: >= 0, what an invalid action costs. GiGPO subtracts it after discounting, every other credit takes
+        it off the reward.
+    tokens_N: response tokens of each turn.
+    truncated_E: the episode was cut off by a limit, not ended by the world.
+    end_state_E: state id of what each episode ended in, after its last turn; None where it is not known.
+    success_E: the task was solved. vote_E: what the episode votes for, as an id (an extracted answer); its success
+        where not given.
+    text_N: the observations themselves, for groups of near-equal ones only.
+
+    Raises :class:`BadTurns` for an empty batch, columns of unequal length, NaN or infinite rewards, negative penalties
+    and episodes out of order.
+
+    >>> turns = Turns(reward_N=[0, 10, 0], episode_N=[0, 0, 1], group_E=[7, 7])
+    >>> turns.return_E.tolist()
+    [10.0, 0.0]
+    """
+
+    reward_N: np.ndarray
+    episode_N: np.ndarray
+    group_E: np.ndarray
+    state_N: np.ndarray | None = None
+    penalty_N: np.ndarray = None  # type: ignore[assignment]  # zeros
+    tokens_N: np.ndarray = None  # type: ignore[assignment]  # ones
+    truncated_E: np.ndarray = None  # type: ignore[assignment]  # False
+    success_E: np.ndarray | None = None
+    vote_E: np.ndarray | None = None
+    text_N: Sequence[str] | None = None
+    end_state_E: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        turns, episodes = _length(self.reward_N, "reward_N"), _length(self.group_E, "group_E")
+        if turns == 0:
+            raise BadTurns("the batch holds no turns: nothing to give credit to")
+        self._take("reward_N", np.float64, turns)
+        self._take("episode_N", np.int64, turns)
+        self._take("group_E", np.int64, episodes)
+        self._take("state_N", np.int64, turns)
+        self._take("penalty_N", np.float64, turns, default=0.0)
+        self._take("tokens_N", np.int64, turns, default=1)
+        self._take("truncated_E", np.bool_, episodes, default=False)
+        self._take("success_E", np.bool_, episodes)
+        self._take("vote_E", np.int64, episodes)
+        self._take("end_state_E", np.int64, episodes)
+        if self.text_N is not None and len(self.text_N) != turns:
+            raise BadTurns(f"text_N has {len(self.text_N)} entries, reward_N has {turns}")
+        for name in ("penalty_N", "tokens_N"):
+            low = np.flatnonzero(getattr(self, name) < 0)
+            if low.size:
+                raise BadTurns(f"{name} must not be negative; turn {low[0]} has {getattr(self, name)[low[0]]}")
+        self._check_episodes(episodes)
+
+    def _take(self, name: str, dtype: Any, length: int, default: Any = None) -> None:
+        value = getattr(self, name)
+        if value is None:
+            if default is not None:
+                object.__setattr__(self, name, np.full(length, default, dtype))
+            return
+        array = as_array(value)
+        if array.ndim != 1 or len(array) != length:
+            raise BadTurns(f"{name} must have {length} entries in one dimension, got shape {array.shape}")
+        if np.issubdtype(dtype, np.integer) and not np.issubdtype(array.dtype, np.integer):
+            raise BadTurns(f"{name} holds integers, got {array.dtype}")
+        array = array.astype(dtype)
+        if dtype is np.float64 and not np.isfinite(array).all():
+            place = int(np.flatnonzero(~np.isfinite(array))[0])
+            raise BadTurns(f"{name} must be finite; turn {place} has {array[place]}")
+        object.__setattr__(self, name, array)
+
+    def _check_episodes(self, episodes: int) -> None:
+        steps = np.diff(self.episode_N)
+        outside = (self.episode_N < 0) | (self.episode_N >= episodes)
+        if outside.any() or (steps < 0).any():
+            turn = int(np.flatnonzero(outside)[0] if outside.any() else np.flatnonzero(steps < 0)[0] + 1)
+            raise BadTurns(
+                f"episode_N must run from 0 to {episodes - 1} (group_E has {episodes} entries) and not decrease; see "
+                f"turn {turn}: put episodes one after the other, turns in order"
+            )
+        present = np.bincount(self.episode_N, minlength=episodes) > 0
+        if not present.all():
+            raise BadTurns(f"episode {int(np.argmin(present))} has no turns: leave it out")
+
+    @classmethod
+    def from_episodes(
+        cls, episodes: Sequence[Episode], key: StateKey = "observation", penalty: float = 0.0, texts: bool = False
+    ) -> Turns:
+        """Columns of ``episodes`` (anything shaped like :class:`gagpo.agents.episodes.Episode`).
+
+        key: what makes two turns the same state. ``observation``: the observation's text; ``state``: the key the
+        environment hands over; ``history``: all observations and actions of the episode up to the turn.
+        penalty: cost of an invalid action, >= 0. texts: keep the observations (for similarity groups).
+
+        Where every episode is a single turn, its action (the extracted answer) is its vote.
+
+        Raises :class:`BadTurns` when there is no episode, one without turns, a failed one, or when ``key="state"``
+        and the environment named no state.
+        """
+        if penalty < 0:
+            raise BadTurns(f"penalty is a cost, at least 0; got {penalty}")
+        for number, episode in enumerate(episodes):
+            if episode.outcome == "failed":
+                raise BadTurns(f"episode {number} (task {episode.task!r}) failed in its environment: leave it out")
+            if not episode.turns:
+                raise BadTurns(f"episode {number} (task {episode.task!r}) has no turns: leave it out")
+        turns = [turn for episode in episodes for turn in episode.turns]
+        single = len(turns) == len(episodes)
+        states = intern([*_keys(episodes, key), *_end_keys(episodes, key)])
+        return cls(
+            reward_N=np.array([turn.reward for turn in turns], np.float64),
+            episode_N=np.repeat(np.arange(len(episodes)), [len(episode.turns) for episode in episodes]),
+            group_E=np.array([episode.group for episode in episodes], np.int64),
+            state_N=states[: len(turns)],
+            end_state_E=states[len(turns) :],
+            penalty_N=np.array([0.0 if turn.valid else penalty for turn in turns], np.float64),
+            tokens_N=np.array([len(turn.response_ids) for turn in turns], np.int64),
+            truncated_E=np.array([episode.outcome == "truncated" for episode in episodes], np.bool_),
+            success_E=np.array([episode.success for episode in episodes], np.bool_),
+            vote_E=intern(turn.action for turn in turns) if single else None,
+            text_N=[turn.observation for turn in turns] if texts else None,
+        )
+
+    @property
+    def turns(self) -> int:
+        return len(self.reward_N)
+
+    @property
+    def episodes(self) -> int:
+        return len(self.group_E)
+
+    @cached_property
+    def net_reward_N(self) -> np.ndarray:
+        """Rewards less penalties, float64[N]."""
+        result: np.ndarray = self.reward_N - self.penalty_N
+        return result
+
+    @cached_property
+    def return_E(self) -> np.ndarray:
+        """Sum of each episode's rewards less penalties, float64[E]."""
+        return np.bincount(self.episode_N, self.net_reward_N, self.episodes)
+
+    @property
+    def succeeded_E(self) -> np.ndarray:
+        """``success_E``; raises :class:`BadTurns` where it is not given."""
+        if self.success_E is None:
+            raise BadTurns("this credit tells successes from failures: give success_E")
+        return self.success_E
+
+    @cached_property
+    def group_index_E(self) -> np.ndarray:
+        """Task groups numbered 0..G-1, int64[E]."""
+        return renumber(self.group_E)
+
+    @cached_property
+    def groups(self) -> int:
+        return int(self.group_index_E.max()) + 1
+
+    @cached_property
+    def group_index_N(self) -> np.ndarray:
+        """Task group of each turn, 0..G-1, int64[N]."""
+        result: np.ndarray = self.group_index_E[self.episode_N]
+        return result
+
+    @cached_property
+    def last_N(self) -> np.ndarray:
+        """Whether the turn is its episode's last, bool[N]."""
+        result: np.ndarray = np.diff(self.episode_N, append=-1) != 0
+        return result
+
+    def states(self, scope: Literal["task", "batch"] = "task") -> np.ndarray:
+        """State groups numbered 0..S-1, int64[N]: equal state ids within one task group, or within the batch."""
+        return self._task_states if scope == "task" else self._batch_states
+
+    @cached_property
+    def _batch_states(self) -> np.ndarray:
+        if self.state_N is None:
+            raise BadTurns("this credit compares states: give state_N (see gagpo.credit.intern)")
+        return renumber(self.state_N)
+
+    @cached_property
+    def _task_states(self) -> np.ndarray:
+        state_N = self._batch_states
+        return renumber(self.group_index_N * (int(state_N.max()) + 1) + state_N)
+
+    def coded_return_E(self, reward: Coding) -> np.ndarray:
+        """One number per episode, float64[E]: its net return (``sum``), success as 0/1, or success as -1/+1 (``sign``).
+
+        The two codings of success know no penalties: an invalid action does not change how an episode came out.
+        """
+        if reward == "sum":
+            return self.return_E
+        if self.success_E is None:
+            raise BadTurns(f"reward={reward!r} codes the success of episodes: give success_E")
+        return self.success_E.astype(np.float64) * (2.0 if reward == "sign" else 1.0) - (reward == "sign")
+
+
+def _length(column: Any, name: str) -> int:
+    try:
+        return len(column)
+    except TypeError:
+        raise BadTurns(f"{name} must be a list or an array, got {type(column).__name__}") from None
+
+
+def _keys(episodes: Sequence[Episode], key: StateKey) -> Iterable[Hashable]:
+    if key == "observation":
+        return (turn.observation for episode in episodes for turn in episode.turns)
+    if key == "state":
+        for number, episode in enumerate(episodes):
+            for place, turn in enumerate(episode.turns):
+                if turn.state is None:
+                    raise BadTurns(
+                        f"key='state' needs the environment's state, and turn {place} of episode {number} "
+                        f"(task {episode.task!r}) has none: use key='observation' or key='history'"
+                    )
+        return (turn.state for episode in episodes for turn in episode.turns)
+    if key == "history":
+        return _histories(episodes)
+    raise BadTurns(f"unknown key {key!r}; choose observation, state or history")
+
+
+def _end_keys(episodes: Sequence[Episode], key: StateKey) -> Iterable[Hashable]:
+    """The key of what each episode ended in; one of its own where that is not known, and for histories, which end."""
+    for number, episode in enumerate(episodes):
+        end = {"observation": episode.end_observation, "state": episode.end_state}.get(key)
+        yield ("end of episode", number) if end is None else end
+
+
+def _histories(episodes: Sequence[Episode]) -> Iterable[Hashable]:
+    """A number per turn, equal exactly when everything seen and done so far is equal; linear in the turns."""
+    numbers: dict[Hashable, int] = {}
+    for episode in episodes:
+        past, action = -1, ""
+        for turn in episode.turns:
+            past = numbers.setdefault((past, action, turn.observation), len(numbers))
+            action = turn.action
+            yield past

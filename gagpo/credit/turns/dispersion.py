@@ -1,0 +1,70 @@
+"""How far the episodes of a task group differ: dispersion, skewness and the entropy of their votes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from gagpo.credit.turns.grouping import centre, group_mean, group_std, varies
+from gagpo.envs.errors import InvalidArgument
+
+Dispersion = Literal["std", "mad", "iqr"]
+
+
+def group_dispersion(
+    value_E: np.ndarray, group_E: np.ndarray, groups: int, dispersion: Dispersion = "std"
+) -> np.ndarray:
+    """Dispersion of each group, float64[groups]; the robust ones are scaled to equal the deviation of a normal."""
+    if dispersion == "std":
+        return group_std(value_E, group_E, groups)
+    if dispersion == "mad":
+        median_E = group_quantile(value_E, group_E, groups, 0.5)[group_E]
+        return 1.4826 * group_quantile(np.abs(value_E - median_E), group_E, groups, 0.5)
+    if dispersion == "iqr":
+        low_G, high_G = (group_quantile(value_E, group_E, groups, share) for share in (0.25, 0.75))
+        result: np.ndarray = (high_G - low_G) / 1.349
+        return result
+    raise InvalidArgument(f"unknown dispersion {dispersion!r}; choose std, mad or iqr")
+
+
+def group_quantile(value_E: np.ndarray, group_E: np.ndarray, groups: int, share: float) -> np.ndarray:
+    """The ``share`` quantile of each group, linearly interpolated, float64[groups]; no group may be empty."""
+    size_G = np.bincount(group_E, minlength=groups)
+    sorted_E = value_E[np.lexsort((value_E, group_E))]
+    place_G = share * (size_G - 1)
+    below_G = np.floor(place_G).astype(np.int64)
+    above_G = np.minimum(below_G + 1, size_G - 1)
+    start_G = np.cumsum(size_G) - size_G
+    low_G, high_G = sorted_E[start_G + below_G], sorted_E[start_G + above_G]
+    result: np.ndarray = low_G + (place_G - below_G) * (high_G - low_G)
+    return result
+
+
+def group_skewness(
+    value_E: np.ndarray, group_E: np.ndarray, groups: int, bound: float = 10.0, sample: bool = False
+) -> np.ndarray:
+    """Bias-corrected skewness of each group, clamped to ``±bound``, float64[groups].
+
+    ``sqrt(n(n-1))/(n-2) * m3/m2^1.5``, the textbook's G1; 0 for groups of less than three and for equal values. sample:
+    the sample deviation in place of ``m2^0.5``, which makes it ``((n-1)/n)^1.5`` of that (AGPO's code).
+    """
+    size_G = np.bincount(group_E, minlength=groups)
+    centred_E = centre(value_E, group_E, groups)
+    second_G, third_G = group_mean(centred_E**2, group_E, groups), group_mean(centred_E**3, group_E, groups)
+    usable_G = varies(value_E, group_E, groups) & (size_G > 2)
+    raw_G = third_G / np.where(usable_G, second_G, 1.0) ** 1.5
+    if sample:
+        raw_G = raw_G * (np.maximum(size_G - 1, 0) / np.maximum(size_G, 1)) ** 1.5
+    correction_G = np.sqrt(size_G * np.maximum(size_G - 1.0, 0.0)) / np.maximum(size_G - 2.0, 1.0)
+    return np.where(usable_G, np.clip(correction_G * raw_G, -bound, bound), 0.0)
+
+
+def vote_entropy(vote_E: np.ndarray, group_E: np.ndarray, groups: int) -> np.ndarray:
+    """Entropy in nats of the votes (ids of extracted answers, or success) of each group."""
+    vote_E = np.unique(vote_E, return_inverse=True)[1]
+    kinds = int(vote_E.max()) + 1
+    cell_C, votes_C = np.unique(group_E * kinds + vote_E, return_counts=True)
+    cell_group_C = cell_C // kinds
+    share_C = votes_C / np.bincount(group_E, minlength=groups)[cell_group_C]
+    return np.bincount(cell_group_C, -share_C * np.log(share_C), groups) + 0.0

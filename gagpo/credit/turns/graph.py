@@ -1,0 +1,168 @@
+"""The rollout graph of each task group: which state leads to which, and how far it is to success.
+
+Nodes are states of a task group and, for each group, one sink ``g`` that the last transition of every success leads to.
+Edges are observed transitions, parallel actions being one edge. Shape suffixes: N = turns (transitions), E = episodes,
+V = nodes, M = edges, G = task groups.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from gagpo.credit.turns.columns import BadTurns, Turns, renumber
+from gagpo.credit.turns.grouping import group_mean
+
+
+@dataclass(frozen=True, eq=False)
+class RolloutGraph:
+    """All task groups' graphs side by side; nothing leads from one to another.
+
+    source_N, target_N: nodes a turn leads from and to. edge_N: its edge. group_V: task group of each node. sink_G: the
+    sink of each group, reached by nothing where no episode succeeded. source_M, target_M: ends of each edge.
+    """
+
+    turns: Turns
+    source_N: np.ndarray
+    target_N: np.ndarray
+    edge_N: np.ndarray
+    group_V: np.ndarray
+    sink_G: np.ndarray
+    source_M: np.ndarray
+    target_M: np.ndarray
+
+    @classmethod
+    def of(cls, turns: Turns) -> RolloutGraph:
+        """The graph of ``turns``; an episode whose end state is not given leads to a node of its own.
+
+        Raises :class:`BadTurns` without ``state_N`` or ``success_E``.
+        """
+        success_E = turns.succeeded_E
+        if turns.state_N is None:
+            raise BadTurns("this credit follows states: give state_N (see gagpo.credit.intern)")
+        ends_E = np.flatnonzero(turns.last_N)
+        if turns.end_state_E is None:
+            end_E = int(turns.state_N.max()) + 1 + np.arange(turns.episodes)
+        else:
+            end_E = turns.end_state_E
+        label = renumber(np.concatenate([turns.state_N, end_E]))
+        group = np.concatenate([turns.group_index_N, turns.group_index_E])
+        node = renumber(group * (int(label.max()) + 1) + label)
+        states, groups = int(node.max()) + 1, turns.groups
+        source_N, end_node_E = node[: turns.turns], node[turns.turns :]
+        sink_G = states + np.arange(groups)
+        target_N = np.append(source_N[1:], 0)
+        target_N[ends_E] = np.where(success_E, sink_G[turns.group_index_E], end_node_E)
+        group_V = np.empty(states + groups, np.int64)
+        group_V[node], group_V[sink_G] = group, np.arange(groups)
+        edge, edge_N = np.unique(source_N * (states + groups) + target_N, return_inverse=True)
+        source_M, target_M = np.divmod(edge, states + groups)
+        return cls(turns, source_N, target_N, edge_N, group_V, sink_G, source_M, target_M)
+
+    @property
+    def nodes(self) -> int:
+        return len(self.group_V)
+
+    @cached_property
+    def distance_V(self) -> np.ndarray:
+        """Fewest transitions to the group's sink, float64[V]: 0 at the sink, infinite where it cannot be reached."""
+        into = np.argsort(self.target_M, kind="stable")
+        source_M = self.source_M[into]
+        count_V = np.bincount(self.target_M, minlength=self.nodes)
+        first_V = np.cumsum(count_V) - count_V
+        distance_V = np.full(self.nodes, np.inf)
+        frontier, steps = self.sink_G, 0.0
+        while len(frontier):
+            distance_V[frontier] = steps
+            count = count_V[frontier]
+            place = np.repeat(first_V[frontier] - np.cumsum(count) + count, count) + np.arange(count.sum())
+            near = source_M[place]
+            frontier = np.unique(near[np.isinf(distance_V[near])])
+            steps += 1.0
+        return distance_V
+
+    def spread(self, score_V: np.ndarray, decay: float) -> np.ndarray:
+        """``max_v score(v) decay^d(s, v)`` of each node s, over the nodes v it leads to and itself, float64[V].
+
+        ``score_V`` is not negative and ``decay`` in [0, 1).
+        """
+        order = np.argsort(self.source_M, kind="stable")
+        source_M, target_M = self.source_M[order], self.target_M[order]
+        first = np.flatnonzero(np.diff(source_M, prepend=-1))
+        spread_V = score_V.astype(np.float64)
+        while True:
+            ahead = decay * np.maximum.reduceat(spread_V[target_M], first)
+            rises = ahead > spread_V[source_M[first]]
+            if not rises.any():
+                return spread_V
+            spread_V[source_M[first][rises]] = ahead[rises]
+
+    @cached_property
+    def visits(self) -> Visits:
+        """How often trajectories visit the nodes, and how those came out."""
+        turns = self.turns
+        episode = np.concatenate([turns.episode_N, np.arange(turns.episodes)])
+        node = np.concatenate([self.source_N, self.target_N[turns.last_N]])
+        return Visits.count(episode, node, self.nodes, turns)
+
+    @cached_property
+    def uses(self) -> Visits:
+        """How often trajectories use the edges, and how those came out."""
+        return Visits.count(self.turns.episode_N, self.edge_N, len(self.source_M), self.turns)
+
+    def beside_M(self, value_M: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean over the other edges from an edge's source, float64[M] (0 where there is none); whether there are."""
+        others_M = np.bincount(self.source_M, minlength=self.nodes)[self.source_M] - 1
+        rest_M = np.bincount(self.source_M, value_M, self.nodes)[self.source_M] - value_M
+        return np.where(others_M > 0, rest_M / np.maximum(others_M, 1), 0.0), others_M > 0
+
+    def highest(self, value: np.ndarray, group: np.ndarray) -> np.ndarray:
+        """Largest value of each task group, at least 0, float64[G]."""
+        return largest(value, group, len(self.sink_G))
+
+
+@dataclass(frozen=True, eq=False)
+class Visits:
+    """Trajectories (each once) that meet an element, the successful ones among them, and meetings beyond that."""
+
+    trajectories: np.ndarray
+    successful: np.ndarray
+    revisits: np.ndarray
+
+    @classmethod
+    def count(cls, episode: np.ndarray, element: np.ndarray, elements: int, turns: Turns) -> Visits:
+        once = np.unique(element * turns.episodes + episode)
+        element_once, episode_once = np.divmod(once, turns.episodes)
+        every = np.bincount(element_once, minlength=elements)
+        successful = np.bincount(element_once, turns.succeeded_E[episode_once], elements)
+        return cls(every, successful, np.bincount(element, minlength=elements) - every)
+
+    @property
+    def failed(self) -> np.ndarray:
+        result: np.ndarray = self.trajectories - self.successful
+        return result
+
+    @property
+    def success_share(self) -> np.ndarray:
+        """Share of successful ones among the trajectories; 0 for an element that none meets."""
+        result: np.ndarray = self.successful / np.maximum(self.trajectories, 1)
+        return result
+
+    @property
+    def failure_share(self) -> np.ndarray:
+        result: np.ndarray = self.failed / np.maximum(self.trajectories, 1)
+        return result
+
+
+def largest(value: np.ndarray, group: np.ndarray, groups: int) -> np.ndarray:
+    """Largest value of each group, at least 0, float64[groups]."""
+    result = np.zeros(groups)
+    np.maximum.at(result, group, value)
+    return result
+
+
+def success_rate(turns: Turns) -> np.ndarray:
+    """Share of successful episodes in each task group, float64[G]."""
+    return group_mean(turns.succeeded_E.astype(np.float64), turns.group_index_E, turns.groups)

@@ -1,0 +1,75 @@
+"""Turns from the padded token matrices of other trainers, which know episodes as rows and nothing of turns.
+
+Shape suffixes: B = episodes (rows), L = padded length, N = turns.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gagpo.credit.turns.columns import BadTurns, Turns, as_array, intern
+
+
+def turn_numbers(mask_BL: Any) -> np.ndarray:
+    """The turn that each sampled token belongs to, numbered over the batch, int64[B, L]; -1 where the mask is 0.
+
+    A turn is an unbroken run of sampled tokens in a row.
+
+    >>> turn_numbers([[1, 1, 0, 1], [1, 0, 0, 0]]).tolist()
+    [[0, 0, -1, 1], [2, -1, -1, -1]]
+    """
+    mask_BL = as_array(mask_BL).astype(np.bool_)
+    if mask_BL.ndim != 2:
+        raise BadTurns(f"the mask must have one row per episode, got shape {mask_BL.shape}")
+    return np.where(mask_BL, np.cumsum(_starts(mask_BL)).reshape(mask_BL.shape) - 1, -1)
+
+
+def turns_from_tokens(response_BL: Any, mask_BL: Any, reward: Any, group_B: Any, success: Any = None) -> Turns:
+    """Turns of B episodes, each a row in which sampled tokens and observations alternate.
+
+    response_BL: token ids after the prompt, padded. mask_BL: 1 for the tokens the policy sampled, 0 for observations
+    and padding. reward: one number per episode, paid at its last turn, or one per token (B, L), each paid to the turn
+    it stands in or behind. group_B: task group of each episode; its members share their prompt.
+    success: whether each episode succeeded, for the credits that ask.
+
+    A turn's state is the observation before it, token for token; that of a first turn is the prompt. Tensors of any
+    device and arrays are taken alike.
+
+    Raises :class:`BadTurns` for shapes that do not fit and for an episode without a sampled token.
+    """
+    response_BL, mask_BL, reward = as_array(response_BL), as_array(mask_BL).astype(np.bool_), as_array(reward)
+    number_BL = turn_numbers(mask_BL)
+    if response_BL.shape != mask_BL.shape or reward.shape not in (mask_BL.shape, mask_BL.shape[:1]):
+        raise BadTurns(
+            f"response, mask and reward do not fit: {response_BL.shape}, {mask_BL.shape} and {reward.shape}; "
+            "reward has one entry per episode or per token"
+        )
+    silent = np.flatnonzero(~mask_BL.any(axis=1))
+    if silent.size:
+        raise BadTurns(f"episode {silent[0]} has no sampled token: leave it out")
+    row_N, place_N = np.nonzero(_starts(mask_BL))
+    turns = len(row_N)
+    first_N = np.diff(row_N, prepend=-1) != 0
+    last_N = np.diff(row_N, append=-1) != 0
+    if reward.ndim == 1:
+        reward_N = np.where(last_N, reward[row_N], 0.0)
+    else:
+        # Rewards ahead of a row's first turn are paid to it.
+        behind_BL = np.cumsum(_starts(mask_BL)).reshape(mask_BL.shape) - 1
+        owner_BL = np.maximum(behind_BL, np.flatnonzero(first_N)[:, None])
+        reward_N = np.bincount(owner_BL.ravel(), reward.astype(np.float64).ravel(), turns)
+    tokens_N = np.bincount(number_BL[mask_BL], minlength=turns)
+    end_N = place_N + tokens_N
+    states = [
+        () if first_N[turn] else tuple(response_BL[row_N[turn], end_N[turn - 1] : place_N[turn]].tolist())
+        for turn in range(turns)
+    ]
+    return Turns(reward_N, row_N, as_array(group_B), state_N=intern(states), tokens_N=tokens_N, success_E=success)
+
+
+def _starts(mask_BL: np.ndarray) -> np.ndarray:
+    starts_BL = mask_BL.copy()
+    starts_BL[:, 1:] &= ~mask_BL[:, :-1]
+    return starts_BL

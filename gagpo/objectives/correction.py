@@ -1,0 +1,52 @@
+"""Correcting for a sampler that is not quite the trainer: other kernels, other precision, older weights.
+
+With the log-weight ``x = logp_trainer - logp_sampler`` of each token, both before the first update, a token's or a
+sequence's part in the objective is weighted (truncated importance sampling) or left out (masking).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gagpo.objectives.cells import Correction
+from gagpo.objectives.layout import Layout, segment_sum
+from gagpo.objectives.nonfinite import held
+
+LOG_WEIGHT_LIMIT = 20.0
+"""Log-weights further off are held there: exp(20) is finite in float32."""
+
+
+@torch.no_grad()
+def correction_weights(
+    logprob_trainer_K: Tensor, logprob_sampler_K: Tensor, layout: Layout, settings: Correction
+) -> tuple[Tensor | None, dict[str, Tensor]]:
+    """Weight of each token, float[K] (None where all are 1), and metrics.
+
+    logprob_trainer_K: of the sampled tokens under the trainer's weights before the first update, logprob_sampler_K: as
+    the engine sampled them. No row may be cut in two. The weight goes to :func:`gagpo.objectives.policy_loss`, the
+    metrics to its own: ``summary`` makes of them ``mismatch_kl`` (KL(sampler || trainer), k3, per token),
+    ``mismatch_weight`` (mean weight before any cap), ``mismatch_max`` (largest ``|x|``) and ``masked`` (share of
+    sequences left out).
+
+    NaN and infinite log-probabilities give weights that are NaN.
+    """
+    layout.check(logprob_trainer_K=logprob_trainer_K, logprob_sampler_K=logprob_sampler_K)
+    dtype = torch.promote_types(logprob_trainer_K.dtype, torch.float32)
+    log_K = held(logprob_trainer_K.to(dtype) - logprob_sampler_K.to(dtype), LOG_WEIGHT_LIMIT)
+    weight_K = torch.exp(log_K)
+    metrics = {
+        "mismatch_kl": (torch.expm1(log_K) - log_K).sum(),
+        "mismatch_weight": weight_K.sum(),
+        "mismatch_max": log_K.abs().max(),
+    }
+    if settings.name == "token":
+        return weight_K.clamp(max=settings.cap), metrics
+    if settings.name == "sequence":
+        rows = len(layout.row_tokens_R)
+        mean_R = torch.exp(segment_sum(log_K, layout.row_K, rows) / layout.row_tokens_R)
+        kept_R = ((mean_R >= settings.low) & (mean_R <= settings.high)).to(weight_K.dtype)
+        metrics["masked"] = rows - kept_R.sum()
+        metrics["rows"] = log_K.new_full((), float(rows))
+        return torch.where(torch.isnan(mean_R), mean_R, kept_R).index_select(0, layout.row_K), metrics
+    return None, metrics

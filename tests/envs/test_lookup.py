@@ -1,0 +1,80 @@
+"""Environments are found by id; the working directory is looked at last, and only for ids that name a module."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gagpo.envs.check.fresh_process import call
+from gagpo.envs.lookup import UnknownEnvironment, find_spec, module_path
+from gagpo.envs.pool import Pool
+
+ROOT = Path(__file__).parents[2]
+OWN = """
+import csv, json, sys
+import gymnasium, numpy
+from gagpo.envs import Outcome, Task, TaskSet, TextEnv
+
+class Own(TextEnv):
+    def tasks(self, split):
+        return TaskSet(split, [Task("only", split)] if split == "train" else [])
+    def begin(self, task):
+        return Outcome(" ".join(module.__file__ for module in (csv, json, numpy, sys.modules["gagpo"])))
+    act = begin
+
+gymnasium.register("Own-v0", "own_world:Own")
+"""
+PROGRAM = """
+from gagpo.envs.pool import Pool
+with Pool("own_world:Own-v0", workers=1) as pool:
+    pool.reset(0, "only", seed=0)
+    print(pool.wait()[0].observation)
+"""
+
+
+@pytest.fixture
+def hostile_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with files that are called like libraries and like parts of this project."""
+    for name in ("json", "csv", "matplotlib", "numpy", "marshal", "gagpo", "agents", "envs"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module was imported')\n")
+    (tmp_path / "own_world.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_world_of_the_working_directory_is_found_and_nothing_else_there_is(hostile_folder: Path) -> None:
+    program = subprocess.run(
+        [sys.executable, "-P", "-c", PROGRAM],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert program.returncode == 0, program.stderr
+    assert len(program.stdout.split()) == 4
+    assert str(hostile_folder) not in program.stdout
+
+
+def test_processes_started_in_a_hostile_folder_import_none_of_its_files(hostile_folder: Path) -> None:
+    assert call("os:getcwd", timeout=60) == str(hostile_folder)
+    with Pool("gagpo.envs.testing:gagpo-test/Corridor-v0", workers=1) as pool:
+        pool.reset(0, "door-01", seed=0)
+        assert pool.wait()[0].kind == "reset"
+
+
+def test_the_working_directory_goes_last_where_python_puts_it_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", ["", "/one", "two"])
+    assert module_path() == ["/one", os.path.abspath("two"), os.getcwd()]
+
+
+def test_an_unknown_module_or_id_is_one_line_with_advice(hostile_folder: Path) -> None:
+    path = list(sys.path)
+    with pytest.raises(UnknownEnvironment, match="no_such_world"):
+        find_spec("no_such_world:Own-v0")
+    with pytest.raises(UnknownEnvironment, match="known here: gagpo/ALFWorld-v0"):
+        find_spec("gagpo/Nowhere-v0")
+    sys.path[:] = path

@@ -1,0 +1,308 @@
+"""The text environment beside the published one, played the long way by ``tests/oracles``: the same bytes, the same
+rules, and the listed differences only."""
+
+import json
+import random
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gagpo.envs.webshop.catalogue import Product, find_sources
+from gagpo.envs.webshop.env import WebShopEnv
+from gagpo.envs.webshop.generate import generated_folder
+from gagpo.envs.webshop.goals import Goal
+from gagpo.envs.webshop.pages import parse_action
+from gagpo.envs.webshop.reward import COLOURS, judge
+from gagpo.envs.webshop.texts import visible
+from tests.envs.webshop.shelf import row, shared_root, write_files
+from tests.oracles import webshop_pages, webshop_reward
+
+BLANKS = (
+    *("two  blanks", " at both ends ", "a\nline\n\nbreak", "tab\tand\rreturn", "\xa0no\xa0break\xa0", "   ", "\n \n"),
+    *(" \n", "", "x" * 25_000, "control \x07 marks \u202e and\x0bso\x1con\x85"),
+    "a & b <i>c</i> \"d\" 'e' &amp; &#x41;",
+)
+VALUES = (
+    *("Red", "red", "RED", "Café", '24" x 36"', "a/b", "a  /  b", "", " ", "buy now", "< prev", "search", "attributes"),
+    *("next >", "back to search", "[x]", "x [l]", "Two  Blanks", "line\nbreak", "color", "features", "Buy Now", "ǅ İ"),
+)
+NAMES = ("Color", "size", "Two  Blanks", "", "NONE", "line\nbreak", "Café", "'single'", "red")
+
+
+def odd_rows(number, rng):
+    """Products whose texts are what real files hold at their worst."""
+    for n in range(number):
+        choices = {}
+        for name in rng.sample(NAMES, rng.randint(0, 4)):
+            values = [rng.choice(VALUES) for _ in range(rng.randint(0, 5))]
+            choices[name] = None if name == "NONE" else [{"value": value} for value in values]
+        yield row(
+            f"B{n:03d}",
+            f"shirt {rng.choice(BLANKS)}" if n % 5 else rng.choice(BLANKS),
+            full_description=rng.choice(BLANKS),
+            small_description=[rng.choice(BLANKS) for _ in range(rng.randint(1, 4))] if n % 4 else rng.choice(BLANKS),
+            pricing=rng.choice(["$10.00", "$1,234.50", "$5.00 - $7.25", None, "$9.99"]),
+            customization_options=choices or None,
+            category=rng.choice(BLANKS),
+            query=f" Shirt {n % 3} ",
+            product_category="Clothing › Tops ›  Shirts",
+        )
+
+
+def attributes_of(rows):
+    return {
+        r["asin"]: {
+            "attributes": [" soft", "machine  wash", "slim\nfit", "soft"][: 1 + n % 4],
+            "instruction": f"find me{'  ' if n % 2 else ' '}a shirt of kind {n}\n",
+            "instruction_attributes": ["soft"],
+        }
+        for n, r in enumerate(rows)
+    }
+
+
+class Beside:
+    """Two environments and the published one over the same files, taken through the same actions."""
+
+    def __init__(self, data, rows, attributes, *, exact, **switches):
+        kwargs = {"data": data, "exact": exact, "max_turns": 10_000, **switches}
+        self.text = WebShopEnv(observation="text", **kwargs)
+        self.rich = WebShopEnv(observation="text_rich", **kwargs)
+        self.exact, self.show_attributes = exact, switches.get("show_attributes", False)
+        seen, known = set(), []
+        for r in rows:
+            if r["asin"] not in seen and r["asin"] != "nan" and len(r["asin"]) <= 10:
+                seen.add(r["asin"])
+                known.append(webshop_pages.product_of(r, attributes))
+        self.products = known
+
+    def start(self, task):
+        store, exact = self.text.store, self.exact
+        goal = store.goal(task)
+        wanted = store.product(store.number(goal.asin))
+
+        def reward(asin, chosen):
+            bought = next(product for product in self.products if product["asin"] == asin)
+            bought = {**bought, "nouns": store.product(store.number(asin)).nouns}
+            asked = {
+                "attributes": goal.attributes,
+                "goal_options": dict(goal.options),
+                "price_upper": goal.budget,
+                "query": wanted.query,
+                "product_category": wanted.product_category,
+                "nouns": wanted.nouns,
+            }
+            return webshop_reward.reward(bought, asked, store.price(store.number(asin)), chosen)
+
+        def search(query):
+            return [store.product(number).asin for number in store.index.search(query)]
+
+        self.original = webshop_pages.Original(
+            self.products,
+            goal.instruction,
+            search,
+            reward,
+            show_attributes=self.show_attributes,
+            visited=exact,
+            truthful=not exact,
+        )
+        first = [env.reset(options={"task": task})[0] for env in (self.text, self.rich)]
+        assert first == [self.original.text, self.original.rich]
+
+    def step(self, action):
+        """All three take the action; returns whether it ended the episode."""
+        score = self.original.step(action)
+        for env, shown in ((self.text, self.original.text), (self.rich, self.original.rich)):
+            observation, reward, terminated, _, info = env.step(action)
+            assert (reward, terminated) == (score, self.original.done), action
+            if not terminated or self.exact:
+                assert observation == shown, action
+        if self.exact and not terminated:
+            labels = {label for label in self.original.clickable if parse_action(f"click[{label}]", True)}
+            sayable = {f"click[{label}]" for label in labels if parse_action(f"click[{label}]", True)[1] == label}
+            offered = {action for action in info["admissible_actions"] if action.startswith("click[")}
+            assert offered == sayable - {"click[search]"}
+        return terminated
+
+    def walk(self, rng, turns, words):
+        for _ in range(turns):
+            labels = [label for label in self.original.clickable if label != "buy now" or rng.random() < 0.1]
+            label = rng.choice(labels)
+            action = rng.choice(
+                [
+                    *[f"click[{label}]"] * 6,
+                    f"click[{label.upper()}] and so on",
+                    f"search[{rng.choice(words)}]",
+                    rng.choice(SAID_ODDLY),
+                ]
+            )
+            if self.step(action):
+                return
+
+
+SAID_ODDLY = (
+    *("Search[red]", " click[buy now]", "click [buy now]", "click[ buy now ]", "search[ ]", "search[]", "click[]", "x"),
+    *("think[a] click[buy now]", "search[red] search[blue]", "search[red\nshirt]", "search[red]\nclick[buy now]"),
+    *("[red]", "click[Back to Search]]", "search[[red]]", "search[re[d]", "click[search]", "click[next >] now", "]["),
+)
+WORDS = (
+    "shirt",
+    "red shirt",
+    "  Shirt ",
+    '"red" shirt',
+    "zebra",
+    "x" * 600,
+    "café shirt",
+    "<r> shirt",
+    'shirt "color"',
+)
+
+
+@pytest.fixture(scope="module")
+def generated():
+    folder = generated_folder(shared_root() / "webshop", 1_000)
+    sources = find_sources(folder)
+    return folder, json.loads(sources.products.read_text("utf-8")), json.loads(sources.attributes.read_text("utf-8"))
+
+
+@pytest.fixture(autouse=True)
+def _data(monkeypatch):
+    monkeypatch.setenv("GAGPO_DATA", str(shared_root()))
+    monkeypatch.delenv("WEBSHOP_DATA", raising=False)
+
+
+def without_list_descriptions(rows):
+    """The published reward fails on a description that is a list; there is nothing to compare with."""
+    return [
+        {**r, "full_description": " ".join(r["full_description"])} if isinstance(r["full_description"], list) else r
+        for r in rows
+    ]
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_walks_in_the_generated_shop_are_the_published_ones(generated, exact):
+    folder, rows, attributes = generated
+    beside = Beside(folder, without_list_descriptions(rows), attributes, exact=exact)
+    rng = random.Random(5)
+    for task in rng.sample(beside.text.tasks("train").ids, 5):
+        goal = beside.text.store.goal(task)
+        beside.start(task)
+        beside.walk(rng, 14, [goal.request, *WORDS])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_walks_among_the_oddest_rows_are_the_published_ones_byte_for_byte(tmp_path, seed):
+    rng = random.Random(seed)
+    rows = list(odd_rows(40, rng))
+    attributes = attributes_of(rows)
+    beside = Beside(
+        write_files(tmp_path, rows, attributes), rows, attributes, exact=True, show_attributes=bool(seed % 2)
+    )
+    tasks = [task for split in beside.text.splits for task in beside.text.tasks(split).ids]
+    for task in rng.sample(tasks, 4):
+        beside.start(task)
+        beside.walk(rng, 20, WORDS)
+
+
+def test_buying_in_the_generated_shop_pays_what_the_published_rule_pays(generated):
+    """Random purchases and the expert's, of the wanted product and others."""
+    folder, rows, attributes = generated
+    beside = Beside(folder, without_list_descriptions(rows), attributes, exact=True)
+    rng = random.Random(11)
+    rewards = []
+    for task in rng.sample(beside.text.tasks("test").ids, 25):
+        beside.start(task)
+        goal, store = beside.text.store.goal(task), beside.text.store
+        wanted = store.product(store.number(goal.asin))
+        beside.step(f"search[{wanted.title if rng.random() < 0.7 else wanted.query}]")
+        asins = [a for a in beside.original.clickable if a.isdigit()]
+        beside.step(f"click[{goal.asin if goal.asin in asins and rng.random() < 0.7 else rng.choice(asins)}]")
+        for label, (_, is_option) in list(beside.original.clickable.items()):
+            if is_option and rng.random() < 0.4:
+                beside.step(f"click[{label}]")
+        beside.step("click[buy now]")
+        rewards.append(beside.original.reward)
+    assert 0 < sum(reward == 1.0 for reward in rewards) < len(rewards)
+
+
+OPTION_WORDS = (
+    *("large", "x-large", "red", "dark red", "navy blue", "standard", "rose gold", "6 feet", "16 feet", "pack of 12"),
+    *(
+        "pack of 1",
+        "color",
+        "size",
+        "tan",
+        "titanium",
+        "a | b",
+        '24" x 36"',
+        "women's",
+        "café",
+        "\xa0x",
+        "木",
+        "stonewash",
+    ),
+)
+options_words = st.sampled_from(OPTION_WORDS) | st.text(max_size=12).map(str.lower)
+chosen_options = st.dictionaries(options_words, options_words, max_size=3)
+
+
+@settings(deadline=None, max_examples=400)
+@given(
+    st.one_of(chosen_options, st.lists(options_words, max_size=3)),
+    chosen_options,
+    st.lists(st.sampled_from(["soft", "soft touch", "slim fit", "red", "cotton shirt"]), min_size=1, max_size=3),
+    st.sampled_from([9.0, 20.0, 30.0]),
+)
+def test_the_reward_is_the_published_rule(asked, chosen, attributes, budget):
+    product = Product(
+        *("B1", "Red Cotton Shirt", "A soft one."),
+        bullets=("Slim fit",),
+        attributes=("soft", "long sleeve"),
+        query="shirt",
+        product_category="Clothing › Tops › Shirts",
+        nouns=("cotton", "shirt"),
+    )
+    pairs = tuple(asked.items()) if isinstance(asked, dict) else tuple(("", value) for value in asked)
+    if isinstance(asked, dict) and "" in asked:
+        return  # a name of no letters stands for a goal that gives no name
+    goal = Goal("B1-s0", "B1", "find", "find", tuple(attributes), pairs, budget)
+    plain = {
+        "Attributes": product.attributes,
+        "Title": product.title,
+        "BulletPoints": product.bullets,
+        "Description": product.description,
+        "query": "shirt",
+        "product_category": product.product_category,
+        "nouns": product.nouns,
+    }
+    wanted = {**plain, "attributes": attributes, "goal_options": asked, "price_upper": budget}
+    assert judge(goal, product, product, 20.0, chosen).reward == webshop_reward.reward(plain, wanted, 20.0, chosen)
+
+
+def test_the_colours_are_the_published_ones_in_their_order():
+    assert list(COLOURS) == webshop_reward.COLOUR_ORDER
+
+
+@settings(deadline=None, max_examples=500)
+@given(
+    st.text(st.sampled_from("[]ab\n "), max_size=14) | st.text(max_size=20), st.sampled_from(["", "click", "search"])
+)
+def test_actions_are_read_as_published(rest, name):
+    action = f"{name}{rest}"
+    published, argument = webshop_pages.read_action(action)
+    expected = (published, argument) if published in ("click", "search") and argument is not None else None
+    assert parse_action(action, exact=True) == expected
+    # The more that is read otherwise are labels with brackets or line breaks in them.
+    if (read := parse_action(action)) != expected:
+        assert expected is None and read[0] == "click" and re.search(r"[\[\]\n]", read[1])
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.text(st.sampled_from(" \n\t\r\x0c\x0ba\xa0"), max_size=6) | st.text(max_size=8))
+def test_visible_strings_are_those_of_beautiful_soup(text):
+    soup = webshop_pages.BeautifulSoup(
+        webshop_pages.JINJA.from_string("<p>{{ text }}</p>").render(text=text), "html.parser"
+    )
+    strings = [str(string) for string in soup.find_all(string=True) if string != "\n"]
+    assert strings == ([] if visible(text) is None else [visible(text)])

@@ -1,0 +1,177 @@
+"""GraphGPO and MileGPO: the worked example, and what holds for every rollout graph."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gagpo.agents.episodes import Episode, Turn
+from gagpo.credit import BadTurns, Turns, graphgpo_advantage, milegpo_advantage
+from gagpo.credit.graphgpo import Graphgpo, step_reward
+from gagpo.credit.milegpo import Milegpo
+from gagpo.credit.turns.graph import RolloutGraph
+
+S, A, B, X, Y, WON = range(6)
+WEBSHOP = {"norm": "mean", "retain_coverage": 0.5, "rest": 0.5, "eta": 1.0, "retain_branches": True}
+
+
+@pytest.fixture
+def example() -> Turns:
+    """``s a | won``, ``s b b | x``, ``s b | y``: the first succeeds with 10."""
+    return Turns(
+        [0, 10, 0, 0, 0, 0, 0],
+        [0, 0, 1, 1, 1, 2, 2],
+        [0, 0, 0],
+        state_N=[S, A, S, B, B, S, B],
+        end_state_E=[WON, X, Y],
+        success_E=[True, False, False],
+    )
+
+
+def by_state(graph: RolloutGraph, value_V: np.ndarray) -> dict[int, float]:
+    return dict(zip(graph.turns.state_N.tolist(), value_V[graph.source_N].tolist(), strict=True))
+
+
+def test_worked_example_on_alfworld(example):
+    graph, credit = RolloutGraph.of(example), Milegpo()
+    bare = Milegpo(contextual=False)
+    scores = by_state(graph, bare.milestones(graph))
+    assert scores[S] / scores[A] == pytest.approx(1.25 / (2 / 3 + 1.25))
+    assert by_state(graph, credit.branch_credit(graph)) == pytest.approx({S: 0, A: 1, B: 0})
+    assert by_state(graph, credit.progress(graph)) == pytest.approx({S: 0, A: 1, B: 0})
+    assert by_state(graph, credit.milestones(graph)) == pytest.approx({S: 0, A: 1, B: 0})
+    assert by_state(graph, credit.traps(graph)) == pytest.approx({S: 0, A: 0, B: 1})
+    reward = step_reward(graph, credit)
+    assert reward == pytest.approx([2, 10, 0, 0, 0, 0, 0])
+    assert reward + credit.bonus(graph) == pytest.approx([4, 10, -0.5, 0, 0, -0.5, 0])
+
+
+def test_worked_example_on_webshop(example):
+    graph, credit = RolloutGraph.of(example), Milegpo(**WEBSHOP)
+    assert by_state(graph, credit.milestones(graph))[S] == pytest.approx(1.25 / 5.75)
+    assert (step_reward(graph, credit) + credit.bonus(graph))[0] == pytest.approx(3.9565, abs=5e-5)
+    advantage = credit.advantage(example)
+    assert advantage[[0, 2, 5]] == pytest.approx([9.6377, -4.8188, -4.8188], abs=5e-5)
+
+
+def test_distances_are_those_of_the_shortest_way(example):
+    graph = RolloutGraph.of(example)
+    assert graph.distance_V[graph.source_N].tolist() == [2, 1, 2, np.inf, np.inf, 2, np.inf]
+    assert graph.distance_V[graph.sink_G].tolist() == [0]
+    long = Turns(
+        np.zeros(4001),
+        np.repeat([0, 1], [4000, 1]),
+        [0, 0],
+        state_N=[*range(4000), 3999],
+        success_E=[False, True],
+        end_state_E=[0, 9999],
+    )
+    assert RolloutGraph.of(long).distance_V[:4000].tolist() == list(range(4000, 0, -1))
+
+
+def test_options_of_the_released_recipe(example):
+    graph = RolloutGraph.of(example)
+    assert step_reward(graph, Graphgpo(unreachable="farther")) == pytest.approx(
+        [2, 10, *[10 * 0.2**3] * 5]  # farthest that reached it: 2 steps
+    )
+    fined = Turns(
+        example.reward_N,
+        example.episode_N,
+        example.group_E,
+        state_N=example.state_N,
+        success_E=example.success_E,
+        penalty_N=[0.1] * 7,
+    )
+    graph = RolloutGraph.of(fined)
+    assert step_reward(graph, Graphgpo(penalised=True)) == pytest.approx(step_reward(graph, Graphgpo()) - 0.1)
+    rows, episodes = (graphgpo_advantage(fined, step_weight=0.0, statistics=kind) for kind in ("turn", "episode"))
+    per_row = fined.return_E[fined.episode_N]
+    assert rows == pytest.approx((per_row - per_row.mean()) / (per_row.std(ddof=1) + 1e-6))
+    assert not np.allclose(rows, episodes)
+
+
+@st.composite
+def rollouts(draw) -> Turns:
+    lengths = draw(st.lists(st.integers(1, 5), min_size=1, max_size=7))
+    count, episodes = sum(lengths), len(lengths)
+
+    def column(values, size):
+        return draw(st.lists(values, min_size=size, max_size=size))
+
+    return Turns(
+        reward_N=column(st.sampled_from([0.0, 10.0]), count),
+        episode_N=np.repeat(np.arange(episodes), lengths),
+        group_E=column(st.integers(0, 1), episodes),
+        state_N=column(st.integers(0, 4), count),
+        success_E=column(st.booleans(), episodes),
+        end_state_E=column(st.integers(0, 5), episodes),
+    )
+
+
+@settings(deadline=None, max_examples=100)
+@given(rollouts(), st.floats(0, 2))
+def test_identities(turns, eta):
+    graph_only, whole = milegpo_advantage(turns, eta=0.0), milegpo_advantage(turns, eta=1.0)
+    assert graph_only == pytest.approx(graphgpo_advantage(turns), abs=1e-12)
+    between = milegpo_advantage(turns, eta=eta)
+    assert between == pytest.approx((1 - eta) * graph_only + eta * whole, abs=1e-9)
+    graph = RolloutGraph.of(turns)
+    for credit in (Milegpo(), Milegpo(**WEBSHOP), Milegpo(weighted=False), Milegpo(contextual=False)):
+        bonus = credit.bonus(graph)
+        assert (bonus <= 2.5 + 1e-9).all() and (bonus >= -2.5 * 0.25 - 1e-9).all()
+        scores = [credit.milestones(graph), credit.traps(graph)]
+        assert all(((score >= 0) & (score <= 1)).all() for score in scores)
+        assert (scores[0] * scores[1] == 0).all()  # no state is a milestone and a trap
+
+
+@settings(deadline=None, max_examples=50)
+@given(rollouts())
+def test_a_group_without_success_has_no_goal(turns):
+    failed = Turns(
+        turns.reward_N,
+        turns.episode_N,
+        turns.group_E,
+        state_N=turns.state_N,
+        end_state_E=turns.end_state_E,
+        success_E=np.zeros(turns.episodes, bool),
+    )
+    graph = RolloutGraph.of(failed)
+    assert (step_reward(graph, Graphgpo()) == 0).all()
+    assert (step_reward(graph, Graphgpo(unreachable="farther")) == 0).all()
+    assert (Milegpo().milestones(graph) == 0).all()
+    assert (Milegpo().bonus(graph) <= 0).all()
+    # p- of the group is 1: only what is revisited can be a trap.
+    assert (graph.visits.revisits[Milegpo().traps(graph) > 0] > 0).all()
+
+
+def test_without_end_states_each_failure_ends_somewhere_of_its_own(example):
+    known = RolloutGraph.of(example)
+    unknown = RolloutGraph.of(
+        Turns(
+            example.reward_N,
+            example.episode_N,
+            example.group_E,
+            state_N=example.state_N,
+            success_E=example.success_E,
+        )
+    )
+    assert unknown.target_N[4] != unknown.target_N[6] and len(unknown.source_M) == len(known.source_M)
+
+
+def test_what_the_graph_needs(example):
+    with pytest.raises(BadTurns, match="give success_E"):
+        graphgpo_advantage(Turns([0], [0], [0], state_N=[0]))
+    with pytest.raises(BadTurns, match="give state_N"):
+        graphgpo_advantage(Turns([0], [0], [0], success_E=[True]))
+    with pytest.raises(BadTurns, match="end_state_E must have 1 entries"):
+        Turns([0], [0], [0], end_state_E=[1, 2])
+
+
+def test_ends_of_episodes_are_states_like_others():
+    turns = [Turn("hall", "go", "go", state="h"), Turn("attic", "go", "go", state="a")]
+    back = Episode("t", turns=list(turns), end_observation="hall", end_state="h")
+    lost = Episode("t", turns=list(turns[:1]))
+    by_text = Turns.from_episodes([back, lost])
+    assert by_text.end_state_E[0] == by_text.state_N[0] and by_text.end_state_E[1] not in by_text.state_N
+    assert Turns.from_episodes([back], key="state").end_state_E.tolist() == [0]
+    assert Turns.from_episodes([back], key="history").end_state_E[0] not in Turns.from_episodes([back]).state_N

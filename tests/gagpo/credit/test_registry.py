@@ -1,0 +1,145 @@
+"""Credits are found by name, those of other packages among them."""
+
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from gagpo.algorithms import Algorithm, load
+from gagpo.credit import CreditSettings, Turns, advantages, find, names, register
+from gagpo.credit.registry import OURS, _registered
+from gagpo.settings import SettingsError, parse
+
+HALF = '''
+"""Half of what an episode was paid, as its credit."""
+import numpy as np
+from pydantic import Field
+
+from gagpo.credit import CreditSettings, Turns, register
+
+
+@register
+class Half(CreditSettings):
+    name: str = "half"
+    share: float = Field(default=0.5, ge=0, le=1)
+
+    def advantage(self, turns: Turns) -> np.ndarray:
+        return self.share * turns.return_E[turns.episode_N]
+'''
+
+RUN = {"name": "a-run", "model": "a-model", "environment": {"id": "an-environment"}}
+TURNS = Turns([0, 10, 0], [0, 0, 1], [0, 0])
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """A folder outside of this repository with one file: a package that nobody here knows."""
+    (tmp_path / "half_credit.py").write_text(HALF)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    _registered.pop("half", None)
+    sys.modules.pop("half_credit", None)
+
+
+def test_every_name_is_that_of_its_class():
+    for name in OURS:
+        assert find(name)().name == name
+    assert names()[: len(OURS)] == list(OURS)
+
+
+def test_a_credit_of_one_file_elsewhere_is_named_by_its_place(elsewhere):
+    algorithm = load("grpo", {"credit": {"name": "half_credit:Half", "share": 0.25}})
+    assert advantages(TURNS, algorithm.credit).advantage_N.tolist() == [2.5, 2.5, 0]
+    again = Algorithm.model_validate(yaml.safe_load(yaml.safe_dump(algorithm.model_dump(mode="json"))))
+    assert again == algorithm and again.credit.name == "half_credit:Half"
+    run = parse({**RUN, "algorithm": {"preset": "grpo", "credit": "half_credit:Half"}}, "run.yaml")
+    assert run.algorithm.credit.share == 0.5
+
+
+def test_a_credit_that_was_registered_is_named_by_its_name(elsewhere):
+    with pytest.raises(ValueError, match="there is no credit 'half'"):
+        find("half")
+    __import__("half_credit")
+    assert advantages(TURNS, load("grpo", {"credit": "half"}).credit).advantage_N.tolist() == [5, 5, 0]
+    assert "half" in names()
+    with pytest.raises(SettingsError, match=r"algorithm\.credit: credit half has no option 'shar'; nearest: share"):
+        parse({**RUN, "algorithm": {"credit": {"name": "half", "shar": 1}}}, "run.yaml")
+
+
+def test_the_example_of_the_documentation_works():
+    page = (Path(__file__).parents[3] / "docs" / "algorithms.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python credit\n(.*?)```", page, re.DOTALL)
+    exec(compile(example, "algorithms.md", "exec"), {"__name__": "example"})
+    try:
+        assert advantages(TURNS, load("grpo", {"credit": "half"}).credit).advantage_N.tolist() == [5, 5, 0]
+    finally:
+        _registered.pop("half")
+
+
+def test_an_installed_package_is_found_by_its_entry_point(elsewhere):
+    """In a process of its own, for which the package is installed: its metadata stand beside its file."""
+    info = elsewhere / "half_credit-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: half-credit\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[gagpo.credits]\nhalf = half_credit:Half\n")
+    script = f"""
+        import sys
+        sys.path.insert(0, {str(elsewhere)!r})
+        from gagpo.algorithms import load
+        from gagpo.credit import names
+        assert "half" in names() and "half_credit" not in sys.modules
+        print(load("grpo", {{"credit": {{"name": "half", "share": 1.0}}}}).credit)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "name='half' share=1.0"
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("gigp", "there is no credit 'gigp'; nearest: gigpo"),
+        ("nowhere_at_all:Half", "credit nowhere_at_all:Half cannot be loaded: No module named"),
+        ("numpy:Half", "credit numpy:Half cannot be loaded: .*Half"),
+        ("numpy:ndarray", "numpy:ndarray is no credit: it must be a class derived from"),
+        ({"lam": 0.5}, "a credit is a name, or options with a name among them; known: gagpo"),
+        ({"name": "gigpo", "gama": 0.5}, "credit gigpo has no option 'gama'; nearest: gamma"),
+        ({"name": "gigpo", "norm": "median"}, "credit gigpo: norm: Input should be 'mean_std' or 'mean'"),
+        (7, "a credit is a name"),
+    ],
+)
+def test_what_is_wrong_with_a_credit_is_said_in_one_line(value, reason):
+    with pytest.raises(SettingsError, match=reason) as caught:
+        parse({**RUN, "algorithm": {"credit": value}}, "run.yaml")
+    assert "\n" not in str(caught.value)
+
+
+def test_what_may_not_be_registered():
+    class Nameless(CreditSettings):
+        pass
+
+    class Taken(CreditSettings):
+        name: str = "gagpo"
+
+    with pytest.raises(ValueError, match="no name"):
+        register(Nameless)
+    with pytest.raises(ValueError, match="there is a credit 'gagpo' already"):
+        register(Taken)
+    with pytest.raises(ValueError, match="is no credit"):
+        register(dict)
+
+
+def test_a_credit_that_gives_too_few_advantages_is_named():
+    class Short(CreditSettings):
+        name: str = "short"
+
+        def advantage(self, turns):
+            return np.zeros(1)
+
+    with pytest.raises(ValueError, match=r"credit short gave \(1,\) advantages for 3, one per turn"):
+        advantages(TURNS, Short())

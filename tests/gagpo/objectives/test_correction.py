@@ -1,0 +1,113 @@
+"""Correction of the sampler against the trainer: weights by hand, and what they do to a loss."""
+
+import math
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from gagpo.algorithms import load
+from gagpo.objectives import Correction, Layout, correction_weights, policy_loss, summary
+from tests.gagpo.objectives.cases import CHOICES, ROW, TURN, objective, random_batch
+
+LAYOUT = Layout.of(torch.tensor([0, 0, 1, 2, 2, 2]), torch.tensor([0, 0, 0, 1, 1, 1]))
+SAMPLER = torch.full((6,), -1.0)
+TRAINER = SAMPLER + torch.log(torch.tensor([1.0, 3.0, 0.5, 4.0, 4.0, 4.0]))
+
+
+def test_tokens_are_weighted_up_to_the_cap():
+    weight, metrics = correction_weights(TRAINER, SAMPLER, LAYOUT, Correction(name="token"))
+    assert weight.tolist() == pytest.approx([1, 2, 0.5, 2, 2, 2])
+    assert correction_weights(TRAINER, SAMPLER, LAYOUT, Correction(name="token", cap=3.5))[0].tolist() == pytest.approx(
+        [1, 3, 0.5, 3.5, 3.5, 3.5]
+    )
+    assert metrics["mismatch_weight"].item() == pytest.approx(1 + 3 + 0.5 + 12)
+    assert metrics["mismatch_max"].item() == pytest.approx(math.log(4))
+    k3 = sum(w - 1 - math.log(w) for w in (1, 3, 0.5, 4, 4, 4))
+    assert metrics["mismatch_kl"].item() == pytest.approx(k3)
+
+
+def test_sequences_that_are_too_far_off_are_left_out():
+    weight, metrics = correction_weights(TRAINER, SAMPLER, LAYOUT, Correction(name="sequence"))
+    # Geometric means: (1 * 3 * 0.5)^(1/3) = 1.14 and 4.
+    assert weight.tolist() == [1, 1, 1, 0, 0, 0]
+    assert (metrics["masked"].item(), metrics["rows"].item()) == (1, 2)
+    assert correction_weights(SAMPLER, TRAINER, LAYOUT, Correction(name="sequence"))[0].tolist() == [1, 1, 1, 0, 0, 0]
+    wide = correction_weights(TRAINER, SAMPLER, LAYOUT, Correction(name="sequence", high=4.5))[0]
+    assert wide.tolist() == [1] * 6
+
+
+@pytest.mark.parametrize("name", ["none", "recompute"])
+def test_the_mismatch_is_measured_where_nothing_is_weighted(name):
+    weight, metrics = correction_weights(TRAINER, SAMPLER, LAYOUT, Correction(name=name))
+    assert weight is None and metrics["mismatch_max"].item() == pytest.approx(math.log(4))
+    assert Correction(name=name).recomputes == (name == "recompute")
+
+
+def test_metrics_add_up_over_micro_batches():
+    new, old, advantage = random_batch()
+    sampler = old + 0.3 * torch.randn(len(old), generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    chosen = Correction(name="sequence", low=0.95, high=1.05)
+
+    def logged(parts):
+        found = []
+        for part in parts:
+            layout = Layout.of(TURN[part], ROW[part])
+            weight, metrics = correction_weights(old[part], sampler[part], layout, chosen)
+            _, more = policy_loss(new[part], old[part], advantage[part], layout, objective(), weight_K=weight)
+            found.append(metrics | more)
+        return summary(found)
+
+    whole, parted = logged([ROW >= 0]), logged([ROW < 1, ROW == 1, ROW > 1])
+    assert whole == pytest.approx(parted)
+    assert 0 < whole["masked"] < 1
+    assert whole["mismatch_max"] == pytest.approx((old - sampler).abs().max().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("name", ["token", "sequence"])
+def test_log_probabilities_that_are_not_finite_are_not_weighted_away(value, name):
+    broken = TRAINER.clone()
+    broken[3] = value
+    weight, _ = correction_weights(broken, SAMPLER, LAYOUT, Correction(name=name))
+    assert torch.isnan(weight[3]) and not torch.isnan(weight[:3]).any()
+
+
+@pytest.mark.parametrize("chosen", CHOICES, ids=range(len(CHOICES)))
+def test_a_weight_of_one_changes_nothing_and_masked_sequences_have_no_gradient(chosen):
+    layout = Layout.of(TURN, ROW)
+    new, old, advantage = random_batch()
+    plain = policy_loss(new, old, advantage, layout, chosen)[0]
+    assert policy_loss(new, old, advantage, layout, chosen, weight_K=torch.ones(len(ROW)))[0].item() == plain.item()
+    policy_loss(new, old, advantage, layout, chosen, weight_K=(ROW != 1).double())[0].backward()
+    assert (new.grad[ROW == 1] == 0).all() and (new.grad[ROW != 1] != 0).any()
+
+
+@pytest.mark.parametrize("gate", ["clip", "sapo", "cispo", "none"])
+def test_each_tokens_term_is_weighted_and_kl_and_entropy_are_not(gate):
+    new, old, advantage = random_batch(per=None)
+    layout = Layout.of(TURN, ROW)
+    weight = torch.rand(len(TURN), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    chosen = objective(gate=gate, kl={"coefficient": 0.3}, entropy=0.2)
+    more = {"ref_logprob_K": old, "entropy_K": torch.ones_like(old)}
+    alone, bare = Layout.of(torch.zeros(1, dtype=torch.long)), objective(gate=gate)
+    by_token = [
+        policy_loss(new[k : k + 1], old[k : k + 1], advantage[k : k + 1], alone, bare)[0] for k in range(len(TURN))
+    ]
+    beside = policy_loss(new, old, 0 * advantage, layout, chosen, **more)[0]
+    expected = (torch.stack(by_token) * weight).mean() + beside
+    loss = policy_loss(new, old, advantage, layout, chosen, weight_K=weight, **more)[0]
+    assert loss.item() == pytest.approx(expected.item())
+
+
+def test_the_cell():
+    assert load("grpo").correction == Correction()
+    assert load("grpo", {"correction": "token"}).correction.cap == 2.0
+    assert load("grpo", {"correction": {"name": "sequence", "high": 5}}).correction.high == 5
+    assert load("grpo", load("grpo", {"correction": "sequence"}).model_dump()).correction.name == "sequence"
+    with pytest.raises(ValueError, match="cap is an option of correction token, and the correction is sequence"):
+        load("grpo", {"correction": {"name": "sequence", "cap": 4}})
+    with pytest.raises(ValidationError):
+        Correction(name="both")
+    with pytest.raises(ValueError, match=r"logprob_sampler_K must have shape \(6,\)"):
+        correction_weights(TRAINER, SAMPLER[1:], LAYOUT, Correction())

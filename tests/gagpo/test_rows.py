@@ -1,0 +1,192 @@
+"""Every row of the table against the paper's own formulas, written down slowly in ``tests/oracles``."""
+
+import ast
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gagpo.algorithms import PRESETS, load
+from gagpo.controllers import Controllers
+from gagpo.credit import Turns, give_credit
+from gagpo.objectives import Layout, policy_loss, value_loss
+from tests.oracles.batch import random_batch
+from tests.oracles.episode_level import (
+    agpo_adaptive,
+    agpo_asymmetric,
+    apmpo,
+    cispo,
+    dapo,
+    dr_grpo,
+    gmpo,
+    grpo,
+    gspo,
+    reinforce,
+    rloo,
+    sapo,
+)
+from tests.oracles.turn_level import gagpo, gigpo, graphgpo, hgpo, milegpo, ppo, ppo_turn
+
+PAPERS = {
+    "gagpo": (gagpo.advantages, gagpo.loss),
+    "grpo": (grpo.advantages, grpo.loss),
+    "dr_grpo": (dr_grpo.advantages, dr_grpo.loss),
+    "dapo": (dapo.advantages, dapo.loss),
+    "gmpo": (gmpo.advantages, gmpo.loss),
+    "gspo": (gspo.advantages, gspo.loss),
+    "gspo_token": (gspo.advantages, gspo.token_loss),
+    "sapo": (sapo.advantages, sapo.loss),
+    "cispo": (cispo.advantages, cispo.loss),
+    "apmpo": (apmpo.advantages, apmpo.loss),
+    "agpo_adaptive": (agpo_adaptive.advantages, agpo_adaptive.loss),
+    "agpo_asymmetric": (agpo_asymmetric.advantages, agpo_asymmetric.loss),
+    "rloo": (rloo.advantages, rloo.loss),
+    "reinforce_plus_plus": (reinforce.advantages, reinforce.loss),
+    "reinforce_baseline": (reinforce.baseline_advantages, reinforce.loss),
+    "gigpo": (gigpo.advantages, gigpo.loss),
+    "hgpo": (hgpo.advantages, hgpo.loss),
+    "graphgpo": (graphgpo.advantages, graphgpo.loss),
+    "milegpo": (milegpo.advantages, milegpo.loss),
+    "ppo_token": (ppo.advantages, ppo.loss),
+    "ppo_turn": (ppo_turn.advantages, ppo_turn.loss),
+}
+SEEDS = range(6)
+
+
+def turns_of(batch) -> Turns:
+    turns = [turn for episode in batch for turn in episode.turns]
+    return Turns(
+        reward_N=[turn.reward for turn in turns],
+        episode_N=np.repeat(np.arange(len(batch)), [len(episode.turns) for episode in batch]),
+        group_E=[episode.group for episode in batch],
+        state_N=[turn.state for turn in turns],
+        penalty_N=[turn.penalty for turn in turns],
+        tokens_N=[len(turn.new) for turn in turns],
+        truncated_E=[episode.truncated for episode in batch],
+        success_E=[episode.success for episode in batch],
+        end_state_E=[episode.end for episode in batch],
+    )
+
+
+def column(batch, name) -> torch.Tensor:
+    return torch.cat([getattr(turn, name) for episode in batch for turn in episode.turns])
+
+
+def flat(advantages) -> np.ndarray:
+    return np.array([x for episode in advantages for turn in episode for x in turn])
+
+
+def credit_of(batch, algorithm, controllers=None) -> np.ndarray:
+    turns = turns_of(batch)
+    turns = controllers.shape(turns) if controllers else turns
+    value = np.array([x for episode in batch for turn in episode.turns for x in turn.value])
+    return give_credit(turns, algorithm.credit, value if algorithm.critic else None)[1].advantage
+
+
+def test_every_row_has_its_paper_and_papers_know_nothing_of_us():
+    assert PAPERS.keys() == PRESETS.keys()
+    for path in (Path(__file__).parents[1] / "oracles").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not any(name.split(".")[0] == "gagpo" for name in names), path
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("name", PAPERS)
+def test_a_row_is_its_paper_in_value_and_gradient(name, seed):
+    batch, algorithm = random_batch(seed), load(name).resolved(512)
+    paper_advantages, paper_loss = PAPERS[name]
+    expected = paper_advantages(batch)
+    controllers = Controllers(algorithm.controllers)
+    turns = turns_of(batch)
+    advantage = credit_of(batch, algorithm, controllers)
+    assert advantage == pytest.approx(flat(expected), abs=1e-9)
+
+    more = ()
+    if name == "agpo_adaptive":
+        tasks, more = ["1", "4"], ({},)
+        controllers.begin()
+        controllers.observe_probe(turns, tasks)
+        controllers.observe_batch(turns, tasks, 1.0)
+        for group in (1, 4):
+            probe = [episode.success for episode in batch if episode.group == group]
+            more[0][group] = agpo_adaptive.radius(probe, 1.0, 1.0, 0.0)
+    else:
+        controllers.observe_batch(turns)
+    loss = paper_loss(batch, expected, *more)
+    token_turn = torch.arange(turns.turns).repeat_interleave(torch.as_tensor(turns.tokens_N))
+    layout = Layout.of(token_turn, torch.as_tensor(turns.episode_N)[token_turn])
+    new = column(batch, "new").detach().requires_grad_()
+    mine, _ = policy_loss(
+        new,
+        column(batch, "old"),
+        torch.as_tensor(advantage),
+        layout,
+        algorithm,
+        controls=controllers.controls(torch.as_tensor(turns.group_index_N)[token_turn]),
+        ref_logprob_K=column(batch, "ref"),
+        entropy_K=column(batch, "entropy"),
+    )
+    leaves = [turn.new for episode in batch for turn in episode.turns]
+    gradient = torch.cat(torch.autograd.grad(loss, leaves)) if loss.requires_grad else torch.zeros_like(new)
+    mine.backward()
+    # Segment sizes and radii per task are float32: a relative error of 1e-7.
+    assert mine.item() == pytest.approx(loss.item(), rel=1e-6, abs=1e-9)
+    assert new.grad.numpy() == pytest.approx(gradient.numpy(), rel=1e-5, abs=1e-8)
+
+
+HGPO = [
+    {"depth": 1, "weight_offset": 2},
+    {"norm": "mean"},
+    {"drop_zero": True},
+    {"start": "padded"},
+    {"start": "padded", "alpha": 0.0, "depth": 3},
+]
+
+
+@pytest.mark.parametrize("options", HGPO)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_options_of_hgpo(options, seed):
+    names = {"weight_offset": "offset", "depth": "depth", "alpha": "alpha", "drop_zero": "drop_zero"}
+    asked = {names[name]: value for name, value in options.items() if name in names}
+    asked |= {"padded": options.get("start") == "padded", "divide": options.get("norm") != "mean"}
+    batch = random_batch(seed)
+    mine = credit_of(batch, load("hgpo", {"credit": options}))
+    assert mine == pytest.approx(flat(hgpo.advantages(batch, **asked)), abs=1e-9)
+
+
+WEBSHOP = {"norm": "mean", "retain_coverage": 0.5, "rest": 0.5, "eta": 1.0, "retain_branches": True}
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_milegpo_with_its_settings_for_webshop(seed):
+    batch = random_batch(seed)
+    mine = credit_of(batch, load("milegpo", {"credit": WEBSHOP}))
+    assert mine == pytest.approx(flat(milegpo.advantages(batch, **milegpo.WEBSHOP)), abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_turn_level_ppo_can_value_truncated_episodes(seed):
+    batch = random_batch(seed)
+    mine = credit_of(batch, load("ppo_turn", {"credit": {"bootstrap_truncated": True}}))
+    assert mine == pytest.approx(flat(ppo_turn.advantages(batch, bootstrap=True)), abs=1e-9)
+    assert (mine != credit_of(batch, load("ppo_turn"))).any() == any(episode.truncated for episode in batch)
+
+
+def test_the_critics_loss_is_ppos():
+    rng = np.random.default_rng(0)
+    value, old, target = rng.normal(size=(3, 20))
+    mine, _ = value_loss(torch.tensor(value), torch.tensor(old), torch.tensor(target), clip=0.2)
+    assert mine.item() == pytest.approx(ppo.value_loss(value, old, target), abs=1e-12)
+
+
+def test_the_temperature_of_adaptive_agpo():
+    controllers = Controllers(load("agpo_adaptive").controllers)
+    first, second = [True, False, False, False], [True, True, False, False]
+    for probe in (first, second):
+        turns = Turns([0.0] * 4, range(4), [0] * 4, success_E=probe)
+        controllers.observe_probe(turns, ["a"])
+    usual = 0.5 + agpo_adaptive.vote_entropy(first)
+    assert controllers.temperatures(1.0, ["a"]) == pytest.approx([agpo_adaptive.temperature(second, usual)])

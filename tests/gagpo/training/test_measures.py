@@ -1,0 +1,96 @@
+"""What the trainer measures for controllers, what it fills in, and what it says when a loss is not finite."""
+
+import numpy as np
+import pytest
+import torch
+
+from gagpo.credit import turns_for
+from gagpo.envs.pool import Pool
+from gagpo.settings import load
+from gagpo.training.batch import build_rows
+from gagpo.training.run_folder import RunFolder
+from gagpo.training.trainer import Trainer
+from gagpo.training.update import NonFiniteLoss
+
+ONCE = {"iterations": 1, "minibatches": 1, "epochs": 1}
+NO_EVALUATION = {"before": False, "tasks": 1}
+
+
+@pytest.fixture
+def trainer(corridor, tmp_path):
+    def make(**changes):
+        config = corridor(**{"training": ONCE, "evaluation": NO_EVALUATION, **changes})
+        return Trainer(RunFolder.create(tmp_path / "run", load(config)), quiet=True)
+
+    return make
+
+
+def test_the_kl_that_adaptive_agpo_hears_of_is_measured_after_the_updates(trainer):
+    """With one step on policy the KL before it is 0: measured there, the feedback would be dead."""
+    adaptive = trainer(algorithm={"preset": "agpo_adaptive", "kl": {"coefficient": 0.0}})
+    adaptive.run()
+    (row,) = adaptive.folder.metrics()
+    assert abs(row["old_kl"]) < 1e-4 < abs(row["final_kl"])
+    assert row["agpo_kl"] == pytest.approx(0.1 * max(0.0, row["final_kl"]))
+    assert adaptive.controllers.agpo.state.by_task.keys() == set(adaptive.controllers.agpo.state.tasks)
+
+
+def played(made, iteration=0):
+    """What the first iteration would learn from."""
+    environment = made.settings.environment
+    with Pool(environment.id, environment.kwargs, workers=0) as pool:
+        return made.collector.collect(made._agent(made.settings.rollout.sampling), pool, iteration)
+
+
+def test_its_entropy_is_that_of_the_model_at_temperature_1(trainer):
+    """The same responses, whatever temperature they are said to have been sampled at, have the same entropy."""
+    made = trainer(algorithm={"preset": "agpo_adaptive", "kl": {"coefficient": 0.0}})
+    episodes = played(made).episodes
+    turns, found = turns_for(episodes, made.algorithm.credit), []
+    for temperature in (1.0, 1.5):
+        for episode in episodes:
+            episode.temperature = temperature
+        found.append(made._entropy(turns, build_rows(episodes)))
+    assert found[0].shape == (4,) and (found[0] > 0).all()
+    assert found[1] == pytest.approx(found[0], rel=1e-6)
+    hot, _ = made.updater.score(build_rows(episodes), int(turns.tokens_N.sum()))
+    assert np.abs(hot).max() > 0.01  # at that temperature the log-probabilities do differ from the engine's
+
+
+def test_a_loss_that_is_not_finite_says_how_many_steps_were_taken(trainer):
+    made = trainer(training={"iterations": 1, "minibatches": 3})
+    accumulate, calls = made.updater._accumulate, []
+
+    def poisoned(micros, *rest):
+        calls.append(1)
+        if len(calls) == 3:
+            micros[0].logprob_K[0] = -torch.inf
+        return accumulate(micros, *rest)
+
+    made.updater._accumulate = poisoned
+    before = [parameter.clone() for parameter in made.model.parameters()]
+    with pytest.raises(NonFiniteLoss, match=r"old_logprob .* is -inf; 2 steps of this update had been taken before"):
+        made.run()
+    assert not all(torch.equal(a, b) for a, b in zip(before, made.model.parameters(), strict=True))
+    assert not made.model.training
+
+
+def test_an_infinite_log_probability_stops_the_run_before_the_first_step(trainer):
+    made = trainer()
+    learn = made._learn
+
+    def poisoned(collected):
+        collected.episodes[2].turns[0].logprobs[0] = -np.inf
+        return learn(collected)
+
+    made._learn = poisoned
+    before = [parameter.clone() for parameter in made.model.parameters()]
+    with pytest.raises(NonFiniteLoss, match="is -inf; the weights were left as they were"):
+        made.run()
+    assert all(torch.equal(a, b) for a, b in zip(before, made.model.parameters(), strict=True))
+
+
+def test_lengths_are_the_rollouts(trainer):
+    made = trainer(algorithm="dr_grpo")
+    assert made.updater.algorithm.aggregation.length == made.settings.rollout.max_tokens == 3
+    assert made.settings.algorithm.aggregation.length is None  # what is written down stays as the user wrote it

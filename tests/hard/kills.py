@@ -1,0 +1,108 @@
+"""A training run is killed at random again and again, and ends bit for bit like one that nobody touched."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+from safetensors.torch import load_file
+
+from gagpo.eval.results import EvalResult
+from gagpo.training import checkpoint as checkpoints
+from gagpo.training.run_folder import RunFolder
+from tests.hard.outcome import FAULT, FINE, Outcome, Tally
+from tests.hard.worlds import make_model, make_run, write_settings
+
+PLAN: dict[str, dict[str, Any]] = {"training": {"iterations": 6}, "rollout": {"workers": 1}}
+CLOCK = ("seconds", "per_second", "busy", "time")  # words in the names of metrics that no two runs share
+_RUN_SECONDS = 600.0
+_ORPHAN_SECONDS = 30.0
+
+
+def kills(folder: Path, count: int, seed: int, only: int | None = None) -> Tally:
+    """Kill runs ``count`` times in all, at random instants; each is continued until it is done, then compared."""
+    del only  # one kill cannot be repeated alone: its instant is one of the clock's
+    begin = time.monotonic()
+    rng = random.Random(f"{seed}/kills")
+    whole_begin = time.monotonic()
+    whole = make_run(folder, **PLAN)
+    length = time.monotonic() - whole_begin
+    settings = write_settings(folder / "kills.yaml", make_model(folder), **PLAN)
+    tally = Tally("random kills")
+    runs, killed = folder / "killed", 0
+    while killed < count:
+        shutil.rmtree(runs, ignore_errors=True)
+        while True:
+            process = _start(settings, runs)
+            died = _kill_within(process, rng.uniform(0.0, length) if killed < count else _RUN_SECONDS)
+            if died.verdict == FAULT:
+                tally.add(f"kills --seed {seed}, kill {killed + 1}", died)
+                return tally
+            if died.words == "done":
+                break
+            killed += 1
+            tally.add("", died)
+        difference = _difference(whole, runs / "corridor")
+        if difference:
+            tally.add(f"kills --seed {seed}, after kill {killed}", Outcome(FAULT, difference))
+    tally.seconds = time.monotonic() - begin
+    return tally
+
+
+def _start(settings: Path, runs: Path) -> subprocess.Popen[str]:
+    """Start the run, or continue it where it is."""
+    words = ["train", str(settings), "--auto", "--runs", str(runs), "--quiet"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "gagpo", *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+
+
+def _kill_within(process: subprocess.Popen[str], seconds: float) -> Outcome:
+    """Kill ``process`` after ``seconds``, unless it is done by then, and look for what it leaves behind."""
+    try:
+        _, errors = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        gone, left = psutil.wait_procs(family, timeout=_ORPHAN_SECONDS)
+        for orphan in left:
+            with suppress(psutil.NoSuchProcess):
+                orphan.kill()
+        if left:
+            return Outcome(FAULT, f"{len(left)} of {len(gone) + len(left)} processes outlive the killed run")
+        return Outcome(FINE, f"killed after {seconds:.1f} s")
+    if process.returncode:
+        return Outcome(FAULT, f"exit status {process.returncode}: {' | '.join(errors.strip().splitlines()[-3:])}")
+    return Outcome(FINE, "done")
+
+
+def _difference(whole: Path, other: Path) -> str:
+    """Where two finished runs differ: weights, metrics or evaluations; empty when they are bit-equal."""
+    one, two = (checkpoints.latest(run / "checkpoints") for run in (whole, other))
+    assert one is not None and two is not None
+    weights = [load_file(f"{saved.model}/model.safetensors") for saved in (one, two)]
+    if weights[0].keys() != weights[1].keys():
+        return "the runs end with other parameters"
+    for name, tensor in weights[0].items():
+        if not bool((tensor == weights[1][name]).all()):
+            return f"parameter {name} differs"
+    rows = [[_timeless(row) for row in RunFolder.open(run).metrics()] for run in (whole, other)]
+    if rows[0] != rows[1]:
+        return f"the metrics differ: {len(rows[0])} and {len(rows[1])} rows"
+    for file in sorted((whole / "evals").glob("*.json")):
+        if EvalResult.load(file).tasks != EvalResult.load(other / "evals" / file.name).tasks:
+            return f"evaluation {file.name} differs"
+    return ""
+
+
+def _timeless(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if not any(word in key for word in CLOCK)}

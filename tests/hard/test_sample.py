@@ -1,0 +1,43 @@
+"""A sample of the hard tests; `make test-hard` runs as many as there is time for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.hard.actions import actions
+from tests.hard.damages import damages
+from tests.hard.kills import kills
+from tests.hard.mutations import KINDS, mutations
+from tests.hard.outcome import FINE, REFUSED, Tally
+
+pytestmark = pytest.mark.slow
+
+
+def without_faults(*tallies: Tally) -> None:
+    assert [fault for tally in tallies for fault in tally.faults] == []
+
+
+def test_random_kills(tmp_path: Path) -> None:
+    tally = kills(tmp_path, 2, seed=1)
+    without_faults(tally)
+    assert tally.counts[FINE] >= 2
+
+
+def test_random_damages_of_checkpoints(tmp_path: Path) -> None:
+    tally = damages(tmp_path, 30, seed=1)
+    without_faults(tally)
+    assert tally.counts[REFUSED] > 20
+
+
+def test_mutations_of_every_kind_of_file(tmp_path: Path) -> None:
+    tallies = mutations(tmp_path, 6 * len(KINDS), seed=1)
+    assert len(tallies) == len(KINDS)
+    without_faults(*tallies)
+
+
+def test_hostile_actions(tmp_path: Path) -> None:
+    tallies = actions(tmp_path, 500, seed=1)
+    without_faults(*tallies)
+    assert all(tally.counts[FINE] >= 500 for tally in tallies)

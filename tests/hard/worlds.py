@@ -1,0 +1,59 @@
+"""What the hard tests work on: a corridor, a model that has walked it a little, and a finished run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gagpo.settings import load
+from gagpo.training.run_folder import RunFolder
+from gagpo.training.trainer import train
+from gagpo.training.warm_start import warm_start
+
+SETTINGS: dict[str, Any] = {
+    "name": "corridor",
+    "threads": 1,
+    "environment": {"id": "gagpo.envs.testing:gagpo-test/Corridor-v0", "kwargs": {"max_turns": 16}},
+    "context": {"history": 0},
+    "rollout": {"tasks": 2, "samples": 4, "max_tokens": 3, "workers": 0},
+    "algorithm": {"preset": "apmpo", "kl": {"coefficient": 0.0}},  # its controllers have a state to keep
+    "optimizer": {"learning_rate": 5e-3},
+    "training": {"iterations": 2, "save_every": 1, "keep_episodes": 1},
+    "evaluation": {"splits": ["test"], "temperature": 1.0, "tasks": 2},
+    "warm_start": {
+        "episodes": 20,
+        "noise": 0.5,
+        "steps": 10,
+        "batch": 16,
+        "learning_rate": 1e-2,
+        "model": {"layers": 1, "width": 32, "heads": 2, "feed_forward": 32, "vocabulary": 300, "context": 128},
+    },
+}
+
+
+def write_settings(path: Path, model: Path, **sections: dict[str, Any]) -> Path:
+    """The settings with some ``sections`` changed, as a file."""
+    values = {**SETTINGS, "model": str(model)}
+    for name, section in sections.items():
+        values[name] = {**values[name], **section}
+    path.write_text(yaml.safe_dump(values), encoding="utf-8")
+    return path
+
+
+def make_model(folder: Path) -> Path:
+    """A small model folder at ``folder / "model"``, made once."""
+    model = folder / "model"
+    if not (model / "config.json").exists():
+        warm_start(load(write_settings(folder / "warm.yaml", model)), quiet=True)
+    return model
+
+
+def make_run(folder: Path, **sections: dict[str, Any]) -> Path:
+    """A finished run at ``folder / "run"``, made once."""
+    run = folder / "run"
+    if not (run / "config.yaml").exists():
+        settings = load(write_settings(folder / "run.yaml", make_model(folder), **sections))
+        train(RunFolder.create(run, settings), quiet=True)
+    return run

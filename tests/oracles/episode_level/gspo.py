@@ -1,0 +1,28 @@
+"""GSPO and GSPO-token (arXiv 2507.18071, equations 5 and 13)."""
+
+import torch
+
+from tests.oracles.batch import clipped, group_relative, mean_over_sequences
+
+
+def advantages(batch):
+    return group_relative(batch)
+
+
+def loss(batch, advantages):
+    total = 0.0
+    for episode, numbers in zip(batch, advantages, strict=True):
+        ratio = torch.exp(torch.cat([turn.new - turn.old for turn in episode.turns]).mean())
+        total = total + clipped(ratio, numbers[0][0], 3e-4, 4e-4)
+    return -total / len(batch)
+
+
+def token_loss(batch, advantages):
+    terms = []
+    for episode, numbers in zip(batch, advantages, strict=True):
+        ratio = torch.exp(torch.cat([turn.new - turn.old for turn in episode.turns]).mean()).detach()
+        terms.append([])
+        for turn, row in zip(episode.turns, numbers, strict=True):
+            own = ratio * torch.exp(turn.new) / torch.exp(turn.new).detach()
+            terms[-1].append(clipped(own, row[0], 3e-4, 4e-4))
+    return -mean_over_sequences(terms)

@@ -1,0 +1,39 @@
+"""HGPO (arXiv 2602.22817), with the start rule of the released code: depth c exists from turn c on."""
+
+from tests.oracles.batch import deviation, discounted, kl_terms, mates, mean, mean_over_tokens, per_turn, ppo_terms
+
+
+def advantages(batch, gamma=0.95, depth=2, alpha=1.0, offset=1, divide=True, drop_zero=False, padded=False):
+    def context(episode, t, c):
+        if t < c and not padded:
+            return None
+        return [episode.turns[place].state if place >= 0 else "start" for place in range(t - c, t + 1)]
+
+    numbers = []
+    for episode in batch:
+        numbers.append([])
+        for t in range(len(episode.turns)):
+            total = weights = 0.0
+            for c in range(depth + 1):
+                own = context(episode, t, c)
+                peers = [
+                    discounted(other, gamma)[place]
+                    for other in mates(batch, episode)
+                    for place in range(len(other.turns))
+                    if own is not None and context(other, place, c) == own
+                ]
+                if len(peers) < 2:
+                    continue
+                advantage = discounted(episode, gamma)[t] - mean(peers) if deviation(peers, 0) else 0.0
+                if divide:
+                    advantage /= deviation(peers, 0) + 1e-6
+                if drop_zero and advantage == 0:
+                    continue
+                total += (c + offset) ** alpha * advantage
+                weights += (c + offset) ** alpha
+            numbers[-1].append(total / weights if weights else 0.0)
+    return per_turn(batch, numbers)
+
+
+def loss(batch, advantages):
+    return -mean_over_tokens(ppo_terms(batch, advantages)) + 0.01 * mean_over_tokens(kl_terms(batch))
