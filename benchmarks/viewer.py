@@ -18,7 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gagpo.credit.settings import Gagpo, Grpo
+from gagpo.credit.episode import Grpo
+from gagpo.credit.gagpo import Gagpo
 from gagpo.eval.viewer.export import export
 from gagpo.recredit import Recredit
 

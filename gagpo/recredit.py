@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from gagpo.credit import AnyCredit, Turns, advantages, intern, value_proxy
-from gagpo.credit.settings import Gagpo, Grpo
+from gagpo.credit import CreditSettings, Turns, advantages, intern, value_proxy
+from gagpo.credit.episode import Grpo
+from gagpo.credit.gagpo import Gagpo
 from gagpo.eval.viewer.records import EpisodeRecord, Explained
 from gagpo.settings import SettingsError, load
 
@@ -20,14 +21,14 @@ class Recredit:
     penalty: what a turn without a valid action costs. Turns count as the same state by the first credit's key.
     """
 
-    def __init__(self, credits: Mapping[str, AnyCredit], penalty: float = 0.0):
+    def __init__(self, credits: Mapping[str, CreditSettings], penalty: float = 0.0):
         self.credits, self.penalty = dict(credits), penalty
 
     def __call__(self, episodes: Sequence[EpisodeRecord]) -> list[Explained]:
         first: Any = next(iter(self.credits.values()))
         turns = columns(episodes, getattr(first, "key", "observation"), self.penalty)
         rows = {name: advantages(turns, credit).advantage_N for name, credit in self.credits.items()}
-        value_N = value_proxy(turns, getattr(first, "gamma", 1.0))
+        value_N = value_proxy(turns, gamma=getattr(first, "gamma", 1.0))
         state_N = turns.states()
         explained, start = [], 0
         for one in episodes:

@@ -50,4 +50,4 @@ def _values(turns: Turns, settings: Any, value_K: np.ndarray | None) -> np.ndarr
     if turns.state_N is None:
         return None
     own = {name: getattr(settings, name) for name in ("scope", "leave_one_out", "proxy") if hasattr(settings, name)}
-    return value_proxy(turns, getattr(settings, "gamma", 1.0), **own)
+    return value_proxy(turns, gamma=getattr(settings, "gamma", 1.0), **own)

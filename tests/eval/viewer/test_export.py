@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from gagpo.credit.settings import Gagpo, Grpo
+from gagpo.credit.episode import Grpo
+from gagpo.credit.gagpo import Gagpo
 from gagpo.eval.reading import BadResult
 from gagpo.eval.viewer.export import Exporter, export
 from gagpo.eval.viewer.records import read_episode_file

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gagpo.credit.settings import Gagpo, Grpo
+from gagpo.credit.episode import Grpo
+from gagpo.credit.gagpo import Gagpo
 from gagpo.eval.viewer.export import Exporter, export
 from gagpo.eval.viewer.serve import serving
 from gagpo.recredit import Recredit

@@ -5,7 +5,9 @@ import pytest
 
 from gagpo.agents.episodes import Episode, Turn, read_episodes
 from gagpo.credit import advantages, turns_for, value_proxy
-from gagpo.credit.settings import Gagpo, Grpo, ReinforcePlusPlus
+from gagpo.credit.episode import Grpo
+from gagpo.credit.gagpo import Gagpo
+from gagpo.credit.reinforce import ReinforcePlusPlus
 from gagpo.settings import load
 from gagpo.training.annotations import annotate
 from gagpo.training.run_folder import RunFolder
@@ -32,7 +34,7 @@ def test_turns_carry_the_credit_they_were_given(settings):
     written = [turn for episode in trained for turn in episode.turns]
     assert [turn.advantage for turn in written] == credit.advantage_N.tolist()
     gamma = getattr(settings, "gamma", 1.0)
-    assert [turn.value for turn in written] == value_proxy(turns, gamma).tolist()
+    assert [turn.value for turn in written] == value_proxy(turns, gamma=gamma).tolist()
     assert written[0].group_state == written[3].group_state != written[1].group_state
     assert np.concatenate([turn.ratios for turn in written]) == pytest.approx(np.linspace(0.5, 1.5, 12))
     assert [episode.kept for episode in (*trained, thrown)] == [True, True, False]
