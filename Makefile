@@ -8,7 +8,7 @@ JOBS   ?= 2
 
 export TORCH_INDEX_URL
 
-.PHONY: train test test-slow test-hard test-interop lint bench clean help
+.PHONY: docs train test test-slow test-hard test-interop test-vllm lint bench clean help
 
 help:
 	@echo "make train      install, generate games, warm-start a small model, train it with GAGPO, report"
@@ -68,6 +68,11 @@ $(VENV)/.base: pyproject.toml constraints.txt
 $(VENV)/.dev: $(VENV)/.base
 	@$(PIP) -e '.[dev,web,data]' || { echo "make: installing the development packages failed (see above); check the network and run make again" >&2; exit 1; }
 	@touch $@
+
+# The site, strict: a page that is in no menu or a link that leads nowhere is an error.
+docs: $(VENV)/.base
+	@$(PIP) -e '.[docs]'
+	$(PY) -m mkdocs build --strict
 
 clean:
 	rm -rf $(VENV) .venv-interop .venv-verifiers .venv-verl build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

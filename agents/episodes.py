@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ import numpy as np
 from gagpo.envs.errors import InvalidArgument
 
 Ids = np.ndarray  # int32[...], token ids
+Decode = Callable[[int], str]  # the text of one token
+MOST_READ = 200  # newly read tokens written per turn
 
 
 @dataclass
@@ -25,6 +27,11 @@ class Turn:
     parsed: an action was found in the response.
     state: key of the world state in which the response was made (None where the environment cannot tell).
     trainable: False for a deliberate stray move of an expert, which must not be imitated.
+    advantage, value, group_state: what credit made of the turn, the value of its state group, and which of the batch's
+    state groups that is; None before credit is given and for a turn that was not trained on.
+    ratios: float32, probability under the policy being trained over that of the sampler, of each response token, when
+    the turn was last trained on; advantages: float32, one per response token, where credit tells them apart. Both are
+    empty otherwise.
     """
 
     observation: str
@@ -38,6 +45,11 @@ class Turn:
     prompt_ids: Ids = field(default_factory=lambda: np.zeros(0, np.int32))
     response_ids: Ids = field(default_factory=lambda: np.zeros(0, np.int32))
     logprobs: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
+    advantage: float | None = None
+    value: float | None = None
+    group_state: int | None = None
+    ratios: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
+    advantages: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
 
 
 @dataclass
@@ -49,6 +61,7 @@ class Episode:
     environment broke more often than the pool forgives (such an episode is counted, never trained on).
     end_observation, end_state: what the world showed after the last turn, and its state's key; None where unknown.
     restarts: how often a broken worker made the episode start over.
+    kept: whether a trainer learned from it; None where nothing was learned.
     info: the last turn's remaining scalar entries of the environment's info (score parts, verdicts, ...).
     """
 
@@ -63,6 +76,7 @@ class Episode:
     success: bool = False
     outcome: str = "truncated"
     restarts: int = 0
+    kept: bool | None = None
     end_observation: str | None = None
     end_state: str | None = None
     info: dict[str, Any] = field(default_factory=dict)
@@ -72,9 +86,14 @@ class Episode:
         """Sum of the turns' rewards, penalties excluded."""
         return float(sum(turn.reward for turn in self.turns))
 
-    def record(self, tokens: bool = False) -> dict[str, Any]:
-        """The episode as JSON-ready values; with ``tokens`` the ids and log-probabilities too."""
+    def record(self, tokens: bool = False, decode: Decode | None = None) -> dict[str, Any]:
+        """The episode as JSON-ready values.
+
+        tokens: ids and log-probabilities too. decode: gives the text of one id; with it every turn says token by token
+        what was newly read (its last ``MOST_READ`` tokens), what was answered, and with which probability.
+        """
         turns = []
+        read = np.zeros(0, np.int32)
         for turn in self.turns:
             row: dict[str, Any] = {
                 "observation": turn.observation,
@@ -84,10 +103,16 @@ class Episode:
                 "valid": turn.valid,
                 "state": turn.state,
             }
+            for name in ("advantage", "value", "group_state"):
+                if getattr(turn, name) is not None:
+                    row[name] = getattr(turn, name)
             if tokens:
                 row["prompt_ids"] = turn.prompt_ids.tolist()
                 row["response_ids"] = turn.response_ids.tolist()
                 row["logprobs"] = [float(x) for x in turn.logprobs]
+            if decode is not None and len(turn.response_ids):
+                row["tokens"] = _tokens(turn, read, decode)
+                read = np.concatenate([turn.prompt_ids, turn.response_ids])
             turns.append(row)
         return {
             "task": self.task,
@@ -101,6 +126,7 @@ class Episode:
             "outcome": self.outcome,
             "reward": self.reward,
             "restarts": self.restarts,
+            **({} if self.kept is None else {"kept": self.kept}),
             "info": self.info,
             "turns": turns,
         }
@@ -126,11 +152,26 @@ class Episode:
         return episode
 
 
-def write_episodes(path: Path, episodes: Iterable[Episode], tokens: bool = False) -> None:
+def _tokens(turn: Turn, before: Ids, decode: Decode) -> dict[str, Any]:
+    """One turn token by token; ``before`` is all that was read and answered up to it."""
+    known = len(before) if np.array_equal(turn.prompt_ids[: len(before)], before) else 0
+    new = turn.prompt_ids[known:]
+    row: dict[str, Any] = {
+        "prompt": len(turn.prompt_ids),
+        "read": [decode(int(x)) for x in new[-MOST_READ:]],
+        "text": [decode(int(x)) for x in turn.response_ids],
+    }
+    for name, column in (("logprob", turn.logprobs), ("ratio", turn.ratios), ("advantage", turn.advantages)):
+        if len(column) == len(turn.response_ids):
+            row[name] = [round(float(x), 4) for x in column]
+    return row
+
+
+def write_episodes(path: Path, episodes: Iterable[Episode], tokens: bool = False, decode: Decode | None = None) -> None:
     """Write one JSON object per episode and line, in ASCII: a model may write what UTF-8 cannot hold."""
     with path.open("w", encoding="utf-8") as file:
         for episode in episodes:
-            file.write(json.dumps(episode.record(tokens)) + "\n")
+            file.write(json.dumps(episode.record(tokens, decode)) + "\n")
 
 
 def read_episodes(path: Path) -> Iterator[dict[str, Any]]:

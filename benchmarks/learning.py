@@ -15,7 +15,6 @@ only the first measures it before training.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import subprocess
@@ -25,16 +24,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
 from gagpo.algorithms import PRESETS
-from gagpo.eval.compare import require_same_panel
 from gagpo.eval.curves import plot_curves, plot_each
-from gagpo.eval.results import EvalResult
 from gagpo.eval.runs import load_run
-from gagpo.eval.statistics import area_under_curve, mean_over_seeds
+from gagpo.eval.study import RunRow, row_of, write_rows
+from gagpo.eval.study import Study as Table
 
-LEVEL = 0.95
 MOST_IN_ONE = 6  # methods in one picture
 
 
@@ -134,71 +129,17 @@ def play(study_name: str, label: str, seed: int, runs: Path, more: list[str], be
     return folder, status
 
 
-def gather(study_name: str, label: str, seed: int, folder: Path) -> dict | None:
+def gather(study_name: str, label: str, seed: int, folder: Path) -> RunRow | None:
     """One run's numbers, or None when it is not finished."""
-    study = STUDIES[study_name]
-    files = {stage: folder / "evals" / f"{stage}-{study.split}.json" for stage in ("before", "after")}
-    measured = sorted(folder.parent.glob(f"*/evals/before-{study.split}.json"))
-    if not measured or not files["after"].exists():
+    split = STUDIES[study_name].split
+    measured = sorted(folder.parent.glob(f"*/evals/before-{split}.json"))
+    before = folder / "evals" / f"before-{split}.json"
+    if not measured or not (folder / "evals" / f"after-{split}.json").exists():
         return None
-    if not files["before"].exists():
-        shutil.copyfile(measured[0], files["before"])
-    before, after = (EvalResult.load(path) for path in files.values())
-    require_same_panel("before", before, folder.name, after)
-    turns, success = load_run(folder).series("success_rate", x="turns_total")
-    return {
-        "study": study_name,
-        "label": label,
-        "seed": seed,
-        "split": study.split,
-        "split_hash": after.panel.split_hash,
-        "tasks": after.panel.tasks,
-        "tries": after.panel.tries,
-        "before": before.success.value,
-        "after": after.success.value,
-        "reward_before": before.mean_reward.value,
-        "reward_after": after.mean_reward.value,
-        "area": area_under_curve(turns, success),
-        "tokens_total": load_run(folder).metrics[-1]["tokens_total"],
-        "turns": turns,
-        "success": success,
-    }
-
-
-def table(rows: list[dict]) -> list[str]:
-    """A table in Markdown, best mean success first.
-
-    Means over seeds with half a Student-t interval: area under the training curve, success after training, and the
-    difference to the first method, seed by seed (equal seeds meet equal tasks). Tokens are those of the responses in
-    training.
-    """
-    labels = list(dict.fromkeys(row["label"] for row in rows))
-    seeds = {label: {row["seed"]: row for row in rows if row["label"] == label} for label in labels}
-    graded = any(abs(row["reward_after"] - row["after"]) > 0.005 for row in rows)
-    head = ["", "seeds", "area %", "after %"]
-    head += [f"minus {labels[0]}"] if len(labels) > 1 else ["rise, points"]
-    head += [*(["reward after"] if graded else []), "1,000 tokens"]
-    lines = []
-    for label, mine in seeds.items():
-        cells = [label, str(len(mine)), *(_spread([row[key] for row in mine.values()]) for key in ("area", "after"))]
-        base = {seed: row["before"] for seed, row in mine.items()}
-        if len(labels) > 1:
-            base = {seed: row["after"] for seed, row in seeds[labels[0]].items()}
-        gaps = [row["after"] - base[seed] for seed, row in mine.items() if seed in base]
-        cells.append(_spread(gaps, sign="+") if label != labels[0] or len(labels) == 1 else "")
-        cells += [f"{np.mean([row['reward_after'] for row in mine.values()]):.2f}"] if graded else []
-        cells.append(f"{np.mean([row['tokens_total'] for row in mine.values()]) / 1000:,.0f}")
-        lines.append((-float(np.mean([row["after"] for row in mine.values()])), cells))
-    before = {(round(100 * row["before"], 1), round(row["reward_before"], 2)) for row in rows}
-    told = [f"before training: success {success} %, mean reward {reward}" for success, reward in sorted(before)]
-    body = [head, ["---"] * len(head), *(cells for _, cells in sorted(lines, key=lambda line: line[0]))]
-    return [*told, "", *(f"| {' | '.join(cells)} |" for cells in body)]
-
-
-def _spread(values: list[float], sign: str = "") -> str:
-    interval = mean_over_seeds(values, LEVEL)
-    half = f" ± {100 * (interval.high - interval.low) / 2:.1f}" if len(values) > 1 else ""
-    return f"{100 * interval.value:{sign}.1f}{half}"
+    if not before.exists():
+        shutil.copyfile(measured[0], before)
+    row = row_of(label, load_run(folder), seed, split)
+    return None if row is None else row.model_copy(update={"seed": seed})
 
 
 def main() -> None:
@@ -231,13 +172,12 @@ def main() -> None:
         sys.exit("no run is finished yet")
     arguments.out.mkdir(parents=True, exist_ok=True)
     raw = arguments.out / f"{arguments.study}.jsonl"
-    raw.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    finished = [
-        f"{row['label']}={folder_of(arguments.runs, arguments.study, row['label'], row['seed'])}" for row in rows
-    ]
+    write_rows(raw, rows, study=arguments.study)
+    finished = [f"{row.label}={folder_of(arguments.runs, arguments.study, row.label, row.seed)}" for row in rows]
     draw = plot_curves if len(labels) <= MOST_IN_ONE else plot_each
     plot = draw(finished, arguments.out / f"{arguments.study}.png", x="turns", smooth=3)
-    print("\n".join(table(rows)))
+    table = Table.of(rows)
+    print("\n".join([*table.notes(), "", *table.markdown()]))
     print(f"raw numbers: {raw}\nplot: {plot}")
 
 

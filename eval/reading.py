@@ -3,88 +3,59 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gagpo.envs.errors import GagpoError
+
+WANTED = {
+    "bool_type": "true or false",
+    "dict_type": "an object",
+    "finite_number": "a finite number",
+    "float_type": "a number",
+    "int_type": "a whole number",
+    "list_type": "a list",
+    "model_type": "an object",
+    "string_type": "a string",
+}
 
 
 class BadResult(GagpoError, ValueError):
     """A file that cannot be used; the one-line message names the file and the key."""
 
 
-class Field:
-    """One value of a JSON document, with the path that leads to it.
+class Document(BaseModel):
+    """A JSON object with typed keys. Types are exact and numbers finite; keys that nobody asked for are ignored."""
 
-    >>> document = parse('{"panel": {"tasks": "ten"}}', "after.json")
-    >>> document["panel"]["tasks"].integer()
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+D = TypeVar("D", bound=Document)
+
+
+def read_as(kind: type[D], text: str, name: str) -> D:
+    """The text as a document of that kind; :class:`BadResult` names ``name`` and the first key that is wrong.
+
+    >>> class Panel(Document):
+    ...     tasks: int
+    >>> read_as(Panel, '{"tasks": "ten"}', "after.json")
     Traceback (most recent call last):
-    gagpo.eval.reading.BadResult: after.json: key 'panel.tasks' must be a whole number, got 'ten'
+    gagpo.eval.reading.BadResult: after.json: key 'tasks' must be a whole number, got 'ten'
     """
-
-    def __init__(self, name: str, key: str, value: Any):
-        self.name, self.key, self.value = name, key, value
-
-    def __getitem__(self, key: str) -> Field:
-        record = self.record()
-        path = f"{self.key}.{key}" if self.key else key
-        if key not in record:
-            raise BadResult(f"{self.name}: key {path!r} is missing")
-        return Field(self.name, path, record[key])
-
-    def record(self) -> dict[str, Any]:
-        if not isinstance(self.value, dict):
-            raise self.wrong("an object")
-        return self.value
-
-    def items(self) -> Iterator[Field]:
-        if not isinstance(self.value, list):
-            raise self.wrong("a list")
-        for number, value in enumerate(self.value):
-            yield Field(self.name, f"{self.key}[{number}]", value)
-
-    def string(self) -> str:
-        if not isinstance(self.value, str):
-            raise self.wrong("a string")
-        return self.value
-
-    def boolean(self) -> bool:
-        if not isinstance(self.value, bool):
-            raise self.wrong("true or false")
-        return self.value
-
-    def integer(self, low: int = 0) -> int:
-        if isinstance(self.value, bool) or not isinstance(self.value, int):
-            raise self.wrong("a whole number")
-        if self.value < low:
-            raise self.wrong(f"at least {low}")
-        return self.value
-
-    def number(self) -> float:
-        if isinstance(self.value, bool) or not isinstance(self.value, int | float):
-            raise self.wrong("a number")
-        try:
-            number = float(self.value)
-        except OverflowError:
-            raise self.wrong("a number of ordinary size") from None
-        if not math.isfinite(number):
-            raise self.wrong("a finite number")
-        return number
-
-    def wrong(self, wanted: str) -> BadResult:
-        """The error that says what should have stood here."""
-        shown = repr(self.value)
-        shown = shown if len(shown) <= 60 else shown[:57] + "..."
-        where = f"key {self.key!r}" if self.key else "the document"
-        return BadResult(f"{self.name}: {where} must be {wanted}, got {shown}")
-
-
-def parse(text: str, name: str) -> Field:
-    """The document as a :class:`Field`; :class:`BadResult` when the text is not JSON."""
     try:
-        return Field(name, "", json.loads(text))
+        return kind.model_validate(parse(text, name))
+    except ValidationError as error:
+        raise BadResult(f"{name}: {_complaint(error.errors()[0])}") from None
+    except OverflowError:
+        raise BadResult(f"{name}: holds a whole number beyond all sizes") from None
+
+
+def parse(text: str, name: str) -> Any:
+    """What the JSON text says; :class:`BadResult` when it is no JSON."""
+    try:
+        return json.loads(text)
     except RecursionError:
         raise BadResult(f"{name}: nested too deeply") from None
     except ValueError as error:
@@ -99,3 +70,40 @@ def read_text(path: Path) -> str:
         raise BadResult(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
     except OSError as error:
         raise BadResult(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """A JSON object such as ``versions.json``; empty when there is no such file."""
+    record = parse(read_text(path), str(path)) if path.exists() else {}
+    if not isinstance(record, dict):
+        raise BadResult(f"{path}: the document must be an object, got {shortened(record)}")
+    return record
+
+
+def key_path(location: tuple[int | str, ...]) -> str:
+    """``("tasks", 0, "tries")`` as ``tasks[0].tries``."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).removeprefix(".")
+
+
+def shortened(value: object) -> str:
+    """A value as it is shown in a complaint: at most sixty characters."""
+    shown = repr(value)
+    return shown if len(shown) <= 60 else shown[:57] + "..."
+
+
+def _complaint(error: Any) -> str:
+    """One line for one of pydantic's errors; validators of ours raise ValueError with what was wanted."""
+    kind, context = error["type"], error.get("ctx", {})
+    where = f"key {key_path(error['loc'])!r}" if error["loc"] else "the document"
+    if kind == "missing":
+        return f"{where} is missing"
+    if kind == "greater_than_equal":
+        wanted = f"at least {context['ge']}"
+    elif kind == "literal_error":
+        choices = context["expected"].replace(" or ", ", ")
+        wanted = f"one of {choices.replace(chr(39), '')}" if "," in choices else choices
+    elif kind == "value_error":
+        wanted = str(context["error"])
+    else:
+        wanted = WANTED.get(kind, error["msg"].removeprefix("Input should be "))
+    return f"{where} must be {wanted}, got {shortened(error['input'])}"

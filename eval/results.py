@@ -12,17 +12,18 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
 
 from gagpo.agents.episodes import Episode
 from gagpo.envs import durable
 from gagpo.envs.errors import InvalidArgument
 from gagpo.eval.many_tries import majority_at_k, pass_at_k, usual_k
-from gagpo.eval.reading import BadResult, Field, parse, read_text
+from gagpo.eval.reading import BadResult, Document, read_as, read_text
 from gagpo.eval.statistics import Interval, cluster_bootstrap, clustered_wilson
 
 FORMAT = "gagpo evaluation 1"
-OUTCOMES = ("terminated", "truncated", "failed")
 
 
 @dataclass(frozen=True)
@@ -264,29 +265,19 @@ class EvalResult:
     @classmethod
     def from_json(cls, text: str, name: str = "result") -> EvalResult:
         """Read :meth:`to_json`; :class:`BadResult` names ``name`` and the key that is missing or wrong."""
-        document = parse(text, name)
-        if document["format"].value != FORMAT:
-            raise document["format"].wrong(repr(FORMAT))
-        panel = _read_panel(document["panel"])
-        tasks = tuple(_read_task(one, panel.tries) for one in document["tasks"].items())
-        if len(tasks) != panel.tasks:
-            raise document["panel"]["tasks"].wrong(f"{len(tasks)}, the number of tasks listed")
-        if len({task.task for task in tasks}) != len(tasks):
-            raise BadResult(f"{name}: key 'tasks' lists a task twice")
-        level = document["level"].number()
-        if not 0 < level < 1:
-            raise document["level"].wrong("strictly between 0 and 1")
-        result = cls(
-            panel=panel,
-            model=document["model"].string(),
-            temperature=None if document["temperature"].value is None else document["temperature"].number(),
-            tasks=tuple(sorted(tasks, key=lambda task: task.task)),
-            answers=document["answers"].boolean(),
-            level=level,
+        read = read_as(_ResultFile, text, name)
+        _require_whole(read, name)
+        tasks = tuple(
+            TaskResult(one.task, one.task_type, tuple(Try(**each.model_dump()) for each in one.tries))
+            for one in sorted(read.tasks, key=lambda one: one.task)
         )
-        told = document["summary"]["successes"]
-        if told.value != result.successes:
-            raise told.wrong(f"{result.successes}, the successes of the tries listed")
+        panel = Panel(**read.panel.model_dump())
+        result = cls(panel, read.model, read.temperature, tasks, read.answers, read.level)
+        if read.summary.successes != result.successes:
+            raise BadResult(
+                f"{name}: key 'summary.successes' must be {result.successes}, the successes of the tries listed, "
+                f"got {read.summary.successes}"
+            )
         return result
 
     def save(self, path: Path) -> None:
@@ -324,45 +315,85 @@ def _try(episode: Episode) -> Try:
     )
 
 
-def _read_panel(document: Field) -> Panel:
-    return Panel(
-        environment=document["environment"].string(),
-        split=document["split"].string(),
-        split_hash=document["split_hash"].string(),
-        tasks=document["tasks"].integer(1),
-        tries=document["tries"].integer(1),
-        kwargs=document["kwargs"].record(),
-        seed=document["seed"].integer(0) if "seed" in document.record() else 0,
-        conditions=document["conditions"].record() if "conditions" in document.record() else {},
-    )
+# The file, key by key -------------------------------------------------------------------------------------------------
 
 
-def _read_task(document: Field, tries: int) -> TaskResult:
-    read = tuple(_read_try(one) for one in document["tries"].items())
-    if len(read) != tries:
-        raise BadResult(f"{document.name}: key {document['tries'].key!r} must hold {tries} tries, got {len(read)}")
-    return TaskResult(document["task"].string(), document["task_type"].string(), read)
+class _PanelFile(Document):
+    environment: str
+    split: str
+    split_hash: str
+    tasks: int = Field(ge=1)
+    tries: int = Field(ge=1)
+    kwargs: dict[str, Any]  # type: ignore[no-redef]  # mypy takes it for the one of **kwargs
+    seed: int = Field(default=0, ge=0)
+    conditions: dict[str, Any] = Field(default_factory=dict)
 
 
-def _read_try(document: Field) -> Try:
-    outcome, success = document["outcome"].string(), document["success"].boolean()
-    if outcome not in OUTCOMES:
-        raise document["outcome"].wrong(f"one of {', '.join(OUTCOMES)}")
-    if success and outcome == "failed":
-        raise document["success"].wrong("false of a failed try")
-    turns, invalid = document["turns"].integer(), document["invalid"].integer()
-    if invalid > turns:
-        raise document["invalid"].wrong(f"at most {turns}, the number of turns")
-    answer = document["answer"]
-    return Try(
-        success=success,
-        reward=document["reward"].number(),
-        turns=turns,
-        invalid=invalid,
-        outcome=outcome,
-        restarts=document["restarts"].integer(),
-        answer=None if answer.value is None else answer.string(),
-    )
+class _TryFile(Document):
+    turns: int = Field(ge=0)
+    invalid: int = Field(ge=0)
+    outcome: Literal["terminated", "truncated", "failed"]
+    success: bool
+    reward: float
+    restarts: int = Field(ge=0)
+    answer: str | None
+
+    @field_validator("invalid")
+    @classmethod
+    def _no_more_than_turns(cls, value: int, info: ValidationInfo) -> int:
+        turns = info.data.get("turns", value)
+        if value > turns:
+            raise ValueError(f"at most {turns}, the number of turns")
+        return value
+
+    @field_validator("success")
+    @classmethod
+    def _never_of_a_failed_try(cls, value: bool, info: ValidationInfo) -> bool:
+        if value and info.data.get("outcome") == "failed":
+            raise ValueError("false of a failed try")
+        return value
+
+
+class _TaskFile(Document):
+    task: str
+    task_type: str
+    tries: list[_TryFile]
+
+
+class _SummaryFile(Document):
+    successes: int
+
+
+class _ResultFile(Document):
+    format: Literal["gagpo evaluation 1"]
+    tasks: list[_TaskFile]
+    panel: _PanelFile
+    model: str
+    temperature: float | None
+    level: float
+    answers: bool
+    summary: _SummaryFile
+
+    @field_validator("level")
+    @classmethod
+    def _a_probability(cls, value: float) -> float:
+        if not 0 < value < 1:
+            raise ValueError("strictly between 0 and 1")
+        return value
+
+
+def _require_whole(read: _ResultFile, name: str) -> None:
+    """The panel must say what the tasks are that follow it."""
+    panel, tasks = read.panel, read.tasks
+    if panel.tasks != len(tasks):
+        raise BadResult(
+            f"{name}: key 'panel.tasks' must be {len(tasks)}, the number of tasks listed, got {panel.tasks}"
+        )
+    for number, task in enumerate(tasks):
+        if len(task.tries) != panel.tries:
+            raise BadResult(f"{name}: key 'tasks[{number}].tries' must hold {panel.tries} tries, got {len(task.tries)}")
+    if len({task.task for task in tasks}) != len(tasks):
+        raise BadResult(f"{name}: key 'tasks' lists a task twice")
 
 
 def _short(value: object) -> str:

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from gagpo.envs.errors import InvalidArgument
-from gagpo.eval.reading import BadResult, parse, read_text
+from gagpo.eval.reading import BadResult
 from gagpo.eval.results import EvalResult
 
 LABEL = re.compile(r"(?:(before|after)|iteration-(\d{1,9}))-(.+)", re.DOTALL)
@@ -47,6 +49,19 @@ class Run:
     @property
     def name(self) -> str:
         return self.folder.resolve().name
+
+    @property
+    def algorithm(self) -> str:
+        """The name of its algorithm (or of its credit), or nothing where the settings do not tell."""
+        try:
+            settings = yaml.safe_load((self.folder / "config.yaml").read_text(encoding="utf-8"))
+        except (OSError, ValueError, yaml.YAMLError, RecursionError):
+            return ""
+        found = settings.get("algorithm") if isinstance(settings, dict) else None
+        if isinstance(found, dict):
+            credit = found.get("credit")
+            found = found.get("preset") or (credit.get("name") if isinstance(credit, dict) else credit)
+        return found if isinstance(found, str) else ""
 
     def series(self, key: str, x: str = "iteration") -> tuple[list[float], list[float]]:
         """``(x, y)`` of every iteration that has both numbers, x rising strictly."""
@@ -90,12 +105,11 @@ def load_run(folder: Path) -> Run:
     return Run(folder, tuple(metrics), broken, tuple(evaluations))
 
 
-def read_metrics(path: Path) -> tuple[list[dict[str, float]], int]:
-    """The numbers of every iteration, and how many lines were no JSON object with an ``iteration``.
+def metric_rows(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """The rows of ``metrics.jsonl`` as they were logged, and how many lines were no JSON object with an ``iteration``.
 
     A run that is killed leaves a torn line; resumed, it goes back some iterations and writes them again. So a broken
-    line is skipped, and an iteration not above the last one replaces everything from itself on. Values that are not
-    finite numbers are left out.
+    line is skipped, and an iteration not above the last one replaces everything from itself on.
     """
     if not path.exists():
         return [], 0
@@ -103,13 +117,13 @@ def read_metrics(path: Path) -> tuple[list[dict[str, float]], int]:
         lines = path.read_bytes().decode("utf-8", errors="replace").split("\n")
     except OSError as error:
         raise BadResult(f"{path}: cannot be read ({error.strerror})") from None
-    rows: list[dict[str, float]] = []
+    rows: list[dict[str, Any]] = []
     broken = 0
     for line in lines:
         if not line.strip():
             continue
-        row = _numbers(line)
-        if row is None or "iteration" not in row:
+        row = _row(line)
+        if row is None:
             broken += 1
             continue
         while rows and rows[-1]["iteration"] >= row["iteration"]:
@@ -118,18 +132,22 @@ def read_metrics(path: Path) -> tuple[list[dict[str, float]], int]:
     return rows, broken
 
 
-def _numbers(line: str) -> dict[str, float] | None:
+def read_metrics(path: Path) -> tuple[list[dict[str, float]], int]:
+    """:func:`metric_rows` with nothing but numbers: values that are not finite numbers are left out."""
+    rows, broken = metric_rows(path)
+    return [{key: float(value) for key, value in row.items() if _is_number(value)} for row in rows], broken
+
+
+def _row(line: str) -> dict[str, Any] | None:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(record, dict):
-        return None
-    numbers = {}
-    for key, value in record.items():
-        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300:
-            numbers[key] = float(value)
-    return numbers
+    return record if isinstance(record, dict) and _is_number(record.get("iteration")) else None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
 
 
 def _evaluation(label: str, last: int | None, result: EvalResult) -> Evaluation:
@@ -140,11 +158,6 @@ def _evaluation(label: str, last: int | None, result: EvalResult) -> Evaluation:
     if iteration is not None:
         return Evaluation(label, "iteration", split, int(iteration), result)
     return Evaluation(label, stage, split, 0 if stage == "before" else last, result)
-
-
-def read_record(path: Path) -> dict[str, Any]:
-    """A JSON object such as ``versions.json``; empty when there is no such file."""
-    return parse(read_text(path), str(path)).record() if path.exists() else {}
 
 
 def group_runs(runs: Sequence[str | Path]) -> dict[str, list[Run]]:
@@ -167,6 +180,12 @@ def group_runs(runs: Sequence[str | Path]) -> dict[str, list[Run]]:
     if not groups:
         raise InvalidArgument("no run folder was given")
     return groups
+
+
+def folder_of(run: str | Path) -> Path:
+    """The folder of ``LABEL=FOLDER`` or of a plain folder."""
+    _, separator, folder = str(run).partition("=")
+    return Path(folder) if separator and not Path(run).is_dir() else Path(run)
 
 
 def trailing_mean(values: Sequence[float], window: int) -> list[float]:

@@ -253,6 +253,7 @@ class RunSettings(_Section):
     optimizer: OptimizerSettings = OptimizerSettings()
     training: TrainingSettings = TrainingSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
+    trackers: list[str] = Field(["tensorboard"], description="where numbers go besides the run's folder; see docs")
     warm_start: WarmStartSettings | None = None
 
     @model_validator(mode="before")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from gagpo.eval.report.page import text
+from markupsafe import Markup
+
+from gagpo.eval.report.page import render
 
 LEFT, RIGHT, TOP, BOTTOM = 38, 8, 10, 20  # margins in user units, which are pixels at natural size
-
-
-LARGE = ' class="large"'
 
 
 @dataclass(frozen=True)
@@ -51,35 +51,46 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
     return [round(i * step, 12 - power) for i in range(first, last + 1)]
 
 
-def line_chart(caption: str, series: Sequence[Series], share: bool = False, large: bool = False) -> str:
+def line_chart(caption: str, series: Sequence[Series], share: bool = False, large: bool = False) -> Markup:
     """A figure of one or more lines over iterations; empty when none has a point. Shares are drawn from 0 to 1."""
     width, height = (380, 220) if large else (320, 150)
     series = [one for one in series if len(one.x)]
     if not series:
-        return ""
-    names = len(series) > 1
-    right = width - RIGHT - (max(min(len(one.name), 16) for one in series) * 6.2 + 8 if names else 0)
+        return Markup("")
+    several = len(series) > 1
+    right = width - RIGHT - (max(min(len(one.name), 16) for one in series) * 6.2 + 8 if several else 0)
     frame = _Frame(*_limits(series, share), right, height)
-    parts = []
-    for y in ticks(*frame.up, most=6 if large else 4):
-        at = frame.y(y)
-        shown = f"{100 * y:g} %" if share else number(y)
-        parts.append(f'<line class="axis" x1="{LEFT}" x2="{right:.1f}" y1="{at:.1f}" y2="{at:.1f}"/>')
-        parts.append(f'<text x="{LEFT - 5}" y="{at + 4:.1f}" text-anchor="end">{shown}</text>')
-    for x in ticks(*frame.across):
-        if x == int(x):
-            parts.append(f'<text x="{frame.x(x):.1f}" y="{height - 5}" text-anchor="middle">{number(x)}</text>')
-    parts += [_line(one, frame, f"c{i % 4}") for i, one in enumerate(series)]
-    if names:
+    rows = [
+        {
+            "at": f"{frame.y(y):.1f}",
+            "text_at": f"{frame.y(y) + 4:.1f}",
+            "told": f"{100 * y:g} %" if share else number(y),
+        }
+        for y in ticks(*frame.up, most=6 if large else 4)
+    ]
+    columns = [{"at": f"{frame.x(x):.1f}", "told": number(x)} for x in ticks(*frame.across) if x == int(x)]
+    names = []
+    if several:
         ends = sorted((frame.y(one.y[-1]), one.name, f"c{i % 4}") for i, one in enumerate(series))
         for at, (_, name, colour) in zip(_apart([end[0] for end in ends], height), ends, strict=True):
-            short = text(name if len(name) <= 16 else name[:14] + "..")
-            parts.append(f'<text class="name {colour}" x="{right + 7:.1f}" y="{at + 4:.1f}">{short}</text>')
+            short = name if len(name) <= 16 else name[:14] + ".."
+            names.append({"colour": colour, "x": f"{right + 7:.1f}", "y": f"{at + 4:.1f}", "told": short})
     last = ", ".join(f"{one.name} {number(one.y[-1], share)}".strip() for one in series)
-    label = f'role="img" aria-label="{text(f"{caption}; last: {last}")}"'
-    value = "" if names else f" <b>{number(series[0].y[-1], share)}</b>"
-    drawn = f'<svg viewBox="0 0 {width} {height}" {label}>{"".join(parts)}</svg>'
-    return f"<figure{LARGE if large else ''}><figcaption>{text(caption)}{value}</figcaption>{drawn}</figure>"
+    return render(
+        "chart.html",
+        caption=caption,
+        value="" if several else number(series[0].y[-1], share),
+        label=f"{caption}; last: {last}",
+        large=large,
+        width=width,
+        height=height,
+        left=LEFT,
+        right=f"{right:.1f}",
+        rows=rows,
+        columns=columns,
+        lines=[_line(one, frame, f"c{i % 4}") for i, one in enumerate(series)],
+        names=names,
+    )
 
 
 @dataclass(frozen=True)
@@ -99,16 +110,19 @@ class _Frame:
         return self.height - BOTTOM - (self.height - BOTTOM - TOP) * (inside - self.up[0]) / (self.up[1] - self.up[0])
 
 
-def _line(one: Series, frame: _Frame, colour: str) -> str:
-    points = [(frame.x(x), frame.y(y)) for x, y in zip(one.x, one.y, strict=True)]
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    drawn = f'<polyline class="line {colour}" points="{path}"/>' if len(points) > 1 else ""
-    for (x, _), (low, high) in zip(points, one.ranges or (), strict=False):
-        ends = f'y1="{frame.y(low):.1f}" y2="{frame.y(high):.1f}"'
-        drawn += f'<line class="range {colour}" x1="{x:.1f}" x2="{x:.1f}" {ends}/>'
-    if one.ranges is not None or len(points) == 1:
-        drawn += "".join(f'<circle class="{colour}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>' for x, y in points)
-    return drawn
+def _line(one: Series, frame: _Frame, colour: str) -> dict[str, Any]:
+    """A line's places: its path, the whiskers of its ranges, and its marks where it has any."""
+    points = [(f"{frame.x(x):.1f}", f"{frame.y(y):.1f}") for x, y in zip(one.x, one.y, strict=True)]
+    marked = one.ranges is not None or len(points) == 1
+    return {
+        "colour": colour,
+        "path": " ".join(f"{x},{y}" for x, y in points) if len(points) > 1 else "",
+        "ranges": [
+            {"x": x, "low": f"{frame.y(low):.1f}", "high": f"{frame.y(high):.1f}"}
+            for (x, _), (low, high) in zip(points, one.ranges or (), strict=False)
+        ],
+        "circles": [{"x": x, "y": y} for x, y in points] if marked else [],
+    }
 
 
 def _limits(series: Sequence[Series], share: bool) -> tuple[tuple[float, float], tuple[float, float]]:

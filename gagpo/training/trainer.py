@@ -15,7 +15,7 @@ import torch
 
 from gagpo.agents.engines.base import Sampling
 from gagpo.agents.engines.weights import named_tensors
-from gagpo.agents.episodes import Episode
+from gagpo.agents.episodes import Episode, Turn
 from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.agents.setup import language_agent, make_engine, make_world, tasks_of
 from gagpo.controllers import Controllers
@@ -26,9 +26,12 @@ from gagpo.envs.pool import Pool
 from gagpo.eval.evaluate import choose_panel, evaluate
 from gagpo.eval.results import EvalResult
 from gagpo.settings import SettingsError
+from gagpo.trackers import tracking
 from gagpo.training import checkpoint as checkpoints
+from gagpo.training.annotations import annotate
 from gagpo.training.batch import Row, build_rows
 from gagpo.training.collect import Collection, Collector, tasks_of_groups
+from gagpo.training.health import answer_task_information
 from gagpo.training.interrupt import Interruptions
 from gagpo.training.optimizer import parameter_groups, rate_scale
 from gagpo.training.run_folder import RunFolder
@@ -134,16 +137,18 @@ class Trainer:
                 reset_deadline=rolling.reset_deadline,
                 memory_limit_mb=rolling.worker_memory,
             ) as pool,
-            _tensorboard(self.folder.path, self.iteration) as board,
+            tracking(
+                settings.trackers, self.folder.path, settings.model_dump(mode="json"), self.iteration
+            ) as self.trackers,
         ):
             try:
-                self._run(pool, board)
+                self._run(pool)
             except (KeyboardInterrupt, SystemExit):
                 if self.iteration > self._saved_at:
                     self._save()
                 raise
 
-    def _run(self, pool: Pool, board: Any) -> None:
+    def _run(self, pool: Pool) -> None:
         every = self.settings.evaluation.every
         if self.settings.evaluation.before and self.iteration == 0:  # a trained model cannot be measured "before"
             self._evaluate(pool, "before")
@@ -154,8 +159,7 @@ class Trainer:
             with self.interruptions.held():
                 metrics = self._train_on(collected, pool, begun)
                 self.folder.log(metrics)
-                for name, value in metrics.items():
-                    board.add_scalar(name, value, self.iteration)
+                self.trackers.log(metrics, self.iteration)
                 self.report(metrics)
                 self._boundary = self._state()
             if every and self.iteration % every == 0 and not self.done:
@@ -173,14 +177,15 @@ class Trainer:
         now = time.perf_counter()
         every = self.settings.training.keep_episodes
         if every and (self.iteration == 1 or self.iteration % every == 0):
-            self.folder.save_episodes(f"train-{self.iteration:04d}", collected.played)
+            self.folder.save_episodes(f"train-{self.iteration:04d}", collected.played, decode=self.tokenizer.decode)
+            self.trackers.episodes([episode.record() for episode in collected.played[:2]], self.iteration)
         turns = [turn for episode in (*collected.played, *collected.probe) for turn in episode.turns]
         tokens = sum(len(turn.response_ids) for turn in turns)
         self.turns_total += len(turns)
         self.tokens_total += tokens
         return {
             "iteration": self.iteration,
-            **rollout_metrics(collected.played),
+            **rollout_metrics(collected.played, self.settings.rollout.max_tokens),
             "sampling_rounds": collected.rounds,
             **(credit.stats if credit else {}),
             **learned,
@@ -219,6 +224,7 @@ class Trainer:
         if self.controllers.measures:
             learned["final_kl"] = float(self.updater.score(rows, tokens)[0].mean())
             self.controllers.observe_update(learned["final_kl"])
+        annotate(collected.played, episodes, turns, credit, algorithm.credit, value, self.updater.ratio_K)
         return credit, learned
 
     def _entropy(self, turns: Turns, rows: Sequence[Row]) -> np.ndarray | None:
@@ -347,7 +353,7 @@ def require_turns(played: Sequence[Episode], iteration: int) -> None:
     )
 
 
-def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
+def rollout_metrics(episodes: Sequence[Episode], max_tokens: int | None = None) -> dict[str, float]:
     """What the episodes of an iteration look like; a failed episode counts as no success."""
     turns = [turn for episode in episodes for turn in episode.turns]
     return {
@@ -356,16 +362,16 @@ def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
         "mean_turns": len(turns) / len(episodes),
         "invalid_rate": float(np.mean([not turn.valid for turn in turns])) if turns else 0.0,
         "response_tokens": float(np.mean([len(turn.response_ids) for turn in turns])) if turns else 0.0,
+        "truncated_responses": float(np.mean([cut_short(turn, max_tokens) for turn in turns])) if turns else 0.0,
+        "answer_task_information": answer_task_information([(e.task, t.action) for e in episodes for t in e.turns]),
         "failed_episodes": float(sum(episode.outcome == "failed" for episode in episodes)),
         "restarted_episodes": float(sum(episode.restarts > 0 for episode in episodes)),
     }
 
 
-def _tensorboard(folder: Path, iteration: int) -> Any:
-    """A TensorBoard writer that forgets what a resumed run is about to log again."""
-    from torch.utils.tensorboard import SummaryWriter
-
-    return SummaryWriter(str(folder / "tensorboard"), purge_step=iteration + 1)
+def cut_short(turn: Turn, max_tokens: int | None) -> bool:
+    """Whether a response filled all the room there was and no action was found in it."""
+    return max_tokens is not None and len(turn.response_ids) >= max_tokens and not turn.parsed
 
 
 def describe(metrics: dict[str, Any]) -> str:

@@ -119,6 +119,7 @@ class Updater:
         self.reference, self.reference_scope, self.critic = reference, reference_scope, critic
         self.autocast, self.device = autocast, device
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self.ratio_K = np.zeros(0)  # of every response token of the last batch, when it was last trained on
 
     def update(
         self,
@@ -141,6 +142,7 @@ class Updater:
         gaps: list[dict[str, Tensor]] = []
         losses: list[float] = []
         norms: list[float] = []
+        self.ratio_K = np.ones(len(targets.advantage))
         self._train(True)
         try:
             batches = [list(micro_batches(m, self.microbatch_tokens)) for m in self._minis(rows, rng)]
@@ -250,6 +252,7 @@ class Updater:
             if gaps is not None and scored is None:
                 metrics = correction_weights(logprob_K.detach(), micro.logprob_K, layout, Correction())[1]
                 gaps.append(_counted(metrics, layout))
+            self.ratio_K[micro.token_K.cpu().numpy()] = (logprob_K.detach() - work.old_K).exp().cpu().numpy()
             loss, metrics = policy_loss(
                 logprob_K,
                 work.old_K,

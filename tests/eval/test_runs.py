@@ -5,7 +5,8 @@ import json
 import pytest
 
 from gagpo.eval.reading import BadResult
-from gagpo.eval.runs import group_runs, load_run, read_metrics, trailing_mean
+from gagpo.eval.runs import group_runs, load_run, metric_rows, read_metrics, trailing_mean
+from gagpo.training.run_folder import RunFolder
 
 
 def lines(path, *rows):
@@ -40,6 +41,19 @@ def test_only_finite_numbers_are_kept(tmp_path):
         "[" * 100_000 + "\n",
     )
     assert read_metrics(path) == ([{"iteration": 1, "h": 7}], 3)
+
+
+def test_the_trainer_and_the_report_read_the_same_lines(tmp_path):
+    """A line torn in the middle of the file, as a kill and a resume leave it, hides nothing that follows."""
+    torn = ['{"iteration": 1, "note": "x"}\n', '{"iteration": 2, "k', "\n[1]\n7\n", '{"a":' * 3000 + "\n", "null\n"]
+    path = lines(tmp_path / "metrics.jsonl", *torn, {"iteration": 2, "loss": 0.5}, '{"iteration": true}\n')
+    rows = [{"iteration": 1, "note": "x"}, {"iteration": 2, "loss": 0.5}]
+    assert metric_rows(path) == (rows, 6)
+    assert RunFolder(tmp_path).metrics() == rows
+    assert read_metrics(path)[0] == [{"iteration": 1}, rows[1]]
+    (tmp_path / "evals").mkdir()
+    RunFolder(tmp_path).rewind(1)
+    assert metric_rows(path) == (rows[:1], 0)
 
 
 def test_a_whole_run(tmp_path, make_run):

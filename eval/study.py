@@ -1,0 +1,296 @@
+"""Many runs as one table: means over seeds with intervals, paired tests against a baseline, curves and cost.
+
+A run is summed up in one row of numbers (:class:`RunRow`), read from its folder or from a file of such rows, one JSON
+object a line, as ``docs/results/*.jsonl`` keeps them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from gagpo.envs.errors import InvalidArgument
+from gagpo.eval.compare import require_same_panel
+from gagpo.eval.reading import BadResult, Document, read_as, read_text
+from gagpo.eval.runs import Run, group_runs
+from gagpo.eval.statistics import Interval, area_under_curve, holm, mean_over_seeds, student_cdf
+from gagpo.eval.tables import WIDTH, ascii_only, grid, p_value, percent
+
+SECONDS = ("seconds_env", "seconds_generate", "seconds_train")
+
+
+class RunRow(Document):
+    """One run in numbers. Rates lie between 0 and 1; area is the mean training success over environment turns.
+
+    split_hash tells which tasks ``before`` and ``after`` were measured on; seconds is the time of the iterations alone.
+    """
+
+    label: str
+    seed: int
+    split: str
+    split_hash: str
+    tasks: int = Field(ge=1)
+    tries: int = Field(ge=1)
+    before: float | None = None
+    after: float
+    reward_before: float | None = None
+    reward_after: float
+    area: float
+    tokens_total: float
+    seconds: float | None = None
+    turns: list[float] = Field(default_factory=list)
+    success: list[float] = Field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Method:
+    """The seeds of one label. gap: its success after training less the baseline's, equal seeds paired, if any are.
+
+    p: of the paired t test over those seeds (Student 1908), p_holm: corrected for all methods of the table; None where
+    fewer than two seeds are shared.
+    """
+
+    label: str
+    rows: tuple[RunRow, ...]
+    gap: Interval | None = None
+    p: float | None = None
+    p_holm: float | None = None
+
+    def mean(self, key: str) -> Interval:
+        """Mean of a number over the seeds, NaN where a seed lacks it."""
+        values = [getattr(row, key) for row in self.rows]
+        if any(value is None for value in values):
+            return Interval(math.nan, math.nan, math.nan)
+        return mean_over_seeds(values)
+
+    @property
+    def rise(self) -> Interval | None:
+        """Success after training less before, over the seeds."""
+        rises = [row.after - row.before for row in self.rows if row.before is not None]
+        return mean_over_seeds(rises) if len(rises) == len(self.rows) else None
+
+
+@dataclass(frozen=True)
+class Study:
+    """Methods side by side; the first is the baseline of every difference."""
+
+    methods: tuple[Method, ...]
+
+    @classmethod
+    def of(cls, rows: Sequence[RunRow], baseline: str | None = None) -> Study:
+        """Group rows by label. All must be of one split; raises :class:`InvalidArgument` otherwise, or for no rows."""
+        if not rows:
+            raise InvalidArgument(
+                "there is no finished run to sum up: a run counts once it was evaluated after training"
+            )
+        panels = {(row.split, row.split_hash) for row in rows}
+        if len(panels) > 1:
+            told = ", ".join(f"{split} ({code})" for split, code in sorted(panels))
+            raise InvalidArgument(f"runs measured on different tasks cannot stand in one table: {told}")
+        labels = list(dict.fromkeys(row.label for row in rows))
+        if baseline is not None:
+            if baseline not in labels:
+                raise InvalidArgument(f"no run is called {baseline!r}; there are {', '.join(labels)}")
+            labels.remove(baseline)
+            labels.insert(0, baseline)
+        grouped = {label: tuple(row for row in rows if row.label == label) for label in labels}
+        for label, mine in grouped.items():
+            if len({row.seed for row in mine}) < len(mine):
+                raise InvalidArgument(
+                    f"{label}: two runs have the same seed; name methods as LABEL=FOLDER to tell them apart"
+                )
+        first = {row.seed: row.after for row in grouped[labels[0]]}
+        gaps = {
+            label: [row.after - first[row.seed] for row in mine if row.seed in first]
+            for label, mine in grouped.items()
+            if label != labels[0]
+        }
+        tested = {label: paired_t(gap) for label, gap in gaps.items() if len(gap) > 1}
+        corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
+        return cls(
+            tuple(
+                Method(
+                    label,
+                    mine,
+                    mean_over_seeds(gaps[label]) if gaps.get(label) else None,
+                    tested.get(label),
+                    corrected.get(label),
+                )
+                for label, mine in grouped.items()
+            )
+        )
+
+    def table(self) -> list[list[str]]:
+        """Header and cells, best mean success first."""
+        several = len(self.methods) > 1
+        every = [row for method in self.methods for row in method.rows]
+        graded = any(abs(row.reward_after - row.after) > 0.005 for row in every)
+        timed = all(row.seconds is not None for row in every)
+        header = ["", "seeds", "area %", "after %"]
+        header += [f"minus {self.methods[0].label}", "p (Holm)"] if several else ["rise, points"]
+        header += [*(["reward after"] if graded else []), "1,000 tokens", *(["minutes"] if timed else [])]
+        body = []
+        for method in sorted(self.methods, key=lambda one: -one.mean("after").value):
+            cells = [method.label, str(len(method.rows)), spread(method.mean("area")), spread(method.mean("after"))]
+            if several:
+                cells.append(spread(method.gap, signed=True) if method.gap else "")
+                cells.append("" if method.p_holm is None else p_value(method.p_holm))
+            else:
+                cells.append(spread(method.rise, signed=True) if method.rise else "")
+            cells += [f"{method.mean('reward_after').value:.2f}"] if graded else []
+            cells.append(f"{method.mean('tokens_total').value / 1000:,.0f}")
+            cells += [f"{method.mean('seconds').value / 60:.1f}"] if timed else []
+            body.append(cells)
+        return [header, *body]
+
+    def notes(self) -> list[str]:
+        """What was measured, and how the numbers came about."""
+        row = self.methods[0].rows[0]
+        told = [
+            f"{row.split}: {row.tasks} tasks, {row.tries} tries each, hash {row.split_hash}",
+            "plus-minus: half a 95 % Student-t interval over seeds",
+        ]
+        starts = sorted({percent(r.before) for method in self.methods for r in method.rows if r.before is not None})
+        told += [f"before training: {', '.join(starts)} %"] if starts else []
+        if any(method.p is not None for method in self.methods):
+            told.append(f"p: paired t test against {self.methods[0].label}, equal seeds paired")
+        return told
+
+    def lines(self, width: int = WIDTH) -> list[str]:
+        """The table in ASCII, at most ``width`` columns wide."""
+        header, *body = [[ascii_only(cell.replace("±", "+-")) for cell in cells] for cells in self.table()]
+        return [*grid(header, body, width), "", *(line for note in self.notes() for line in _wrapped(note, width))]
+
+    def markdown(self) -> list[str]:
+        """The table in Markdown."""
+        header, *body = self.table()
+        cells = [header, ["---"] * len(header), *body]
+        return [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in cells]
+
+    def record(self) -> dict[str, Any]:
+        """JSON-ready values."""
+        return {
+            method.label: {
+                "seeds": [row.seed for row in method.rows],
+                "after": method.mean("after").record(),
+                "gap": method.gap.record() if method.gap else None,
+                "p": method.p,
+                "p_holm": method.p_holm,
+            }
+            for method in self.methods
+        }
+
+
+def paired_t(differences: Sequence[float]) -> float:
+    """Two-sided p of Student's paired t test that the mean difference is zero (Student 1908).
+
+    Raises :class:`InvalidArgument` for fewer than two differences. Without spread it is 1 at zero and 0 elsewhere.
+    """
+    count = len(differences)
+    if count < 2:
+        raise InvalidArgument(f"a t test needs two differences at least, got {count}")
+    mean = math.fsum(differences) / count
+    variance = math.fsum((one - mean) ** 2 for one in differences) / (count - 1)
+    if variance <= 0:
+        return 0.0 if mean else 1.0
+    return 2.0 * (1.0 - student_cdf(abs(mean) / math.sqrt(variance / count), count - 1))
+
+
+def spread(interval: Interval, signed: bool = False) -> str:
+    """``72.2 ± 5.2`` in per cent, without the second part where one seed gives no interval."""
+    if math.isnan(interval.value):
+        return ""
+    half = (interval.high - interval.low) / 2
+    sign = "+" if signed else ""
+    tail = "" if math.isnan(half) or math.isinf(half) or half == 0 else f" ± {100 * half:.1f}"
+    return f"{100 * interval.value:{sign}.1f}{tail}"
+
+
+def study_of(
+    runs: Sequence[str | Path], baseline: str | None = None, split: str | None = None
+) -> tuple[Study, dict[str, list[Run]]]:
+    """Run folders (``LABEL=FOLDER`` or a folder), or files of rows, as one study; and the runs among them by label.
+
+    Raises :class:`BadResult` for what is neither, :class:`InvalidArgument` for runs that cannot stand together.
+    """
+    files = [Path(str(one)) for one in runs if str(one).endswith(".jsonl")]
+    folders = [one for one in runs if not str(one).endswith(".jsonl")]
+    groups = group_runs(folders) if folders else {}
+    rows = [row for path in files for row in read_rows(path)]
+    for label, group in groups.items():
+        for number, run in enumerate(group, 1):
+            row = row_of(label, run, number, split)
+            if row is not None:
+                rows.append(row)
+        _require_one_panel(label, group, split)
+    return Study.of(rows, baseline), groups
+
+
+def row_of(label: str, run: Run, number: int = 1, split: str | None = None) -> RunRow | None:
+    """One run in numbers, or None before its final evaluation. number: its seed where the folder's name tells none."""
+    split = split or next(iter(run.splits()), None)
+    stages = {one.stage: one.result for one in run.evaluations if one.split == split}
+    after, before = stages.get("after"), stages.get("before")
+    if after is None or split is None:
+        return None
+    found = re.search(r"[-_.](?:seed|s)?[-_]?(\d{1,9})$", run.name)
+    turns, success = run.series("success_rate", x="turns_total")
+    seconds = [sum(row.get(key, 0.0) for key in SECONDS) for row in run.metrics]
+    return RunRow(
+        label=label,
+        seed=int(found[1]) if found else number,
+        split=split,
+        split_hash=after.panel.split_hash,
+        tasks=after.panel.tasks,
+        tries=after.panel.tries,
+        before=before.success.value if before else None,
+        after=after.success.value,
+        reward_before=before.mean_reward.value if before else None,
+        reward_after=after.mean_reward.value,
+        area=area_under_curve(turns, success) if turns else after.success.value,
+        tokens_total=run.metrics[-1].get("tokens_total", 0.0) if run.metrics else 0.0,
+        seconds=math.fsum(seconds) if seconds else None,
+        turns=turns,
+        success=success,
+    )
+
+
+def read_rows(path: Path) -> list[RunRow]:
+    """The rows of a file, one JSON object a line; :class:`BadResult` names line and key of a bad one."""
+    lines = read_text(path).splitlines()
+    rows = [read_as(RunRow, line, f"{path}, line {i}") for i, line in enumerate(lines, 1) if line.strip()]
+    if not rows:
+        raise BadResult(f"{path}: holds no row")
+    return rows
+
+
+def write_rows(path: Path, rows: Sequence[RunRow], **more: Any) -> None:
+    """Write what :func:`read_rows` reads; ``more`` goes into every row."""
+    path.write_text(
+        "".join(json.dumps({**more, **row.model_dump(exclude_none=True)}) + "\n" for row in rows), encoding="utf-8"
+    )
+
+
+def _require_one_panel(label: str, group: Sequence[Run], split: str | None) -> None:
+    results = [
+        one.result
+        for run in group
+        for one in run.evaluations
+        if one.stage == "after" and one.split == (split or one.split)
+    ]
+    same = [result for result in results if result.panel.split == results[0].panel.split] if results else []
+    for other in same[1:]:
+        require_same_panel(f"{label}, first seed", same[0], f"{label}, another", other)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    import textwrap
+
+    return textwrap.wrap(ascii_only(text), width)

@@ -1,0 +1,134 @@
+"use strict";
+// Tables of groups and of episodes: filters, sorting, a hundred rows at a time.
+(() => {
+  const { h } = viewer;
+  const PAGE = 100;
+
+  const LEVELS = [["", "any outcome"], ["mixed", "some succeed"], ["all", "all succeed"], ["none", "none succeeds"]];
+  const ENDS = [["", "any outcome"], ["success", "success"], ["no success", "no success"], ["cut short", "cut short"], ["failed", "failed"]];
+
+  // The numbers of the groups that pass, as a typed array: a few milliseconds for tens of thousands.
+  function matching(query) {
+    const { groups, sources, types, lower } = viewer.data;
+    const wanted = (query.task || "").toLowerCase();
+    const task = lower.map((one) => !wanted || one.includes(wanted));
+    const type = types.map((one) => !query.type || one === query.type);
+    const source = sources.map((one) =>
+      (!query.source || one.label === query.source) && (query.run === undefined || query.run === "" || one.run === Number(query.run)) &&
+      (!query.iteration || String(one.iteration) === query.iteration) && (!query.stage || one.stage === query.stage));
+    const found = [];
+    for (let g = 0; g < groups.size.length; g += 1) {
+      if (!task[groups.task[g]] || !type[groups.type[g]] || !source[groups.source[g]]) continue;
+      if (query.credit === "differs" && groups.differ[g] === 0) continue;
+      found.push(g);
+    }
+    return found;
+  }
+
+  viewer.matchingGroups = (query) => {
+    const { size, wins } = viewer.data.groups;
+    const level = { mixed: (g) => wins[g] > 0 && wins[g] < size[g], all: (g) => wins[g] === size[g], none: (g) => wins[g] === 0 }[query.outcome];
+    const found = matching(query);
+    return level ? found.filter(level) : found;
+  };
+
+  viewer.matchingEpisodes = (query) => {
+    const { first, episodes } = viewer.data;
+    const found = [];
+    for (const g of matching(query)) {
+      for (let e = first[g]; e < first[g + 1]; e += 1) {
+        if (!query.outcome || viewer.outcome(episodes.flags[e]) === query.outcome) found.push(e);
+      }
+    }
+    return found;
+  };
+
+  function filters(query, levels, changed) {
+    const { types, sources, runs } = viewer.data;
+    const pick = (name, label, options) => h("label", null, label,
+      h("select", { name, onchange: (event) => changed({ [name]: event.target.value }) },
+        options.map(([value, told]) => h("option", { value, selected: (query[name] ?? "") === value }, told))));
+    let timer = 0;
+    const search = h("input", {
+      type: "search", name: "task", id: "filter", value: query.task || "", placeholder: "part of a task's name",
+      oninput: (event) => { clearTimeout(timer); const value = event.target.value; timer = setTimeout(() => changed({ task: value }), 60); },
+    });
+    const labels = [...new Map(sources.map((one) => [one.label, one.stage === "train" ? `training, iteration ${one.iteration}` : viewer.visible(one.label)]))];
+    return h("form", { class: "filters", role: "search", onsubmit: (event) => event.preventDefault() },
+      h("label", null, "Task", search),
+      pick("type", "Type", [["", "any type"], ...types.map((one) => [one, viewer.short(one || "(none)", 50)])]),
+      pick("outcome", "Outcome", levels),
+      runs.length > 1 && pick("run", "Run", [["", "any run"], ...runs.map((one, i) => [String(i), viewer.visible(one.name)])]),
+      pick("source", "Iteration", [["", "any"], ...labels]),
+      pick("credit", "Credit", [["", "any"], ["differs", "GAGPO and GRPO differ"]]));
+  }
+
+  // columns: [key, name, cell(row), value(row) to sort by]. The table redraws itself; the filters keep their focus.
+  function browse(title, query, levels, find, columns, noun, standard) {
+    const state = { ...query };
+    const told = h("p", { class: "soft", role: "status" });
+    const body = h("tbody");
+    const more = h("div", { class: "pages" });
+    const head = h("thead");
+    const table = h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": title }, h("table", { class: "rows" }, head, body));
+    let found = [], page = 0;
+
+    function order() {
+      const [key, way] = (state.sort || standard).split(".");
+      const column = columns.find((one) => one[0] === key) || columns[0];
+      const value = column[3], sign = way === "up" ? 1 : -1;
+      const keys = new Map(found.map((row) => [row, value(row)]));
+      found.sort((a, b) => { const x = keys.get(a), y = keys.get(b); return (x < y ? -1 : x > y ? 1 : 0) * sign || a - b; });
+      head.replaceChildren(h("tr", null, columns.map(([name, label]) => {
+        const mine = name === column[0];
+        return h("th", { scope: "col", "aria-sort": mine ? (sign > 0 ? "ascending" : "descending") : null },
+          h("button", { type: "button", onclick: () => change({ sort: `${name}.${mine && sign < 0 ? "up" : "down"}` }) }, label, mine ? (sign > 0 ? " ▲" : " ▼") : ""));
+      })));
+    }
+
+    function draw() {
+      const rows = found.slice(page * PAGE, (page + 1) * PAGE);
+      body.replaceChildren(...rows.map((row) => h("tr", null, columns.map(([, , cell], i) => h(i ? "td" : "th", i ? null : { scope: "row" }, cell(row))))));
+      const last = Math.max(1, Math.ceil(found.length / PAGE));
+      told.textContent = `${viewer.times(found.length, noun)}${last > 1 ? `, page ${page + 1} of ${last}` : ""}`;
+      const turn = (by, label, off) => h("button", { type: "button", disabled: off, onclick: () => { page += by; draw(); table.scrollIntoView(); } }, label);
+      more.replaceChildren(...(last > 1 ? [turn(-1, "Previous page", page === 0), turn(1, "Next page", page >= last - 1)] : []));
+    }
+
+    function change(news) {
+      Object.assign(state, news);
+      history.replaceState(null, "", viewer.link([noun + "s"], state));
+      refresh();
+    }
+    function refresh() { found = find(state); page = 0; order(); draw(); }
+    refresh();
+    return { title, trail: [[title]], page: [h("h1", null, title), filters(state, levels, change), told, table, more] };
+  }
+
+  const { group } = viewer;
+  const of = (name) => (g) => viewer.data.groups[name][g];
+  const rate = (g) => of("wins")(g) / of("size")(g);
+  const when = (g) => viewer.data.groups.source[g];
+
+  const GROUPS = [
+    ["task", "Task", (g) => h("a", { href: viewer.groupLink(g) }, viewer.short(group(g).task, 90)), (g) => group(g).task],
+    ["type", "Type", (g) => viewer.short(group(g).type, 40), (g) => group(g).type],
+    ["when", "From", (g) => viewer.sourceName(group(g).source), when],
+    ["success", "Success", (g) => [viewer.bar(rate(g)), `${of("wins")(g)} of ${of("size")(g)}`], rate],
+    ["turns", "Turns", (g) => of("turns")(g).toFixed(1), of("turns")],
+    ["differ", "GAGPO ≠ GRPO", (g) => (of("differ")(g) ? h("span", { class: "differ", "--share": of("differ")(g) }, `${Math.round(100 * of("differ")(g))} % of turns`) : "-"), of("differ")],
+  ];
+  viewer.groups = (query) => browse("Groups", query, LEVELS, viewer.matchingGroups, GROUPS, "group", "differ.down");
+
+  const owner = (e) => viewer.data.owner[e];
+  const column = (name) => (e) => viewer.data.episodes[name][e];
+  const EPISODES = [
+    ["task", "Task", (e) => h("a", { href: viewer.episodeLink(owner(e), e - viewer.data.first[owner(e)]) }, viewer.short(group(owner(e)).task, 90)), (e) => group(owner(e)).task],
+    ["type", "Type", (e) => viewer.short(group(owner(e)).type, 40), (e) => group(owner(e)).type],
+    ["when", "From", (e) => viewer.sourceName(group(owner(e)).source), (e) => when(owner(e))],
+    ["outcome", "Outcome", (e) => h("span", { class: column("flags")(e) & 1 ? "good" : "bad" }, viewer.outcome(column("flags")(e))), (e) => column("flags")(e) & 7],
+    ["reward", "Reward", (e) => viewer.number(column("reward")(e)), column("reward")],
+    ["turns", "Turns", column("turns"), column("turns")],
+  ];
+  viewer.episodes = (query) => browse("Episodes", query, ENDS, viewer.matchingEpisodes, EPISODES, "episode", "when.up");
+})();

@@ -1,0 +1,83 @@
+"use strict";
+// Elements, text and numbers. Nothing that came from a file is ever parsed as HTML: text goes in as text nodes alone.
+const viewer = {};
+
+(() => {
+  const SVG = "http://www.w3.org/2000/svg";
+  const LONGEST = 4000;
+  const INVISIBLE = /[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Zl}\p{Zp}]/gu;
+
+  function fill(node, attributes, children) {
+    for (const [name, value] of Object.entries(attributes || {})) {
+      if (value === undefined || value === null || value === false) continue;
+      if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+      else if (name === "value" || name === "checked" || name === "selected") node[name] = value;
+      else if (name.startsWith("--")) node.style.setProperty(name, value);
+      else node.setAttribute(name, value === true ? "" : String(value));
+    }
+    for (const child of children.flat(Infinity)) {
+      if (child === undefined || child === null || child === false) continue;
+      node.append(child instanceof Node ? child : document.createTextNode(String(child)));
+    }
+    return node;
+  }
+
+  viewer.h = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
+  viewer.s = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
+
+  // Control, format and direction-changing characters become visible escapes.
+  viewer.visible = (text) =>
+    String(text).replace(INVISIBLE, (c) => {
+      if (c === "\n" || c === "\t") return c;
+      const code = c.codePointAt(0).toString(16);
+      return code.length > 4 ? `\\u{${code}}` : `\\u${code.padStart(4, "0")}`;
+    });
+
+  viewer.short = (text, most) => {
+    const shown = viewer.visible(String(text).slice(0, 4 * most)).replace(/\s+/g, " ").trim();
+    const letters = Array.from(shown);
+    return letters.length > most ? letters.slice(0, most - 1).join("") + "…" : shown;
+  };
+
+  // A text of any length: its beginning, and a button for the rest.
+  viewer.passage = (text, label) => {
+    const box = viewer.h("pre", { tabindex: 0, role: "region", "aria-label": label }, viewer.visible(String(text).slice(0, LONGEST)));
+    if (text.length <= LONGEST) {
+      box.removeAttribute("tabindex");
+      box.removeAttribute("role");
+      box.removeAttribute("aria-label");
+      return box;
+    }
+    const more = viewer.h("button", { type: "button" }, `Show ${(text.length - LONGEST).toLocaleString("en")} more characters`);
+    more.addEventListener("click", () => { box.textContent = viewer.visible(text); more.remove(); });
+    return viewer.h("div", null, box, more);
+  };
+
+  viewer.percent = (share) => (Number.isFinite(share) ? `${(100 * share).toFixed(1)} %` : "-");
+  viewer.number = (value, digits = 3) => {
+    if (!Number.isFinite(value)) return "-";
+    if (Math.abs(value) >= 1000) return value.toLocaleString("en", { maximumFractionDigits: 0 });
+    return String(Number(value.toPrecision(digits)));
+  };
+  viewer.signed = (value) => (Number.isFinite(value) ? (value > 0 ? "+" : value < 0 ? "−" : "") + Math.abs(value).toFixed(2) : "-");
+  viewer.times = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
+
+  // Where a share of successes lies, as one of five colours: worst 0, best 4.
+  viewer.bucket = (share) => (Number.isFinite(share) ? Math.min(4, Math.floor(share * 5)) : 2);
+
+  viewer.bar = (share, label) =>
+    viewer.h("span", { class: "bar", role: "img", "aria-label": label || viewer.percent(share), "--share": share },
+      viewer.h("span", { class: `fill share${viewer.bucket(share)}` }));
+
+  viewer.link = (parts, query) => {
+    const path = "#/" + parts.map(encodeURIComponent).join("/");
+    const kept = Object.entries(query || {}).filter(([, value]) => value !== "" && value !== undefined && value !== null);
+    return kept.length ? path + "?" + new URLSearchParams(kept) : path;
+  };
+
+  viewer.choice = (name, options, chosen, pick) =>
+    viewer.h("fieldset", { class: "choice" }, viewer.h("legend", null, name),
+      options.map(([value, label]) =>
+        viewer.h("label", null,
+          viewer.h("input", { type: "radio", name, value, checked: value === chosen, onchange: () => pick(value) }), label)));
+})();

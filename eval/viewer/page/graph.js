@@ -1,0 +1,165 @@
+"use strict";
+// The states a group walked through: where its tries part and meet, and which way succeeds more often.
+(() => {
+  const { h, s } = viewer;
+  const WIDE = 196, HIGH = 56, MARGIN = 34;
+
+  // Nodes are state groups, joined into one where every try just passes through; edges carry the tries that took them.
+  viewer.stateGraph = (episodes) => {
+    const nodes = new Map(), edges = new Map();
+    const node = (key, depth, try_) => {
+      if (!nodes.has(key)) nodes.set(key, { key, depth, tries: new Set(), states: [key], loops: 0, out: new Map(), in: new Map(), values: [] });
+      const found = nodes.get(key);
+      found.depth = Math.min(found.depth, depth);
+      found.tries.add(try_);
+      return found;
+    };
+    episodes.forEach((episode, number) => {
+      if (!episode.states?.length) return;
+      let before = null;
+      const path = [...episode.states.map(String), episode.success && episode.outcome !== "failed" ? "won" : "lost"];
+      path.forEach((key, depth) => {
+        const here = node(key, depth, number);
+        if (episode.values?.[depth] !== undefined) here.values.push(episode.values[depth]);
+        if (before) {
+          const action = episode.turns[depth - 1].action;
+          if (before === here) here.loops += 1;
+          else {
+            const name = `${before.key} ${key}`;
+            if (!edges.has(name)) {
+              edges.set(name, { from: before, to: here, tries: new Set(), actions: new Map() });
+              before.out.set(key, edges.get(name));
+              here.in.set(before.key, edges.get(name));
+            }
+            const edge = edges.get(name);
+            edge.tries.add(number);
+            edge.actions.set(action, (edge.actions.get(action) || 0) + 1);
+          }
+        }
+        before = here;
+      });
+    });
+    const won = episodes.map((episode) => Boolean(episode.success && episode.outcome !== "failed"));
+    const share = (tries) => [...tries].filter((number) => won[number]).length / tries.size;
+    merge(nodes, edges);
+    for (const one of nodes.values()) one.share = share(one.tries);
+    for (const one of edges.values()) one.share = share(one.tries);
+    for (const one of nodes.values()) {
+      const ways = [...one.out.values()];
+      const best = Math.max(...ways.map((way) => way.share)), worst = Math.min(...ways.map((way) => way.share));
+      if (ways.length > 1 && best > worst) ways.forEach((way) => { way.mark = way.share === best ? "best" : "worse"; });
+    }
+    return { nodes: [...nodes.values()], edges: [...edges.values()] };
+  };
+
+  function merge(nodes, edges) {
+    for (const head of [...nodes.values()]) {
+      if (!nodes.has(head.key)) continue;
+      for (;;) {
+        const [edge] = head.out.values();
+        const next = edge?.to;
+        if (head.out.size !== 1 || next === head || next.in.size !== 1 || next.key === "won" || next.key === "lost" || next.depth <= head.depth) break;
+        if (head.tries.size !== next.tries.size) break;
+        head.states.push(...next.states);
+        head.loops += next.loops;
+        head.values.push(...next.values);
+        for (const [name, one] of edges) if (one === edge) edges.delete(name);
+        nodes.delete(next.key);
+        head.out = next.out;
+        for (const way of head.out.values()) { way.from = head; way.to.in.delete(next.key); way.to.in.set(head.key, way); }
+      }
+    }
+  }
+
+  // Layers by the first turn a state is met in; within a layer ordered by where the neighbours stand.
+  function layout({ nodes, edges }) {
+    const depths = [...new Set(nodes.filter((one) => !isEnd(one)).map((one) => one.depth))].sort((a, b) => a - b);
+    const layers = depths.map((depth) => nodes.filter((one) => !isEnd(one) && one.depth === depth));
+    layers.push(nodes.filter(isEnd).sort((a) => (a.key === "won" ? -1 : 1)));
+    layers.forEach((layer, i) => layer.forEach((one) => { one.layer = i; }));
+    layers[0].forEach((one, i) => { one.row = i; });
+    const centre = (layer) => layer.forEach((one, i) => { one.row = i - (layer.length - 1) / 2; });
+    layers.forEach(centre);
+    for (let sweep = 0; sweep < 6; sweep += 1) {
+      const order = sweep % 2 ? [...layers].reverse() : layers;
+      for (const layer of order) {
+        for (const one of layer) {
+          const near = (sweep % 2 ? [...one.out.values()].map((way) => way.to) : [...one.in.values()].map((way) => way.from)).filter((other) => other.layer !== one.layer);
+          one.pull = near.length ? near.reduce((sum, other) => sum + other.row, 0) / near.length : one.row;
+          if (isEnd(one)) one.pull = one.key === "won" ? -1 : 1;
+          one.pull -= 0.6 * (one.share - 0.5); // what succeeds drifts up
+        }
+        layer.sort((a, b) => a.pull - b.pull);
+        centre(layer);
+      }
+    }
+    const rows = nodes.map((one) => one.row);
+    const top = Math.min(...rows), bottom = Math.max(...rows);
+    for (const one of nodes) { one.x = MARGIN + 20 + one.layer * WIDE; one.y = MARGIN + 14 + (one.row - top) * HIGH; }
+    const back = edges.some((edge) => edge.to.layer <= edge.from.layer);
+    return { width: 2 * MARGIN + 80 + (layers.length - 1) * WIDE, height: 2 * MARGIN + 28 + (bottom - top) * HIGH + (back ? 40 : 0) };
+  }
+
+  const radius = (node) => (isEnd(node) ? 15 : 7 + 2.2 * Math.sqrt(node.tries.size));
+  const isEnd = (node) => node.key === "won" || node.key === "lost";
+
+  function path(edge, floor) {
+    const { from, to } = edge;
+    if (to.layer > from.layer) {
+      const bend = (to.x - from.x) / 2;
+      return `M${from.x},${from.y} C${from.x + bend},${from.y} ${to.x - bend},${to.y} ${to.x},${to.y}`;
+    }
+    const deep = Math.min(floor, Math.max(from.y, to.y) + 46);
+    return `M${from.x},${from.y} C${from.x + 40},${deep} ${to.x - 40},${deep} ${to.x},${to.y}`;
+  }
+
+  viewer.drawGraph = (episodes, choose) => {
+    const graph = viewer.stateGraph(episodes);
+    if (!graph.nodes.length) return null;
+    const size = layout(graph);
+    const told = `${graph.nodes.length} places, ${graph.edges.length} ways; blue ways succeed more often, orange ones less`;
+    const drawn = s("svg", { class: "graph", viewBox: `0 0 ${size.width} ${size.height}`, width: size.width, height: size.height, role: "group", "aria-label": `Graph of the group's states: ${told}` });
+    const marks = s("g"), labels = s("g"), dots = s("g"), names = s("g");
+    for (const edge of graph.edges.sort((a, b) => a.tries.size - b.tries.size)) {
+      const [action] = [...edge.actions].sort((a, b) => b[1] - a[1])[0];
+      const count = edge.tries.size, wins = Math.round(edge.share * count);
+      const others = edge.actions.size > 1 ? ` and ${edge.actions.size - 1} other` : "";
+      marks.append(s("path", { class: `way share${viewer.bucket(edge.share)} ${edge.mark || ""} ${edge.to.layer > edge.from.layer ? "" : "back"}`, d: path(edge, size.height - 8), "stroke-width": (1.4 + 1.9 * Math.sqrt(count)).toFixed(1) },
+        s("title", null, `${viewer.visible(action)}${others}: ${wins} of ${count} succeed`)));
+      edge.told = `${edge.mark === "best" ? "★ " : ""}${viewer.short(action || "(no action)", 22)} ${wins}/${count}`;
+    }
+    for (const node of graph.nodes) { // one label before each place, for the way in that says most; the others have theirs on hover
+      const ways = [...node.in.values()].filter((way) => way.to.layer > way.from.layer);
+      const [main] = ways.sort((a, b) => (b.mark === "best") - (a.mark === "best") || b.tries.size - a.tries.size);
+      if (main) labels.append(s("text", { class: `told ${main.mark || ""}`, x: node.x - radius(node) - 7, y: node.y - 6, "text-anchor": "end" }, main.told));
+    }
+    for (const node of graph.nodes) {
+      const value = node.values.length ? node.values.reduce((a, b) => a + b, 0) / node.values.length : NaN;
+      const count = node.tries.size;
+      const name = isEnd(node) ? (node.key === "won" ? "success" : "no success") : `state with value ${viewer.number(value)}`;
+      const label = `${name}, ${viewer.times(count, "try").replace("trys", "tries")}, ${viewer.percent(node.share)} succeed${node.states.length > 1 ? `, ${node.states.length} turns in a row` : ""}`;
+      const r = radius(node);
+      const shape = s("g", { class: `place share${viewer.bucket(node.share)} ${isEnd(node) ? node.key : ""}`, transform: `translate(${node.x},${node.y})` },
+        s("circle", { r }), s("title", null, label));
+      names.append(s("g", { class: `name share${viewer.bucket(node.share)} ${isEnd(node) ? node.key : ""}`, transform: `translate(${node.x},${node.y})`, "aria-hidden": "true" },
+        isEnd(node) ? s("text", { y: 5, "text-anchor": "middle" }, node.key === "won" ? "✓" : "✗") : s("text", { y: 4, "text-anchor": "middle" }, count),
+        node.states.length > 1 && s("text", { class: "more", y: r + 12, "text-anchor": "middle" }, `+${node.states.length - 1} turns`),
+        node.loops > 0 && s("text", { class: "more", y: -r - 4, "text-anchor": "middle" }, `↻ ${node.loops}`)));
+      if (isEnd(node)) { shape.setAttribute("role", "img"); shape.setAttribute("aria-label", label); dots.append(shape); } else {
+        const act = () => choose(node.states.map(Number));
+        shape.setAttribute("role", "button");
+        shape.setAttribute("tabindex", "0");
+        shape.setAttribute("aria-label", label);
+        shape.addEventListener("click", act);
+        shape.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); act(); } });
+        dots.append(shape);
+      }
+    }
+    drawn.append(marks, dots, names, labels);
+    return h("figure", null,
+      h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Graph of the group's states" }, drawn),
+      h("figcaption", null, "Circles are states (the number says how many tries met it), arrows lead from left to right. ",
+        h("span", { class: "scale" }, "none succeeds", [0, 1, 2, 3, 4].map((i) => h("i", { class: `key share${i}` })), "all succeed"),
+        " ★ the better way where tries part. Choose a circle to mark its turns below."));
+  };
+})();

@@ -1,0 +1,94 @@
+"use strict";
+// The index, and the shards of episodes: scripts that are added when somebody looks at them.
+(() => {
+  const shards = new Map(); // name -> groups
+  const waiting = new Map(); // name -> {promise, resolve}
+  const KEPT = 12; // shards kept in memory
+  let data = null;
+  viewer.listeners = [];
+
+  viewer.load = (index) => {
+    if (index.format !== "gagpo view 1") throw new Error("these pages do not read " + index.format);
+    const { groups, episodes } = index;
+    const count = groups.size.length;
+    const first = new Uint32Array(count + 1);
+    for (let g = 0; g < count; g += 1) first[g + 1] = first[g] + groups.size[g];
+    const owner = new Uint32Array(episodes.flags.length);
+    for (let g = 0; g < count; g += 1) owner.fill(g, first[g], first[g + 1]);
+    const start = []; // of each source, its first group
+    for (let g = 0; g < count; g += 1) start[groups.source[g]] ??= g;
+    const previous = data;
+    data = viewer.data = { ...index, first, owner, start, lower: index.tasks.map((task) => task.toLowerCase()) };
+    if (previous) shards.clear();
+    viewer.listeners.forEach((listener) => listener(previous));
+  };
+
+  viewer.shard = (name, groups) => {
+    shards.set(name, groups);
+    if (shards.size > KEPT) shards.delete(shards.keys().next().value);
+    waiting.get(name)?.resolve(groups);
+    waiting.delete(name);
+  };
+
+  viewer.script = (source, failed) => {
+    const script = viewer.h("script", { src: source });
+    script.addEventListener("load", () => script.remove());
+    script.addEventListener("error", () => { script.remove(); failed?.(); });
+    document.head.append(script);
+  };
+
+  function shard(name) {
+    if (shards.has(name)) return Promise.resolve(shards.get(name));
+    if (!waiting.has(name)) {
+      const entry = {};
+      entry.promise = new Promise((resolve, reject) => { Object.assign(entry, { resolve, reject }); });
+      waiting.set(name, entry);
+      const news = data.live ? `?${Date.now()}` : "";
+      viewer.script("data/" + name + news, () => {
+        waiting.delete(name);
+        entry.reject(new Error(`data/${name} cannot be read: write the folder again with gagpo view`));
+      });
+    }
+    return waiting.get(name).promise;
+  }
+
+  // Facts of one group, by its number in the index.
+  viewer.group = (g) => {
+    const { groups, sources, tasks, types, start } = data;
+    const source = sources[groups.source[g]];
+    return {
+      g, source, task: tasks[groups.task[g]], type: types[groups.type[g]], size: groups.size[g], wins: groups.wins[g],
+      turns: groups.turns[g], differ: groups.differ[g], ordinal: g - start[groups.source[g]],
+    };
+  };
+
+  viewer.episodesOf = async (g) => {
+    const { groups, sources } = data;
+    const name = sources[groups.source[g]].shards[groups.shard[g]];
+    return (await shard(name))[groups.place[g]].episodes;
+  };
+
+  // Addresses name run, file, group and episode, so that they survive a run that goes on.
+  viewer.groupLink = (g, query) => {
+    const group = viewer.group(g);
+    return viewer.link(["group", group.source.run, group.source.label, group.ordinal], query);
+  };
+  viewer.episodeLink = (g, e, query) => {
+    const group = viewer.group(g);
+    return viewer.link(["episode", group.source.run, group.source.label, group.ordinal, e], query);
+  };
+  viewer.find = (run, label, ordinal) => {
+    const source = data.sources.findIndex((one) => one.run === Number(run) && one.label === label);
+    const g = source < 0 || data.start[source] === undefined ? NaN : data.start[source] + Number(ordinal);
+    return data.groups.source[g] === source ? g : null;
+  };
+
+  viewer.outcome = (flags) => (flags & 1 ? "success" : ["no success", "cut short", "failed"][(flags >> 1) & 3] || "no success");
+  viewer.sourceName = (source) => {
+    const run = data.runs.length > 1 ? `${viewer.visible(data.runs[source.run].name)}: ` : "";
+    if (source.stage === "train") return `${run}training, iteration ${source.iteration}`;
+    if (source.stage === "other") return run + viewer.visible(source.label);
+    const at = source.stage === "iteration" ? `at iteration ${source.iteration}` : `${source.stage} training`;
+    return `${run}${viewer.visible(source.split)}, ${at}`;
+  };
+})();

@@ -1,0 +1,106 @@
+"""Episode files as the viewer reads them: other people's files too, so every line is checked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from pydantic import Field, ValidationError
+
+from gagpo.eval.reading import BadResult, Document, read_as
+
+
+class TokensRecord(Document):
+    """A turn token by token: what was newly read, what was answered, and numbers per answered token."""
+
+    prompt: int = 0
+    read: list[str] = Field(default_factory=list)
+    text: list[str] = Field(default_factory=list)
+    logprob: list[float] | None = None
+    ratio: list[float] | None = None
+    advantage: list[float] | None = None
+
+
+class TurnRecord(Document):
+    """One line of an episode; see :class:`gagpo.agents.episodes.Turn`."""
+
+    observation: str
+    response: str
+    action: str = ""
+    reward: float = 0.0
+    valid: bool = True
+    state: str | None = None
+    advantage: float | None = None
+    value: float | None = None
+    group_state: int | None = None
+    tokens: TokensRecord | None = None
+
+
+class EpisodeRecord(Document):
+    """One episode; see :class:`gagpo.agents.episodes.Episode`."""
+
+    task: str
+    task_type: str = ""
+    group: int = 0
+    sample: int = 0
+    success: bool = False
+    outcome: str = "terminated"
+    reward: float = 0.0
+    temperature: float | None = None
+    restarts: int = 0
+    kept: bool | None = None
+    info: dict[str, Any] = Field(default_factory=dict)
+    turns: list[TurnRecord]
+
+    @property
+    def won(self) -> bool:
+        """A failed episode never is."""
+        return self.success and self.outcome != "failed"
+
+
+@dataclass(frozen=True)
+class Explained:
+    """Credit of one episode: advantages of its turns by algorithm, the value of each state and which state it is."""
+
+    advantages: dict[str, list[float]]
+    values: list[float]
+    states: list[int]
+
+
+class Explain(Protocol):
+    """Gives the credit that algorithms see in a batch of episodes; the viewer itself knows no algorithm."""
+
+    def __call__(self, episodes: Sequence[EpisodeRecord]) -> list[Explained]: ...
+
+
+def read_episode_file(path: Path) -> tuple[list[EpisodeRecord], list[str]]:
+    """The episodes of a file and one complaint for each line that is none (a torn last line, a foreign object).
+
+    Raises :class:`BadResult` when the file cannot be read at all, or none of its lines is an episode.
+    """
+    episodes: list[EpisodeRecord] = []
+    problems: list[str] = []
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            for number, line in enumerate(file, 1):
+                if not line.strip():
+                    continue
+                try:
+                    episodes.append(_episode(line, f"{path.name}, line {number}"))
+                except BadResult as error:
+                    problems.append(str(error))
+    except OSError as error:
+        raise BadResult(f"{path}: cannot be read ({error.strerror})") from None
+    if problems and not episodes:
+        raise BadResult(f"{path} holds no episodes of this project: {problems[0]}")
+    return episodes, problems
+
+
+def _episode(line: str, where: str) -> EpisodeRecord:
+    try:
+        return EpisodeRecord.model_validate(json.loads(line))
+    except (ValidationError, ValueError, RecursionError, OverflowError):
+        return read_as(EpisodeRecord, line, where)  # once more, for its complaint

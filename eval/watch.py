@@ -1,0 +1,157 @@
+"""A run in the terminal while it goes on: curves, health in plain words, where the time goes, the last episodes."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from gagpo.eval.reading import BadResult
+from gagpo.eval.runs import Run, load_run
+from gagpo.eval.tables import ascii_only
+from gagpo.eval.viewer.records import read_episode_file
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+CURVES = {
+    "success_rate": "success",
+    "mean_turns": "turns",
+    "invalid_rate": "invalid",
+    "zero_groups": "no contrast",
+    "coverage": "coverage",
+    "clip_fraction": "clipped",
+    "mismatch_kl": "sampler gap",
+    "entropy": "entropy",
+    "grad_norm": "gradient",
+}
+SHARES = {"success_rate", "invalid_rate", "zero_groups", "coverage", "clip_fraction"}
+SECONDS = {"seconds_env": "environments", "seconds_generate": "generation", "seconds_train": "training"}
+Sentences = Callable[[Sequence[dict[str, float]]], list[str]]
+
+
+def sparkline(values: Sequence[float], width: int, low: float | None = None, high: float | None = None) -> str:
+    """The values as one line of blocks, the last ones if there are more than ``width``; gaps where there is none.
+
+    >>> sparkline([0, 1, 2, 4], 10)
+    '▁▃▅█'
+    """
+    shown = list(values)[-width:]
+    finite = [value for value in shown if math.isfinite(value)]
+    if not finite:
+        return ""
+    bottom = min(finite) if low is None else low
+    top = max(finite) if high is None else high
+    span = top - bottom or 1.0
+    return "".join(
+        BLOCKS[min(7, max(0, round(7 * (value - bottom) / span)))] if math.isfinite(value) else " " for value in shown
+    )
+
+
+def screen(run: Run, sentences: Sentences, width: int = 100, episodes: Sequence[str] = ()) -> RenderableType:
+    """Everything about ``run`` that fits a terminal of ``width`` columns."""
+    rows = run.metrics
+    last = rows[-1] if rows else {}
+    head = Text(ascii_only(run.name), style="bold")
+    head.append(f"  {run.algorithm}" if run.algorithm else "", style="cyan")
+    if rows:
+        head.append(f"  iteration {last['iteration']:.0f}", style="default")
+    parts: list[RenderableType] = [head]
+    for one in run.evaluations:
+        rate = one.result.success
+        parts.append(
+            Text(f"{ascii_only(one.label)}: {100 * rate.value:.1f} % [{100 * rate.low:.1f}, {100 * rate.high:.1f}]")
+        )
+    curves = Table.grid(padding=(0, 1))
+    room = max(8, width - 32)
+    for key, name in CURVES.items():
+        values = run.series(key)[1]
+        if values:
+            limits = (0.0, 1.0) if key == "success_rate" else (None, None)
+            now = f"{100 * values[-1]:.1f} %" if key in SHARES else f"{values[-1]:.3g}"
+            curves.add_row(name, Text(sparkline(values, room, *limits), style="cyan"), now)
+    parts.append(curves)
+    for sentence in sentences(rows):
+        style = "red" if sentence.startswith("Act") else "yellow" if sentence.startswith("Look") else "green"
+        parts.append(Text(f"* {sentence}", style=style))
+    parts += [Text(line) for line in (_time(run), *episodes) if line]
+    return Group(*parts)
+
+
+def _time(run: Run) -> str:
+    """Where the wall time of the last iterations went."""
+    spent = {name: math.fsum(run.series(key)[1][-10:]) for key, name in SECONDS.items()}
+    whole = math.fsum(spent.values())
+    if whole <= 0:
+        return ""
+    return "time: " + ", ".join(f"{name} {100 * part / whole:.0f} %" for name, part in spent.items())
+
+
+def last_episodes(folder: Path, count: int = 3) -> list[str]:
+    """The end of the newest episode file: task, outcome, and the last actions, one line each."""
+    files = sorted((folder / "episodes").glob("*.jsonl"), key=lambda path: path.stat().st_mtime_ns)
+    if not files:
+        return []
+    try:
+        episodes, _ = read_episode_file(files[-1])
+    except BadResult:
+        return []
+    lines = []
+    for one in episodes[-count:]:
+        outcome = "success" if one.won else one.outcome
+        actions = " > ".join(turn.action or "(none)" for turn in one.turns[-3:])
+        lines.append(ascii_only(f"{outcome}, {len(one.turns)} turns: {one.task[:40]}: {actions}"))
+    return lines
+
+
+@contextmanager
+def shown(console: Console) -> Iterator[Callable[[RenderableType], None]]:
+    """A screen that is redrawn in place on a terminal, and printed once per change in a pipe."""
+    if not console.is_terminal:
+        yield console.print
+        return
+    with Live(console=console, screen=False, auto_refresh=False) as live:
+        yield lambda screen: live.update(screen, refresh=True)
+
+
+def watch(
+    folder: Path,
+    sentences: Sentences,
+    *,
+    every: float = 2.0,
+    once: bool = False,
+    done: Callable[[], bool] | None = None,
+    console: Console | None = None,
+) -> None:
+    """Follow ``folder`` until ``done`` (or Ctrl-C), drawing anew when its numbers change.
+
+    Raises :class:`BadResult` when there is no run; one that has logged nothing yet is waited for.
+    """
+    console = console or Console()
+    before: tuple[int, ...] | None = None
+    with shown(console) as show:
+        while True:
+            over = once or (done is not None and done())
+            state = _state(folder)
+            if state != before:
+                before = state
+                try:
+                    show(screen(load_run(folder), sentences, console.width, last_episodes(folder)))
+                except BadResult:
+                    if over or not (folder / "config.yaml").is_file():
+                        raise
+                    show(Text(f"{folder}: started, no numbers yet"))
+            if over:
+                return
+            time.sleep(every)
+
+
+def _state(folder: Path) -> tuple[int, ...]:
+    """Something that changes whenever the run wrote."""
+    watched = [folder / "metrics.jsonl", folder / "evals", folder / "episodes"]
+    return tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in watched)

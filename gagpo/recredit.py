@@ -1,0 +1,69 @@
+"""Credit of episodes that were saved: what an algorithm would have made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gagpo.credit import CreditSettings, Turns, advantages, intern, value_proxy
+from gagpo.credit.episode import Grpo
+from gagpo.credit.gagpo import Gagpo
+from gagpo.eval.viewer.records import EpisodeRecord, Explained
+from gagpo.settings import SettingsError, load
+
+
+class Recredit:
+    """Gives each of ``credits`` to batches of saved episodes; see :class:`gagpo.eval.viewer.records.Explain`.
+
+    penalty: what a turn without a valid action costs. Turns count as the same state by the first credit's key.
+    """
+
+    def __init__(self, credits: Mapping[str, CreditSettings], penalty: float = 0.0):
+        self.credits, self.penalty = dict(credits), penalty
+
+    def __call__(self, episodes: Sequence[EpisodeRecord]) -> list[Explained]:
+        first: Any = next(iter(self.credits.values()))
+        turns = columns(episodes, getattr(first, "key", "observation"), self.penalty)
+        rows = {name: advantages(turns, credit).advantage_N for name, credit in self.credits.items()}
+        value_N = value_proxy(turns, gamma=getattr(first, "gamma", 1.0))
+        state_N = turns.states()
+        explained, start = [], 0
+        for one in episodes:
+            stop = start + len(one.turns)
+            own = {name: row[start:stop].tolist() for name, row in rows.items()}
+            explained.append(Explained(own, value_N[start:stop].tolist(), state_N[start:stop].tolist()))
+            start = stop
+        return explained
+
+
+def for_run(folder: Path) -> Recredit:
+    """GAGPO, as the run sets it if it does, beside GRPO."""
+    gagpo, penalty = Gagpo(), 0.0
+    try:
+        settings = load(folder / "config.yaml")
+    except SettingsError:
+        pass  # a folder with episodes and no settings of ours is still worth looking at
+    else:
+        penalty = settings.invalid_penalty
+        if isinstance(settings.algorithm.credit, Gagpo):
+            gagpo = settings.algorithm.credit
+    return Recredit({"gagpo": gagpo, "grpo": Grpo()}, penalty)
+
+
+def columns(episodes: Sequence[EpisodeRecord], key: str, penalty: float) -> Turns:
+    """Saved episodes as the columns that credit is computed from; states fall back to observations."""
+    turns = [turn for one in episodes for turn in one.turns]
+    by_state = key == "state" and all(turn.state is not None for turn in turns)
+    return Turns(
+        reward_N=np.array([turn.reward for turn in turns], np.float64),
+        episode_N=np.repeat(np.arange(len(episodes)), [len(one.turns) for one in episodes]),
+        group_E=intern((one.group, one.task) for one in episodes),
+        state_N=intern(turn.state if by_state else turn.observation for turn in turns),
+        penalty_N=np.array([0.0 if turn.valid else penalty for turn in turns], np.float64),
+        tokens_N=np.ones(len(turns), np.int64),
+        truncated_E=np.array([one.outcome == "truncated" for one in episodes], np.bool_),
+        success_E=np.array([one.won for one in episodes], np.bool_),
+    )

@@ -1,0 +1,32 @@
+"""TensorBoard event files in ``RUN/tensorboard``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch.utils.tensorboard import SummaryWriter
+
+from gagpo.trackers.base import sample_text
+
+
+class TensorBoard:
+    """A resumed run tells TensorBoard to forget what it is about to log again."""
+
+    def start(self, run: Path, settings: Mapping[str, Any], resume_iteration: int) -> None:
+        self.writer = SummaryWriter(str(run / "tensorboard"), purge_step=resume_iteration + 1)
+        if not resume_iteration:
+            text = json.dumps(settings, indent=1)
+            self.writer.add_text("settings", "    " + text.replace("\n", "\n    "))
+
+    def log(self, row: Mapping[str, float], step: int) -> None:
+        for name, value in row.items():
+            self.writer.add_scalar(name, value, step)
+
+    def episodes(self, sample: Sequence[Mapping[str, Any]], step: int) -> None:
+        self.writer.add_text("episodes", sample_text(sample), step)
+
+    def close(self) -> None:
+        self.writer.close()

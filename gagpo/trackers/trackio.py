@@ -1,0 +1,39 @@
+"""trackio: a local database (``TRACKIO_DIR``) with wandb's way of speaking; ``trackio show`` opens it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import trackio
+
+from gagpo.envs import durable
+from gagpo.trackers.base import sample_text
+
+
+class Trackio:
+    """One trackio run per run folder: its name is kept in ``RUN/trackio-name``, so that a resumed run goes on in it."""
+
+    def start(self, run: Path, settings: Mapping[str, Any], resume_iteration: int) -> None:
+        place = run / "trackio-name"
+        name = place.read_text(encoding="utf-8").strip() if place.exists() else run.resolve().name
+        self.run = trackio.init(
+            "gagpo",
+            name=name,
+            resume="allow",
+            config=dict(settings),
+            embed=False,
+            auto_log_gpu=False,
+            auto_log_cpu=False,
+        )
+        durable.write_text(place, name)
+
+    def log(self, row: Mapping[str, float], step: int) -> None:
+        self.run.log(dict(row), step=step)
+
+    def episodes(self, sample: Sequence[Mapping[str, Any]], step: int) -> None:
+        self.run.log({"episodes": trackio.Markdown(sample_text(sample))}, step=step)
+
+    def close(self) -> None:
+        self.run.finish()

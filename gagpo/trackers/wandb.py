@@ -1,0 +1,38 @@
+"""Weights & Biases; ``WANDB_MODE=offline`` keeps everything in ``RUN/wandb`` until ``wandb sync``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import wandb
+
+from gagpo.envs import durable
+from gagpo.trackers.base import sample_text
+
+
+class Wandb:
+    """One wandb run per run folder: its id is kept in ``RUN/wandb-id``, so that a resumed run goes on in it."""
+
+    def start(self, run: Path, settings: Mapping[str, Any], resume_iteration: int) -> None:
+        place = run / "wandb-id"
+        known = place.read_text(encoding="utf-8").strip() if place.exists() else None
+        self.run = wandb.init(
+            project="gagpo", name=run.resolve().name, id=known, resume="allow", dir=str(run), config=dict(settings)
+        )
+        if known is None:
+            durable.write_text(place, str(self.run.id))
+        # Steps of wandb only rise; iterations that are done again are told apart by their own number.
+        self.run.define_metric("iteration")
+        self.run.define_metric("*", step_metric="iteration")
+
+    def log(self, row: Mapping[str, float], step: int) -> None:
+        self.run.log({**row, "iteration": step})
+
+    def episodes(self, sample: Sequence[Mapping[str, Any]], step: int) -> None:
+        table = wandb.Table(columns=["iteration", "episodes"], data=[[step, sample_text(sample)]])
+        self.run.log({"episodes": table, "iteration": step})
+
+    def close(self) -> None:
+        self.run.finish()

@@ -1,0 +1,53 @@
+"""What learning made of the episodes, written back to them: advantage, value and state group of every turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gagpo.agents.episodes import Episode
+from gagpo.credit import Credit, Turns, value_proxy
+
+
+def annotate(
+    played: Sequence[Episode],
+    trained: Sequence[Episode],
+    turns: Turns,
+    credit: Credit,
+    settings: Any,
+    value_K: np.ndarray | None = None,
+    ratio_K: np.ndarray | None = None,
+) -> None:
+    """Write ``credit`` to the turns of the ``trained`` episodes, and to all ``played`` whether they were among them.
+
+    turns: the columns that credit was given from, in the order of ``trained``. value_K: a critic's values and
+    ratio_K: probability ratios, one per response token, turn after turn.
+    """
+    kept = {id(episode) for episode in trained}
+    for episode in played:
+        episode.kept = id(episode) in kept
+    advantage_N, value_N = credit.advantage_N, _values(turns, settings, value_K)
+    state_N = None if turns.state_N is None else turns.states()
+    end_N = np.cumsum(turns.tokens_N)
+    for number, turn in enumerate(turn for episode in trained for turn in episode.turns):
+        turn.advantage = float(advantage_N[number])
+        turn.value = None if value_N is None else float(value_N[number])
+        turn.group_state = None if state_N is None else int(state_N[number])
+        tokens = slice(end_N[number] - turns.tokens_N[number], end_N[number])
+        if credit.level == "token":
+            turn.advantages = credit.advantage[tokens].astype(np.float32)
+        if ratio_K is not None and len(ratio_K) == end_N[-1]:
+            turn.ratios = ratio_K[tokens].astype(np.float32)
+
+
+def _values(turns: Turns, settings: Any, value_K: np.ndarray | None) -> np.ndarray | None:
+    """The critic's value of each turn, else the mean return of its state group, as the credit itself discounts it."""
+    if value_K is not None:
+        value_N: np.ndarray = value_K[np.cumsum(turns.tokens_N) - turns.tokens_N]
+        return value_N
+    if turns.state_N is None:
+        return None
+    own = {name: getattr(settings, name) for name in ("scope", "leave_one_out", "proxy") if hasattr(settings, name)}
+    return value_proxy(turns, gamma=getattr(settings, "gamma", 1.0), **own)

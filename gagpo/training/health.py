@@ -1,0 +1,225 @@
+"""Is this run learning, and if not, why: the numbers of its iterations in plain sentences.
+
+Pure functions of the rows that training logs; nothing here reads a file or knows a model. A rule whose numbers were not
+logged says nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Row = Mapping[str, float]
+Level = Literal["good", "watch", "bad"]
+RECENT = 5  # iterations that a sentence is about
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One sentence. level: ``bad`` needs action, ``watch`` a look, ``good`` is as it should be."""
+
+    level: Level
+    name: str
+    sentence: str
+
+
+def health(rows: Sequence[Row]) -> list[Finding]:
+    """What the last iterations say, worst first; empty without rows."""
+    if not rows:
+        return []
+    found = [finding for rule in RULES for finding in [rule(rows)] if finding is not None]
+    order = {"bad": 0, "watch": 1, "good": 2}
+    return sorted(found, key=lambda one: order[one.level])
+
+
+def health_line(rows: Sequence[Row]) -> str:
+    """The worst finding in one line, for the trainer to print; empty when nothing is amiss."""
+    amiss = [one for one in health(rows) if one.level != "good"]
+    return "; ".join(one.sentence for one in amiss[:2])
+
+
+def sentences(rows: Sequence[Row]) -> list[str]:
+    """Every finding as a sentence, those that need action marked."""
+    marks = {"bad": "Act: ", "watch": "Look: ", "good": ""}
+    return [marks[one.level] + one.sentence for one in health(rows)]
+
+
+def recent(rows: Sequence[Row], key: str, count: int = RECENT) -> float:
+    """Mean of the last ``count`` rows that have a finite ``key``; NaN without any."""
+    values = [float(row[key]) for row in rows[-count:] if key in row and math.isfinite(row[key])]
+    return sum(values) / len(values) if values else math.nan
+
+
+def answer_task_information(pairs: Sequence[tuple[str, str]]) -> float:
+    """Mutual information between task and answer in nats, at least 0, from one (task, answer) pair per turn.
+
+    The plug-in estimate less Miller and Madow's correction for small samples (Miller 1955), so that answers drawn from
+    one pool for all tasks give about 0. One task alone has no information to carry: NaN would not be a number to log,
+    so it is 0 then too.
+
+    >>> answer_task_information([("a", "x")] * 50 + [("b", "y")] * 50)  # doctest: +ELLIPSIS
+    0.68...
+    """
+    joint, tasks, answers = Counter(pairs), Counter(task for task, _ in pairs), Counter(answer for _, answer in pairs)
+    if not pairs:
+        return 0.0
+    total = len(pairs)
+    plain = sum(
+        n / total * math.log(n * total / (tasks[task] * answers[answer])) for (task, answer), n in joint.items()
+    )
+    surplus = (len(joint) - len(tasks) - len(answers) + 1) / (2 * total)
+    return max(0.0, plain - surplus)
+
+
+# The rules ------------------------------------------------------------------------------------------------------------
+
+
+def contrast(rows: Sequence[Row]) -> Finding | None:
+    """Groups whose tries all came out alike teach nothing to a method that compares them."""
+    share = recent(rows, "zero_groups")
+    if math.isnan(share):
+        return None
+    told = f"{_percent(share)} of the groups teach nothing (their tries come out alike)"
+    if share > 0.7:
+        success = recent(rows, "success_rate")
+        remedy = "harder tasks" if success > 0.5 else "easier tasks, a better start or more tries"
+        return Finding("bad", "contrast", f"{told}: give it {remedy}")
+    return Finding("watch" if share > 0.4 else "good", "contrast", told)
+
+
+def coverage(rows: Sequence[Row]) -> Finding | None:
+    """State groups of one turn have no value but their own: GAGPO, GiGPO and HGPO then fall back to the episode."""
+    share = recent(rows, "coverage")
+    if math.isnan(share):
+        return None
+    told = f"{_percent(share)} of the turns meet a state that another try met too"
+    if share < 0.2:
+        return Finding("bad", "coverage", f"{told}: a coarser state key or more tries per task would help")
+    return Finding("watch" if share < 0.5 else "good", "coverage", told)
+
+
+def clipping(rows: Sequence[Row]) -> Finding | None:
+    """Far more than a few clipped ratios mean that the steps are too large, or the sampler is another policy."""
+    share = recent(rows, "clip_fraction")
+    if math.isnan(share):
+        return None
+    told = f"{_percent(share)} of the ratios are clipped"
+    if share > 0.3:
+        return Finding("bad", "clipping", f"{told}: the learning rate is too high or the sampler strays")
+    return Finding("watch" if share > 0.1 else "good", "clipping", told)
+
+
+def sampler_gap(rows: Sequence[Row]) -> Finding | None:
+    """The KL between the sampler's and the trainer's probabilities of one policy; healthy is below 2e-3."""
+    gap = recent(rows, "mismatch_kl")
+    if math.isnan(gap):
+        return None
+    told = f"sampler and trainer differ by a KL of {gap:.1e}"
+    if gap > 0.02:
+        return Finding("bad", "sampler gap", f"{told}: they are not the same policy (weights, precision or template)")
+    return Finding("watch" if gap > 0.002 else "good", "sampler gap", told)
+
+
+def entropy(rows: Sequence[Row]) -> Finding | None:
+    """A policy without entropy samples the same try again and again, and one whose entropy rises forgets."""
+    first, last = recent(rows[:RECENT], "entropy"), recent(rows, "entropy")
+    if math.isnan(last):
+        return None
+    told = f"entropy is {last:.3f} per token"
+    if last < 0.1 * first or last < 1e-3:
+        return Finding("bad", "entropy", f"{told}, from {first:.3f}: all tries become the same one")
+    if len(rows) > RECENT and last > 2 * first:
+        return Finding("watch", "entropy", f"{told}, from {first:.3f}: answers become more random")
+    return Finding("good", "entropy", told)
+
+
+def invalid(rows: Sequence[Row]) -> Finding | None:
+    """Actions that the world does not accept."""
+    share = recent(rows, "invalid_rate")
+    if math.isnan(share):
+        return None
+    told = f"{_percent(share)} of the actions are invalid"
+    if share > 0.5:
+        return Finding("bad", "invalid actions", f"{told}: the model does not speak the world's language")
+    return Finding("watch" if share > 0.2 else "good", "invalid actions", told)
+
+
+def truncated(rows: Sequence[Row]) -> Finding | None:
+    """Answers cut at the token limit cannot end in an action; they are counted by ``truncated_responses``."""
+    share = recent(rows, "truncated_responses")
+    if math.isnan(share):
+        return None
+    told = f"{_percent(share)} of the answers are cut at the token limit"
+    if share > 0.3:
+        return Finding("bad", "cut answers", f"{told}: raise rollout.max_tokens or ask for shorter ones")
+    return Finding("watch" if share > 0.05 else "good", "cut answers", told)
+
+
+def collapse(rows: Sequence[Row]) -> Finding | None:
+    """Answers that no longer depend on the task: ``answer_task_information``, in nats, near nothing.
+
+    A policy may earn more than before with one fixed routine; then what it says carries no information about the task
+    it was given.
+    """
+    first, last = recent(rows[:RECENT], "answer_task_information"), recent(rows, "answer_task_information")
+    if math.isnan(last):
+        return None
+    told = f"answers carry {last:.2f} nats about their task"
+    if last < 0.05 or (len(rows) > RECENT and last < 0.2 * first):
+        return Finding("bad", "answers", f"{told}, from {first:.2f}: they no longer depend on it")
+    return Finding("good", "answers", told)
+
+
+def gradient(rows: Sequence[Row]) -> Finding | None:
+    """A gradient that jumps to ten times its usual size announces a step that breaks the model."""
+    values = sorted(row["grad_norm"] for row in rows if math.isfinite(row.get("grad_norm", math.nan)))
+    last = rows[-1].get("grad_norm", math.nan)
+    if len(values) < RECENT or not math.isfinite(last):
+        return None
+    usual = values[len(values) // 2]
+    if usual > 0 and last > 10 * usual:
+        return Finding("watch", "gradient", f"the gradient is {last / usual:.0f} times its usual size")
+    return None
+
+
+def progress(rows: Sequence[Row]) -> Finding | None:
+    """Success now against success at the start."""
+    if len(rows) < 2 * RECENT:
+        return None
+    first, last = recent(rows[:RECENT], "success_rate"), recent(rows, "success_rate")
+    if math.isnan(first) or math.isnan(last):
+        return None
+    told = f"success in training went from {_percent(first)} to {_percent(last)}"
+    if last < first - 0.1:
+        return Finding("bad", "progress", f"{told}: it is getting worse")
+    return Finding("good" if last > first + 0.02 else "watch", "progress", told)
+
+
+def failures(rows: Sequence[Row]) -> Finding | None:
+    """Episodes whose environment broke for good."""
+    count = recent(rows, "failed_episodes") * min(RECENT, len(rows))
+    if math.isnan(count) or count == 0:
+        return None
+    return Finding("watch", "environments", f"{count:.0f} episodes failed in their environment lately")
+
+
+RULES: tuple[Callable[[Sequence[Row]], Finding | None], ...] = (
+    contrast,
+    coverage,
+    clipping,
+    sampler_gap,
+    entropy,
+    invalid,
+    truncated,
+    collapse,
+    gradient,
+    progress,
+    failures,
+)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"

@@ -1,0 +1,85 @@
+"""Many runs in one table: the printed tables of the documentation, t tests by hand, and what cannot stand together."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from gagpo.envs.errors import InvalidArgument
+from gagpo.eval.reading import BadResult
+from gagpo.eval.study import RunRow, Study, paired_t, read_rows, study_of, write_rows
+
+DOCS = Path(__file__).parents[2] / "docs"
+FACTS = {"split": "test", "split_hash": "a" * 16, "tasks": 10, "tries": 2, "area": 0.5, "tokens_total": 5e4}
+
+
+def row(label, seed, after, **more):
+    return RunRow(
+        **{**FACTS, "label": label, "seed": seed, "after": after, "reward_after": after, "before": 0.25, **more}
+    )
+
+
+@pytest.mark.parametrize("name", ["alfworld", "algorithms", "ablations", "webshop"])
+def test_the_tables_of_the_documentation_are_made_by_it(name):
+    study, _ = study_of([DOCS / "results" / f"{name}.jsonl"])
+    printed = (DOCS / "results.md").read_text(encoding="utf-8")
+    for line in study.markdown():
+        assert line in printed.splitlines(), line
+
+
+def test_differences_are_taken_seed_by_seed():
+    rows = [row("a", seed, 0.5 + 0.1 * seed) for seed in (1, 2, 3)] + [row("b", s, 0.4 + 0.1 * s) for s in (2, 3, 9)]
+    study = Study.of(rows)
+    gap = study.methods[1].gap
+    assert gap.value == pytest.approx(-0.1) and gap.high - gap.low < 1e-9  # two shared seeds, the same difference
+    assert Study.of(rows, "b").methods[0].label == "b"
+
+
+def test_the_t_test_by_hand():
+    """t = mean/sd*sqrt(n) of 1, 2, 3 is 3.464 with two degrees of freedom: p = 1 - t/sqrt(t*t + 2)."""
+    t = 2 / math.sqrt(1 / 3)
+    assert paired_t([1, 2, 3]) == pytest.approx(1 - t / math.sqrt(t * t + 2), abs=1e-9)
+    assert paired_t([0, 0]) == 1 and paired_t([1, 1]) == 0
+    with pytest.raises(InvalidArgument):
+        paired_t([1])
+
+
+def test_corrected_for_the_number_of_methods():
+    rows = [row("a", s, 0.5 + 0.01 * s) for s in (1, 2, 3)]
+    rows += [row("b", s, 0.6 + 0.02 * s) for s in (1, 2, 3)] + [row("c", s, 0.4 + 0.03 * s) for s in (1, 2, 3)]
+    _, b, c = Study.of(rows).methods
+    assert b.p_holm == pytest.approx(min(1, 2 * min(b.p, c.p))) or c.p_holm == pytest.approx(min(1, 2 * min(b.p, c.p)))
+
+
+@pytest.mark.parametrize("width", [40, 60, 120])
+def test_the_table_fits_a_narrow_terminal_and_a_pipe(width):
+    rows = [
+        row(label, s, 0.5 + s / 100, seconds=90.0) for label in ("a", "a label that is long | and odd") for s in (1, 2)
+    ]
+    study = Study.of(rows)
+    assert all(len(line) <= width and line.isascii() for line in study.lines(width))
+    assert "minutes" in " ".join(study.lines(width)) and "long \\| and" in "\n".join(study.markdown())
+
+
+def test_runs_that_do_not_belong_together_are_refused():
+    with pytest.raises(InvalidArgument, match="different tasks"):
+        Study.of([row("a", 1, 0.5), row("b", 1, 0.5, split_hash="b" * 16)])
+    with pytest.raises(InvalidArgument, match="same seed"):
+        Study.of([row("a", 1, 0.5), row("a", 1, 0.6)])
+    with pytest.raises(InvalidArgument, match="no finished run"):
+        Study.of([])
+    with pytest.raises(InvalidArgument, match="no run is called 'z'; there are a"):
+        Study.of([row("a", 1, 0.5)], "z")
+
+
+def test_folders_and_files_stand_together(tmp_path, make_run):
+    folders = [make_run(tmp_path / f"gagpo-seed{i}", seed=i, iterations=6) for i in (1, 2)]
+    study, groups = study_of(folders)
+    (method,) = study.methods
+    assert method.label == "gagpo" and [one.seed for one in method.rows] == [1, 2] and len(groups["gagpo"]) == 2
+    assert study.table()[0][3:] == ["after %", "rise, points", "1,000 tokens", "minutes"]
+    write_rows(tmp_path / "rows.jsonl", method.rows, study="x")
+    assert read_rows(tmp_path / "rows.jsonl") == list(method.rows)
+    (tmp_path / "rows.jsonl").write_text('{"label": "a"}\n')
+    with pytest.raises(BadResult, match=r"rows\.jsonl, line 1: key 'seed' is missing"):
+        study_of([tmp_path / "rows.jsonl"])

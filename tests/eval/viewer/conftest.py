@@ -1,0 +1,89 @@
+"""A run with groups to look at, and a browser to look with."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+HOSTILE = (
+    "<script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">\"'&\u202e\x1b[31m]]>-->"
+)
+
+
+def write_groups(folder: Path, iterations: int = 3, groups: int = 4, tries: int = 4, text: str = "") -> Path:
+    """Tries that part in the second turn: every other one goes left, which is the better way where there is one."""
+    (folder / "episodes").mkdir(parents=True)
+    with (folder / "metrics.jsonl").open("w") as metrics:
+        for i in range(1, iterations + 1):
+            row = {"iteration": i, "success_rate": 0.2 + 0.1 * i, "coverage": 0.9, "zero_groups": 0.1, "mean_turns": 3}
+            metrics.write(json.dumps(row) + "\n")
+            records = [
+                record(f"task {group}{text}", group, sample, f"kind {group % 2}{text}", text)
+                for group in range(groups)
+                for sample in range(tries)
+            ]
+            lines = "".join(json.dumps(one) + "\n" for one in records)
+            (folder / "episodes" / f"train-{i:04d}.jsonl").write_text(lines)
+    for stage in ("before", "after"):
+        tested = [record(f"task {group}{text}", group, stage == "before", "kind", text, False) for group in range(2)]
+        lines = "".join(json.dumps(one) + "\n" for one in tested)
+        (folder / "episodes" / f"{stage}-test.jsonl").write_text(lines)
+    return folder
+
+
+def record(task, group, sample, kind, text, trained=True):
+    left = sample % 2 == 0
+    won = left and group % 3 != 2 and (group, sample) != (1, 2)  # that one goes the good way and fails all the same
+    turns = []
+    path = [("start", "look"), ("door", "left" if left else "right"), ("hall" if left else "cellar", "wait")]
+    for number, (saw, did) in enumerate(path):
+        turn = {"observation": saw + text, "response": f"{did}{text}", "action": did + text, "reward": 0.0}
+        if trained:
+            tokens = {
+                "prompt": 9,
+                "read": ["a ", text],
+                "text": [did, "</s>"],
+                "logprob": [-0.5, -2],
+                "ratio": [1, 1.2],
+            }
+            turn |= {"advantage": 0.5 - number, "value": 0.25, "group_state": number, "tokens": tokens}
+        turns.append(turn)
+    turns[-1]["reward"] = float(won)
+    kept = {"kept": group != 3} if trained else {}
+    outcome = "terminated" if won else "truncated"
+    facts = {"task": task, "task_type": kind, "group": group, "sample": int(sample), "success": won}
+    return {**facts, "outcome": outcome, "reward": float(won), **kept, "turns": turns}
+
+
+@pytest.fixture
+def make_groups():
+    return write_groups
+
+
+@pytest.fixture
+def hostile():
+    return HOSTILE
+
+
+@pytest.fixture
+def browser(tmp_path):
+    """Headless Chromium that can reach this machine alone."""
+    if not (shutil.which("chromium") and shutil.which("chromedriver")):
+        pytest.skip("Chromium is not installed")
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    flags = "headless=new no-sandbox disable-gpu disable-quic no-first-run disable-background-networking disable-sync"
+    reach = "host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
+    for flag in (*flags.split(), f"user-data-dir={tmp_path / 'profile'}", reach, "window-size=1280,900"):
+        options.add_argument(f"--{flag}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    driver.set_page_load_timeout(120)
+    driver.set_script_timeout(120)
+    try:
+        yield driver
+    finally:
+        driver.quit()

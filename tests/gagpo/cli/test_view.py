@@ -1,0 +1,60 @@
+"""gagpo view and gagpo watch as people call them: what they print, and one line for what is no run."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def gagpo(*arguments, cwd):
+    return subprocess.run(
+        [sys.executable, "-m", "gagpo", *map(str, arguments)],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def write_run(folder):
+    (folder / "episodes").mkdir(parents=True)
+    (folder / "metrics.jsonl").write_text(json.dumps({"iteration": 1, "success_rate": 0.5, "zero_groups": 0.9}) + "\n")
+    turn = {"observation": "o", "response": "r", "action": "a", "reward": 1.0}
+    episode = {"task": "t", "group": 0, "success": True, "reward": 1.0, "turns": [turn]}
+    (folder / "episodes" / "train-0001.jsonl").write_text(json.dumps(episode) + "\n")
+    return folder
+
+
+def test_view_writes_beside_the_run_and_watch_says_what_is_wrong(tmp_path):
+    write_run(tmp_path / "run")
+    done = gagpo("view", "run", cwd=tmp_path)
+    assert done.returncode == 0 and done.stdout == "open run/view/index.html\n"
+    assert (tmp_path / "run" / "view" / "index.html").is_file()
+    seen = gagpo("watch", "run", "--once", cwd=tmp_path)
+    assert seen.returncode == 0 and "Act: 90 % of the groups teach nothing" in seen.stdout
+    assert gagpo("view", "run", cwd=tmp_path).returncode == 0  # written again
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("view", "nowhere"), "nowhere: not a run folder (no such folder)"),
+        (("watch", "nowhere"), "nowhere: not a run folder (no such folder)"),
+        (("view", "foreign"), "train-0001.jsonl holds no episodes of this project"),
+        (("view", "empty"), "not a run folder (neither metrics.jsonl nor evals/*.json in it)"),
+    ],
+)
+def test_wrong_input_is_one_line(tmp_path, arguments, told):
+    write_run(tmp_path / "foreign")
+    (tmp_path / "foreign" / "episodes" / "train-0001.jsonl").write_text('{"messages": []}\n')
+    (tmp_path / "empty").mkdir()
+    done = gagpo(*arguments, cwd=tmp_path)
+    assert done.returncode == 2 and done.stdout == ""
+    assert told in done.stderr and done.stderr.count("\n") == 1

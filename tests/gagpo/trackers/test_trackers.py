@@ -1,0 +1,171 @@
+"""Trackers: the same four calls reach every one of them, with the real packages and without a network."""
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+from gagpo.envs.errors import InvalidArgument, MissingPackage
+from gagpo.trackers import known_trackers, make_tracker, sample_text, tracking
+
+EPISODE = {
+    "task": "t",
+    "success": True,
+    "turns": [{"observation": "<b>look</b>", "response": "go \ud83d", "action": "go"}],
+}
+SETTINGS = {"name": "run", "seed": 1, "optimizer": {"learning_rate": 1e-6}}
+
+OWN = '''
+import json
+class Lines:
+    """A tracker of somebody else's: one file, four methods, nothing imported from here."""
+    def start(self, run, settings, resume_iteration):
+        self.file = (run / "lines.jsonl").open("a")
+        self.write("start", settings["name"], resume_iteration)
+    def write(self, *row):
+        self.file.write(json.dumps(row) + "\\n")
+    def log(self, row, step):
+        self.write("log", step, sorted(row))
+    def episodes(self, sample, step):
+        self.write("episodes", step, len(sample))
+    def close(self):
+        self.file.close()
+'''
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "lines_tracker.py").write_text(OWN)
+    information = tmp_path / "site" / "lines_tracker-1.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: lines-tracker\nVersion: 1\n")
+    (information / "entry_points.txt").write_text("[gagpo.trackers]\nlines = lines_tracker:Lines\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    return tmp_path
+
+
+def play(folder, name, resumed=0, steps=(1, 2)):
+    folder.mkdir(exist_ok=True)
+    with tracking([name], folder, SETTINGS, resumed) as trackers:
+        for step in steps:
+            trackers.log({"success_rate": 0.1 * step, "note": "x", "kl": float("nan"), "iteration": step}, step)
+        trackers.episodes([EPISODE], steps[-1])
+        assert name in trackers.trackers, "it failed and was left out"
+
+
+def test_a_tracker_in_one_file_outside_the_repository(own):
+    assert known_trackers()["lines"] == "lines_tracker:Lines"
+    for name in ("lines", "lines_tracker:Lines"):
+        play(own / "run", name, resumed=3, steps=(4,))
+    rows = [json.loads(line) for line in (own / "run" / "lines.jsonl").read_text().splitlines()]
+    assert rows[:3] == [["start", "run", 3], ["log", 4, ["iteration", "success_rate"]], ["episodes", 4, 1]]
+
+
+def test_unknown_and_missing_trackers_say_what_to_do(own):
+    with pytest.raises(InvalidArgument, match=r"unknown tracker 'tensorbord'; the nearest is 'tensorboard'"):
+        make_tracker("tensorbord")
+    (own / "site" / "needy.py").write_text("import no_such_package_at_all")
+    with pytest.raises(MissingPackage, match="pip install no_such_package_at_all"):
+        make_tracker("needy:Tracker")
+    with pytest.raises(InvalidArgument, match="lines_tracker has no Line"):
+        make_tracker("lines_tracker:Line")
+
+
+def test_a_tracker_that_breaks_is_named_and_the_rest_goes_on(own):
+    (own / "site" / "flaky.py").write_text(
+        OWN.replace('self.write("log"', "raise OSError('server gone')\n        self.write(\"log\"")
+    )
+    (own / "run").mkdir()
+    told = pytest.warns(UserWarning, match="flaky:Lines failed and is left out from here on: server gone")
+    with told, tracking(["flaky:Lines", "lines"], own / "run", SETTINGS) as trackers:
+        trackers.log({"loss": 1.0}, 1)
+        assert list(trackers.trackers) == ["lines"]
+
+
+def test_none_is_imported_unless_asked():
+    code = "import sys, gagpo.trackers; print([m for m in ('torch', 'wandb', 'mlflow', 'trackio') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_sample_episodes_are_ascii_and_indented():
+    lines = sample_text([EPISODE]).splitlines()
+    assert lines[0] == "success, 1 turns: t" and lines[2] == "    1 observation: <b>look</b>"
+    assert lines[3] == "    1 response: go \\ud83d"
+
+
+def test_tensorboard_forgets_what_is_logged_again(tmp_path):
+    pytest.importorskip("torch")
+    play(tmp_path / "run", "tensorboard", steps=(1, 2, 3))
+    play(tmp_path / "run", "tensorboard", resumed=1, steps=(2,))
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    events.Reload()
+    assert [(one.step, round(one.value, 3)) for one in events.Scalars("success_rate")] == [(1, 0.1), (2, 0.2)]
+    assert "episodes/text_summary" in events.Tags()["tensors"]
+
+
+def test_mlflow_goes_on_in_the_same_run(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    play(tmp_path / "run", "mlflow")
+    play(tmp_path / "run", "mlflow", resumed=2, steps=(3,))
+    client = mlflow.MlflowClient(f"sqlite:///{tmp_path / 'run' / 'mlflow.db'}")
+    (run,) = client.search_runs([client.get_experiment_by_name("gagpo").experiment_id])
+    assert [one.step for one in client.get_metric_history(run.info.run_id, "success_rate")] == [1, 2, 3]
+    assert run.info.run_name == "run" and run.info.status == "FINISHED"
+    kept = {one.path for one in client.list_artifacts(run.info.run_id)}
+    assert kept == {"settings.json", "episodes-000002.txt", "episodes-000003.txt"}
+
+
+def test_trackio_goes_on_in_the_same_run(tmp_path):
+    pytest.importorskip("trackio")
+    run(twice(tmp_path, "trackio"), tmp_path, TRACKIO_DIR=str(tmp_path / "trackio"))
+    (database,) = (tmp_path / "trackio").glob("*.db")
+    with sqlite3.connect(database) as connection:
+        rows = connection.execute("select run_name, step from metrics order by step").fetchall()
+    assert {name for name, _ in rows} == {"run"} and {step for _, step in rows} == {1, 2, 3}
+
+
+def test_wandb_goes_on_in_the_same_run(tmp_path):
+    pytest.importorskip("wandb")
+    run(twice(tmp_path, "wandb"), tmp_path, WANDB_MODE="offline", WANDB_SILENT="true")
+    kept = (tmp_path / "run" / "wandb-id").read_text()
+    folders = list((tmp_path / "run" / "wandb").glob("offline-run-*"))
+    assert {folder.name.rsplit("-", 1)[1] for folder in folders} == {kept}
+    assert all(list(folder.glob("*.wandb")) for folder in folders)
+
+
+def twice(folder, name):
+    """Code that plays a run and goes on with it, for a process of its own: these packages keep state."""
+    return (
+        "import pathlib, runpy\n"
+        f"play = runpy.run_path({str(Path(__file__).resolve())!r})['play']\n"
+        f"run = pathlib.Path({str(folder / 'run')!r})\n"
+        f"play(run, {name!r})\nplay(run, {name!r}, resumed=2, steps=(3,))\n"
+    )
+
+
+def run(code, folder, **environment):
+    root = str(Path(__file__).resolve().parents[3])
+    subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": root, "HOME": str(folder), **environment},
+        check=True,
+        timeout=240,
+        cwd=root,
+        capture_output=True,
+    )
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield

@@ -1,0 +1,77 @@
+"""What training writes into its episode files: the very numbers that the update was made from."""
+
+import numpy as np
+import pytest
+
+from gagpo.agents.episodes import Episode, Turn, read_episodes
+from gagpo.credit import advantages, turns_for, value_proxy
+from gagpo.credit.episode import Grpo
+from gagpo.credit.gagpo import Gagpo
+from gagpo.credit.reinforce import ReinforcePlusPlus
+from gagpo.settings import load
+from gagpo.training.annotations import annotate
+from gagpo.training.run_folder import RunFolder
+from gagpo.training.trainer import train
+
+
+def group():
+    """Two tries that part in the second turn, and one that was played and thrown away."""
+    ids = np.arange(2, dtype=np.int32)
+    tries = [
+        Episode("t", group=0, sample=i, success=i == 0, turns=[Turn(o, "x", o, response_ids=ids) for o in path])
+        for i, path in enumerate([("start", "left", "end"), ("start", "right", "end")])
+    ]
+    tries[0].turns[-1].reward = 10.0
+    return tries, Episode("u", group=1, turns=[Turn("start", "x", "a", response_ids=ids)])
+
+
+@pytest.mark.parametrize("settings", [Gagpo(gamma=0.9), Grpo(), ReinforcePlusPlus()])
+def test_turns_carry_the_credit_they_were_given(settings):
+    trained, thrown = group()
+    turns = turns_for(trained, settings)
+    credit = advantages(turns, settings)
+    annotate([*trained, thrown], trained, turns, credit, settings, ratio_K=np.linspace(0.5, 1.5, 12))
+    written = [turn for episode in trained for turn in episode.turns]
+    assert [turn.advantage for turn in written] == credit.advantage_N.tolist()
+    gamma = getattr(settings, "gamma", 1.0)
+    assert [turn.value for turn in written] == value_proxy(turns, gamma=gamma).tolist()
+    assert written[0].group_state == written[3].group_state != written[1].group_state
+    assert np.concatenate([turn.ratios for turn in written]) == pytest.approx(np.linspace(0.5, 1.5, 12))
+    assert [episode.kept for episode in (*trained, thrown)] == [True, True, False]
+    assert "advantage" not in thrown.record()["turns"][0] and thrown.record()["kept"] is False
+    assert len(written[0].advantages) == (2 if settings.level == "token" else 0)
+
+
+def test_a_critics_value_is_that_of_the_first_token():
+    trained, _ = group()
+    turns = turns_for(trained, Gagpo())
+    annotate(trained, trained, turns, advantages(turns, Gagpo()), Gagpo(), value_K=np.arange(12.0))
+    assert [turn.value for episode in trained for turn in episode.turns] == [0, 2, 4, 6, 8, 10]
+
+
+def test_a_record_says_token_by_token_what_was_read_and_answered():
+    first = Turn("o", "ab", "ab", prompt_ids=np.array([1, 2]), response_ids=np.array([3, 4]), logprobs=np.zeros(2))
+    second = Turn("p", "c", "c", prompt_ids=np.array([1, 2, 3, 4, 5]), response_ids=np.array([6]))
+    window = Turn("q", "d", "d", prompt_ids=np.array([9, 2]), response_ids=np.array([6]))
+    turns = Episode("t", turns=[first, second, window]).record(decode=str)["turns"]
+    assert [turn["tokens"]["read"] for turn in turns] == [["1", "2"], ["5"], ["9", "2"]]
+    assert turns[0]["tokens"] == {"prompt": 2, "read": ["1", "2"], "text": ["3", "4"], "logprob": [0.0, 0.0]}
+    assert "logprob" not in turns[1]["tokens"]
+
+
+def test_a_run_keeps_advantages_values_states_and_tokens(tmp_path, corridor):
+    folder = RunFolder.create(tmp_path / "run", load(corridor()))
+    train(folder, quiet=True)
+    records = list(read_episodes(folder.path / "episodes" / "train-0001.jsonl"))
+    assert {record["kept"] for record in records} == {True}
+    for turn in (turn for record in records for turn in record["turns"]):
+        assert {"advantage", "value", "group_state"} <= set(turn)
+        tokens = turn["tokens"]
+        assert len(tokens["text"]) == len(tokens["logprob"]) == len(tokens["ratio"]) > 0
+    first = {}
+    for record in records:  # equal observations of a task are one state, and have one value
+        for turn in record["turns"]:
+            key = (record["group"], turn["observation"])
+            assert first.setdefault(key, turn["group_state"]) == turn["group_state"]
+    before = next(read_episodes(folder.path / "episodes" / "before-test.jsonl"))
+    assert "kept" not in before and "advantage" not in before["turns"][0]
