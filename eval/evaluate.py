@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from gagpo.agents.agent import Agent
+from gagpo.agents.api.streams import Waiter, play_streams
 from gagpo.agents.episodes import Episode
 from gagpo.agents.progress import track
 from gagpo.agents.rollout import group_jobs, rollout
-from gagpo.agents.streams import Waiter, play_streams
 from gagpo.envs.pool import Pool
 from gagpo.envs.pool.hall import Hall
 from gagpo.envs.tasks import TaskSet

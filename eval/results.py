@@ -318,13 +318,13 @@ def _try(episode: Episode) -> Try:
 # The file, key by key -------------------------------------------------------------------------------------------------
 
 
-class _PanelFile(Document):
+class _PanelFile(Document):  # type: ignore[no-redef]  # mypy takes the field kwargs for the one of **kwargs
     environment: str
     split: str
     split_hash: str
     tasks: int = Field(ge=1)
     tries: int = Field(ge=1)
-    kwargs: dict[str, Any]  # type: ignore[no-redef]  # mypy takes it for the one of **kwargs
+    kwargs: dict[str, Any]
     seed: int = Field(default=0, ge=0)
     conditions: dict[str, Any] = Field(default_factory=dict)
 

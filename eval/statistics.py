@@ -44,7 +44,11 @@ def student_cdf(value: float, degrees: float) -> float:
     """P(T <= value) of Student's t with ``degrees`` > 0 degrees of freedom (Abramowitz & Stegun 26.7.1)."""
     if degrees <= 0:
         raise InvalidArgument(f"degrees of freedom must be positive, got {degrees}")
-    tail = 0.5 * _incomplete_beta(degrees / 2.0, 0.5, degrees / (degrees + value * value))
+    square = value * value
+    if square < degrees:  # near 0 the tail is 1/2 but for what rounding loses; the part beside it is exact
+        beside = 0.5 * _incomplete_beta(0.5, degrees / 2.0, square / (degrees + square))
+        return 0.5 + beside if value > 0 else 0.5 - beside
+    tail = 0.5 * _incomplete_beta(degrees / 2.0, 0.5, degrees / (degrees + square))
     return 1.0 - tail if value > 0 else tail
 
 

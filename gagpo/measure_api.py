@@ -10,13 +10,13 @@ from typing import Any, Literal
 
 import gymnasium
 
-from gagpo.agents.api_agent import ApiAgent, Talk
-from gagpo.agents.api_client import ApiClient, ApiError, ApiSettings, Usage
+from gagpo.agents.api.agent import ApiAgent, Talk
+from gagpo.agents.api.client import ApiClient, ApiError, ApiSettings, Usage
+from gagpo.agents.api.streams import play_streams
 from gagpo.agents.episodes import Episode
 from gagpo.agents.progress import track
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import group_jobs
-from gagpo.agents.streams import play_streams
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.lookup import find_spec
 from gagpo.envs.pool.hall import Hall
@@ -60,7 +60,7 @@ def evaluate_api(
     """Evaluate the model that ``api`` names. Called again with the same arguments it goes on where it was killed.
 
     journals: folder of the journals, one for each model, panel and settings; None to keep nothing. Raises
-    :class:`gagpo.agents.api_client.ApiError` when the server gives up or a limit is reached: what is finished is kept.
+    :class:`gagpo.agents.api.client.ApiError` when the server gives up or a limit is reached: what is finished is kept.
     """
     world = _world(environment, kwargs)
     panel = choose_panel(world.tasks(split or world.splits[-1]), tasks)

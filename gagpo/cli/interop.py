@@ -87,7 +87,7 @@ def eval_api(
     as_json: Json = False,
 ) -> None:
     """Measure a model behind an OpenAI-compatible server (`gagpo eval openai:MODEL`); the same command continues."""
-    from gagpo.agents.api_client import ApiSettings
+    from gagpo.agents.api.client import ApiSettings
     from gagpo.envs.errors import InvalidArgument
     from gagpo.eval.tables import result_lines
     from gagpo.measure_api import PREFIX, evaluate_api

@@ -14,7 +14,7 @@ from inspect_ai.model import ChatMessageSystem, ChatMessageUser
 from inspect_ai.scorer import Score, Scorer, Target, ci_wilson, grouped, mean, scorer, stderr
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 
-from gagpo.agents.api_agent import without_thoughts
+from gagpo.agents.api.agent import without_thoughts
 from gagpo.agents.episodes import Turn
 from gagpo.agents.parsing import parse
 from gagpo.agents.prompts import STYLES, admissible_line, message, window

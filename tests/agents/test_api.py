@@ -6,12 +6,12 @@ pytest.importorskip("openai")
 pytest.importorskip("flask")
 
 from gagpo.agents.agent import Live
-from gagpo.agents.api_agent import ApiAgent, Talk
-from gagpo.agents.api_client import ApiClient, ApiError, ApiSettings, ContextFull, LimitReached, RateGate
+from gagpo.agents.api.agent import ApiAgent, Talk
+from gagpo.agents.api.client import ApiClient, ApiError, ApiSettings, ContextFull, LimitReached, RateGate
+from gagpo.agents.api.streams import play_streams
 from gagpo.agents.episodes import Episode
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import group_jobs
-from gagpo.agents.streams import play_streams
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.pool.hall import Hall
 from tests.agents.chat_server import serving

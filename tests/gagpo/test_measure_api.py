@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("openai")
 pytest.importorskip("flask")
 
-from gagpo.agents.api_client import ApiSettings, LimitReached
+from gagpo.agents.api.client import ApiSettings, LimitReached
 from gagpo.eval.journal import read_journal
 from gagpo.eval.results import EvalResult
 from gagpo.measure_api import evaluate_api, teach
@@ -35,7 +35,7 @@ gymnasium.register("Long-v0", "long_corridor:LongEnv", disable_env_checker=True,
 KILLED = """
 import json, os, random, signal, sys, time
 from pathlib import Path
-from gagpo.agents.api_client import ApiSettings
+from gagpo.agents.api.client import ApiSettings
 from gagpo.measure_api import evaluate_api
 
 url, folder, rng, kills = sys.argv[1], Path(sys.argv[2]), random.Random(7), 0

@@ -92,7 +92,7 @@ def test_a_hasty_player_wins_only_what_has_nothing_between_finding_and_finishing
         assert actions[-1].startswith("use" if "light" in task.type else "move") and len(actions) < env.max_turns
         assert not any(action.startswith(("clean", "heat", "cool")) for action in actions)
     env.close()
-    with pytest.raises(ValueError, match='True or "hasty"'):
+    with pytest.raises(ValueError, match='choose False, True, "hasty"'):
         make(expert="lazy")
 
 

@@ -149,7 +149,7 @@ def test_wrong_use_is_one_clear_line(inside, arguments, said):
 
 
 def test_a_fault_of_ours_shows_its_traceback_and_where_to_report_it(inside, monkeypatch):
-    monkeypatch.setattr("gagpo.settings.load", lambda *_: {}["weights"])
+    monkeypatch.setattr("gagpo.training.launch.load", lambda *_: {}["weights"])
     done = inside("train", "alfworld-small")
     assert done.returncode == 1 and "Traceback" in done.stderr and "KeyError: 'weights'" in done.stderr
     assert "CONTRIBUTING.md" in done.stderr.splitlines()[-1]

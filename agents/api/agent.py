@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gagpo.agents.agent import Decision, Live
-from gagpo.agents.api_client import Answer, ApiClient, ContextFull
+from gagpo.agents.api.client import Answer, ApiClient, ContextFull
 from gagpo.agents.parsing import parse
 from gagpo.agents.prompts import PromptStyle, admissible_line, message, window
 
