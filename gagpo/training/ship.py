@@ -42,12 +42,13 @@ def ship(
     commands: Sequence[str] = (),
     losses: dict[str, Any] | None = None,
     root: Path | None = None,
+    earlier: Sequence[Path] = (),
 ) -> Path:
     """Write the starter ``name`` from the folder ``model``, in half precision; returns its folder.
 
     recipe: settings of the run that made it, with its own environment. results: files of ``gagpo eval --out``.
     losses: of the recipes that led to it, by file name: ``overrides`` and the ``losses`` they give.
-    Raises :class:`TooLarge`.
+    earlier: recipes of the stages before, whose tasks it has seen as well. Raises :class:`TooLarge`.
     """
     settings = load(recipe)
     root = root or starters.root()
@@ -67,7 +68,7 @@ def ship(
             "environment": settings.environment.id,
             "parameters": parameters,
             "files": files,
-            "data": data_hashes(settings),
+            "data": {name: told for run in (*map(load, earlier), settings) for name, told in data_hashes(run).items()},
             "results": {path.stem: _short(path) for path in results},
             "commands": list(commands),
             "first_losses": losses or {},
@@ -125,10 +126,11 @@ def main() -> None:
     parser.add_argument("--recipe", type=Path, required=True)
     parser.add_argument("--result", type=Path, action="append", default=[])
     parser.add_argument("--command", action="append", default=[])
+    parser.add_argument("--earlier", type=Path, action="append", default=[], help="recipe of a stage before")
     parser.add_argument("--losses", type=Path, help="JSON: file name of a recipe -> {overrides, losses}")
     given = parser.parse_args()
     losses = json.loads(given.losses.read_text(encoding="utf-8")) if given.losses else None
-    print(ship(given.model, given.name, given.recipe, given.result, given.command, losses))
+    print(ship(given.model, given.name, given.recipe, given.result, given.command, losses, earlier=given.earlier))
 
 
 if __name__ == "__main__":
