@@ -20,10 +20,10 @@ import numpy as np
 import torch
 
 from gagpo.settings import RunSettings, load
+from gagpo.supervised.fit import autocast
+from gagpo.supervised.small_model import SmallModelSettings, create, train_tokenizer
 from gagpo.training.batch import Row, micro_batches
 from gagpo.training.logprobs import token_logprobs
-from gagpo.training.small_model import SmallModelSettings, create, train_tokenizer
-from gagpo.training.supervised import autocast
 from gagpo.training.update import Targets, Updater
 
 TARGET = 0.9

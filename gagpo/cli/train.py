@@ -93,8 +93,8 @@ def warm_start(
     from gagpo.settings import SettingsError, load
 
     settings = load(config, overrides or [])
-    from gagpo.training.warm_start import made_otherwise
-    from gagpo.training.warm_start import warm_start as make
+    from gagpo.supervised.warm_start import made_otherwise
+    from gagpo.supervised.warm_start import warm_start as make
 
     folder = Path(settings.model)
     if is_starter(settings.model):

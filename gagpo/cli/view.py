@@ -27,8 +27,8 @@ def view(
 ) -> None:
     """Write pages to look at every episode of runs: groups, turns, credit. They open from disk."""
     from gagpo.eval.viewer.export import export
+    from gagpo.health import sentences
     from gagpo.recredit import for_run
-    from gagpo.training.health import sentences
 
     page = export(runs, out or runs[0] / "view", for_run(runs[0]), lambda run: sentences(run.metrics))
     say(f"open {page}")
@@ -63,8 +63,8 @@ def follow(
     from gagpo.eval.viewer.export import Exporter
     from gagpo.eval.viewer.serve import serving
     from gagpo.eval.watch import watch as show
+    from gagpo.health import sentences
     from gagpo.recredit import for_run
-    from gagpo.training.health import sentences
 
     if not run.is_dir():
         raise BadResult(f"{run}: not a run folder (no such folder)")
@@ -88,7 +88,7 @@ def watched(run: Path, wanted: bool) -> Iterator[None]:
         return
     from gagpo.eval.reading import BadResult
     from gagpo.eval.watch import watch as show
-    from gagpo.training.health import sentences
+    from gagpo.health import sentences
 
     over = threading.Event()
 

@@ -25,17 +25,17 @@ from gagpo.envs.errors import GagpoError
 from gagpo.envs.pool import Pool
 from gagpo.eval.evaluate import choose_panel, evaluate
 from gagpo.eval.results import EvalResult
+from gagpo.health import answer_task_information
 from gagpo.settings import SettingsError
+from gagpo.supervised.fit import autocast
 from gagpo.trackers import tracking
 from gagpo.training import checkpoint as checkpoints
 from gagpo.training.annotations import annotate
 from gagpo.training.batch import Row, build_rows
 from gagpo.training.collect import Collection, Collector, tasks_of_groups
-from gagpo.training.health import answer_task_information
 from gagpo.training.interrupt import Interruptions
 from gagpo.training.optimizer import parameter_groups, rate_scale
 from gagpo.training.run_folder import RunFolder
-from gagpo.training.supervised import autocast
 from gagpo.training.update import NonFiniteLoss, Updater
 from gagpo.training.value_head import Critic
 

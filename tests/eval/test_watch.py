@@ -10,7 +10,7 @@ from rich.console import Console
 from gagpo.eval.reading import BadResult
 from gagpo.eval.runs import load_run
 from gagpo.eval.watch import last_episodes, screen, sparkline, watch
-from gagpo.training.health import sentences
+from gagpo.health import sentences
 
 
 def printed(renderable, width):

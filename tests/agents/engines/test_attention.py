@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 from gagpo.agents.engines.attention import PackedRows, SlotCache, forward
-from gagpo.training.small_model import SmallModelSettings, build
+from gagpo.supervised.small_model import SmallModelSettings, build
 
 
 def own_logits(model, rows):

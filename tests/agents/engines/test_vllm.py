@@ -15,10 +15,10 @@ from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.model import ModelError, load_model, load_tokenizer
 from gagpo.agents.setup import make_engine
 from gagpo.settings import parse
+from gagpo.supervised.small_model import SmallModelSettings, build, save_folder
+from gagpo.supervised.warm_start import warm_start
 from gagpo.training.run_folder import RunFolder
-from gagpo.training.small_model import SmallModelSettings, build, save_folder
 from gagpo.training.trainer import train
-from gagpo.training.warm_start import warm_start
 
 TEXTS = ["You stand at 12. Go to door 3.", "left", "right", "On the table 1, you see a mug 1 and a knife 2."] * 3
 SHAPE = SmallModelSettings(layers=2, width=64, heads=2, key_value_heads=1, feed_forward=96, context=512)

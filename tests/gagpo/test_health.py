@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from gagpo.training.health import RULES, answer_task_information, health, health_line, sentences
+from gagpo.health import RULES, answer_task_information, health, health_line, sentences
 
 GOOD = {
     "zero_groups": 0.2,

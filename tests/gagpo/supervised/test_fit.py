@@ -9,10 +9,10 @@ import torch
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.agents.model import load_model
 from gagpo.settings import SettingsError, load
-from gagpo.training import supervised
+from gagpo.supervised import fit as supervised
+from gagpo.supervised.fit import READ, SAID, STATE, STRAY, SupervisedStateError, everything, fit, rate
+from gagpo.supervised.warm_start import RECIPE, learned_rows, prepare, warm_start
 from gagpo.training.batch import Row
-from gagpo.training.supervised import READ, SAID, STATE, STRAY, SupervisedStateError, everything, fit, rate
-from gagpo.training.warm_start import RECIPE, learned_rows, prepare, warm_start
 
 
 def test_strays_are_neither_said_nor_read():

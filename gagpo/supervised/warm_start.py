@@ -26,9 +26,9 @@ from gagpo.envs.base import TextEnv
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.pool import Pool
 from gagpo.settings import RunSettings, SettingsError, WarmStartSettings
+from gagpo.supervised.fit import SAID, STRAY, fit
+from gagpo.supervised.small_model import build, save_folder
 from gagpo.training.batch import Row, build_rows
-from gagpo.training.small_model import build, save_folder
-from gagpo.training.supervised import SAID, STRAY, fit
 
 _TOKENIZED = 2000  # episodes that a tokenizer learns its words from; more teach it nothing
 RECIPE = "warm_start.json"  # in the model's folder: what it was made with

@@ -1,6 +1,6 @@
 """Making a starter of a trained model: the folder that ``starter:NAME`` names.
 
-    python -m gagpo.training.ship data/starters/alfworld-1 alfworld --recipe configs/starters/alfworld.yaml \\
+    python -m gagpo.supervised.ship data/starters/alfworld-1 alfworld --recipe configs/starters/alfworld.yaml \\
         --result data/panels/alfworld-small-move-0.4.json --command "gagpo warm-start configs/starters/alfworld.yaml"
 """
 
@@ -24,8 +24,8 @@ from gagpo.agents.starters import FORMAT, MANIFEST, SETTINGS
 from gagpo.envs.errors import GagpoError
 from gagpo.eval.results import EvalResult
 from gagpo.settings import RunSettings, load
-from gagpo.training.supervised import fit
-from gagpo.training.warm_start import RECIPE, prepare, variants
+from gagpo.supervised.fit import fit
+from gagpo.supervised.warm_start import RECIPE, prepare, variants
 
 MOST_BYTES = 12 * 2**20
 

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from gagpo.settings import SettingsError, load
+from gagpo.supervised.fit import READ, SAID, everything, optimizers
+from gagpo.supervised.small_model import train_tokenizer
+from gagpo.supervised.warm_start import made_otherwise, warm_start
 from gagpo.training.batch import Row
-from gagpo.training.small_model import train_tokenizer
-from gagpo.training.supervised import READ, SAID, everything, optimizers
-from gagpo.training.warm_start import made_otherwise, warm_start
 
 
 def test_every_token_but_the_first_is_predicted_and_what_is_said_is_told_apart():

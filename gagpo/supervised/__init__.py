@@ -1,0 +1,1 @@
+"""Supervised training: small models made from nothing, demonstrations, the warm start, and shipping what came of it."""
