@@ -34,6 +34,17 @@ def write(folder: Path) -> None:
     (folder / NAME).write_text(text, encoding="utf-8")
 
 
+def has_one(folder: Path) -> bool:
+    """Whether ``folder`` holds a manifest: a file of that name, unless it is plainly something else's."""
+    try:
+        record = json.loads((folder / NAME).read_text(encoding="utf-8"))
+    except OSError:
+        return False
+    except (ValueError, RecursionError):
+        return True  # damaged, which :func:`verify` says
+    return not isinstance(record, dict) or record.get("format", _FORMAT) == _FORMAT
+
+
 def verify(folder: Path) -> None:
     """Compare every file with the manifest; raises :class:`Damaged` naming the first that differs."""
     path = folder / NAME

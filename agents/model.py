@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
+from gagpo.agents import manifest
 from gagpo.agents.engines import attention, proof
 from gagpo.agents.precision import dtype_of
 from gagpo.agents.starters import folder_of
@@ -67,6 +68,11 @@ def load_model(
     path = Path(name)
     if path.is_dir() and not (path / "config.json").exists():
         raise ModelError(f"model folder {name} holds no config.json; is it a Hugging Face model folder?")
+    if path.is_dir() and manifest.has_one(path):
+        try:
+            manifest.verify(path)
+        except manifest.Damaged as error:
+            raise ModelError(f"{error}; make the model anew, or delete its manifest.json if you changed it") from None
     if not trust_remote_code:
         refuse_remote_code(name, revision)
     try:

@@ -43,8 +43,9 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
     """
     if not high > low:
         return [low]
-    span = max((high - low) / most, 1e-300)  # the smallest differences of floats have no logarithm
-    power = math.floor(math.log10(span))
+    if (high - low) / most < 1e-300:  # a power of ten below it is no float any more
+        return [low]
+    power = math.floor(math.log10((high - low) / most))
     for step in (factor * 10.0**exponent for exponent in (power, power + 1, power + 2) for factor in (1, 2, 5)):
         first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
         if last - first < most:

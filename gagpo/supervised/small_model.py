@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 
+from gagpo.agents import manifest
 from gagpo.agents.engines import attention
 from gagpo.settings import SmallModelSettings
 
@@ -102,6 +103,7 @@ def save_folder(model: torch.nn.Module, tokenizer: Any, folder: Path, more: Mapp
         save(model, tokenizer, temporary)
         for name, text in (more or {}).items():
             (temporary / name).write_text(text, encoding="utf-8")
+        manifest.write(temporary)
         if folder.exists():
             shutil.rmtree(folder)
         temporary.rename(folder)

@@ -238,7 +238,9 @@ def _played(settings: RunSettings, own: dict[str, Any], count: int, number: int,
                 agent, pool, jobs, concurrency=concurrency, lockstep=lockstep, on_finish=lambda _: meter.advance()
             )
         if player == "True" and not any(episode.success for episode in episodes):
-            raise InvalidArgument(f"the expert of {environment.id} solved none of {len(episodes)} episodes")
+            errors = [str(episode.info["error"]) for episode in episodes if "error" in episode.info]
+            reason = f"; {len(errors)} failed, the first: {errors[0]}" if errors else ""
+            raise InvalidArgument(f"the expert of {environment.id} solved none of {len(episodes)} episodes{reason}")
         kept += [episode for episode in episodes if episode.turns and (episode.success or player != "True")]
     return kept
 

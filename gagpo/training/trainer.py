@@ -25,7 +25,7 @@ from gagpo.envs.errors import GagpoError
 from gagpo.envs.pool import Pool
 from gagpo.eval.evaluate import choose_panel, evaluate
 from gagpo.eval.results import EvalResult
-from gagpo.health import answer_task_information
+from gagpo.health import answer_task_information, health_line
 from gagpo.settings import SettingsError
 from gagpo.supervised.fit import autocast
 from gagpo.trackers import tracking
@@ -66,6 +66,7 @@ class Trainer:
         self.collector = Collector(settings, tasks, self.controllers)
         self.iteration = self.turns_total = self.tokens_total = 0
         self.interruptions = Interruptions()
+        self._health = ""
         self._load()
         self._boundary = self._state()
         self._saved_at = self.iteration
@@ -161,12 +162,20 @@ class Trainer:
                 self.folder.log(metrics)
                 self.trackers.log(metrics, self.iteration)
                 self.report(metrics)
+                self._tell_health()
                 self._boundary = self._state()
             if every and self.iteration % every == 0 and not self.done:
                 self._evaluate(pool, f"iteration-{self.iteration:04d}")
             if self.iteration % self.settings.training.save_every == 0 or self.done:
                 self._save()
         self._evaluate(pool, "after")
+
+    def _tell_health(self) -> None:
+        """Say in plain words that the run cannot learn, when it begins to look so and whenever that changes."""
+        line = health_line(self.folder.metrics())
+        if line and line != self._health:
+            self.report({"health": line})
+        self._health = line
 
     def _train_on(self, collected: Collection, pool: Pool, begun: float) -> dict[str, Any]:
         """The rest of an iteration whose collection began at ``begun``; returns its metrics."""
@@ -376,6 +385,8 @@ def cut_short(turn: Turn, max_tokens: int | None) -> bool:
 
 def describe(metrics: dict[str, Any]) -> str:
     """One line for people."""
+    if "health" in metrics:
+        return f"      {metrics['health']}"
     if "evaluation" in metrics:
         interval = metrics["result"].success
         return (

@@ -298,6 +298,8 @@ class Updater:
             raise NonFiniteLoss(f"the gradient's norm is {norm}", [])
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        if not torch.isfinite(torch.nn.utils.get_total_norm(self.parameters)):
+            raise NonFiniteLoss("a parameter became NaN or infinite in this step; lower the learning rate", [])
         return norm
 
     @torch.no_grad()

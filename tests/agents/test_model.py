@@ -14,6 +14,7 @@ WORDS = ["go to cabinet 1", "Your task is to: put a hot mug in shelf.", "naïve 
 @pytest.fixture
 def folder(tiny, tmp_path):
     save_folder(*tiny, tmp_path / "model")
+    (tmp_path / "model" / "manifest.json").unlink()  # as in a folder of somebody else
     return tmp_path / "model"
 
 

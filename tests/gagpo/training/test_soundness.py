@@ -3,6 +3,7 @@
 import errno
 import os
 import random
+import shutil
 import signal
 import threading
 import time
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from gagpo.agents import manifest
+from gagpo.agents.model import ModelError, load_model
 from gagpo.envs import durable
 from gagpo.eval.results import EvalResult
 from gagpo.settings import SettingsError, load
@@ -225,10 +227,10 @@ def test_an_interrupted_run_saves_and_ends_like_an_uninterrupted_one(corridor, t
 @pytest.mark.parametrize(
     "line", ["[1, 2]", "7", "null", '{"iteration": "x"}', "[" * 100_000, '{"iteration": 1', "\x00"], ids=range(7)
 )
-def test_metrics_of_any_form_are_read_up_to_the_first_broken_line(tmp_path, line):
+def test_metrics_are_read_around_lines_of_any_form(tmp_path, line):
     folder = RunFolder(tmp_path)
     (tmp_path / "metrics.jsonl").write_text('{"iteration": 1}\n' + line + '\n{"iteration": 2}\n')
-    assert folder.metrics() == [{"iteration": 1}]
+    assert folder.metrics() == [{"iteration": 1}, {"iteration": 2}]
     folder.rewind(1)
     assert (tmp_path / "metrics.jsonl").read_text() == '{"iteration": 1}\n'
 
@@ -256,3 +258,29 @@ def test_a_manifest_that_is_none_is_named(tmp_path, text):
     (tmp_path / "manifest.json").write_text(text)
     with pytest.raises(manifest.Damaged, match=r"manifest\.json"):
         manifest.verify(tmp_path)
+
+
+def test_a_step_that_makes_weights_worthless_ends_the_run_at_once(corridor, tmp_path):
+    config = corridor(optimizer={"learning_rate": 1e30}, training={"iterations": 3})
+    folder = RunFolder.create(tmp_path / "run", load(config))
+    with pytest.raises(FloatingPointError, match="iteration"):
+        train(folder, quiet=True)
+    assert not checkpoints.checkpoints(folder.path / "checkpoints")
+
+
+def test_a_run_that_cannot_learn_is_told_so_in_plain_words(corridor, tmp_path):
+    said = []
+    config = corridor(rollout={"samples": 1}, training={"iterations": 5})  # groups of one have no contrast
+    train(RunFolder.create(tmp_path / "run", load(config)), report=said.append, quiet=True)
+    assert any("health" in one for one in said)
+
+
+def test_a_damaged_warm_started_model_is_named(tmp_path, warm_model):
+    copy = tmp_path / "model"
+    shutil.copytree(warm_model, copy)
+    weights = copy / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-5] ^= 4
+    weights.write_bytes(data)
+    with pytest.raises(ModelError, match=r"model\.safetensors is damaged"):
+        load_model(str(copy))
