@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError
 
 from gagpo.agents import manifest
-from gagpo.agents.engines import attention, proof
+from gagpo.agents.engines import adapters, attention, proof
 from gagpo.agents.precision import dtype_of
 from gagpo.agents.starters import folder_of
 from gagpo.envs.errors import GagpoError
@@ -58,7 +58,8 @@ def load_model(
 
     A model that flat attention does not reproduce reads padded rows with its own attention (``is_flat`` says which);
     one that neither way reproduces is refused. trust_remote_code: run the model code that a repository brings along.
-    revision: of a hub model; ``model.config._commit_hash`` is the one that was loaded.
+    revision: of a hub model; ``model.config._commit_hash`` is the one that was loaded. A folder with an adapter (LoRA, as
+    peft writes it) is loaded as its base model with the adapter merged.
 
     Raises :class:`ModelError` naming missing, unexpected or mismatched tensors, and parameters that are not finite.
     """
@@ -66,6 +67,11 @@ def load_model(
 
     name = folder_of(name)
     path = Path(name)
+    if adapters.is_adapter(path):
+        base, of_base = adapters.base_of(path)
+        model = load_model(base, device=device, trust_remote_code=trust_remote_code, revision=of_base)
+        adapters.read_into(model, path)
+        return adapters.merge(model).to(dtype_of(dtype)).eval()
     if path.is_dir() and not (path / "config.json").exists():
         raise ModelError(f"model folder {name} holds no config.json; is it a Hugging Face model folder?")
     if path.is_dir() and manifest.has_one(path):

@@ -21,6 +21,10 @@ from gagpo.algorithms import Algorithm
 from gagpo.envs.errors import GagpoError, InvalidArgument
 
 
+LORA_RATE = 1e-5
+"""The learning rate of an adapter unless it is set: ten times that of all weights."""
+
+
 class SettingsError(GagpoError, ValueError):
     """Settings that cannot be used; the message names file, key and remedy."""
 
@@ -108,6 +112,16 @@ class OptimizerSettings(_Section):
     max_grad_norm: float = Field(1.0, gt=0)
     warmup: int = Field(0, ge=0)
     schedule: Literal["constant", "linear", "cosine"] = "constant"
+
+
+class LoraSettings(_Section):
+    """Train a low-rank adapter in place of the weights; the learning rate is then ten times the usual unless set."""
+
+    rank: int = Field(32, ge=1, description="of the adapter's matrices")
+    alpha: float = Field(32.0, gt=0, description="the adapter's share is scaled by alpha / rank")
+    targets: str | list[str] = Field(
+        "all-linear", description="all-linear (the output layer aside), or names of linear layers: [q_proj, v_proj]"
+    )
 
 
 class EngineSettings(_Section):
@@ -251,6 +265,7 @@ class RunSettings(_Section):
     invalid_penalty: float = Field(0.01, ge=0, description="what a turn without a valid action costs")
     algorithm: Algorithm
     optimizer: OptimizerSettings = OptimizerSettings()
+    lora: LoraSettings | None = Field(None, description="train an adapter; absent: all weights")
     training: TrainingSettings = TrainingSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     trackers: list[str] = Field(["tensorboard"], description="where numbers go besides the run's folder; see docs")
@@ -276,6 +291,13 @@ class RunSettings(_Section):
         if not same and "correction" not in self.algorithm.model_fields_set:
             correction = type(self.algorithm.correction)(name="recompute")
             object.__setattr__(self, "algorithm", self.algorithm.model_copy(update={"correction": correction}))
+        return self
+
+    @model_validator(mode="after")
+    def _rate_of_an_adapter(self) -> RunSettings:
+        if self.lora is not None and "learning_rate" not in self.optimizer.model_fields_set:
+            optimizer = self.optimizer.model_copy(update={"learning_rate": LORA_RATE})
+            object.__setattr__(self, "optimizer", optimizer)
         return self
 
     @model_validator(mode="after")

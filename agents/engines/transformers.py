@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from gagpo.agents.engines.adapters import merge
 from gagpo.agents.engines.attention import forward
 from gagpo.agents.engines.base import (
     Finished,
@@ -75,7 +76,7 @@ class TransformersEngine:
         weight = next(model.parameters())
         wanted = dtype_of(dtype) if dtype else weight.dtype
         self.shares_weights = wanted == weight.dtype
-        self.model = model if self.shares_weights else copy.deepcopy(model).to(wanted).requires_grad_(False)
+        self.model = model if self.shares_weights else merge(copy.deepcopy(model)).to(wanted).requires_grad_(False)
         self.tokenizer = tokenizer
         self.dtype = name_of(wanted)
         self.device = weight.device

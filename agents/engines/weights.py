@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
+from gagpo.agents.engines.adapters import merged_tensors
 from gagpo.agents.engines.base import NamedTensor
 from gagpo.envs.errors import GagpoError
 
@@ -14,8 +15,14 @@ class WeightsError(GagpoError, ValueError):
     """Tensors that are not the model's; the message names the first."""
 
 
-def named_tensors(model: torch.nn.Module) -> Iterator[NamedTensor]:
-    """What :meth:`Engine.load_weights` takes: every parameter once, tied ones under their first name."""
+def named_tensors(model: torch.nn.Module, merged: bool = True) -> Iterator[NamedTensor]:
+    """What :meth:`Engine.load_weights` takes: every parameter once, tied ones under their first name.
+
+    merged: an adapter is added to the weights it belongs to; false for an engine on this very module.
+    """
+    if merged:
+        yield from merged_tensors(model)
+        return
     for name, parameter in model.named_parameters():
         yield name, parameter.detach()
 

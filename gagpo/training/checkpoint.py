@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from gagpo.agents import manifest
+from gagpo.agents.engines import adapters
 from gagpo.agents.model import save
 from gagpo.envs import durable
 from gagpo.envs.errors import GagpoError
@@ -32,7 +33,7 @@ class Checkpoint:
 
     @property
     def model(self) -> str:
-        """The Hugging Face folder of the weights; usable wherever a model is."""
+        """The Hugging Face folder of the weights, or the adapter's; usable wherever a model is."""
         return str(self.path / "model")
 
     def verify(self) -> None:
@@ -77,8 +78,11 @@ def write(
     state: dict[str, Any],
     keep: int,
     critic: torch.nn.Module | None = None,
+    base: adapters.Base | None = None,
 ) -> Checkpoint:
     """Write a checkpoint under a temporary name, flush it to disk, rename it, and drop all but the last ``keep``.
+
+    base: of a model with an adapter, which alone is written then.
 
     Random states are not stored: every random choice of a run is a function of its seed, the iteration and the task.
     Raises :class:`CheckpointError` for parameters that are not finite, and OSError naming the folder when the disk is
@@ -91,7 +95,11 @@ def write(
         shutil.rmtree(left, ignore_errors=True)
     try:
         temporary.mkdir(parents=True)
-        save(model, tokenizer, temporary / "model")
+        if base is None:
+            save(model, tokenizer, temporary / "model")
+        else:
+            adapters.save(model, base, temporary / "model")
+            tokenizer.save_pretrained(temporary / "model")
         torch.save(optimizer.state_dict(), temporary / "optimizer.pt")
         if critic is not None:
             torch.save(critic.state_dict(), temporary / "critic.pt")

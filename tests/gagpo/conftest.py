@@ -44,7 +44,7 @@ def corridor(tmp_path, warm_model):
     def write(**changes):
         values = {**CORRIDOR, "model": warm_model}
         for section, value in changes.items():
-            values[section] = {**values[section], **value} if isinstance(value, dict) else value
+            values[section] = {**values.get(section, {}), **value} if isinstance(value, dict) else value
         path = tmp_path / "run.yaml"
         path.write_text(yaml.safe_dump(values))
         return path

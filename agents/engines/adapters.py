@@ -1,0 +1,282 @@
+"""Low-rank adapters (LoRA, Hu et al. 2021) inside a model: made, switched off, merged, written and read.
+
+An adapted linear layer computes ``W x + (alpha / rank) B A x``; the layers are peft's, put into the model in place, so
+that its class and its attention stay as they are. B starts at zero: a new adapter changes nothing. Tensors leave the
+model merged, under the names that the model without adapter gives them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from gagpo.envs.errors import GagpoError
+
+ALL_LINEAR = "all-linear"
+CONFIG, WEIGHTS, BASE = "adapter_config.json", "adapter_model.safetensors", "base.json"
+_NAME = "default"  # peft's, of a model's only adapter
+_PREFIX = "base_model.model."  # of the tensors in peft's files
+_PLAIN = {"bias": ("none",), "use_dora": (False,), "use_rslora": (False,), "fan_in_fan_out": (False, True)}
+_EMPTY = ("modules_to_save", "rank_pattern", "alpha_pattern", "layers_to_transform", "layer_replication")
+
+
+class AdapterError(GagpoError, ValueError):
+    """An adapter that cannot be made or used; the message names key or file and says what to do."""
+
+
+@dataclass(frozen=True)
+class Base:
+    """What an adapter belongs to. model: folder or hub name; revision: of a hub model; digest: see :func:`digest`."""
+
+    model: str
+    revision: str | None
+    digest: str
+
+    @classmethod
+    def of(cls, name: str, model: torch.nn.Module) -> Base:
+        return cls(name, getattr(model.config, "_commit_hash", None), digest(model))
+
+
+def require_peft() -> None:
+    """AdapterError unless peft can be imported."""
+    if importlib.util.find_spec("peft") is None:
+        raise AdapterError("lora needs peft, which is not installed: pip install 'gagpo[lora]', or leave lora out")
+
+
+def inject(model: Any, rank: int, alpha: float, targets: str | Sequence[str], seed: int = 0) -> None:
+    """Put a new adapter into ``model``; from now on only its parameters require gradients.
+
+    targets: ``all-linear`` (every linear layer but the output layer), or endings of names of linear layers.
+    seed: of A's random start. Raises :class:`AdapterError` for a model without such layers, naming those it has.
+    """
+    require_peft()
+    from peft import LoraConfig, inject_adapter_in_model
+    from transformers.pytorch_utils import Conv1D
+
+    if is_adapted(model):
+        raise AdapterError("the model has an adapter already; merge it first")
+    chosen = _chosen(model, targets)
+    turned = any(isinstance(model.get_submodule(name), Conv1D) for name in chosen)
+    config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=chosen, fan_in_fan_out=turned)  # type: ignore[arg-type]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            inject_adapter_in_model(config, model, _NAME)
+        except (ValueError, NotImplementedError) as error:
+            first = str(error).splitlines()[0]
+            raise AdapterError(f"{type(model).__name__} takes no adapter: {first}; leave lora out") from None
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(_is_of_adapter(name))
+
+
+def _chosen(model: Any, targets: str | Sequence[str]) -> list[str]:
+    """Full names of the linear layers that ``targets`` means, in the model's order."""
+    from transformers.pytorch_utils import Conv1D
+
+    out = model.get_output_embeddings()
+    linear = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear | Conv1D) and module is not out
+    ]
+    if targets == ALL_LINEAR and linear:
+        return linear
+    endings = sorted({name.rpartition(".")[2] for name in linear})
+    wanted = [targets] if isinstance(targets, str) else list(targets)
+    for target in wanted or [""]:
+        if not any(_ends(name, target) for name in linear):
+            raise AdapterError(
+                f"lora.targets: {type(model).__name__} has no linear layer {target!r} to adapt; "
+                f"choose {ALL_LINEAR} or some of {', '.join(endings) or 'none'}"
+            )
+    return [name for name in linear if any(_ends(name, target) for target in wanted)]
+
+
+def _ends(name: str, target: str) -> bool:
+    return bool(target) and f".{name}".endswith(f".{target}")
+
+
+def _is_of_adapter(name: str) -> bool:
+    return ".lora_A." in name or ".lora_B." in name
+
+
+def adapted_layers(model: torch.nn.Module) -> dict[str, Any]:
+    """The layers with an adapter, by the names that they have without one."""
+    modules = model.named_modules()
+    return {name: module for name, module in modules if hasattr(module, "base_layer") and hasattr(module, "lora_A")}
+
+
+def is_adapted(model: torch.nn.Module) -> bool:
+    """Whether the model has an adapter."""
+    return bool(adapted_layers(model))
+
+
+@contextmanager
+def switched_off(model: torch.nn.Module) -> Iterator[None]:
+    """The model computes what it does without its adapter."""
+    layers = list(adapted_layers(model).values())
+    for layer in layers:
+        layer.enable_adapters(False)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.enable_adapters(True)
+
+
+def base_tensors(model: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Every parameter of the model without its adapter, once, by its own name."""
+    for name, parameter in model.named_parameters():
+        if not _is_of_adapter(name):
+            yield name.replace(".base_layer.", "."), parameter.detach()
+
+
+def merged_tensors(model: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The same with the adapter added to the weights; the model is left as it is, one sum exists at a time."""
+    layers = adapted_layers(model)
+    for name, tensor in base_tensors(model):
+        owner, _, last = name.rpartition(".")
+        if last == "weight" and owner in layers:
+            yield name, _sum(layers[owner], tensor)
+        else:
+            yield name, tensor
+
+
+@torch.no_grad()
+def _sum(layer: Any, weight: Tensor) -> Tensor:
+    return weight + layer.get_delta_weight(_NAME).to(weight.dtype)
+
+
+def merge(model: torch.nn.Module) -> torch.nn.Module:
+    """Add the adapter to the weights and take its layers out, in place; a model without one is left as it is."""
+    for name, layer in adapted_layers(model).items():
+        plain = layer.get_base_layer()
+        plain.weight.data.copy_(_sum(layer, plain.weight.detach()))
+        model.set_submodule(name, plain)
+    if hasattr(model, "peft_config"):
+        del model.peft_config
+    return model.requires_grad_(True)
+
+
+def digest(model: torch.nn.Module) -> str:
+    """SHA-256 over names, shapes and float32 values of the parameters, adapter aside."""
+    total = hashlib.sha256()
+    for name, tensor in base_tensors(model):
+        total.update(f"{name} {tuple(tensor.shape)}\n".encode())
+        total.update(tensor.float().contiguous().cpu().numpy().data)
+    return total.hexdigest()
+
+
+# Folders --------------------------------------------------------------------------------------------------------------
+
+
+def _stored(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+    """The adapter's parameters by their names in peft's files."""
+    ending = f".{_NAME}.weight"
+    return {
+        _PREFIX + name.removesuffix(ending) + ".weight": parameter
+        for name, parameter in model.named_parameters()
+        if _is_of_adapter(name)
+    }
+
+
+def save(model: Any, base: Base, folder: Path) -> None:
+    """Write the adapter alone as peft does, with ``base.json`` beside it: what it belongs to."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = model.peft_config[_NAME]
+    record = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base.model,
+        "revision": base.revision,
+        "r": config.r,
+        "lora_alpha": config.lora_alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": config.fan_in_fan_out,
+        "target_modules": sorted(config.target_modules),
+        "inference_mode": True,
+    }
+    (folder / CONFIG).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    (folder / BASE).write_text(json.dumps(asdict(base), indent=1) + "\n", encoding="utf-8")
+    tensors = {name: parameter.detach().cpu().contiguous() for name, parameter in _stored(model).items()}
+    save_file(tensors, str(folder / WEIGHTS), metadata={"format": "pt"})
+
+
+@torch.no_grad()
+def load(model: torch.nn.Module, folder: Path, base: Base | None = None) -> None:
+    """Fill the adapter of ``model`` from ``folder``; ``base``: of the model, where it is known already.
+
+    Raises :class:`AdapterError` for tensors that are not the model's, and for an adapter made on other weights.
+    """
+    wanted = _read(folder / BASE).get("digest") if (folder / BASE).exists() else None
+    if wanted is not None and wanted != (base.digest if base else digest(model)):
+        raise AdapterError(f"the adapter in {folder} was made on other weights than those of its base model now")
+    path = folder / WEIGHTS
+    try:
+        tensors = load_file(str(path))
+    except (OSError, SafetensorError) as error:
+        raise AdapterError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
+    own = _stored(model)
+    if odd := sorted(own.keys() ^ tensors.keys()):
+        raise AdapterError(f"{path}: tensor {odd[0]!r} is {'missing' if odd[0] in own else 'not of this model'}")
+    for name, parameter in own.items():
+        if tensors[name].shape != parameter.shape:
+            shape = tuple(parameter.shape)
+            raise AdapterError(f"{path}: tensor {name!r} has shape {tuple(tensors[name].shape)}, not {shape}")
+        if not bool(torch.isfinite(tensors[name]).all()):
+            raise AdapterError(f"{path}: tensor {name!r} is not finite")
+        parameter.copy_(tensors[name])
+
+
+def is_adapter(folder: Path) -> bool:
+    """Whether the folder holds an adapter, and no model of its own."""
+    return (folder / CONFIG).is_file() and not (folder / "config.json").exists()
+
+
+def base_of(folder: Path) -> tuple[str, str | None]:
+    """Name and revision of the model that an adapter folder belongs to; AdapterError where that is no model."""
+    config = _read(folder / CONFIG)
+    name, revision = config.get("base_model_name_or_path"), config.get("revision")
+    if not isinstance(name, str) or not name or not isinstance(revision, str | None):
+        raise AdapterError(f"{folder / CONFIG} does not name its base model (base_model_name_or_path)")
+    if is_adapter(Path(name)):
+        raise AdapterError(f"the base of {folder} is an adapter itself ({name}); merge that first: gagpo export-model")
+    return name, revision
+
+
+def read_into(model: torch.nn.Module, folder: Path) -> None:
+    """Give ``model`` the adapter of ``folder``; AdapterError for kinds other than plain LoRA."""
+    path = folder / CONFIG
+    config = _read(path)
+    odd = [key for key, allowed in _PLAIN.items() if config.get(key, allowed[0]) not in allowed]
+    odd += [key for key in _EMPTY if config.get(key)]
+    if config.get("peft_type") != "LORA" or odd:
+        raise AdapterError(f"{path} is not a plain LoRA adapter ({odd[0] if odd else 'peft_type'}); merge it with peft")
+    rank, alpha, targets = config.get("r"), config.get("lora_alpha"), config.get("target_modules")
+    named = isinstance(targets, str) or (isinstance(targets, list) and all(isinstance(one, str) for one in targets))
+    if not isinstance(rank, int) or not 1 <= rank <= 2**16 or not isinstance(alpha, int | float) or not named:
+        raise AdapterError(f"{path}: r, lora_alpha or target_modules is not what peft writes there")
+    inject(model, rank, alpha, targets)  # type: ignore[arg-type]
+    load(model, folder)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(record, dict):
+            raise ValueError("it is no object")
+    except (OSError, ValueError, RecursionError) as error:
+        raise AdapterError(f"{path} cannot be read: {error}") from None
+    return record

@@ -1,0 +1,301 @@
+"""Adapters: what they change, what they leave alone, and what becomes of them in runs, checkpoints and exports."""
+
+import json
+import re
+import sys
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from gagpo.agents.engines import adapters
+from gagpo.agents.engines.adapters import AdapterError, Base
+from gagpo.agents.engines.attention import PackedRows, forward
+from gagpo.agents.engines.base import Request, Sampling
+from gagpo.agents.engines.transformers import TransformersEngine
+from gagpo.agents.engines.weights import copy_tensors, named_tensors
+from gagpo.agents.model import ModelError, choose_path, load_model, load_tokenizer
+from gagpo.cli.main import app
+from gagpo.measure import evaluate
+from gagpo.settings import LoraSettings, SettingsError, load
+from gagpo.training import checkpoint as checkpoints
+from gagpo.training import lora
+from gagpo.training.checkpoint import CheckpointError
+from gagpo.training.run_folder import RunFolder
+from gagpo.training.trainer import Trainer, train
+
+LORA = {"rank": 4, "alpha": 4.0}
+IDS, LENGTHS = torch.arange(3, 17), [8, 6]
+
+
+def logprobs(model):
+    with torch.no_grad():
+        return forward(model, IDS, PackedRows(LENGTHS), torch.arange(len(IDS))).log_softmax(-1)
+
+
+def moved(model, seed=0):
+    """The model with an adapter that does something."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        if ".lora_B." in name:
+            parameter.data.normal_(0, 0.1, generator=generator)
+    return model
+
+
+def gpt2():
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    sizes = {"n_layer": 2, "n_embd": 32, "n_head": 2, "vocab_size": 64, "n_positions": 64}
+    model = GPT2LMHeadModel._from_config(GPT2Config(**sizes), attn_implementation="flat").eval()
+    assert choose_path("gpt2", model) == ""
+    return model
+
+
+@pytest.fixture(params=["small", "gpt2"])
+def model(request, warm_model):
+    """Linear layers of torch, and those of GPT-2, which hold their weights the other way round."""
+    return load_model(warm_model) if request.param == "small" else gpt2()
+
+
+def test_a_new_adapter_changes_nothing_and_alone_gets_gradients(model):
+    plain, kind, names = logprobs(model), type(model), dict(named_tensors(model)).keys()
+    lora.inject(model, LoraSettings(**LORA), seed=1)
+    assert type(model) is kind and torch.equal(logprobs(model), plain)
+    assert dict(named_tensors(model)).keys() == names
+    forward(moved(model), IDS, PackedRows(LENGTHS), torch.arange(len(IDS))).log_softmax(-1)[:, 1].sum().backward()
+    for name, parameter in model.named_parameters():
+        assert (parameter.grad is not None) == parameter.requires_grad == (".lora_" in name), name
+        assert parameter.grad is None or parameter.grad.abs().max() > 0, name
+    adapted = {name.rpartition(".")[2] for name in adapters.adapted_layers(model)}
+    projections = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+    assert adapted == ({"c_attn", "c_proj", "c_fc"} if kind.__name__.startswith("GPT2") else projections)
+
+
+def test_switched_off_it_is_the_base_and_on_again_afterwards(model):
+    plain = logprobs(model)
+    lora.inject(model, LoraSettings(**LORA))
+    changed = logprobs(moved(model))
+    assert (changed - plain).abs().max() > 1e-3
+    with lora.reference_scope(model)():
+        assert torch.equal(logprobs(model), plain)
+    assert torch.equal(logprobs(model), changed)
+    assert [name for name, p in model.named_parameters() if p.requires_grad and ".lora_" not in name] == []
+    assert all(p.requires_grad for name, p in model.named_parameters() if ".lora_" in name)
+
+
+def test_merged_tensors_compute_what_the_adapted_model_does(model):
+    import copy
+
+    other = copy.deepcopy(model)
+    plain = logprobs(model)
+    lora.inject(model, LoraSettings(**LORA))
+    wanted = logprobs(moved(model))
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    copy_tensors(other, lora.merged_tensors(model))
+    assert (logprobs(other) - wanted).abs().max() < 1e-5 < (plain - wanted).abs().max()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    merged = adapters.merge(model)
+    assert not adapters.is_adapted(merged) and (logprobs(merged) - wanted).abs().max() < 1e-5
+
+
+def test_an_engine_of_its_own_weights_gets_them_merged(warm_model):
+    model, tokenizer = load_model(warm_model), load_tokenizer(warm_model)
+    lora.inject(model, LoraSettings(**LORA))
+    shared, copied = TransformersEngine(model, tokenizer), TransformersEngine(model, tokenizer, dtype="bfloat16")
+    assert shared.model is model and not adapters.is_adapted(copied.model)
+    moved(model)
+    for engine in (shared, copied):
+        engine.load_weights(named_tensors(model, merged=not engine.shares_weights))
+    merged = dict(lora.merged_tensors(model))
+    assert all(torch.equal(p, merged[name].bfloat16()) for name, p in copied.model.named_parameters())
+    (response,) = shared.generate([Request(0, IDS[:8].numpy().astype(np.int32), 5)], Sampling(max_tokens=4))
+    ids = torch.cat([IDS[:8], torch.as_tensor(response.ids).long()])
+    with torch.no_grad():
+        own = forward(model, ids, PackedRows([len(ids)]), torch.arange(len(ids))).log_softmax(-1)
+    own = own[7:-1].gather(-1, ids[8:, None])[:, 0]
+    np.testing.assert_allclose(response.logprobs, own, atol=1e-4)
+
+
+def test_peft_reads_what_is_written(model, tmp_path):
+    import copy
+
+    from peft import PeftModel
+
+    other, base = copy.deepcopy(model), Base.of("somewhere", model)
+    lora.inject(model, LoraSettings(**LORA))
+    assert Base.of("somewhere", model) == base
+    adapters.save(moved(model), base, tmp_path / "adapter")
+    theirs = PeftModel.from_pretrained(other, str(tmp_path / "adapter")).base_model.model
+    assert torch.equal(logprobs(theirs), logprobs(model))
+
+
+# Runs -----------------------------------------------------------------------------------------------------------------
+
+
+def run(config, folder, *overrides):
+    created = RunFolder.create(folder, load(config, overrides))
+    train(created, quiet=True)
+    return created
+
+
+def adapter_of(folder):
+    return load_file(checkpoints.latest(folder / "checkpoints").path / "model" / adapters.WEIGHTS)
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_a_run_trains_and_keeps_the_adapter_alone(corridor, warm_model, tmp_path):
+    changes = {"training": {"iterations": 20, "save_every": 20}, "evaluation": {"tries": 5}}
+    config = corridor(lora={"rank": 8, "alpha": 16.0}, optimizer={"learning_rate": 2e-2}, **changes)
+    folder = RunFolder.create(tmp_path / "run", load(config))
+    trainer = Trainer(folder, quiet=True)
+    trained = [p for group in trainer.optimizer.param_groups for p in group["params"]]
+    named = {id(p): name for name, p in trainer.model.named_parameters()}
+    assert trained and all(".lora_" in named[id(p)] for p in trained)
+    trainer.run()
+    for name, tensor in adapters.base_tensors(trainer.model):
+        assert torch.equal(tensor, dict(load_model(warm_model).named_parameters())[name]), name
+    success = [row["success_rate"] for row in folder.metrics()]
+    assert np.mean(success[-3:]) > np.mean(success[:3]) + 0.2
+    model = checkpoints.latest(folder.path / "checkpoints").path / "model"
+    assert not list(model.glob("model*")) and not (model / "config.json").exists()
+    assert json.loads((model / "base.json").read_text()) == {
+        "model": warm_model,
+        "revision": None,
+        "digest": adapters.digest(load_model(warm_model)),
+    }
+    assert any(tensor.abs().max() > 0 for name, tensor in adapter_of(folder.path).items() if "lora_B" in name)
+
+
+def test_the_reference_is_the_same_model_without_its_adapter(corridor, tmp_path):
+    config = corridor(lora=LORA, algorithm={"kl": {"coefficient": 0.1}}, training={"iterations": 1})
+    trainer = Trainer(RunFolder.create(tmp_path / "run", load(config)), quiet=True)
+    updater = trainer.updater
+    assert updater.reference is trainer.model
+    plain = logprobs(trainer.model)
+    moved(trainer.model)
+    with updater.reference_scope():
+        assert torch.equal(logprobs(updater.reference), plain)
+    trainer.run()
+    assert trainer.folder.metrics()[0]["updates"] > 0
+
+
+@pytest.mark.parametrize("algorithm", ["gagpo", {"preset": "ppo_token", "critic": {"head": "separate"}}], ids=str)
+def test_a_run_that_was_stopped_ends_bit_equal(corridor, tmp_path, algorithm):
+    changes = {"algorithm": algorithm, "training": {"iterations": 3}, "evaluation": {"tasks": 1}}
+    config = corridor(lora=LORA, **changes)
+    whole = run(config, tmp_path / "whole")
+    half = RunFolder.create(tmp_path / "half", load(config))
+    trainer = Trainer(half, quiet=True)
+    short = trainer.settings.training.model_copy(update={"iterations": 1})
+    trainer.settings = trainer.settings.model_copy(update={"training": short})
+    trainer.run()
+    first = adapter_of(half.path)
+    (half.path / "evals" / "after-test.json").unlink()
+    train(RunFolder.open(half.path), quiet=True)
+    assert same(adapter_of(half.path), adapter_of(whole.path)) and not same(first, adapter_of(whole.path))
+
+
+@pytest.fixture
+def finished(corridor, tmp_path):
+    return run(corridor(lora=LORA, training={"iterations": 1}), tmp_path / "run").path
+
+
+def test_evaluating_and_exporting_a_run(finished, tmp_path, warm_model):
+    from transformers import AutoModelForCausalLM
+    from typer.testing import CliRunner
+
+    saved = checkpoints.latest(finished / "checkpoints")
+    adapted = load_model(warm_model)
+    adapters.read_into(adapted, saved.path / "model")
+    wanted = logprobs(adapted)
+    assert (logprobs(load_model(saved.model)) - wanted).abs().max() < 1e-5
+    result = evaluate(str(finished), quiet=True)
+    assert 0 <= result.success.value <= 1
+
+    outcome = CliRunner().invoke(app, ["export-model", str(finished), str(tmp_path / "merged")])
+    assert outcome.exit_code == 0, outcome.output
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "merged").eval()
+    own = load_model(str(tmp_path / "merged"))
+    assert load_tokenizer(str(tmp_path / "merged")).eos_token_id is not None
+    assert (logprobs(own) - wanted).abs().max() < 1e-5
+    with torch.no_grad():
+        one = theirs(IDS[None, :8]).logits.log_softmax(-1)[0]
+    assert (one - wanted[:8]).abs().max() < 1e-4
+
+    outcome = CliRunner().invoke(app, ["export-model", str(finished), str(tmp_path / "alone"), "--adapter"])
+    assert outcome.exit_code == 0 and same(load_file(tmp_path / "alone" / adapters.WEIGHTS), adapter_of(finished))
+    with pytest.raises(SettingsError, match="exists; name a folder"):
+        lora.export_merged(finished, tmp_path / "merged")
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_damaged_or_foreign_adapters_are_refused(finished, tmp_path, warm_model):
+    saved = checkpoints.latest(finished / "checkpoints")
+    folder = saved.path / "model"
+    other = load_model(warm_model)
+    next(other.parameters()).data[0, 0] += 1e-3
+    with pytest.raises(AdapterError, match="made on other weights"):
+        adapters.read_into(other, folder)
+    config = json.loads((folder / adapters.CONFIG).read_text())
+    for changes, message in (
+        ({"use_dora": True}, "not a plain LoRA adapter .use_dora"),
+        ({"peft_type": "IA3"}, "not a plain LoRA adapter"),
+        ({"r": 0}, "r, lora_alpha or target_modules"),
+        ({"r": 5}, "has shape"),
+        ({"base_model_name_or_path": str(folder)}, "is an adapter itself"),
+        ({"base_model_name_or_path": None}, "does not name its base"),
+        ({"base_model_name_or_path": str(tmp_path / "gone")}, "does not exist"),
+        ({"target_modules": ["q_proj"]}, "not of this model"),
+    ):
+        (folder / adapters.CONFIG).write_text(json.dumps({**config, **changes}))
+        with pytest.raises((AdapterError, ModelError), match=message) as caught:
+            load_model(str(folder))
+        assert "\n" not in str(caught.value)
+    with pytest.raises(CheckpointError, match=re.escape(str(folder / adapters.CONFIG))):
+        evaluate(str(finished), quiet=True)
+
+
+# Settings -------------------------------------------------------------------------------------------------------------
+
+
+def test_defaults_and_the_rate_of_an_adapter(corridor):
+    config = corridor(lora={}, optimizer={"weight_decay": 0.0})
+    text = config.read_text()
+    settings = load(config)
+    assert settings.lora == LoraSettings(rank=32, alpha=32.0, targets="all-linear")
+    assert settings.optimizer.learning_rate == 5e-3
+    config.write_text(re.sub(r"\n  learning_rate: 0.005", "\n  warmup: 0", text))
+    assert load(config).optimizer.learning_rate == 1e-5
+    assert load(config, ["lora=null"]).optimizer.learning_rate == 1e-6
+    assert load(config, ["lora.rank=8"]).lora.rank == 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rank": 0}, r"lora\.rank: .*got 0"),
+        ({"alpha": 0}, r"lora\.alpha"),
+        ({"ranks": 3}, r"'lora\.ranks'; the nearest valid key is 'lora\.rank'"),
+        ({"targets": ["q_proj", "c_attn"]}, r"lora\.targets: .*no linear layer 'c_attn'.* down_proj"),
+        ({"targets": "lm_head"}, r"no linear layer 'lm_head'"),
+        ({"targets": []}, r"no linear layer ''"),
+    ],
+)
+def test_wrong_settings_are_refused_in_one_line(corridor, tmp_path, changes, message):
+    folder = tmp_path / "run"
+    with pytest.raises((SettingsError, AdapterError), match=message) as caught:
+        train(RunFolder.new(folder, load(corridor(lora=changes))), quiet=True)
+    assert "\n" not in str(caught.value) and not folder.exists()
+
+
+def test_without_peft_a_run_says_what_to_install(corridor, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "peft", None)
+    monkeypatch.setattr(adapters.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(AdapterError, match=r"pip install 'gagpo\[lora\]'"):
+        train(RunFolder.new(tmp_path / "run", load(corridor(lora=LORA))), quiet=True)
+    assert not (tmp_path / "run").exists()
