@@ -155,7 +155,8 @@ def merged_tensors(model: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 @torch.no_grad()
 def _sum(layer: Any, weight: Tensor) -> Tensor:
-    return weight + layer.get_delta_weight(_NAME).to(weight.dtype)
+    delta: Tensor = layer.get_delta_weight(_NAME)
+    return weight + delta.to(weight.dtype)
 
 
 def merge(model: torch.nn.Module) -> torch.nn.Module:
