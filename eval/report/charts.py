@@ -135,7 +135,7 @@ def _limits(series: Sequence[Series], share: bool) -> tuple[tuple[float, float],
     if right - left <= 1e-9 * max(abs(left), abs(right)):
         left, right = left - max(1.0, abs(left) / 10), right + max(1.0, abs(right) / 10)
     if high - low <= 1e-9 * max(1e-12, abs(low), abs(high)):
-        low, high = low - (abs(low) or 1) / 10, high + (abs(high) or 1) / 10
+        low, high = low - max(abs(low), 1e-9) / 10, high + max(abs(high), 1e-9) / 10
     elif not share:
         low, high = low - 0.05 * (high - low), high + 0.05 * (high - low)
     return (left, right), (low, high)

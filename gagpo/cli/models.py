@@ -1,0 +1,124 @@
+"""The commands about what a run needs: a plan before it, and a proof that this machine computes right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gagpo.cli.options import Json, print_json, print_table, say
+
+
+def add_to(app: typer.Typer) -> None:
+    """Hang the commands of this file under ``app``."""
+    app.command()(plan)
+    app.command()(doctor)
+
+
+def plan(
+    config: Annotated[str, typer.Argument(help="A settings file, or the name of a shipped config.")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value, as for train.")] = None,
+    gpu_memory: Annotated[
+        list[float] | None, typer.Option(min=0.1, help="GB of a card; repeat for several. This machine's by default.")
+    ] = None,
+    tokens_per_second: Annotated[
+        float | None, typer.Option(min=0.001, help="Response tokens per second of a whole iteration.")
+    ] = None,
+    run: Annotated[Path | None, typer.Option(help="A run whose turns, tokens and speed are taken.")] = None,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens that one turn shows.")] = 300,
+    turns: Annotated[float | None, typer.Option(min=1, help="Of a usual episode; half of the most.")] = None,
+    response_tokens: Annotated[
+        float | None, typer.Option(min=1, help="Of a usual turn; a quarter of rollout.max_tokens.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what a run will take of memory, tokens, hours and disk, before anything is loaded."""
+    from gagpo import plan as plans
+    from gagpo.settings import load
+    from gagpo.training.run_folder import RunFolder
+
+    settings = load(config, overrides or [])
+    guess = plans.Guess(prompt_tokens, turns, response_tokens, tokens_per_second)
+    if run is not None:
+        guess = plans.guess_from(RunFolder.open(run).metrics(), guess)
+    here = plans.memory_here(settings.device)
+    cards = gpu_memory or ([here] if here else [])
+    shape = plans.shape_of(settings)
+    made = plans.plan(settings, guess, shape, cards[0] if cards else None)
+    verdicts = [plans.judge(settings, guess, card, shape) for card in cards]
+    print_table(_table(settings.model, made))
+    for line in _lines(made, settings.training.iterations):
+        say(line)
+    for verdict in verdicts:
+        say(f"{verdict.gigabytes:.0f} GB: {verdict.advice}")
+    if not cards:
+        say(f"device {settings.device} is not here: name a card with --gpu-memory 80")
+    if as_json:
+        print_json({**made.record(), "cards": [vars(verdict) for verdict in verdicts]})
+    if cards and not any(verdict.fits for verdict in verdicts):
+        raise typer.Exit(1)
+
+
+def _table(model: str, made: Any) -> Any:
+    from rich.table import Table
+
+    from gagpo.plan import GB, PHASES
+
+    table = Table(title=f"{model}: {made.shape.parameters / 1e6:,.1f} M parameters")
+    table.add_column("part")
+    for phase in PHASES:
+        table.add_column(f"{phase}, GB", justify="right")
+    table.add_column("what", overflow="fold")
+    digits = 2 if made.peak()[0] > GB else 4
+    for part in made.parts:
+        cells = [f"{part.bytes / GB:.{digits}f}" if phase in part.phases else "" for phase in PHASES]
+        table.add_row(part.name, *cells, part.note)
+    sums = [sum(part.bytes for part in made.parts if phase in part.phases) for phase in PHASES]
+    table.add_section()
+    table.add_row("together", *(f"{total / GB:.{digits}f}" for total in sums), "")
+    return table
+
+
+def _lines(made: Any, iterations: int) -> list[str]:
+    from gagpo.plan import GB
+
+    tokens, disk = made.tokens, made.disk
+    lines = [
+        f"tokens of an iteration: {tokens['guess']:,.0f} sampled (at most {tokens['most']:,.0f}), "
+        f"{tokens['trained_on']:,.0f} read in training, {tokens['row']:,.0f} in a row",
+        f"disk: {disk['most'] / GB:.3g} GB, checkpoints of {disk['checkpoint'] / GB:.3g} GB: {disk['keep']:.0f} kept "
+        "and one being written",
+    ]
+    if made.hours is None:
+        return [*lines, "hours: unknown without --tokens-per-second or --run"]
+    return [*lines, f"hours: {made.hours:,.3g} for {iterations} iterations"]
+
+
+def doctor(
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1; cuda where there is one by default.")] = "",
+    engine: Annotated[str, typer.Option(help="The engine to prove: transformers or vllm.")] = "transformers",
+    dtype: Annotated[str, typer.Option(help="What is sampled in: float32 or bfloat16.")] = "float32",
+    learn: Annotated[bool, typer.Option(help="Also a run of ten iterations, about a minute on a CPU.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Prove this machine: versions, device, weights, engine, memory against the plan, speed, a run that learns."""
+    import torch
+
+    from gagpo.agents.precision import require_known
+    from gagpo.doctor import Finding, examine
+
+    require_known(dtype)
+
+    def show(finding: Finding) -> None:
+        mark = "ok    " if finding.ok else "FAILED"
+        say(f"{mark} {finding.name:14s} {finding.said} ({finding.seconds:.1f} s)")
+
+    chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    findings = examine(chosen, engine, dtype, learn, show)
+    failed = [finding.name for finding in findings if not finding.ok]
+    say(f"failed: {', '.join(failed)}" if failed else "all is well")
+    if as_json:
+        print_json({"ok": not failed, "failed": failed, "findings": [vars(finding) for finding in findings]})
+    if failed:
+        raise typer.Exit(1)

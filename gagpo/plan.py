@@ -1,0 +1,433 @@
+"""What a run will take, before anything is loaded: memory by part, tokens, hours and disk, from a model's config alone.
+
+Every size is in bytes, and a GB is 10^9 of them. The formulas of activations hold for layers of the Llama kind (two
+norms, grouped attention in a fused kernel, a gated feed-forward part); other families differ by some tens of percent.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gagpo.agents.model import ModelError
+from gagpo.envs.errors import InvalidArgument
+from gagpo.settings import RunSettings, parse
+
+GB = 1e9
+CONTEXT = 1.0 * GB  # what CUDA and its libraries take of a card before the first tensor
+FRAGMENTS = 0.05  # share of a card that the allocator cannot hand out
+VLLM_SHARE, VLLM_CPU_CACHE = 0.4, 2**30  # the vLLM engine's defaults
+PHASES = ("sampling", "loss", "backward", "step")
+GUESSED_TURNS, GUESSED_RESPONSE = 0.5, 0.25  # share of the upper bounds that a usual episode, a usual response takes
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model's sizes. experts: feed-forward parts that one token passes; feed_forward: width of each."""
+
+    parameters: int
+    layers: int
+    width: int
+    heads: int
+    key_value_heads: int
+    head_size: int
+    feed_forward: int
+    experts: int
+    vocabulary: int
+    context: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """bytes: of one part of the memory; phases: when it is there."""
+
+    name: str
+    bytes: float
+    phases: tuple[str, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Guess:
+    """What the settings cannot say. prompt: tokens that a turn adds to what is read; turns and response: of a usual
+    episode; None takes half of the turns, a quarter of the response limit.
+    """
+
+    prompt: int = 300
+    turns: float | None = None
+    response: float | None = None
+    tokens_per_second: float | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The answer. tokens: response tokens of an iteration (``most``, ``guess``) and tokens read to train on them."""
+
+    shape: Shape
+    parts: list[Part]
+    tokens: dict[str, float]
+    hours: float | None
+    disk: dict[str, float]
+
+    def peak(self) -> tuple[float, str]:
+        """Most bytes at a time, and the phase of the run in which that is."""
+        sums = {phase: sum(part.bytes for part in self.parts if phase in part.phases) for phase in PHASES}
+        worst = max(PHASES, key=lambda phase: sums[phase])
+        return sums[worst], worst
+
+    def record(self) -> dict[str, Any]:
+        """Plain values."""
+        peak, phase = self.peak()
+        return {**asdict(self), "peak": peak, "peak_phase": phase}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a plan fits a card; mends: the overrides after which it does, [] where none are needed or none help."""
+
+    gigabytes: float
+    available: float
+    needed: float
+    fits: bool
+    mends: list[str]
+    advice: str
+
+
+def shape_of(settings: RunSettings) -> Shape:
+    """Sizes from the model's config.json, the parameters counted on a module without storage. Nothing is downloaded.
+
+    A model that a warm start has yet to make has the shape of that section. ModelError for a folder without config, and
+    for a hub name that is not cached.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    config = _config(settings)
+    text: Any = config.get_text_config()
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    heads = text.num_attention_heads
+    experts = getattr(text, "num_experts_per_tok", None) or 1
+    width = text.hidden_size
+    forward = getattr(text, "moe_intermediate_size", None) if experts > 1 else None
+    return Shape(
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        layers=text.num_hidden_layers,
+        width=width,
+        heads=heads,
+        key_value_heads=getattr(text, "num_key_value_heads", None) or heads,
+        head_size=getattr(text, "head_dim", None) or width // heads,
+        feed_forward=int(forward or getattr(text, "intermediate_size", None) or 4 * width),
+        experts=experts,
+        vocabulary=text.vocab_size,
+        context=int(getattr(text, "max_position_embeddings", None) or 4096),
+    )
+
+
+def _config(settings: RunSettings) -> Any:
+    from transformers import AutoConfig, LlamaConfig
+
+    name, folder = settings.model, Path(settings.model)
+    if not folder.exists() and settings.warm_start is not None:
+        small = settings.warm_start.model
+        return LlamaConfig(
+            vocab_size=-(-small.vocabulary // 16) * 16,
+            hidden_size=small.width,
+            num_hidden_layers=small.layers,
+            num_attention_heads=small.heads,
+            num_key_value_heads=small.key_value_heads,
+            intermediate_size=small.feed_forward,
+            max_position_embeddings=small.context,
+            tie_word_embeddings=True,
+        )
+    if folder.is_dir() and not (folder / "config.json").exists():
+        raise ModelError(f"model folder {name} holds no config.json; is it a Hugging Face model folder?")
+    try:
+        return AutoConfig.from_pretrained(name, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        if folder.exists() or name.startswith(os.sep):
+            raise ModelError(
+                f"the config of {name} cannot be read: {str(error).strip().splitlines()[0][:200]}"
+            ) from None
+        raise ModelError(
+            f"the config of {name!r} is neither a folder nor cached, and a plan downloads nothing; fetch it with "
+            f"`hf download {name} config.json`, or name a model folder"
+        ) from None
+
+
+def plan(settings: RunSettings, guess: Guess = Guess(), shape: Shape | None = None, card: float | None = None) -> Plan:
+    """The plan of a run. card: GB of the device, of which an engine with its own memory takes a share."""
+    shape = shape or shape_of(settings)
+    turns = most_turns(settings)
+    rolling = settings.rollout
+    usual_turns = guess.turns or max(1.0, GUESSED_TURNS * turns)
+    usual_response = guess.response or max(1.0, GUESSED_RESPONSE * rolling.max_tokens)
+    row = row_tokens(settings, guess.prompt, usual_turns, usual_response, shape.context)
+    episodes = rolling.tasks * rolling.samples
+    dynamic = settings.algorithm.controllers.dynamic_sampling
+    rounds = dynamic.rounds if dynamic else 1
+    said = episodes * usual_turns * usual_response
+    windowed = settings.context.history != "full"
+    tokens = {
+        "most": float(episodes * rounds * turns * rolling.max_tokens),
+        "guess": said,
+        "trained_on": episodes * row * (usual_turns if windowed else 1.0),
+        "row": float(row),
+    }
+    rate = guess.tokens_per_second
+    hours = said * settings.training.iterations / rate / 3600 if rate else None
+    critic = settings.algorithm.critic
+    states = 12 * shape.parameters * (2 if critic is not None and critic.head == "separate" else 1)
+    keep = settings.training.keep
+    disk = {"checkpoint": float(states), "keep": float(keep), "most": float(states * (keep + 1))}
+    parts = [
+        *_states(settings, shape),
+        *_engine(settings, shape, row, card),
+        *_update(settings, shape, row, guess.prompt, usual_turns),
+    ]
+    return Plan(shape, parts, tokens, hours, disk)
+
+
+def most_turns(settings: RunSettings) -> int:
+    """Most turns of an episode: of the environment's arguments, else its default; the world itself is not made."""
+    from gymnasium.envs.registration import load_env_creator
+
+    from gagpo.envs.lookup import find_spec
+
+    spec = find_spec(settings.environment.id)
+    given = {**spec.kwargs, **settings.environment.kwargs}.get("max_turns")
+    if given is None and spec.entry_point is not None:
+        creator = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
+        parameter = inspect.signature(creator).parameters.get("max_turns")
+        given = None if parameter is None else parameter.default
+    return given if isinstance(given, int) and given > 0 else 50
+
+
+def row_tokens(settings: RunSettings, prompt: int, turns: float, response: float, context: int) -> int:
+    """Tokens of a usual row: a turn with its window of earlier ones, or the whole conversation."""
+    history = settings.context.history
+    shown = turns if history == "full" else min(turns, 1 + int(history))
+    return int(min(context, prompt * shown + response * (shown - 1) + settings.rollout.max_tokens))
+
+
+def _states(settings: RunSettings, shape: Shape) -> list[Part]:
+    count, every = shape.parameters, PHASES
+    parts = [
+        Part("weights", 4 * count, every, "float32"),
+        Part("gradients", 4 * count, ("loss", "backward", "step"), "float32; freed after each step"),
+        Part("optimiser", 8 * count, every, "Adam's two moments, float32"),
+    ]
+    if settings.device != "cpu":
+        parts.append(Part("optimiser's step", 4 * count, ("step",), "the square root of a moment, of all weights"))
+    if settings.algorithm.kl.coefficient > 0:
+        size = _size(settings.engine.dtype)
+        parts.append(Part("reference", size * count, every, f"{settings.engine.dtype}, for algorithm.kl"))
+    critic = settings.algorithm.critic
+    if critic is not None and critic.head == "separate":
+        parts.append(Part("critic", 12 * count, every, "weights and optimiser of its own backbone"))
+        parts.append(Part("critic's gradients", 4 * count, ("loss", "backward", "step")))
+    return parts
+
+
+def _engine(settings: RunSettings, shape: Shape, row: int, card: float | None) -> list[Part]:
+    """Engine weights and caches stay during the update: the cache is dropped when the new weights arrive."""
+    engine, rolling = settings.engine, settings.rollout
+    size = _size(engine.dtype)
+    token = 2 * shape.layers * shape.key_value_heads * shape.head_size * size
+    if engine.name == "vllm":
+        if settings.device == "cpu":
+            cache = max(VLLM_CPU_CACHE, token * row)
+            return [
+                Part("engine weights", size * shape.parameters, PHASES, f"vLLM's copy, {engine.dtype}"),
+                Part("KV cache", cache, PHASES, "vLLM on a CPU"),
+            ]
+        share = engine.memory or VLLM_SHARE
+        least = size * shape.parameters + token * row
+        held = max(least, share * card * GB) if card else least
+        note = f"engine.memory={share:g} of the card; weights and one response need {least / GB:.1f} GB"
+        return [Part("engine weights and KV cache", held, PHASES, note)]
+    parts = []
+    if engine.dtype != "float32":
+        parts.append(Part("engine weights", size * shape.parameters, PHASES, f"a copy in {engine.dtype}"))
+    sessions = min(rolling.concurrency, rolling.tasks * rolling.samples)
+    capacity = -(-(row + 1) // 128) * 128
+    note = f"{sessions} sessions of {capacity} tokens, {engine.dtype}"
+    parts.append(Part("KV cache", token * sessions * capacity, PHASES, note))
+    sampled = sessions * shape.vocabulary * (24 + (size if size < 4 else 0))
+    parts.append(Part("sampling", sampled, ("sampling",), "logits, probabilities and their sums, 24 bytes a word"))
+    return parts
+
+
+def _update(settings: RunSettings, shape: Shape, row: int, prompt: int, turns: float) -> list[Part]:
+    training = settings.training
+    half = training.precision == "bfloat16"
+    tokens = max(training.microbatch_tokens, row)
+    layer = tokens * layer_bytes(shape, half)
+    if settings.device == "cpu" and half:
+        layer += _written_scores(shape, tokens, row)
+    copies = 2 * shape.parameters if half else 0
+    checkpointed = training.gradient_checkpointing
+    ends = 12 * tokens * shape.width  # the last norm's input, what it gives, and the rows that are kept of it
+    held = shape.layers * (tokens * 4 * shape.width if checkpointed else layer) + ends
+    how = "the input of every layer" if checkpointed else "6 D + 4 F + 2 A + 2 C numbers a token and layer"
+    parts = [Part("activations", held, ("loss", "backward"), f"{tokens} tokens; {how}")]
+    if checkpointed:
+        work = layer + 4 * 2 * tokens * shape.feed_forward * shape.experts
+        parts.append(Part("one layer again", work, ("backward",), "its activations, computed a second time"))
+    if half:
+        phases = ("loss",) if checkpointed else ("loss", "backward")
+        parts.append(Part("half-precision copies", copies, phases, "of the weights, for one pass"))
+    said = row - prompt * turns if settings.context.history == "full" else settings.rollout.max_tokens
+    share = min(1.0, max(said, settings.rollout.max_tokens) / row)
+    logits = logits_bytes(shape, max(1, round(share * tokens)), half)
+    parts.append(Part("logits", logits, ("loss",), "16 bytes each, in chunks; the output layer's gradient on its way"))
+    return parts
+
+
+def layer_bytes(shape: Shape, half: bool) -> float:
+    """Bytes that one layer keeps of one token for its backward pass, fused attention assumed.
+
+    With width D, feed-forward width F, query width A and key width C, float32 keeps 6 D (two norms: input, normed,
+    scaled), 4 F (gate, its activation, up, product), 2 A + 2 C (query, output, key, value) numbers of 4 bytes. With
+    autocast the norms keep 4 D in 4 bytes, and the rest is in 2: five inputs of matrices (5 D), 4 F, 2 A + 2 C.
+    """
+    query, key = shape.heads * shape.head_size, shape.key_value_heads * shape.head_size
+    inner = 4 * shape.feed_forward * shape.experts + 2 * query + 2 * key
+    return 16 * shape.width + 2 * (5 * shape.width + inner) if half else 4 * (6 * shape.width + inner)
+
+
+def logits_bytes(shape: Shape, tokens: int, half: bool) -> float:
+    """Peak bytes around the output layer: logits, log-softmax and entropy of a chunk, or the gradients of these.
+
+    tokens: those that are trained on, responses that is.
+    """
+    from gagpo.training.logprobs import CHUNK
+
+    chunk = min(tokens, max(1, CHUNK // shape.vocabulary))
+    on_the_way = (1 if chunk == tokens else 2) * 4 * shape.vocabulary * shape.width
+    each = chunk * shape.vocabulary
+    return max(16 * each, 12 * each + on_the_way) + (2 * each if half else 0)
+
+
+def _written_scores(shape: Shape, tokens: int, row: int) -> float:
+    """Attention scores that a CPU keeps in half precision where they are few; see :mod:`agents.engines.attention`."""
+    from gagpo.agents.engines.attention import SMALL_SCORES
+
+    scores = tokens * shape.heads * min(row, tokens)
+    return 2 * scores if scores <= SMALL_SCORES else 0
+
+
+def _size(dtype: str) -> int:
+    return 4 if dtype == "float32" else 2
+
+
+def room(gigabytes: float, device: str) -> float:
+    """Bytes of a card, or of a machine's memory, that tensors can have."""
+    return gigabytes * GB * (1 - FRAGMENTS) - (CONTEXT if device != "cpu" else 0.0)
+
+
+def judge(settings: RunSettings, guess: Guess, gigabytes: float, shape: Shape | None = None) -> Verdict:
+    """Whether the run fits ``gigabytes``, and if not, the fewest changes of settings (tried in order) that make it fit.
+
+    Those that leave the result as it is come first; the KL term and the number formats last.
+    """
+    if not gigabytes > 0:
+        raise InvalidArgument(f"a card's memory is a positive number of GB, got {gigabytes}")
+    shape = shape or shape_of(settings)
+    available = room(gigabytes, settings.device)
+    needed, phase = plan(settings, guess, shape, gigabytes).peak()
+    if needed <= available:
+        return Verdict(gigabytes, available, needed, True, [], f"fits; the most is needed in the {phase}")
+    now, taken, least = settings, [], needed
+    for key, value in _cures(settings, shape, guess):
+        changed = with_value(now, key, value)
+        after = plan(changed, guess, shape, gigabytes).peak()[0]
+        if after < least:
+            now, least = changed, after
+            taken = [mend for mend in taken if not mend.startswith(f"{key}=")] + [f"{key}={json.dumps(value)}"]
+        if least <= available:
+            taken = _without_idle(settings, taken, guess, shape, gigabytes)
+            advice = f"does not fit: {needed / GB:.1f} of {available / GB:.1f} GB; with {' '.join(taken)} it does"
+            return Verdict(gigabytes, available, needed, False, taken, advice)
+    advice = (
+        f"does not fit: {needed / GB:.1f} of {available / GB:.1f} GB, and {least / GB:.1f} with every setting that "
+        f"helps; weights, gradients and Adam alone take {16 * shape.parameters / GB:.1f}: take a smaller model"
+    )
+    return Verdict(gigabytes, available, needed, False, [], advice)
+
+
+def _without_idle(settings: RunSettings, taken: list[str], guess: Guess, shape: Shape, gigabytes: float) -> list[str]:
+    """The mends without those that the others make superfluous, the last ones (which change the result) first."""
+    for mend in reversed(list(taken)):
+        changed, rest = settings, [other for other in taken if other != mend]
+        for other in rest:
+            key, _, value = other.partition("=")
+            changed = with_value(changed, key, json.loads(value))
+        if plan(changed, guess, shape, gigabytes).peak()[0] <= room(gigabytes, settings.device):
+            taken = rest
+    return taken
+
+
+def _cures(settings: RunSettings, shape: Shape, guess: Guess) -> list[tuple[str, Any]]:
+    training, engine, rolling = settings.training, settings.engine, settings.rollout
+    cures: list[tuple[str, Any]] = []
+    if not training.gradient_checkpointing:
+        cures.append(("training.gradient_checkpointing", True))
+    tokens = training.microbatch_tokens
+    while tokens > 1024:
+        tokens //= 2
+        cures.append(("training.microbatch_tokens", tokens))
+    if engine.name == "vllm" and settings.device != "cpu":
+        cures += [("engine.memory", share) for share in (0.3, 0.2, 0.1) if share < (engine.memory or VLLM_SHARE)]
+    sessions = min(rolling.concurrency, rolling.tasks * rolling.samples)
+    while engine.name == "transformers" and sessions > 8:
+        sessions //= 2
+        cures.append(("rollout.concurrency", sessions))
+    if engine.dtype == "float32" and settings.algorithm.kl.coefficient > 0:
+        cures.append(("engine.dtype", "bfloat16"))
+    if training.precision == "float32":
+        cures.append(("training.precision", "bfloat16"))
+    if settings.algorithm.kl.coefficient > 0:
+        cures.append(("algorithm.kl.coefficient", 0.0))
+    return cures
+
+
+def with_value(settings: RunSettings, key: str, value: Any) -> RunSettings:
+    """The settings with one dotted key changed."""
+    values = settings.model_dump(mode="json")
+    *path, last = key.split(".")
+    place = values
+    for part in path:
+        place = place[part]
+    place[last] = value
+    return parse(values, "the plan")
+
+
+def memory_here(device: str) -> float | None:
+    """GB of the device that the settings name, of the machine's memory for a CPU; None if it is not here."""
+    import torch
+
+    if device.startswith("cuda") and torch.cuda.is_available():
+        return torch.cuda.get_device_properties(torch.device(device)).total_memory / GB
+    if device == "cpu":
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GB
+    return None
+
+
+def guess_from(rows: Sequence[dict[str, Any]], guess: Guess) -> Guess:
+    """The guess with what a run's metrics measured in place of what was not stated: the mean of its last ten rows."""
+    last = rows[-10:]
+    if not last:
+        raise InvalidArgument("the run has no finished iteration to measure")
+    mean = lambda name: sum(float(row[name]) for row in last) / len(last)  # noqa: E731
+    return Guess(
+        guess.prompt,
+        guess.turns or mean("mean_turns"),
+        guess.response or mean("response_tokens"),
+        guess.tokens_per_second or mean("tokens_per_second"),
+    )
