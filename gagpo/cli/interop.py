@@ -90,7 +90,7 @@ def eval_api(
     from gagpo.agents.api.client import ApiSettings
     from gagpo.envs.errors import InvalidArgument
     from gagpo.eval.tables import result_lines
-    from gagpo.measure_api import PREFIX, evaluate_api
+    from gagpo.interop.measure_api import PREFIX, evaluate_api
 
     if not model.startswith(PREFIX):
         raise InvalidArgument(f"name the model as {PREFIX}MODEL, got {model!r}")

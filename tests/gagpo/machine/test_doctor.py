@@ -6,8 +6,8 @@ import pytest
 import torch
 import typer
 
-from gagpo import doctor
 from gagpo.agents.engines.transformers import TransformersEngine
+from gagpo.machine import doctor
 
 FAST = {"versions", "device", "weights", "engine parity", "memory", "speed"}
 

@@ -343,7 +343,8 @@ def judge(settings: RunSettings, guess: Guess, gigabytes: float, shape: Shape | 
     needed, phase = plan(settings, guess, shape, gigabytes).peak()
     if needed <= available:
         return Verdict(gigabytes, available, needed, True, [], f"fits; the most is needed in the {phase}")
-    now, taken, least = settings, [], needed
+    now, least = settings, needed
+    taken: list[str] = []
     for key, value in _cures(settings, shape, guess):
         changed = with_value(now, key, value)
         after = plan(changed, guess, shape, gigabytes).peak()[0]
@@ -424,7 +425,10 @@ def guess_from(rows: Sequence[dict[str, Any]], guess: Guess) -> Guess:
     last = rows[-10:]
     if not last:
         raise InvalidArgument("the run has no finished iteration to measure")
-    mean = lambda name: sum(float(row[name]) for row in last) / len(last)  # noqa: E731
+
+    def mean(name: str) -> float:
+        return sum(float(row[name]) for row in last) / len(last)
+
     return Guess(
         guess.prompt,
         guess.turns or mean("mean_turns"),

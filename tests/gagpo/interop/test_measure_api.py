@@ -14,7 +14,7 @@ pytest.importorskip("flask")
 from gagpo.agents.api.client import ApiSettings, LimitReached
 from gagpo.eval.journal import read_journal
 from gagpo.eval.results import EvalResult
-from gagpo.measure_api import evaluate_api, teach
+from gagpo.interop.measure_api import evaluate_api, teach
 from tests.agents.chat_server import serving
 
 pytestmark = pytest.mark.interop
@@ -36,7 +36,7 @@ KILLED = """
 import json, os, random, signal, sys, time
 from pathlib import Path
 from gagpo.agents.api.client import ApiSettings
-from gagpo.measure_api import evaluate_api
+from gagpo.interop.measure_api import evaluate_api
 
 url, folder, rng, kills = sys.argv[1], Path(sys.argv[2]), random.Random(7), 0
 

@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from gagpo import plan as plans
 from gagpo.agents.engines.attention import PackedRows, forward
 from gagpo.agents.engines.base import Request, Sampling
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.agents.setup import make_engine
 from gagpo.algorithms import load as load_algorithm
-from gagpo.allocated import Allocated
 from gagpo.credit import Targets
+from gagpo.machine import plan as plans
+from gagpo.machine.allocated import Allocated
 from gagpo.settings import RunSettings, SmallModelSettings, parse
 from gagpo.training.batch import Row
 from gagpo.training.run_folder import RunFolder, versions
@@ -163,7 +163,7 @@ def check_parity(patient: Patient) -> Finding:
     with torch.no_grad():
         generator = torch.Generator().manual_seed(1)
         for parameter in model.parameters():
-            parameter += 0.02 * torch.randn(parameter.shape, generator=generator).to(parameter.device)
+            parameter.add_(0.02 * torch.randn(parameter.shape, generator=generator).to(parameter.device))
     engine.load_weights(named_tensors(model))
     gaps["gap_after_new_weights"] = _gap(model, engine)
     engine.close()

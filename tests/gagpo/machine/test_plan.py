@@ -7,11 +7,11 @@ import pytest
 import torch
 from transformers import Qwen2Config
 
-from gagpo import plan as plans
 from gagpo.agents.model import ModelError
 from gagpo.algorithms import load as load_algorithm
-from gagpo.allocated import Allocated
 from gagpo.credit import Targets
+from gagpo.machine import plan as plans
+from gagpo.machine.allocated import Allocated
 from gagpo.settings import SmallModelSettings, load
 from gagpo.training.batch import build_rows
 from gagpo.training.small_model import create, train_tokenizer

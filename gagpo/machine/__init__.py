@@ -1,0 +1,1 @@
+"""What a run takes of a machine, and whether the machine computes right."""
