@@ -27,12 +27,12 @@ from gagpo.credit import Targets
 from gagpo.machine import plan as plans
 from gagpo.machine.allocated import Allocated
 from gagpo.settings import RunSettings, SmallModelSettings, parse
+from gagpo.supervised.small_model import build, save_folder
+from gagpo.supervised.warm_start import warm_start
 from gagpo.training.batch import Row
 from gagpo.training.run_folder import RunFolder, versions
-from gagpo.training.small_model import build, save_folder
 from gagpo.training.trainer import require_device, train
 from gagpo.training.update import Updater
-from gagpo.training.warm_start import warm_start
 
 PARITY = {"float32": 1e-3, "bfloat16": 0.5}  # nats that a sampled log-probability may be off
 MEMORY = 0.25  # share by which the peak of an update may differ from the plan
@@ -163,7 +163,7 @@ def check_parity(patient: Patient) -> Finding:
     with torch.no_grad():
         generator = torch.Generator().manual_seed(1)
         for parameter in model.parameters():
-            parameter.add_(0.02 * torch.randn(parameter.shape, generator=generator).to(parameter.device))
+            parameter.add_(torch.randn(parameter.shape, generator=generator).to(parameter.device), alpha=0.02)
     engine.load_weights(named_tensors(model))
     gaps["gap_after_new_weights"] = _gap(model, engine)
     engine.close()

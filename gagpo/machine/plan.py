@@ -14,7 +14,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from gagpo.agents.engines.shape import Shape, sizes
 from gagpo.agents.model import ModelError
+from gagpo.agents.starters import folder_of
 from gagpo.envs.errors import InvalidArgument
 from gagpo.settings import RunSettings, parse
 
@@ -22,24 +24,9 @@ GB = 1e9
 CONTEXT = 1.0 * GB  # what CUDA and its libraries take of a card before the first tensor
 FRAGMENTS = 0.05  # share of a card that the allocator cannot hand out
 VLLM_SHARE, VLLM_CPU_CACHE = 0.4, 2**30  # the vLLM engine's defaults
+MEASURED = ("mean_turns", "response_tokens", "tokens_per_second")  # metrics of a run that take the place of guesses
 PHASES = ("sampling", "loss", "backward", "step")
 GUESSED_TURNS, GUESSED_RESPONSE = 0.5, 0.25  # share of the upper bounds that a usual episode, a usual response takes
-
-
-@dataclass(frozen=True)
-class Shape:
-    """A model's sizes. experts: feed-forward parts that one token passes; feed_forward: width of each."""
-
-    parameters: int
-    layers: int
-    width: int
-    heads: int
-    key_value_heads: int
-    head_size: int
-    feed_forward: int
-    experts: int
-    vocabulary: int
-    context: int
 
 
 @dataclass(frozen=True)
@@ -104,35 +91,14 @@ def shape_of(settings: RunSettings) -> Shape:
     A model that a warm start has yet to make has the shape of that section. ModelError for a folder without config, and
     for a hub name that is not cached.
     """
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    config = _config(settings)
-    text: Any = config.get_text_config()
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    heads = text.num_attention_heads
-    experts = getattr(text, "num_experts_per_tok", None) or 1
-    width = text.hidden_size
-    forward = getattr(text, "moe_intermediate_size", None) if experts > 1 else None
-    return Shape(
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
-        layers=text.num_hidden_layers,
-        width=width,
-        heads=heads,
-        key_value_heads=getattr(text, "num_key_value_heads", None) or heads,
-        head_size=getattr(text, "head_dim", None) or width // heads,
-        feed_forward=int(forward or getattr(text, "intermediate_size", None) or 4 * width),
-        experts=experts,
-        vocabulary=text.vocab_size,
-        context=int(getattr(text, "max_position_embeddings", None) or 4096),
-    )
+    return sizes(_config(settings))
 
 
 def _config(settings: RunSettings) -> Any:
     from transformers import AutoConfig, LlamaConfig
 
-    name, folder = settings.model, Path(settings.model)
+    name = folder_of(settings.model)
+    folder = Path(name)
     if not folder.exists() and settings.warm_start is not None:
         small = settings.warm_start.model
         return LlamaConfig(
@@ -182,7 +148,11 @@ def plan(settings: RunSettings, guess: Guess = Guess(), shape: Shape | None = No
     rate = guess.tokens_per_second
     hours = said * settings.training.iterations / rate / 3600 if rate else None
     critic = settings.algorithm.critic
-    states = 12 * shape.parameters * (2 if critic is not None and critic.head == "separate" else 1)
+    states = (
+        12
+        * (adapter(settings, shape) or shape.parameters)
+        * (2 if critic is not None and critic.head == "separate" else 1)
+    )
     keep = settings.training.keep
     disk = {"checkpoint": float(states), "keep": float(keep), "most": float(states * (keep + 1))}
     parts = [
@@ -216,15 +186,16 @@ def row_tokens(settings: RunSettings, prompt: int, turns: float, response: float
 
 
 def _states(settings: RunSettings, shape: Shape) -> list[Part]:
-    count, every = shape.parameters, PHASES
+    extra, every = adapter(settings, shape), PHASES
+    count = extra or shape.parameters
     parts = [
-        Part("weights", 4 * count, every, "float32"),
+        Part("weights", 4 * (shape.parameters + extra), every, "float32"),
         Part("gradients", 4 * count, ("loss", "backward", "step"), "float32; freed after each step"),
         Part("optimiser", 8 * count, every, "Adam's two moments, float32"),
     ]
     if settings.device != "cpu":
         parts.append(Part("optimiser's step", 4 * count, ("step",), "the square root of a moment, of all weights"))
-    if settings.algorithm.kl.coefficient > 0:
+    if settings.algorithm.kl.coefficient > 0 and not extra:
         size = _size(settings.engine.dtype)
         parts.append(Part("reference", size * count, every, f"{settings.engine.dtype}, for algorithm.kl"))
     critic = settings.algorithm.critic
@@ -232,6 +203,15 @@ def _states(settings: RunSettings, shape: Shape) -> list[Part]:
         parts.append(Part("critic", 12 * count, every, "weights and optimiser of its own backbone"))
         parts.append(Part("critic's gradients", 4 * count, ("loss", "backward", "step")))
     return parts
+
+
+def adapter(settings: RunSettings, shape: Shape) -> int:
+    """Parameters of an adapter on every linear layer but the output, 0 where the weights themselves are trained."""
+    if settings.lora is None:
+        return 0
+    query, key = shape.heads * shape.head_size, shape.key_value_heads * shape.head_size
+    attention = 4 * shape.width + 2 * query + 2 * key
+    return shape.layers * settings.lora.rank * (attention + 3 * shape.experts * (shape.width + shape.feed_forward))
 
 
 def _engine(settings: RunSettings, shape: Shape, row: int, card: float | None) -> list[Part]:
@@ -357,7 +337,8 @@ def judge(settings: RunSettings, guess: Guess, gigabytes: float, shape: Shape | 
             return Verdict(gigabytes, available, needed, False, taken, advice)
     advice = (
         f"does not fit: {needed / GB:.1f} of {available / GB:.1f} GB, and {least / GB:.1f} with every setting that "
-        f"helps; weights, gradients and Adam alone take {16 * shape.parameters / GB:.1f}: take a smaller model"
+        f"helps; weights, gradients and Adam alone take {16 * shape.parameters / GB:.1f}: "
+        + ("take a smaller model" if settings.lora else "take a smaller model, or lora={rank: 32}")
     )
     return Verdict(gigabytes, available, needed, False, [], advice)
 
@@ -425,13 +406,10 @@ def guess_from(rows: Sequence[dict[str, Any]], guess: Guess) -> Guess:
     last = rows[-10:]
     if not last:
         raise InvalidArgument("the run has no finished iteration to measure")
-
-    def mean(name: str) -> float:
-        return sum(float(row[name]) for row in last) / len(last)
-
+    mean = {name: sum(float(row[name]) for row in last) / len(last) for name in MEASURED}
     return Guess(
         guess.prompt,
-        guess.turns or mean("mean_turns"),
-        guess.response or mean("response_tokens"),
-        guess.tokens_per_second or mean("tokens_per_second"),
+        guess.turns or mean["mean_turns"],
+        guess.response or mean["response_tokens"],
+        guess.tokens_per_second or mean["tokens_per_second"],
     )

@@ -7,14 +7,16 @@ import pytest
 import torch
 from transformers import Qwen2Config
 
+from gagpo.agents.engines.base import Request, Sampling
+from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.model import ModelError
 from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Targets
 from gagpo.machine import plan as plans
 from gagpo.machine.allocated import Allocated
 from gagpo.settings import SmallModelSettings, load
+from gagpo.supervised.small_model import create, train_tokenizer
 from gagpo.training.batch import build_rows
-from gagpo.training.small_model import create, train_tokenizer
 from gagpo.training.update import Updater
 from tests.gagpo.training.test_batch import conversation
 
@@ -25,6 +27,7 @@ SIZES = {
     "wide": SmallModelSettings(layers=3, width=256, heads=8, key_value_heads=8, feed_forward=512, context=512),
 }
 ROWS, PROMPT, SAID = 8, 96, 32
+PASSES = [(False, "float32"), (True, "float32"), (False, "bfloat16"), (True, "bfloat16")]
 
 
 def measured(small, settings):
@@ -50,7 +53,7 @@ def measured(small, settings):
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize(("checkpointing", "precision"), [(False, "float32"), (True, "float32"), (False, "bfloat16")])
+@pytest.mark.parametrize(("checkpointing", "precision"), PASSES)
 def test_the_plan_is_what_torch_allocates(corridor, size, checkpointing, precision):
     changes = {"microbatch_tokens": ROWS * (PROMPT + SAID), "gradient_checkpointing": checkpointing}
     settings = load(corridor(training={**changes, "precision": precision}, context={"history": 0}))
@@ -65,6 +68,20 @@ def test_the_plan_is_what_torch_allocates(corridor, size, checkpointing, precisi
     parts = [part for part in made.parts if part.name in update]
     said = plans.Plan(made.shape, parts, {}, None, {}).peak()[0]
     assert abs(said - peak) <= TOLERANCE * peak, (said, peak)
+
+
+def test_the_cache_is_what_the_engine_reserves(corridor):
+    tokenizer = train_tokenizer(["You stand at 12."], 300)
+    model = create(SIZES["middle"], tokenizer, 0).eval()
+    folder = corridor().parent / "shape"
+    model.config.save_pretrained(folder)
+    settings = load(corridor(model=str(folder), rollout={"max_tokens": 8}))
+    made = plans.plan(settings, plans.Guess(prompt=150))
+    engine = TransformersEngine(model, tokenizer)
+    requests = [Request(i, np.full(150, 7, np.int32), i) for i in range(24)]
+    engine.generate(requests, Sampling(1.0, 8))
+    held = sum(store.nbytes for store in (*engine._cache.key, *engine._cache.value))
+    assert {part.name: part.bytes for part in made.parts}["KV cache"] == held
 
 
 @pytest.fixture
@@ -107,6 +124,14 @@ def test_vllm_takes_its_share_and_a_shared_module_nothing(big):
     assert part["engine weights and KV cache"] == pytest.approx(24 * plans.GB)
     exact = plans.with_value(big, "engine", {"name": "transformers", "dtype": "float32"})
     assert "engine weights" not in {part.name for part in plans.plan(exact).parts}
+
+
+def test_an_adapter_has_gradients_and_moments_alone_and_needs_no_reference(big):
+    lora = plans.with_value(big, "lora", {"rank": 32})
+    part = {part.name: part.bytes for part in plans.plan(lora).parts}
+    # r (in + out) of q, k, v, o, gate, up, down in 28 layers
+    count = 28 * 32 * (2 * (1536 + 1536) + 2 * (1536 + 256) + 3 * (1536 + 8960))
+    assert part["gradients"] == 4 * count and part["optimiser"] == 8 * count and "reference" not in part
 
 
 def test_a_hub_model_that_is_not_cached_is_one_line(big, monkeypatch):
