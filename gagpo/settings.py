@@ -56,17 +56,22 @@ Kwargs = Annotated[dict[Any, Any], AfterValidator(_plain)]
 class EnvironmentSettings(_Section):
     """Which environment, and with what arguments; ``kwargs`` are those of its constructor."""
 
-    id: str
-    split: str = "train"
-    kwargs: Kwargs = {}
+    id: str = Field(description="a registered id, or module:Name-v0 of a file in the working directory")
+    split: str = Field("train", description="the split that is trained on")
+    kwargs: Kwargs = Field({}, description="arguments of the environment's constructor")
 
 
 class ContextSettings(_Section):
     """What the model is shown. history: ``full``, or the number of earlier turns a window shows."""
 
-    style: str = "plain"
-    history: Literal["full"] | int = "full"
-    admissible: bool = False
+    style: str = Field(
+        "plain",
+        description="how observations become messages: plain for small models, tags or whole for instruct models",
+    )
+    history: Literal["full"] | int = Field(
+        "full", description="full, or the number of earlier turns that a window shows"
+    )
+    admissible: bool = Field(False, description="list the admissible actions in the prompt")
     template: dict[str, str | int | float | bool | datetime.date] = Field(
         {}, description="variables of the chat template; date (YYYY-MM-DD) stands for today's"
     )
@@ -81,10 +86,10 @@ class ContextSettings(_Section):
 class RolloutSettings(_Section):
     """How episodes are collected: ``tasks`` x ``samples`` episodes an iteration."""
 
-    tasks: int = Field(16, ge=1)
-    samples: int = Field(8, ge=1)
-    temperature: float = Field(1.0, gt=0)
-    max_tokens: int = Field(512, ge=1)
+    tasks: int = Field(16, ge=1, description="task groups of an iteration")
+    samples: int = Field(8, ge=1, description="episodes of a group")
+    temperature: float = Field(1.0, gt=0, description="that responses are sampled at")
+    max_tokens: int = Field(512, ge=1, description="most tokens of a response")
     workers: int = Field(2, ge=0, le=1024, description="environment processes; 0 steps them in the trainer's own")
     concurrency: int = Field(256, ge=1, description="most episodes under way at once")
     lockstep: bool = Field(True, description="bit-for-bit repeatable batches; false for slow, uneven environments")
@@ -105,12 +110,14 @@ class OptimizerSettings(_Section):
     Weights decay, gains of norms and biases do not.
     """
 
-    learning_rate: float = Field(1e-6, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
-    betas: tuple[float, float] = (0.9, 0.999)
-    max_grad_norm: float = Field(1.0, gt=0)
-    warmup: int = Field(0, ge=0)
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    learning_rate: float = Field(1e-6, gt=0, description="the highest rate")
+    weight_decay: float = Field(0.0, ge=0, description="AdamW's, of matrices only")
+    betas: tuple[float, float] = Field((0.9, 0.999), description="AdamW's averages of gradient and square")
+    max_grad_norm: float = Field(1.0, gt=0, description="gradients are clipped to this norm")
+    warmup: int = Field(0, ge=0, description="iterations over which the rate rises")
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant", description="what the rate does after the warmup"
+    )
 
 
 class LoraSettings(_Section):
@@ -124,13 +131,12 @@ class LoraSettings(_Section):
 
 
 class EngineSettings(_Section):
-    """What samples the responses; a name alone is short for ``{name: ...}``.
-
-    dtype: what is sampled in, and what the reference policy is held in.
-    """
+    """What samples the responses; a name alone is short for ``{name: ...}``."""
 
     name: str = Field("transformers", description="transformers, vllm, an installed package's, or module:Name")
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="what is sampled in, and what the reference policy is held in"
+    )
     memory: float | None = Field(None, gt=0, lt=1, description="share of the device for an engine with its own memory")
     options: dict[str, Any] = Field({}, description="what else the engine takes")
 
@@ -157,40 +163,41 @@ class EngineSettings(_Section):
 class TrainingSettings(_Section):
     """minibatches: updates per epoch; microbatch_tokens: padded tokens of one forward pass."""
 
-    iterations: int = Field(150, ge=0)
+    iterations: int = Field(150, ge=0, description="of collecting and updating")
     turns: int | None = Field(None, ge=1, description="end with the iteration that reaches so many environment turns")
-    epochs: int = Field(1, ge=1)
-    minibatches: int = Field(1, ge=1)
-    microbatch_tokens: int = Field(16384, ge=1)
-    precision: Literal["float32", "bfloat16"] = "float32"
-    gradient_checkpointing: bool = False
+    epochs: int = Field(1, ge=1, description="passes over an iteration's rows")
+    minibatches: int = Field(1, ge=1, description="optimiser steps of an epoch")
+    microbatch_tokens: int = Field(
+        16384, ge=1, description="padded tokens of one forward pass: memory and speed, never the result"
+    )
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32", description="what forward and backward passes compute in; weights are float32"
+    )
+    gradient_checkpointing: bool = Field(False, description="compute activations twice to save their memory")
     save_every: int = Field(10, ge=1, description="iterations between checkpoints")
     keep: int = Field(2, ge=1, description="checkpoints kept")
     keep_episodes: int = Field(5, ge=0, description="every how many iterations the episodes are written; 0 never")
 
 
 class EvaluationSettings(_Section):
-    """A fixed panel, every task ``tries`` times: before, every ``every`` iterations (0: never between) and after.
+    """A fixed panel, every task ``tries`` times: before, every ``every`` iterations (0: never between) and after."""
 
-    before: false where the same model was measured already.
-    """
-
-    splits: list[str] = ["valid_unseen"]
-    tries: int = Field(1, ge=1)
+    splits: list[str] = Field(["valid_unseen"], description="panels, each a whole split or a part of it")
+    tries: int = Field(1, ge=1, description="how often each task is played")
     tasks: int | None = Field(None, ge=1, description="an evenly spaced part of the split; the whole split if absent")
-    temperature: float = Field(0.4, ge=0)
-    every: int = Field(0, ge=0)
-    before: bool = True
+    temperature: float = Field(0.4, ge=0, description="that responses are sampled at; 0 is greedy")
+    every: int = Field(0, ge=0, description="iterations between evaluations; 0 for none between before and after")
+    before: bool = Field(True, description="false where the same model was measured already")
 
 
 class SmallModelSettings(_Section):
     """The shape of the model; the defaults have about 0.9 M parameters."""
 
-    layers: int = Field(4, ge=1)
-    width: int = Field(128, ge=8)
-    heads: int = Field(4, ge=1)
-    key_value_heads: int = Field(1, ge=1)
-    feed_forward: int = Field(384, ge=8)
+    layers: int = Field(4, ge=1, description="transformer blocks")
+    width: int = Field(128, ge=8, description="of the hidden states")
+    heads: int = Field(4, ge=1, description="query heads")
+    key_value_heads: int = Field(1, ge=1, description="key and value heads; fewer than heads to share them")
+    feed_forward: int = Field(384, ge=8, description="width of the layer between")
     vocabulary: int = Field(1024, ge=300, description="at most this many tokens; a small world needs fewer")
     numbers: Literal["words", "digits", "names"] = Field(
         "words", description="tokens of numbers: like words, a token per digit, or one with the name before (mug 1)"
@@ -208,13 +215,13 @@ class MixtureSettings(_Section):
     """A part of a warm start's demonstrations: ``kwargs`` are laid over those of the environment."""
 
     share: float = Field(gt=0, description="relative to the other parts")
-    kwargs: dict[str, Any] = {}
+    kwargs: dict[str, Any] = Field({}, description="in place of the environment's own")
 
 
 class WarmStartSettings(_Section):
     """Supervised training of a small model on demonstrations; written to the folder that ``model`` names."""
 
-    episodes: int = Field(3000, ge=1)
+    episodes: int = Field(3000, ge=1, description="demonstrations")
     noise: float = Field(0.1, ge=0, le=1, description="share of the demonstrator's moves that go astray")
     hasty: float = Field(0.0, ge=0, le=1, description="share of the episodes by the environment's hasty player")
     corrected: float = Field(
@@ -227,17 +234,17 @@ class WarmStartSettings(_Section):
     mixtures: list[MixtureSettings] = Field([], description="demonstrations from several variants of the environment")
     lexicon: bool = Field(False, description="the tokenizer knows all names of the world, seen or not")
     base: str | None = Field(None, description="model folder to go on from, with its tokenizer; none for a new model")
-    steps: int = Field(600, ge=1)
+    steps: int = Field(600, ge=1, description="optimiser steps")
     decay: float | None = Field(
         None, gt=0, le=1, description="share of the steps in which a constant rate falls to zero; none for a cosine"
     )
     save_minutes: float = Field(5.0, gt=0, description="between states to go on from after an interruption")
     batch: int = Field(32, ge=1, description="episodes of one step")
-    learning_rate: float = Field(4e-3, gt=0)
+    learning_rate: float = Field(4e-3, gt=0, description="the highest rate")
     observations: float = Field(
         0.3, ge=0, description="weight of predicting what is read beside what is said: copying is learned from it"
     )
-    seed: int = 1
+    seed: int = Field(1, description="of model, demonstrations and order")
     model: SmallModelSettings = SmallModelSettings()
 
     @model_validator(mode="after")
@@ -252,10 +259,10 @@ class WarmStartSettings(_Section):
 class RunSettings(_Section):
     """Everything a run is made of."""
 
-    name: str
-    seed: int = Field(1, ge=0)
-    model: str
-    device: str = "cpu"
+    name: str = Field(description="of the run and its folder")
+    seed: int = Field(1, ge=0, description="of everything that is drawn")
+    model: str = Field(description="a model folder, a hub name, or starter:NAME")
+    device: str = Field("cpu", description="cpu, cuda, cuda:1, ...")
     threads: int = Field(0, ge=0, le=1024, description="torch threads; 0 for one per core")
     engine: EngineSettings = EngineSettings()
     environment: EnvironmentSettings
