@@ -50,8 +50,8 @@ def band(lines: Sequence[Line], pointwise: bool = False) -> Band | None:
     if not lines:
         return None
     if pointwise and len({len(x) for x, _ in lines}) == 1:
-        across, up = np.array([x for x, _ in lines]), np.array([y for _, y in lines])
-        return Band(across.mean(axis=0), up.mean(axis=0), up.min(axis=0), up.max(axis=0))
+        xs, ys = np.array([x for x, _ in lines]), np.array([y for _, y in lines])
+        return Band(xs.mean(axis=0), ys.mean(axis=0), ys.min(axis=0), ys.max(axis=0))
     start, stop = max(x[0] for x, _ in lines), min(x[-1] for x, _ in lines)
     points = sorted({value for x, _ in lines for value in x if start <= value <= stop})
     if not points:
@@ -68,7 +68,7 @@ def is_share(metric: str) -> bool:
 def training_lines(runs: Sequence[Run], metric: str, x: str, smooth: int = 1) -> list[Line]:
     """One line per run of a metric of the training iterations, as a trailing mean over ``smooth`` of them."""
     lines = [run.series(metric, X_KEYS[x]) for run in runs]
-    return [(across, trailing_mean(up, smooth)) for across, up in lines]
+    return [(xs, trailing_mean(ys, smooth)) for xs, ys in lines]
 
 
 def evaluation_points(runs: Sequence[Run], split: str, x: str) -> list[tuple[list[float], list[Interval]]]:
@@ -277,7 +277,7 @@ def curve_lines(
     lines = {label: group for label, group in lines.items() if group}
     if not lines:
         raise InvalidArgument(f"no run has {metric!r} over {X_KEYS[x]!r}")
-    stop = min(across[-1] for group in lines.values() for across, _ in group)
+    stop = min(xs[-1] for group in lines.values() for xs, _ in group)
     rows = []
     for label, group in lines.items():
         cut = [_until(line, stop) for line in group]
@@ -296,6 +296,6 @@ def _with_seeds(value: Interval, metric: str, seeds: int) -> str:
 
 
 def _until(line: Line, stop: float) -> Line:
-    across, up = line
-    kept = [value for value in across if value < stop]
-    return [*kept, stop], [*up[: len(kept)], float(np.interp(stop, across, up))]
+    xs, ys = line
+    kept = [value for value in xs if value < stop]
+    return [*kept, stop], [*ys[: len(kept)], float(np.interp(stop, xs, ys))]

@@ -65,13 +65,13 @@ class Run:
 
     def series(self, key: str, x: str = "iteration") -> tuple[list[float], list[float]]:
         """``(x, y)`` of every iteration that has both numbers, x rising strictly."""
-        across: list[float] = []
-        up: list[float] = []
+        xs: list[float] = []
+        ys: list[float] = []
         for row in self.metrics:
-            if key in row and x in row and (not across or row[x] > across[-1]):
-                across.append(row[x])
-                up.append(row[key])
-        return across, up
+            if key in row and x in row and (not xs or row[x] > xs[-1]):
+                xs.append(row[x])
+                ys.append(row[key])
+        return xs, ys
 
     def at(self, iteration: int, x: str) -> float | None:
         """The value of ``x`` (say, ``turns_total``) after ``iteration``; 0 before the first; None if unknown."""

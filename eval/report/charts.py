@@ -68,9 +68,9 @@ def line_chart(caption: str, series: Sequence[Series], share: bool = False, larg
             "text_at": f"{frame.y(y) + 4:.1f}",
             "told": f"{100 * y:g} %" if share else number(y),
         }
-        for y in ticks(*frame.up, most=6 if large else 4)
+        for y in ticks(*frame.ys, most=6 if large else 4)
     ]
-    columns = [{"at": f"{frame.x(x):.1f}", "told": number(x)} for x in ticks(*frame.across) if x == int(x)]
+    columns = [{"at": f"{frame.x(x):.1f}", "told": number(x)} for x in ticks(*frame.xs) if x == int(x)]
     names = []
     if several:
         ends = sorted((frame.y(one.y[-1]), one.name, f"c{i % 4}") for i, one in enumerate(series))
@@ -99,17 +99,17 @@ def line_chart(caption: str, series: Sequence[Series], share: bool = False, larg
 class _Frame:
     """Where numbers lie in the picture: the limits of both axes, the right edge and the height."""
 
-    across: tuple[float, float]
-    up: tuple[float, float]
+    xs: tuple[float, float]
+    ys: tuple[float, float]
     right: float
     height: int
 
     def x(self, value: float) -> float:
-        return LEFT + (self.right - LEFT) * (value - self.across[0]) / (self.across[1] - self.across[0])
+        return LEFT + (self.right - LEFT) * (value - self.xs[0]) / (self.xs[1] - self.xs[0])
 
     def y(self, value: float) -> float:
-        inside = min(max(value, self.up[0]), self.up[1])
-        return self.height - BOTTOM - (self.height - BOTTOM - TOP) * (inside - self.up[0]) / (self.up[1] - self.up[0])
+        inside = min(max(value, self.ys[0]), self.ys[1])
+        return self.height - BOTTOM - (self.height - BOTTOM - TOP) * (inside - self.ys[0]) / (self.ys[1] - self.ys[0])
 
 
 def _line(one: Series, frame: _Frame, colour: str) -> dict[str, Any]:

@@ -93,14 +93,14 @@ def warm_start(
     from gagpo.settings import SettingsError, load
 
     settings = load(config, overrides or [])
-    from gagpo.supervised.warm_start import made_otherwise
+    from gagpo.supervised.warm_start import recipe_difference
     from gagpo.supervised.warm_start import warm_start as make
 
     folder = Path(settings.model)
     if is_starter(settings.model):
         say(f"{settings.model} comes with the package")
     elif (folder / "config.json").exists() and not again:
-        if difference := made_otherwise(settings):
+        if difference := recipe_difference(settings):
             raise SettingsError(
                 f"{settings.model} was made with other settings ({difference}); --again makes it anew, or name another "
                 "folder with model=..."

@@ -20,7 +20,7 @@ from gagpo.settings import RunSettings, WarmStartSettings
 from gagpo.training.batch import Row, micro_batches
 from gagpo.training.logprobs import token_logprobs
 
-SAID, READ, STRAY = 0, 1, 2
+RESPONSE, PROMPT, STRAY = 0, 1, 2
 STATE = "supervised.pt"
 
 Saver = Callable[[torch.nn.Module, int], None]
@@ -60,14 +60,14 @@ def fit(
                 for group in optimizer.param_groups:
                     group["lr"] = rate(warm, step)
             batch = [_predicted(row, warm) for row in itertools.islice(supply, warm.batch)]
-            said = sum(int((row.turn_K == SAID).sum()) for row in batch)
+            said = sum(int((row.turn_K == RESPONSE).sum()) for row in batch)
             read = max(1, sum(len(row.turn_K) for row in batch) - said)
             total = 0.0
             for made in micro_batches(batch, training.microbatch_tokens):
                 micro = made.to(settings.device)
                 with autocast(settings):
                     logprob_K, _ = token_logprobs(model, micro, entropy="none")
-                said_K = micro.turn_K == SAID
+                said_K = micro.turn_K == RESPONSE
                 loss = -logprob_K[said_K].sum() / said
                 total += loss.item()
                 (loss - warm.observations * logprob_K[~said_K].sum() / read).backward()
@@ -127,8 +127,8 @@ def everything(row: Row) -> Row:
 
     Responses that are :data:`STRAY` in the row are left out.
     """
-    kind_L = np.full(len(row.ids), READ)
-    kind_L[row.place_K] = np.where(row.turn_K == STRAY, STRAY, SAID)
+    kind_L = np.full(len(row.ids), PROMPT)
+    kind_L[row.place_K] = np.where(row.turn_K == STRAY, STRAY, RESPONSE)
     kind_L[0] = STRAY
     place_K = np.flatnonzero(kind_L != STRAY)
     turn_K = kind_L[place_K]
@@ -147,7 +147,7 @@ def _predicted(row: Row, warm: WarmStartSettings) -> Row:
         return everything(row)
     kept = row.turn_K != STRAY
     parts = {name: getattr(row, name)[kept] for name in ("place_K", "token_K", "logprob_K")}
-    return replace(row, **parts, turn_K=np.full(int(kept.sum()), SAID))
+    return replace(row, **parts, turn_K=np.full(int(kept.sum()), RESPONSE))
 
 
 def _endless(rows: Sequence[Row], rng: np.random.Generator) -> Iterator[Row]:

@@ -26,7 +26,7 @@ from gagpo.envs.base import TextEnv
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.pool import Pool
 from gagpo.settings import RunSettings, SettingsError, WarmStartSettings
-from gagpo.supervised.fit import SAID, STRAY, fit
+from gagpo.supervised.fit import RESPONSE, STRAY, fit
 from gagpo.supervised.small_model import build, save_folder
 from gagpo.training.batch import Row, build_rows
 
@@ -102,16 +102,16 @@ def prepare(
 
 
 def learned_rows(episode: Episode, warm: WarmStartSettings) -> list[Row]:
-    """The rows of a demonstration; ``turn_K`` is SAID where a response is learned and STRAY where it is skipped.
+    """The rows of a demonstration; ``turn_K`` is RESPONSE where a response is learned and STRAY where it is skipped.
 
     With ``read_strays`` moves that strayed are not in the row: they count among what is read.
     """
     if warm.read_strays:
         rows = build_rows([episode], trainable_only=True)
-        return [replace(row, turn_K=np.full(len(row.turn_K), SAID)) for row in rows]
+        return [replace(row, turn_K=np.full(len(row.turn_K), RESPONSE)) for row in rows]
     strays = np.asarray([not turn.trainable for turn in episode.turns])
-    rows = [replace(row, turn_K=np.where(strays[row.turn_K], STRAY, SAID)) for row in build_rows([episode])]
-    return [row for row in rows if (row.turn_K == SAID).any()]
+    rows = [replace(row, turn_K=np.where(strays[row.turn_K], STRAY, RESPONSE)) for row in build_rows([episode])]
+    return [row for row in rows if (row.turn_K == RESPONSE).any()]
 
 
 def _store_rows(rows: Sequence[Row], path: Path) -> None:
@@ -146,7 +146,7 @@ def recipe(settings: RunSettings) -> dict[str, Any]:
     return {name: json.loads(getattr(settings, name).model_dump_json()) for name in names}
 
 
-def made_otherwise(settings: RunSettings) -> str:
+def recipe_difference(settings: RunSettings) -> str:
     """Which setting the folder that ``settings.model`` names was made with another value of; '' if none or unknown."""
     for name, then, now in _differences(Path(settings.model), settings):
         return f"{name}: {then} then, {now} now"
@@ -215,15 +215,15 @@ def _played(settings: RunSettings, own: dict[str, Any], count: int, number: int,
     tasks = tasks_of(world, environment.split).require()
     order = np.random.default_rng([warm.seed, 0]).permutation(len(tasks))
     names = [tasks.ids[i] for i in itertools.islice(itertools.cycle(order), count)]
-    hurried, own_way = (round(part * len(names)) for part in (warm.hasty, warm.corrected))
+    hasty, own_way = (round(part * len(names)) for part in (warm.hasty, warm.corrected))
     label = f"warm start {number} " if number else "warm start "
     kept: list[Episode] = []
-    for player, mine in (
-        ("True", names[hurried + own_way :]),
-        ("hasty", names[:hurried]),
-        ("corrected", names[hurried : hurried + own_way]),
+    for player, chosen in (
+        ("True", names[hasty + own_way :]),
+        ("hasty", names[:hasty]),
+        ("corrected", names[hasty : hasty + own_way]),
     ):
-        if not mine:
+        if not chosen:
             continue
         kwargs = {**own, "split": environment.split, "expert": player if player == "hasty" else True}
         agent: Agent = ExpertAgent(warm.noise, warm.stubborn)
@@ -231,7 +231,7 @@ def _played(settings: RunSettings, own: dict[str, Any], count: int, number: int,
             assert warm.base is not None  # the settings see to it
             agent = _corrected(warm.base, world, settings)
         with Pool(environment.id, kwargs, workers=rolling.workers) as pool:
-            jobs = group_jobs(mine, 1, warm.seed, f"{label}{player}")
+            jobs = group_jobs(chosen, 1, warm.seed, f"{label}{player}")
             concurrency = rolling.concurrency if player == "corrected" else 256
             lockstep = player == "corrected"
             episodes, _ = rollout(

@@ -10,16 +10,18 @@ from gagpo.agents.episodes import Episode, Turn
 from gagpo.agents.model import load_model
 from gagpo.settings import SettingsError, load
 from gagpo.supervised import fit as supervised
-from gagpo.supervised.fit import READ, SAID, STATE, STRAY, SupervisedStateError, everything, fit, rate
+from gagpo.supervised.fit import PROMPT, RESPONSE, STATE, STRAY, SupervisedStateError, everything, fit, rate
 from gagpo.supervised.warm_start import RECIPE, learned_rows, prepare, warm_start
 from gagpo.training.batch import Row
 
 
 def test_strays_are_neither_said_nor_read():
-    row = Row(np.arange(8), np.array([2, 3, 6]), np.array([SAID, STRAY, SAID]), np.arange(3), np.zeros(3, np.float32))
+    row = Row(
+        np.arange(8), np.array([2, 3, 6]), np.array([RESPONSE, STRAY, RESPONSE]), np.arange(3), np.zeros(3, np.float32)
+    )
     whole = everything(row)
     assert whole.place_K.tolist() == [1, 2, 4, 5, 6, 7]
-    assert whole.turn_K.tolist() == [READ, SAID, READ, READ, SAID, READ]
+    assert whole.turn_K.tolist() == [PROMPT, RESPONSE, PROMPT, PROMPT, RESPONSE, PROMPT]
 
 
 def episode() -> Episode:
@@ -34,7 +36,7 @@ def episode() -> Episode:
 
 
 @pytest.mark.parametrize(
-    ("read_strays", "kinds"), [(True, [SAID] * 4), (False, [SAID, SAID, STRAY, STRAY, SAID, SAID])]
+    ("read_strays", "kinds"), [(True, [RESPONSE] * 4), (False, [RESPONSE, RESPONSE, STRAY, STRAY, RESPONSE, RESPONSE])]
 )
 def test_rows_of_a_demonstration_mark_what_strayed(corridor, read_strays, kinds):
     warm = load(corridor(), [f"warm_start.read_strays={str(read_strays).lower()}"]).warm_start
@@ -119,7 +121,7 @@ def test_a_learner_is_corrected_by_the_expert(corridor, warm_model, tmp_path):
     settings = load(corridor(context={"history": "full"}), [*changes, "warm_start.read_strays=false"])
     _, _, rows = prepare(settings, tmp_path / "work", {}, quiet=True)
     kinds = np.concatenate([row.turn_K for row in rows])
-    assert {SAID, STRAY} == set(kinds.tolist())
+    assert {RESPONSE, STRAY} == set(kinds.tolist())
     with pytest.raises(SettingsError, match="corrected episodes are played by base"):
         load(corridor(), ["warm_start.corrected=0.5"])
     with pytest.raises(SettingsError, match="shares of one whole"):

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from gagpo.settings import SettingsError, load
-from gagpo.supervised.fit import READ, SAID, everything, optimizers
+from gagpo.supervised.fit import PROMPT, RESPONSE, everything, optimizers
 from gagpo.supervised.small_model import train_tokenizer
-from gagpo.supervised.warm_start import made_otherwise, warm_start
+from gagpo.supervised.warm_start import recipe_difference, warm_start
 from gagpo.training.batch import Row
 
 
@@ -16,7 +16,7 @@ def test_every_token_but_the_first_is_predicted_and_what_is_said_is_told_apart()
     row = Row(np.arange(5, 10, dtype=np.int32), place_K, numbers, numbers, np.zeros(2, np.float32))
     whole = everything(row)
     assert whole.place_K.tolist() == [1, 2, 3, 4]
-    assert whole.turn_K.tolist() == [READ, SAID, READ, SAID]
+    assert whole.turn_K.tolist() == [PROMPT, RESPONSE, PROMPT, RESPONSE]
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_tokenizers_lose_nothing_and_treat_numbers_as_asked(numbers):
 
 
 def test_a_folder_knows_what_it_was_made_with(corridor, tmp_path):
-    assert made_otherwise(load(corridor())) == ""
-    assert made_otherwise(load(corridor(), ["algorithm.preset=grpo", "seed=7"])) == ""
-    assert made_otherwise(load(corridor(), ["warm_start.steps=21"])) == "warm_start.steps: 20 then, 21 now"
-    assert made_otherwise(load(corridor(), [f"model={tmp_path}", "warm_start.steps=21"])) == ""
+    assert recipe_difference(load(corridor())) == ""
+    assert recipe_difference(load(corridor(), ["algorithm.preset=grpo", "seed=7"])) == ""
+    assert recipe_difference(load(corridor(), ["warm_start.steps=21"])) == "warm_start.steps: 20 then, 21 now"
+    assert recipe_difference(load(corridor(), [f"model={tmp_path}", "warm_start.steps=21"])) == ""
