@@ -59,7 +59,7 @@ def loaded(run: Path) -> str:
 
     def look(value: object) -> None:
         if isinstance(value, torch.Tensor):
-            seen.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+            seen.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         elif isinstance(value, dict):
             for key in sorted(value, key=str):
                 seen.update(str(key).encode())
