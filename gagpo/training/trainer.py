@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import os
+import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -179,9 +180,10 @@ class Trainer:
     def _tell_health(self) -> None:
         """Say in plain words that the run cannot learn, when it begins to look so and whenever that changes."""
         line = health_line(self.folder.metrics())
-        if line and line != self._health:
+        kind = re.sub(r"\d+", "", line)  # the same words with another number are no news
+        if kind and kind != self._health:
             self.report({"health": line})
-        self._health = line
+        self._health = kind
 
     def _train_on(self, collected: Collection, pool: Pool, begun: float) -> dict[str, Any]:
         """The rest of an iteration whose collection began at ``begun``; returns its metrics."""
