@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import gagpo
 from gagpo.envs.errors import GagpoError
 
 PREFIX = "starter:"
@@ -45,7 +44,7 @@ class Starter:
 
 def root() -> Path:
     """The folder that holds a folder per starter."""
-    return Path(gagpo.__file__).parent / "starters"
+    return Path(__file__).parents[1] / "starters"  # beside this package, as it is imported: gagpo/starters
 
 
 def names() -> list[str]:
