@@ -11,7 +11,7 @@ export TORCH_INDEX_URL
 .PHONY: docs train test test-slow test-hard test-interop test-vllm lint bench clean help
 
 help:
-	@echo "make train      install, generate games, warm-start a small model, train it with GAGPO, report"
+	@echo "make train      install, generate games, train a small model that comes with the package with GAGPO, report"
 	@echo "make test       install, run the linter, the type checker and the tests"
 	@echo "make test-slow  the tests that take longer"
 	@echo "make test-hard  kills, damages, mutations and hostile actions for hours; SCALE=0.01 for minutes"
