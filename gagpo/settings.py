@@ -199,8 +199,9 @@ class SmallModelSettings(_Section):
     key_value_heads: int = Field(1, ge=1, description="key and value heads; fewer than heads to share them")
     feed_forward: int = Field(384, ge=8, description="width of the layer between")
     vocabulary: int = Field(1024, ge=300, description="at most this many tokens; a small world needs fewer")
-    numbers: Literal["words", "digits", "names"] = Field(
-        "words", description="tokens of numbers: like words, a token per digit, or one with the name before (mug 1)"
+    numbers: Literal["words", "digits", "names", "groups"] = Field(
+        "words",
+        description="tokens of numbers: like words, a token per digit, one with the name before (mug 1), or three digits",
     )
     context: int = Field(4096, ge=64, description="most tokens of a prompt and its response")
 

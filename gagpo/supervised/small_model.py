@@ -5,6 +5,7 @@ It is saved as an ordinary Hugging Face folder, so whatever loads it could as we
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ SPECIAL = ["<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
 
 
 NAME_AND_NUMBER = r" ?\p{L}+ \p{N}+(?![\p{L}\p{N}])"
+DIGIT_GROUP = r"\p{N}{1,3}"
+_OFTEN = 1000  # how often the tokenizer sees each group of digits, so that every group becomes a token
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int, numbers: str = "words") -> PreTrainedTokenizerFast:
@@ -31,6 +34,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int, numbers: str = "words
 
     numbers: see :class:`SmallModelSettings`. A digit by itself is copied alike wherever it stands, which sums need; a
     name with its number as one token takes one look back to copy, where its parts take two layers that work together.
+    Groups of at most three digits make a product's number two tokens: the first alone nearly tells which is meant.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -40,6 +44,9 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int, numbers: str = "words
         first = [pre_tokenizers.Digits(individual_digits=True)]
     elif numbers == "names":
         first = [pre_tokenizers.Split(Regex(f"{NAME_AND_NUMBER}| ?\\p{{L}}+| ?[^\\s\\p{{L}}]+|\\s+"), "isolated")]
+    elif numbers == "groups":
+        first = [pre_tokenizers.Split(Regex(DIGIT_GROUP), "isolated")]
+        texts = itertools.chain(texts, _digit_groups() * _OFTEN)
     words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=numbers != "names")
     core.pre_tokenizer = pre_tokenizers.Sequence([*first, words])
     core.decoder = decoders.ByteLevel()
@@ -53,6 +60,11 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int, numbers: str = "words
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|end|>", pad_token="<|pad|>")
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
+
+
+def _digit_groups() -> list[str]:
+    """All strings of one to three digits."""
+    return [f"{number:0{width}d}" for width in (1, 2, 3) for number in range(10**width)]
 
 
 def create(settings: SmallModelSettings, tokenizer: Any, seed: int) -> torch.nn.Module:
