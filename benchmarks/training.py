@@ -19,12 +19,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from gagpo.learning.batch import Row, micro_batches
+from gagpo.learning.logprobs import token_logprobs
+from gagpo.learning.update import Targets, Updater
 from gagpo.settings import RunSettings, load
 from gagpo.supervised.fit import autocast
 from gagpo.supervised.small_model import SmallModelSettings, create, train_tokenizer
-from gagpo.training.batch import Row, micro_batches
-from gagpo.training.logprobs import token_logprobs
-from gagpo.training.update import Targets, Updater
 
 TARGET = 0.9
 

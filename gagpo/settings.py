@@ -201,7 +201,7 @@ class SmallModelSettings(_Section):
     vocabulary: int = Field(1024, ge=300, description="at most this many tokens; a small world needs fewer")
     numbers: Literal["words", "digits", "names", "groups"] = Field(
         "words",
-        description="tokens of numbers: like words, a token per digit, one with the name before (mug 1), or three digits",
+        description="tokens of numbers: like words, one per digit, one with the name before (mug 1), or three digits",
     )
     context: int = Field(4096, ge=64, description="most tokens of a prompt and its response")
 

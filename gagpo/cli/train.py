@@ -53,12 +53,13 @@ def train(
     from gagpo.cli.view import watched
     from gagpo.eval.report.report import write_report
     from gagpo.training import trainer
+    from gagpo.training.metrics import as_record, describe
 
     say(f"run folder: {folder.path}")
     try:
         with watched(folder.path, watch):
             results = trainer.train(
-                folder, report=None if watch else lambda metrics: say(trainer.describe(metrics)), quiet=quiet or watch
+                folder, report=None if watch else lambda metrics: say(describe(metrics)), quiet=quiet or watch
             )
     except KeyboardInterrupt:
         if (folder.path / "config.yaml").exists():
@@ -70,7 +71,7 @@ def train(
             say(_before_after(folder.path, split))
     say(f"curves: {folder.path / 'curves.png'}\nreport: {page}")
     if as_json:
-        print_json(trainer.as_record(results))
+        print_json(as_record(results))
 
 
 def _before_after(run: Path, split: str) -> str:

@@ -24,15 +24,15 @@ from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.agents.setup import make_engine
 from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Targets
+from gagpo.learning.batch import Row
+from gagpo.learning.update import Updater
 from gagpo.machine import plan as plans
 from gagpo.machine.allocated import Allocated
 from gagpo.settings import RunSettings, SmallModelSettings, parse
 from gagpo.supervised.small_model import build, save_folder
 from gagpo.supervised.warm_start import warm_start
-from gagpo.training.batch import Row
 from gagpo.training.run_folder import RunFolder, versions
 from gagpo.training.trainer import require_device, train
-from gagpo.training.update import Updater
 
 PARITY = {"float32": 1e-3, "bfloat16": 0.5}  # nats that a sampled log-probability may be off
 MEMORY = 0.25  # share by which the peak of an update may differ from the plan

@@ -286,7 +286,7 @@ def logits_bytes(shape: Shape, tokens: int, half: bool) -> float:
 
     tokens: those that are trained on, responses that is.
     """
-    from gagpo.training.logprobs import CHUNK
+    from gagpo.learning.logprobs import CHUNK
 
     chunk = min(tokens, max(1, CHUNK // shape.vocabulary))
     on_the_way = (1 if chunk == tokens else 2) * 4 * shape.vocabulary * shape.width

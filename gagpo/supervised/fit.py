@@ -16,9 +16,9 @@ import torch
 
 from gagpo.agents.progress import track
 from gagpo.envs.errors import GagpoError
+from gagpo.learning.batch import Row, micro_batches
+from gagpo.learning.logprobs import token_logprobs
 from gagpo.settings import RunSettings, WarmStartSettings
-from gagpo.training.batch import Row, micro_batches
-from gagpo.training.logprobs import token_logprobs
 
 RESPONSE, PROMPT, STRAY = 0, 1, 2
 STATE = "supervised.pt"

@@ -25,10 +25,10 @@ from gagpo.agents.setup import language_agent, make_engine, make_world, tasks_of
 from gagpo.envs.base import TextEnv
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.pool import Pool
+from gagpo.learning.batch import Row, build_rows
 from gagpo.settings import RunSettings, SettingsError, WarmStartSettings
 from gagpo.supervised.fit import RESPONSE, STRAY, fit
 from gagpo.supervised.small_model import build, save_folder
-from gagpo.training.batch import Row, build_rows
 
 _TOKENIZED = 2000  # episodes that a tokenizer learns its words from; more teach it nothing
 RECIPE = "warm_start.json"  # in the model's folder: what it was made with

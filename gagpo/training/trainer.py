@@ -16,7 +16,7 @@ import torch
 
 from gagpo.agents.engines.base import Sampling
 from gagpo.agents.engines.weights import named_tensors
-from gagpo.agents.episodes import Episode, Turn
+from gagpo.agents.episodes import Episode
 from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.agents.setup import language_agent, make_engine, make_world, tasks_of
 from gagpo.controllers import Controllers
@@ -26,20 +26,21 @@ from gagpo.envs.errors import GagpoError
 from gagpo.envs.pool import Pool
 from gagpo.eval.evaluate import choose_panel, evaluate
 from gagpo.eval.results import EvalResult
-from gagpo.health import answer_task_information, health_line
+from gagpo.health import health_line
+from gagpo.learning.batch import Row, build_rows
+from gagpo.learning.optimizer import parameter_groups, rate_scale
+from gagpo.learning.update import NonFiniteLoss, Updater
+from gagpo.learning.value_head import Critic
 from gagpo.settings import SettingsError
 from gagpo.supervised.fit import autocast
 from gagpo.trackers import tracking
 from gagpo.training import checkpoint as checkpoints
 from gagpo.training import lora
 from gagpo.training.annotations import annotate
-from gagpo.training.batch import Row, build_rows
 from gagpo.training.collect import Collection, Collector, tasks_of_groups
 from gagpo.training.interrupt import Interruptions
-from gagpo.training.optimizer import parameter_groups, rate_scale
+from gagpo.training.metrics import rollout_metrics
 from gagpo.training.run_folder import RunFolder
-from gagpo.training.update import NonFiniteLoss, Updater
-from gagpo.training.value_head import Critic
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -369,56 +370,3 @@ def require_turns(played: Sequence[Episode], iteration: int) -> None:
         f"iteration {iteration}: no prompt left room for a response; lower rollout.max_tokens or context.history, or "
         "use a model with a longer context"
     )
-
-
-def rollout_metrics(episodes: Sequence[Episode], max_tokens: int | None = None) -> dict[str, float]:
-    """What the episodes of an iteration look like; a failed episode counts as no success."""
-    turns = [turn for episode in episodes for turn in episode.turns]
-    return {
-        "success_rate": float(np.mean([episode.success for episode in episodes])),
-        "reward_mean": float(np.mean([episode.reward for episode in episodes])),
-        "mean_turns": len(turns) / len(episodes),
-        "invalid_rate": float(np.mean([not turn.valid for turn in turns])) if turns else 0.0,
-        "response_tokens": float(np.mean([len(turn.response_ids) for turn in turns])) if turns else 0.0,
-        "truncated_responses": float(np.mean([cut_short(turn, max_tokens) for turn in turns])) if turns else 0.0,
-        "answer_task_information": answer_task_information([(e.task, t.action) for e in episodes for t in e.turns]),
-        "failed_episodes": float(sum(episode.outcome == "failed" for episode in episodes)),
-        "restarted_episodes": float(sum(episode.restarts > 0 for episode in episodes)),
-    }
-
-
-def cut_short(turn: Turn, max_tokens: int | None) -> bool:
-    """Whether a response filled all the room there was and no action was found in it."""
-    return max_tokens is not None and len(turn.response_ids) >= max_tokens and not turn.parsed
-
-
-def describe(metrics: dict[str, Any]) -> str:
-    """One line for people."""
-    if "health" in metrics:
-        return f"      {metrics['health']}"
-    if "evaluation" in metrics:
-        interval = metrics["result"].success
-        return (
-            f"{metrics['evaluation']}: success {100 * interval.value:.1f} % "
-            f"[{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
-        )
-    m = {"zero_groups": np.nan, "coverage": np.nan, "advantage_std": np.nan} | metrics
-    line = (
-        f"{m['iteration']:>4}  success {100 * m['success_rate']:5.1f} %  turns {m['mean_turns']:4.1f}  "
-        f"invalid {100 * m['invalid_rate']:4.1f} %"
-    )
-    if "loss" in m:
-        line += (
-            f"  zero groups {100 * m['zero_groups']:3.0f} %  coverage {100 * m['coverage']:3.0f} %  "
-            f"adv {m['advantage_std']:.2f}  clip {100 * m['clip_fraction']:4.1f} %  kl {m['old_kl']:+.4f}  "
-            f"entropy {m['entropy']:.3f}  grad {m['grad_norm']:.2f}"
-        )
-    return line + (
-        f"  {m['tokens_per_second']:.0f} tok/s  env {m['seconds_env']:.1f} s  gen {m['seconds_generate']:.1f} s  "
-        f"train {m['seconds_train']:.1f} s"
-    )
-
-
-def as_record(results: dict[str, EvalResult]) -> dict[str, Any]:
-    """The final evaluations as JSON-ready values."""
-    return {split: result.summary() for split, result in results.items()}

@@ -10,9 +10,9 @@ from gagpo.agents.engines.base import Request, Sampling, context_limit
 from gagpo.agents.engines.families import FAMILIES, tiny
 from gagpo.agents.engines.general import GeneralEngine, transformers_engine
 from gagpo.agents.model import choose_path
-from gagpo.training.batch import build_rows, micro_batches
-from gagpo.training.logprobs import token_logprobs
-from tests.gagpo.training.test_batch import conversation
+from gagpo.learning.batch import build_rows, micro_batches
+from gagpo.learning.logprobs import token_logprobs
+from tests.gagpo.learning.test_batch import conversation
 
 BY_NAME = {family.name: family for family in FAMILIES}
 LEAKING = ["Qwen3.5", "Qwen3-Next", "LFM2", "Bamba", "Falcon-H1", "Granite-MoE-Hybrid", "MiniMax", "Mamba 2"]

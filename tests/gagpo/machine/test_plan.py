@@ -12,13 +12,13 @@ from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.model import ModelError
 from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Targets
+from gagpo.learning.batch import build_rows
+from gagpo.learning.update import Updater
 from gagpo.machine import plan as plans
 from gagpo.machine.allocated import Allocated
 from gagpo.settings import SmallModelSettings, load
 from gagpo.supervised.small_model import create, train_tokenizer
-from gagpo.training.batch import build_rows
-from gagpo.training.update import Updater
-from tests.gagpo.training.test_batch import conversation
+from tests.gagpo.learning.test_batch import conversation
 
 TOLERANCE = 0.15  # of the measured peak, either way
 SIZES = {

@@ -8,11 +8,11 @@ import torch
 
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.agents.model import load_model
+from gagpo.learning.batch import Row
 from gagpo.settings import SettingsError, load
 from gagpo.supervised import fit as supervised
 from gagpo.supervised.fit import PROMPT, RESPONSE, STATE, STRAY, SupervisedStateError, everything, fit, rate
 from gagpo.supervised.warm_start import RECIPE, learned_rows, prepare, warm_start
-from gagpo.training.batch import Row
 
 
 def test_strays_are_neither_said_nor_read():

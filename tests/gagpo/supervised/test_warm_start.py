@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from gagpo.learning.batch import Row
 from gagpo.settings import SettingsError, load
 from gagpo.supervised.fit import PROMPT, RESPONSE, everything, optimizers
 from gagpo.supervised.small_model import train_tokenizer
 from gagpo.supervised.warm_start import recipe_difference, warm_start
-from gagpo.training.batch import Row
 
 
 def test_every_token_but_the_first_is_predicted_and_what_is_said_is_told_apart():

@@ -15,12 +15,12 @@ from safetensors.torch import load_file
 
 from gagpo.algorithms import PRESETS
 from gagpo.eval.results import EvalResult
+from gagpo.learning.update import NonFiniteLoss
 from gagpo.settings import SettingsError, load
 from gagpo.training import checkpoint as checkpoints
 from gagpo.training.checkpoint import CheckpointError
 from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer, train
-from gagpo.training.update import NonFiniteLoss
 
 
 def run(config, folder, *overrides):

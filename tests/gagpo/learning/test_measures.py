@@ -6,11 +6,11 @@ import torch
 
 from gagpo.credit import turns_for
 from gagpo.envs.pool import Pool
+from gagpo.learning.batch import build_rows
+from gagpo.learning.update import NonFiniteLoss
 from gagpo.settings import load
-from gagpo.training.batch import build_rows
 from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer
-from gagpo.training.update import NonFiniteLoss
 
 ONCE = {"iterations": 1, "minibatches": 1, "epochs": 1}
 NO_EVALUATION = {"before": False, "tasks": 1}

@@ -2,8 +2,8 @@
 
 import pytest
 
+from gagpo.learning.optimizer import parameter_groups, rate_scale
 from gagpo.settings import OptimizerSettings
-from gagpo.training.optimizer import parameter_groups, rate_scale
 
 
 @pytest.mark.parametrize(

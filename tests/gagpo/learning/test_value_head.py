@@ -9,9 +9,9 @@ import torch
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.algorithms import load
 from gagpo.credit import give_credit, turns_for
-from gagpo.training.batch import build_rows
-from gagpo.training.update import Updater
-from gagpo.training.value_head import Critic
+from gagpo.learning.batch import build_rows
+from gagpo.learning.update import Updater
+from gagpo.learning.value_head import Critic
 
 SETTINGS = {"token": load("ppo_token"), "turn": load("ppo_turn")}
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from gagpo.agents.engines.attention import head, hidden_states
-from gagpo.training.batch import MicroBatch
+from gagpo.learning.batch import MicroBatch
 
 CHUNK = 2**25
 """Logits that exist at a time; a batch with no more than these is not cut, and nothing is computed twice."""

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from gagpo.training import logprobs
-from gagpo.training.batch import build_rows, micro_batches
-from gagpo.training.logprobs import token_logprobs
-from tests.gagpo.training.test_batch import conversation
+from gagpo.learning import logprobs
+from gagpo.learning.batch import build_rows, micro_batches
+from gagpo.learning.logprobs import token_logprobs
+from tests.gagpo.learning.test_batch import conversation
 
 
 def passed(model, batch, entropy):

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gagpo.agents.episodes import Episode, Turn
-from gagpo.training.batch import build_rows, micro_batches, mini_batches
-from gagpo.training.logprobs import token_logprobs
+from gagpo.learning.batch import build_rows, micro_batches, mini_batches
+from gagpo.learning.logprobs import token_logprobs
 
 
 def turn(prompt, response, trainable=True):

@@ -15,6 +15,9 @@ from torch import Tensor
 from gagpo.algorithms import Algorithm
 from gagpo.credit import Targets
 from gagpo.envs.errors import GagpoError
+from gagpo.learning.batch import MicroBatch, Row, micro_batches, mini_batches
+from gagpo.learning.logprobs import hidden_of, token_logprobs
+from gagpo.learning.value_head import Critic
 from gagpo.objectives import (
     Controls,
     Correction,
@@ -26,9 +29,6 @@ from gagpo.objectives import (
     summary,
 )
 from gagpo.objectives.value import value_loss
-from gagpo.training.batch import MicroBatch, Row, micro_batches, mini_batches
-from gagpo.training.logprobs import hidden_of, token_logprobs
-from gagpo.training.value_head import Critic
 
 
 class NonFiniteLoss(GagpoError, FloatingPointError):

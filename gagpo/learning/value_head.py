@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from gagpo.algorithms import CriticSettings
-from gagpo.training.batch import MicroBatch, Row, micro_batches
-from gagpo.training.logprobs import hidden_of
+from gagpo.learning.batch import MicroBatch, Row, micro_batches
+from gagpo.learning.logprobs import hidden_of
 
 
 class Critic(torch.nn.Module):

@@ -1,0 +1,1 @@
+"""From rows of tokens and advantages to optimiser steps."""
