@@ -2,6 +2,7 @@
 
     python benchmarks/learning.py alfworld            # GAGPO, GiGPO and GRPO
     python benchmarks/learning.py algorithms          # every preset
+    python benchmarks/learning.py starter             # every preset, from the model that comes with the package
     python benchmarks/learning.py ablations           # GAGPO's options
     python benchmarks/learning.py alfworld --table    # only the table and plot of what is there
 
@@ -76,6 +77,11 @@ STUDIES = {
         common=["evaluation.splits=[valid_seen]"],
     ),
     "algorithms": Study(ALFWORLD, {name: preset(name) for name in PRESETS}, common=SHORT),
+    "starter": Study(  # needs no warm start: the model comes with the package
+        "configs/alfworld-first.yaml",
+        {name: preset(name) for name in PRESETS},
+        common=["training.turns=12000", "training.iterations=40", "evaluation.tries=2"],
+    ),
     "ablations": Study(
         ALFWORLD,
         {
