@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gagpo import settings_page
+from gagpo.eval import meanings
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -14,6 +15,12 @@ DOCS = Path(__file__).parents[1] / "docs"
 def test_the_settings_reference_is_what_the_code_makes():
     assert (DOCS / "settings.md").read_text(encoding="utf-8") == settings_page.page(), (
         "make it anew: python -m gagpo.settings_page > docs/settings.md"
+    )
+
+
+def test_the_metrics_page_is_what_the_code_makes():
+    assert (DOCS / "metrics.md").read_text(encoding="utf-8") == meanings.page(), (
+        "make it anew: python -m gagpo.eval.meanings > docs/metrics.md"
     )
 
 

@@ -14,6 +14,7 @@ from markupsafe import Markup
 from gagpo.envs import durable
 from gagpo.eval.compare import Comparison, DifferentPanels, compare_results
 from gagpo.eval.curves import is_share, plot_curves
+from gagpo.eval.meanings import meaning
 from gagpo.eval.reading import BadResult, read_record, read_text
 from gagpo.eval.report.charts import Series, line_chart, number
 from gagpo.eval.report.dialogues import dialogue, sample_episodes
@@ -214,7 +215,7 @@ def _numbers(run: Run) -> list[list[str]]:
     for key in sorted({key for row in run.metrics for key in row} - {"iteration"}):
         values = run.series(key)[1]
         shown = (values[0], values[-1], math.fsum(values) / len(values), min(values), max(values))
-        rows.append([key, *(number(value, is_share(key)) for value in shown)])
+        rows.append([key, *(number(value, is_share(key)) for value in shown), meaning(key)])
     return rows
 
 

@@ -161,9 +161,10 @@ class Updater:
         finally:
             self._train(False)
         metrics = summary(parts)
+        clipped = metrics.pop("clip", 0.0)  # a soft gate clips nothing
         return {
             **metrics,
-            "clip_fraction": metrics.pop("clip", 0.0),  # a soft gate clips nothing
+            "clip_fraction": clipped,
             **_critic_summary(parts),
             **(scored.gap if scored else _gap(gaps)),
             "loss": float(np.mean(losses)),

@@ -14,6 +14,7 @@ import pytest
 from safetensors.torch import load_file
 
 from gagpo.algorithms import PRESETS
+from gagpo.eval.meanings import MEANINGS
 from gagpo.eval.results import EvalResult
 from gagpo.learning.update import NonFiniteLoss
 from gagpo.settings import SettingsError, load
@@ -138,6 +139,7 @@ def test_every_preset_trains_and_logs_the_same_metrics(corridor, tmp_path, algor
     (row,) = run(config, folder).metrics()
     assert row["updates"] > 0 and all(np.isfinite(row[name]) for name in ("loss", "grad_norm", "entropy", "old_kl"))
     assert 0 <= row["clip_fraction"] <= 1
+    assert row.keys() <= MEANINGS.keys(), "every number has a sentence in eval/meanings.py"
 
 
 @pytest.mark.parametrize("minibatches", [1, 3])
