@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -56,11 +57,17 @@ def train(
     from gagpo.training.metrics import as_record, describe
 
     say(f"run folder: {folder.path}")
+    begun, first = time.monotonic(), 0.0
+
+    def report(metrics: dict[str, Any]) -> None:
+        nonlocal first
+        first = first or time.monotonic() - begun
+        if not watch:
+            say(describe(metrics))
+
     try:
         with watched(folder.path, watch):
-            results = trainer.train(
-                folder, report=None if watch else lambda metrics: say(describe(metrics)), quiet=quiet or watch
-            )
+            results = trainer.train(folder, report=report, quiet=quiet or watch)
     except KeyboardInterrupt:
         if (folder.path / "config.yaml").exists():
             say(f"interrupted; continue with: gagpo train --resume {folder.path}")
@@ -70,8 +77,16 @@ def train(
         if (folder.path / "evals" / f"before-{split}.json").exists():
             say(_before_after(folder.path, split))
     say(f"curves: {folder.path / 'curves.png'}\nreport: {page}")
+    whole = time.monotonic() - begun
+    say(f"first point of the curve after {clock_time(first)}, report after {clock_time(whole)} (minutes:seconds)")
     if as_json:
         print_json(as_record(results))
+
+
+def clock_time(seconds: float) -> str:
+    """Minutes and seconds, as 4:05."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d}"
 
 
 def _before_after(run: Path, split: str) -> str:

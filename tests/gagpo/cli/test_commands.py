@@ -1,6 +1,7 @@
 """The command line as a user meets it: what works, and one clear line for what does not."""
 
 import json
+import re
 import os
 import signal
 import subprocess
@@ -44,6 +45,7 @@ def test_training_ends_with_a_table_curves_a_page_and_json(corridor, tmp_path):
     run = tmp_path / "runs" / "corridor"
     assert (run / "curves.png").exists() and (run / "report.html").exists()
     assert "before" in done.stdout and "after" in done.stdout
+    assert re.search(r"first point of the curve after \d+:\d\d, report after \d+:\d\d", done.stdout)
     assert json.loads(done.stdout.splitlines()[-1])["test"]["episodes"] == 4
 
 
