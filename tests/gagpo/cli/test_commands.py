@@ -1,8 +1,8 @@
 """The command line as a user meets it: what works, and one clear line for what does not."""
 
 import json
-import re
 import os
+import re
 import signal
 import subprocess
 import sys
