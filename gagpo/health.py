@@ -206,6 +206,14 @@ def failures(rows: Sequence[Row]) -> Finding | None:
     return Finding("watch", "environments", f"{count:.0f} episodes failed in their environment lately")
 
 
+def skipped(rows: Sequence[Row]) -> Finding | None:
+    """Steps that were left out because loss or gradient was not finite."""
+    count = recent(rows, "skipped_steps") * min(RECENT, len(rows))
+    if math.isnan(count) or count == 0:
+        return None
+    return Finding("watch", "skipped", f"{count:.0f} steps were skipped lately: their loss was not finite")
+
+
 RULES: tuple[Callable[[Sequence[Row]], Finding | None], ...] = (
     contrast,
     coverage,
@@ -218,6 +226,7 @@ RULES: tuple[Callable[[Sequence[Row]], Finding | None], ...] = (
     gradient,
     progress,
     failures,
+    skipped,
 )
 
 

@@ -138,6 +138,9 @@ class EngineSettings(_Section):
         "float32", description="what is sampled in, and what the reference policy is held in"
     )
     memory: float | None = Field(None, gt=0, lt=1, description="share of the device for an engine with its own memory")
+    sleep: bool = Field(
+        True, description="free the engine's memory during updates; false where it has a device or machine of its own"
+    )
     options: dict[str, Any] = Field({}, description="what else the engine takes")
 
     @model_validator(mode="before")
@@ -172,6 +175,9 @@ class TrainingSettings(_Section):
     )
     precision: Literal["float32", "bfloat16"] = Field(
         "float32", description="what forward and backward passes compute in; weights are float32"
+    )
+    max_skipped: int = Field(
+        3, ge=1, description="so many steps in a row with a loss or gradient that is not finite end the run"
     )
     gradient_checkpointing: bool = Field(False, description="compute activations twice to save their memory")
     save_every: int = Field(10, ge=1, description="iterations between checkpoints")

@@ -110,7 +110,10 @@ class Engine(Protocol):
         ...
 
     def wake(self) -> None:
-        """Be ready again after :meth:`sleep`; the weights of an engine that keeps its own come by load_weights."""
+        """Take the memory again after :meth:`sleep`; the weights of an engine that keeps its own come by load_weights.
+
+        Asked before they have come, such an engine raises InvalidArgument.
+        """
         ...
 
     def close(self) -> None:

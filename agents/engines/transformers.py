@@ -87,7 +87,8 @@ class TransformersEngine:
         self._new: list[_Row] = []  # submitted, not read yet
         self._rows: list[_Row] = []  # being decoded
         self._finished: list[Finished] = []
-        self._asleep: dict[torch.UntypedStorage, int] | None = None
+        self._asleep: dict[torch.UntypedStorage, int] = {}  # of the engine's own weights: their bytes
+        self._ready = True  # false from sleep to wake, of an engine with weights of its own to load_weights
         self._forget()
 
     def _forget(self) -> None:
@@ -101,14 +102,18 @@ class TransformersEngine:
     def load_weights(self, tensors: Iterable[NamedTensor]) -> None:
         """Take new weights; those of a shared module are there already, so that only the caches are dropped."""
         self._require_idle()
+        if self._asleep:
+            raise InvalidArgument("the engine is asleep: wake it before it takes weights")
         copy_tensors(self.model, tensors)
+        self._ready = True
         self._forget()
 
     def sleep(self) -> None:
         """Free the cache, and the weights where they are a copy of the engine's own."""
         self._require_idle()
         self._forget()
-        if self.shares_weights or self._asleep is not None:
+        self._ready = False
+        if self.shares_weights or self._asleep:
             return
         storages = {p.untyped_storage().data_ptr(): p.untyped_storage() for p in self.model.parameters()}
         self._asleep = {storage: storage.nbytes() for storage in storages.values()}
@@ -117,9 +122,10 @@ class TransformersEngine:
 
     def wake(self) -> None:
         """Make room for the weights again; load_weights fills it."""
-        for storage, size in (self._asleep or {}).items():
+        for storage, size in self._asleep.items():
             storage.resize_(size)
-        self._asleep = None
+        self._asleep = {}
+        self._ready = self._ready or self.shares_weights
 
     def close(self) -> None:
         """Drop what is under way and the caches."""
@@ -157,7 +163,7 @@ class TransformersEngine:
     def _submit(self, requests: Sequence[Request], sampling: Sampling) -> list[_Row]:
         if not requests:
             return []
-        if self._asleep is not None:
+        if not self._ready:
             raise InvalidArgument("the engine is asleep: wake it and load its weights first")
         longest_row(requests, sampling, self.max_length)
         sessions = [row.request.session for row in (*self._new, *self._rows)]

@@ -82,6 +82,7 @@ class VLLMEngine:
         self._number = 0
         self._recent: list[np.ndarray] = []  # prompts of the last calls, to prove a copy on
         self._first_gap: float | None = None
+        self._ready = True  # false from sleep to load_weights, on a GPU
         threads = torch.set_num_threads
         try:
             self.llm = self._start(vllm)
@@ -149,6 +150,8 @@ class VLLMEngine:
         """Hand requests to vLLM, which reads them at its next step."""
         if not requests:
             return
+        if not self._ready:
+            raise InvalidArgument("the engine is asleep: wake it and load its weights first")
         longest_row(requests, sampling, self.max_length)
         self._require_open()
         params = [self._params(request, sampling) for request in requests]
@@ -224,17 +227,25 @@ class VLLMEngine:
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(tensors)})
         self.llm.apply_model(_repack_heads)
         self.llm.reset_prefix_cache()
+        self._ready = True
         self._prove()
 
     def sleep(self) -> None:
         """Free vLLM's cache and weights on a GPU (its sleep level 2); on a CPU vLLM cannot, and keeps both."""
         self._require_open()
+        if self._under_way:
+            raise InvalidArgument("the engine has responses under way; collect or release them first")
         if self.device.type != "cpu":
+            self._ready = False
             self.llm.sleep(level=2)
 
     def wake(self) -> None:
-        """Take the memory again; the weights come by :meth:`load_weights`."""
+        """Take the memory again; the weights come by :meth:`load_weights`.
+
+        vLLM asks the driver for it, which cannot give what torch has freed and kept, so torch gives that back first.
+        """
         if self.device.type != "cpu":
+            torch.cuda.empty_cache()
             self.llm.wake_up()
 
     def close(self) -> None:

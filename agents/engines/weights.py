@@ -1,13 +1,14 @@
-"""Weights on their way to an engine: named tensors, each once, and what refuses those of another model."""
+"""Weights on their way to an engine: named tensors, each once, what refuses those of another model, and when they go."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 
 from gagpo.agents.engines.adapters import merged_tensors
-from gagpo.agents.engines.base import NamedTensor
+from gagpo.agents.engines.base import Engine, NamedTensor
 from gagpo.envs.errors import GagpoError
 
 
@@ -25,6 +26,22 @@ def named_tensors(model: torch.nn.Module, merged: bool = True) -> Iterator[Named
         return
     for name, parameter in model.named_parameters():
         yield name, parameter.detach()
+
+
+@contextmanager
+def refreshed(engine: Engine, model: torch.nn.Module, sleep: bool = True) -> Iterator[None]:
+    """The block changes ``model``; after it, the engine samples from the model as it is then.
+
+    sleep: the engine's memory is free within the block; it must have nothing under way. Caches of the old weights are
+    of no use afterwards, so an engine that is in this process loses nothing by it. Where the block raises, the engine
+    is left as it is: asleep, it answers nobody.
+    """
+    if sleep:
+        engine.sleep()
+    yield
+    if sleep:
+        engine.wake()
+    engine.load_weights(named_tensors(model, merged=not engine.shares_weights))
 
 
 @torch.no_grad()

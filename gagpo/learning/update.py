@@ -14,9 +14,9 @@ from torch import Tensor
 
 from gagpo.algorithms import Algorithm
 from gagpo.credit import Targets
-from gagpo.envs.errors import GagpoError
 from gagpo.learning.batch import MicroBatch, Row, micro_batches, mini_batches
 from gagpo.learning.logprobs import hidden_of, token_logprobs
+from gagpo.learning.skipping import NonFiniteLoss, Skips, WorthlessWeights
 from gagpo.learning.value_head import Critic
 from gagpo.objectives import (
     Controls,
@@ -29,14 +29,6 @@ from gagpo.objectives import (
     summary,
 )
 from gagpo.objectives.value import value_loss
-
-
-class NonFiniteLoss(GagpoError, FloatingPointError):
-    """The loss became NaN or infinite; ``turns`` are the numbers of those it came from (empty where unknown)."""
-
-    def __init__(self, message: str, turns: list[int]):
-        super().__init__(message)
-        self.turns = turns
 
 
 @dataclass(frozen=True)
@@ -95,6 +87,7 @@ class Updater:
     reference: the policy that KL is measured to, where the algorithm asks for it; reference_scope: a context in which
     it is that (of a model with an adapter, the one without it). autocast: a context for forward passes.
     microbatch_tokens: most padded tokens of one forward pass; it changes memory and speed, never the result.
+    max_skipped: so many steps in a row whose loss or gradient is not finite end the training; fewer are skipped.
     """
 
     def __init__(
@@ -112,6 +105,7 @@ class Updater:
         critic: Critic | None = None,
         autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
         device: torch.device | str = "cpu",
+        max_skipped: int = 1,
     ):
         self.model, self.optimizer, self.algorithm = model, optimizer, algorithm
         self.epochs, self.minibatches, self.microbatch_tokens = epochs, minibatches, microbatch_tokens
@@ -119,6 +113,7 @@ class Updater:
         self.reference, self.reference_scope, self.critic = reference, reference_scope, critic
         self.autocast, self.device = autocast, device
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self.skips = Skips(max_skipped)
         self.ratio_K = np.zeros(0)  # of every response token of the last batch, when it was last trained on
 
     def update(
@@ -134,8 +129,12 @@ class Updater:
         from the trainer's own before the first step; how far the two were apart is always among the metrics
         (``mismatch_*``, of the first mini-batch where nothing is recomputed). The loss of a mini-batch is the exact
         mean over all of it, however it is cut into micro-batches. ``controls`` gives what controllers set, from the
-        task group of each token. Raises :class:`NonFiniteLoss` before the step that would have made the weights
-        worthless; steps of the same update that came before it have been taken, and the message says how many.
+        task group of each token.
+
+        A step whose loss or gradient is not finite is skipped: weights and optimiser stay as they were, and its numbers
+        are in no metric but ``skipped_steps``. :class:`NonFiniteLoss` is raised in place of the last skip that
+        ``max_skipped`` allows, and for a parameter that is not finite after a step; the message says how many steps of
+        this update had been taken before.
         """
         begun, tokens = time.perf_counter(), 0
         parts: list[dict[str, Tensor]] = []
@@ -143,6 +142,7 @@ class Updater:
         losses: list[float] = []
         norms: list[float] = []
         self.ratio_K = np.ones(len(targets.advantage))
+        self.skips.begin()
         self._train(True)
         try:
             batches = [list(micro_batches(m, self.microbatch_tokens)) for m in self._minis(rows, rng)]
@@ -151,15 +151,25 @@ class Updater:
                 if epoch:
                     batches = [list(micro_batches(m, self.microbatch_tokens)) for m in self._minis(rows, rng)]
                 for micros in batches:
-                    loss, mini_parts = self._accumulate(micros, targets, controls, scored, None if losses else gaps)
-                    norms.append(self._step())
+                    try:
+                        loss, mini_parts = self._accumulate(micros, targets, controls, scored, None if losses else gaps)
+                        norms.append(self._step())
+                    except NonFiniteLoss as error:
+                        self._skip(error, micros)
+                        gaps.clear()
+                        continue
+                    self.skips.taken()
                     losses.append(loss)
                     parts += mini_parts
                     tokens += sum(micro.tokens for micro in micros)
         except NonFiniteLoss as error:
-            raise NonFiniteLoss(f"{error}; {_left_behind(len(losses))}", error.turns) from None
+            after = "go on from the last checkpoint" if isinstance(error, WorthlessWeights) else _left(len(losses))
+            raise NonFiniteLoss(f"{error}; {after}", error.turns) from None
         finally:
             self._train(False)
+        counted = {"updates": float(len(losses)), "skipped_steps": float(len(self.skips.errors))}
+        if not losses:
+            return counted
         metrics = summary(parts)
         clipped = metrics.pop("clip", 0.0)  # a soft gate clips nothing
         return {
@@ -169,9 +179,18 @@ class Updater:
             **(scored.gap if scored else _gap(gaps)),
             "loss": float(np.mean(losses)),
             "grad_norm": float(np.mean(norms)),
-            "updates": float(len(losses)),
+            **counted,
             "train_tokens_per_second": tokens / (time.perf_counter() - begun),
         }
+
+    def _skip(self, error: NonFiniteLoss, micros: Sequence[MicroBatch]) -> None:
+        """Leave out the step of a mini-batch, or raise ``error`` where that must not be."""
+        self.optimizer.zero_grad(set_to_none=True)
+        if not error.turns:
+            error.turns = sorted({int(turn) for micro in micros for turn in micro.turn_K.tolist()})
+        for micro in micros:
+            self.ratio_K[micro.token_K.numpy()] = 1.0  # of tokens that were not trained on
+        self.skips.skip(error)
 
     def _minis(self, rows: Sequence[Row], rng: np.random.Generator) -> list[list[Row]]:
         return list(mini_batches(rows, self.minibatches, rng))
@@ -270,7 +289,6 @@ class Updater:
                 count = normaliser.tokens if targets.first is None else normaliser.actions
                 loss = loss + self._value_loss(self.critic, work, hidden_KD, count, metrics)
             if not torch.isfinite(loss):
-                self.optimizer.zero_grad(set_to_none=True)
                 raise _blame(work, logprob_K, reference_K)
             loss.backward()
             total += loss.detach()
@@ -295,12 +313,11 @@ class Updater:
         """Clip the gradient and step; its norm before clipping."""
         norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm))
         if not np.isfinite(norm):
-            self.optimizer.zero_grad(set_to_none=True)
             raise NonFiniteLoss(f"the gradient's norm is {norm}", [])
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         if not torch.isfinite(torch.nn.utils.get_total_norm(self.parameters)):
-            raise NonFiniteLoss("a parameter became NaN or infinite in this step; lower the learning rate", [])
+            raise WorthlessWeights("a parameter became NaN or infinite in this step; lower the learning rate", [])
         return norm
 
     @torch.no_grad()
@@ -338,7 +355,7 @@ def _gap(parts: Sequence[dict[str, Tensor]]) -> dict[str, float]:
     }
 
 
-def _left_behind(steps: int) -> str:
+def _left(steps: int) -> str:
     if not steps:
         return "the weights were left as they were"
     return f"{steps} steps of this update had been taken before: go on from the last checkpoint"

@@ -215,8 +215,9 @@ def adapter(settings: RunSettings, shape: Shape) -> int:
 
 
 def _engine(settings: RunSettings, shape: Shape, row: int, card: float | None) -> list[Part]:
-    """Engine weights and caches stay during the update: the cache is dropped when the new weights arrive."""
+    """Engine weights and caches are there while it samples; in the update too where it does not sleep."""
     engine, rolling = settings.engine, settings.rollout
+    held = ("sampling",) if engine.sleep else PHASES
     size = _size(engine.dtype)
     token = 2 * shape.layers * shape.key_value_heads * shape.head_size * size
     if engine.name == "vllm":
@@ -228,16 +229,16 @@ def _engine(settings: RunSettings, shape: Shape, row: int, card: float | None) -
             ]
         share = engine.memory or VLLM_SHARE
         least = size * shape.parameters + token * row
-        held = max(least, share * card * GB) if card else least
+        taken = max(least, share * card * GB) if card else least
         note = f"engine.memory={share:g} of the card; weights and one response need {least / GB:.1f} GB"
-        return [Part("engine weights and KV cache", held, PHASES, note)]
+        return [Part("engine weights and KV cache", taken, held, note)]
     parts = []
     if engine.dtype != "float32":
-        parts.append(Part("engine weights", size * shape.parameters, PHASES, f"a copy in {engine.dtype}"))
+        parts.append(Part("engine weights", size * shape.parameters, held, f"a copy in {engine.dtype}"))
     sessions = min(rolling.concurrency, rolling.tasks * rolling.samples)
     capacity = -(-(row + 1) // 128) * 128
     note = f"{sessions} sessions of {capacity} tokens, {engine.dtype}"
-    parts.append(Part("KV cache", token * sessions * capacity, PHASES, note))
+    parts.append(Part("KV cache", token * sessions * capacity, held, note))
     sampled = sessions * shape.vocabulary * (24 + (size if size < 4 else 0))
     parts.append(Part("sampling", sampled, ("sampling",), "logits, probabilities and their sums, 24 bytes a word"))
     return parts
@@ -357,7 +358,7 @@ def _without_idle(settings: RunSettings, taken: list[str], guess: Guess, shape: 
 
 def _cures(settings: RunSettings, shape: Shape, guess: Guess) -> list[tuple[str, Any]]:
     training, engine, rolling = settings.training, settings.engine, settings.rollout
-    cures: list[tuple[str, Any]] = []
+    cures: list[tuple[str, Any]] = [] if engine.sleep else [("engine.sleep", True)]
     if not training.gradient_checkpointing:
         cures.append(("training.gradient_checkpointing", True))
     tokens = training.microbatch_tokens

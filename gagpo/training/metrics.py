@@ -35,8 +35,9 @@ def cut_short(turn: Turn, max_tokens: int | None) -> bool:
 
 def describe(metrics: dict[str, Any]) -> str:
     """One line for people."""
-    if "health" in metrics:
-        return f"      {metrics['health']}"
+    for told in ("health", "skipped"):
+        if told in metrics:
+            return f"      {metrics[told]}"
     if "evaluation" in metrics:
         interval = metrics["result"].success
         return (

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from gagpo.agents.engines.base import Sampling
-from gagpo.agents.engines.weights import named_tensors
+from gagpo.agents.engines.weights import refreshed
 from gagpo.agents.episodes import Episode
 from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.agents.setup import language_agent, make_engine, make_world, tasks_of
@@ -29,7 +29,8 @@ from gagpo.eval.results import EvalResult
 from gagpo.health import health_line
 from gagpo.learning.batch import Row, build_rows
 from gagpo.learning.optimizer import parameter_groups, rate_scale
-from gagpo.learning.update import NonFiniteLoss, Updater
+from gagpo.learning.skipping import NonFiniteLoss
+from gagpo.learning.update import Updater
 from gagpo.learning.value_head import Critic
 from gagpo.settings import SettingsError
 from gagpo.supervised.fit import autocast
@@ -118,6 +119,7 @@ class Trainer:
             critic=self.critic,
             autocast=functools.partial(autocast, settings),
             device=settings.device,
+            max_skipped=training.max_skipped,
         )
         if saved:
             self._restore(saved)
@@ -189,8 +191,8 @@ class Trainer:
     def _train_on(self, collected: Collection, pool: Pool, begun: float) -> dict[str, Any]:
         """The rest of an iteration whose collection began at ``begun``; returns its metrics."""
         collected_at = time.perf_counter()
-        credit, learned = self._learn(collected) if collected.episodes else (None, {})
-        self.engine.load_weights(named_tensors(self.model, merged=not self.engine.shares_weights))
+        with refreshed(self.engine, self.model, self.settings.engine.sleep):
+            credit, learned = self._learn(collected) if collected.episodes else (None, {})
         self.iteration += 1
         now = time.perf_counter()
         every = self.settings.training.keep_episodes
@@ -237,8 +239,11 @@ class Trainer:
         try:
             learned = self.updater.update(rows, targets, rng, self.controllers.controls)
         except NonFiniteLoss as error:
-            path = self._save_offenders(episodes, error)
+            path = self._save_offenders(episodes)
             raise NonFiniteLoss(f"iteration {self.iteration + 1}: {error}; see {path}", error.turns) from None
+        if self.updater.skips.errors:
+            path = self._save_offenders(episodes)
+            self.report({"skipped": f"{self.updater.skips.errors[0]}: the step was skipped; see {path}"})
         if self.controllers.measures:
             learned["final_kl"] = float(self.updater.score(rows, tokens)[0].mean())
             self.controllers.observe_update(learned["final_kl"])
@@ -252,10 +257,10 @@ class Trainer:
         group_K = np.repeat(turns.group_index_N, turns.tokens_N)
         return group_mean(self.updater.score(rows, len(group_K), plain=True)[1], group_K, turns.groups)
 
-    def _save_offenders(self, episodes: Sequence[Episode], error: NonFiniteLoss) -> Path:
+    def _save_offenders(self, episodes: Sequence[Episode]) -> Path:
         """Write the episodes whose turns made the loss NaN, with their tokens (all of them where that is unknown)."""
         first = np.cumsum([0, *(len(episode.turns) for episode in episodes)])
-        places = {int(np.searchsorted(first, turn, side="right")) - 1 for turn in error.turns}
+        places = {int(np.searchsorted(first, turn, side="right")) - 1 for turn in self.updater.skips.turns}
         guilty = [episodes[i] for i in sorted(places)] or list(episodes)
         return self.folder.save_episodes(f"nonfinite-{self.iteration + 1:04d}", guilty, tokens=True)
 
@@ -301,6 +306,7 @@ class Trainer:
             "turns_total": self.turns_total,
             "tokens_total": self.tokens_total,
             "position": self.collector.position,
+            "skipped_in_a_row": self.updater.skips.row,
             "controllers": copy.deepcopy(self.controllers.state_dict()),
         }
 
@@ -327,6 +333,7 @@ class Trainer:
             self.iteration = int(state["iteration"])
             self.turns_total, self.tokens_total = int(state["turns_total"]), int(state["tokens_total"])
             self.collector.position = int(state["position"])
+            self.updater.skips.row = int(state.get("skipped_in_a_row", 0))  # earlier versions skipped nothing
             self.controllers.load_state_dict(state["controllers"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise checkpoints.CheckpointError(

@@ -7,7 +7,7 @@ import torch
 from gagpo.credit import turns_for
 from gagpo.envs.pool import Pool
 from gagpo.learning.batch import build_rows
-from gagpo.learning.update import NonFiniteLoss
+from gagpo.learning.skipping import NonFiniteLoss
 from gagpo.settings import load
 from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer
@@ -58,7 +58,7 @@ def test_its_entropy_is_that_of_the_model_at_temperature_1(trainer):
 
 
 def test_a_loss_that_is_not_finite_says_how_many_steps_were_taken(trainer):
-    made = trainer(training={"iterations": 1, "minibatches": 3})
+    made = trainer(training={"iterations": 1, "minibatches": 3, "max_skipped": 1})
     accumulate, calls = made.updater._accumulate, []
 
     def poisoned(micros, *rest):
@@ -76,7 +76,7 @@ def test_a_loss_that_is_not_finite_says_how_many_steps_were_taken(trainer):
 
 
 def test_an_infinite_log_probability_stops_the_run_before_the_first_step(trainer):
-    made = trainer()
+    made = trainer(training={**ONCE, "max_skipped": 1})
     learn = made._learn
 
     def poisoned(collected):

@@ -107,15 +107,21 @@ def test_a_real_model_is_planned_from_its_config_alone(big):
 
 def test_mends_make_it_fit_and_none_is_idle(big):
     assert plans.judge(big, plans.Guess(), 80).fits
-    verdict = plans.judge(big, plans.Guess(), 40)
+    verdict = plans.judge(big, plans.Guess(), 36)
     assert not verdict.fits and verdict.mends
     overrides = [f"model={big.model}", *verdict.mends]
-    assert plans.judge(load("alfworld-qwen", overrides), plans.Guess(), 40).fits
+    assert plans.judge(load("alfworld-qwen", overrides), plans.Guess(), 36).fits
     for mend in verdict.mends:
         fewer = [other for other in overrides if other != mend]
-        assert not plans.judge(load("alfworld-qwen", fewer), plans.Guess(), 40).fits
+        assert not plans.judge(load("alfworld-qwen", fewer), plans.Guess(), 36).fits
     hopeless = plans.judge(big, plans.Guess(), 16)
     assert not hopeless.mends and "take a smaller model" in hopeless.advice
+
+
+def test_an_engine_that_sleeps_makes_room_for_the_update(big):
+    awake = plans.with_value(big, "engine.sleep", False)
+    verdict = plans.judge(awake, plans.Guess(), 40)
+    assert plans.judge(big, plans.Guess(), 40).fits and not verdict.fits and verdict.mends == ["engine.sleep=true"]
 
 
 def test_vllm_takes_its_share_and_a_shared_module_nothing(big):

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from gagpo.algorithms import PRESETS
 from gagpo.eval.meanings import MEANINGS
 from gagpo.eval.results import EvalResult
-from gagpo.learning.update import NonFiniteLoss
+from gagpo.learning.skipping import NonFiniteLoss
 from gagpo.settings import SettingsError, load
 from gagpo.training import checkpoint as checkpoints
 from gagpo.training.checkpoint import CheckpointError
@@ -154,7 +154,7 @@ def test_micro_batches_change_nothing_but_memory(corridor, tmp_path, minibatches
 
 
 def test_a_poisoned_model_stops_the_run_and_keeps_the_evidence(corridor, tmp_path):
-    folder = RunFolder.create(tmp_path / "run", load(corridor()))
+    folder = RunFolder.create(tmp_path / "run", load(corridor(training={"max_skipped": 1})))
     trainer = Trainer(folder, quiet=True)
     learn = trainer._learn
 

@@ -1,0 +1,117 @@
+"""The engine gives its memory back while the policy is updated, is not asked meanwhile, and wakes with new weights."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from gagpo.agents.engines import vllm as vllm_engine
+from gagpo.agents.engines.base import Request, Sampling
+from gagpo.agents.engines.transformers import TransformersEngine
+from gagpo.agents.engines.vllm import VLLMEngine
+from gagpo.agents.engines.weights import named_tensors, refreshed
+from gagpo.settings import load
+from gagpo.training import checkpoint as checkpoints
+from gagpo.training.run_folder import RunFolder
+from gagpo.training.trainer import Trainer
+
+CALLS = ("sleep", "wake", "load_weights", "submit", "generate", "collect")
+
+
+def watched(config, folder, *overrides):
+    """A finished run, and the calls of its engine and updates in order; what an asleep engine held of its weights."""
+    trainer = Trainer(RunFolder.create(folder, load(config, overrides)), quiet=True)
+    calls, held = [], []
+
+    def spy(name):
+        method = getattr(trainer.engine, name)
+
+        def called(*arguments, **named):
+            calls.append(name)
+            return method(*arguments, **named)
+
+        setattr(trainer.engine, name, called)
+
+    for name in CALLS:
+        spy(name)
+    update = trainer.updater.update
+
+    def updated(*arguments, **named):
+        calls.append("update")
+        own = trainer.engine.model.parameters()
+        held.append((len(trainer.engine._slot), sum(p.untyped_storage().nbytes() for p in own)))
+        return update(*arguments, **named)
+
+    trainer.updater.update = updated
+    trainer.run()
+    return trainer, calls, held
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_sleeping_engine_is_never_asked(corridor, tmp_path, dtype):
+    config = corridor(training={"iterations": 3}, evaluation={"tasks": 2})
+    trainer, calls, held = watched(config, tmp_path / "run", f"engine.dtype={dtype}")
+    around = [name for name in calls if name in ("sleep", "update", "wake", "load_weights")]
+    assert around == ["sleep", "update", "wake", "load_weights"] * 3
+    asleep = False
+    for name in calls:
+        assert not asleep or name in ("update", "wake", "load_weights"), name
+        asleep = name == "sleep" or (asleep and name != "load_weights")
+    assert "submit" in calls or "generate" in calls
+    assert all(sessions == 0 for sessions, _ in held)
+    assert all((weights == 0) == (dtype == "bfloat16") for _, weights in held)
+    own, trained = trainer.engine.model.parameters(), trainer.model.parameters()
+    assert all(torch.equal(a.detach(), b.detach().to(a.dtype)) for a, b in zip(own, trained, strict=True))
+
+
+def test_sleep_changes_no_result_and_can_be_left_out(corridor, tmp_path):
+    config = corridor(evaluation={"before": False, "tasks": 1})
+    ends = []
+    for sleep in ("true", "false"):
+        trainer, calls, _ = watched(config, tmp_path / sleep, "engine.dtype=bfloat16", f"engine.sleep={sleep}")
+        assert ("sleep" in calls) == ("wake" in calls) == (sleep == "true")
+        last = checkpoints.latest(trainer.folder.path / "checkpoints").path
+        ends.append((last / "model" / "model.safetensors").read_bytes())
+    assert ends[0] == ends[1]
+
+
+def test_an_update_that_fails_leaves_an_engine_that_answers_nobody(tiny):
+    model, tokenizer = tiny
+    engine = TransformersEngine(model, tokenizer, dtype="bfloat16")
+    request = Request(0, np.arange(5, 9, dtype=np.int32), 0)
+    with pytest.raises(RuntimeError, match="burst"), refreshed(engine, model):
+        raise RuntimeError("burst")
+    with pytest.raises(ValueError, match="asleep"):
+        engine.load_weights(named_tensors(model))
+    engine.wake()
+    with pytest.raises(ValueError, match="asleep"):  # there is room for weights, and none are in it
+        engine.generate([request], Sampling(max_tokens=2))
+    engine.load_weights(named_tensors(model))
+    assert engine.generate([request], Sampling(max_tokens=2))
+
+
+def test_vllm_on_a_gpu_sleeps_deeply_and_gets_memory_that_torch_had_kept(tiny, monkeypatch):
+    """No GPU: its library is played by what notes the calls."""
+    model, _ = tiny
+    calls = []
+
+    def note(name):
+        return lambda *_, **named: calls.append((name, named.get("level")) if named.get("level") else name)
+
+    names = ("sleep", "wake_up", "collective_rpc", "apply_model", "reset_prefix_cache")
+    engine = VLLMEngine.__new__(VLLMEngine)
+    engine.llm = SimpleNamespace(**{name: note(name) for name in names})
+    engine.device, engine.max_length, engine._under_way, engine._ready = SimpleNamespace(type="cuda"), 64, {}, True
+    monkeypatch.setattr(vllm_engine, "_running", engine.llm)
+    monkeypatch.setattr(torch.cuda, "empty_cache", note("empty_cache"))
+    monkeypatch.setattr(engine, "_prove", note("prove"))
+    with refreshed(engine, model):
+        with pytest.raises(ValueError, match="asleep"):
+            engine.submit([Request(0, np.arange(5, 9, dtype=np.int32), 0)], Sampling(max_tokens=2))
+        calls.append("update")
+    loading = ["collective_rpc", "apply_model", "reset_prefix_cache", "prove"]
+    assert calls == [("sleep", 2), "update", "empty_cache", "wake_up", *loading]
+    engine._under_way["0"] = None
+    with pytest.raises(ValueError, match="under way"):
+        engine.sleep()
