@@ -21,7 +21,7 @@ class ModelError(GagpoError, ValueError):
     """A model that cannot be used; the message says which folder and what to do."""
 
 
-def load_tokenizer(name: str, revision: str | None = None) -> Any:
+def load_tokenizer(name: str, revision: str | None = None, *, trust_remote_code: bool = False) -> Any:
     """The tokenizer of a folder, a starter or a hub name; it needs a chat template and an end token."""
     from transformers import AutoTokenizer
 
@@ -33,7 +33,7 @@ def load_tokenizer(name: str, revision: str | None = None) -> Any:
         )
     try:
         tokenizer = AutoTokenizer.from_pretrained(
-            name, local_files_only=path.is_dir(), trust_remote_code=False, revision=revision or "main"
+            name, local_files_only=path.is_dir(), trust_remote_code=trust_remote_code, revision=revision or "main"
         )
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(_advice(name, "tokenizer", error)) from error
@@ -99,6 +99,8 @@ def load_model(
     require_whole(name, model, info)
     ready: torch.nn.Module = model.to(torch.device(device)).eval()
     choose_path(name, ready)
+    if not path.is_dir():
+        ready.config._commit_hash = commit_of(name, revision)  # type: ignore[union-attr]
     return ready
 
 
@@ -115,12 +117,33 @@ def with_attention(build: Callable[[str], Any]) -> Any:
     return build("eager")
 
 
+def commit_of(name: str, revision: str | None = None) -> str | None:
+    """The commit that a hub name stands for at ``revision`` (its main branch if None); None for a folder or a starter.
+
+    Offline it is the one in the local cache. Raises :class:`ModelError` for a name that is not there, and for a
+    revision of a folder.
+    """
+    from transformers.utils import cached_file
+    from transformers.utils.hub import extract_commit_hash
+
+    name = folder_of(name)
+    if not Path(name).is_dir():
+        try:
+            return extract_commit_hash(cached_file(name, "config.json", revision=revision or "main"), None)
+        except (OSError, ValueError) as error:
+            raise ModelError(_advice(name, "model", error)) from error
+    if revision is not None:
+        raise ModelError(f"model {name} is a folder, which has no revision {revision!r}: leave revision out")
+    return None
+
+
 def refuse_remote_code(name: str, revision: str | None = None) -> None:
     """ModelError when the repository of ``name`` wants its own code to be run, whatever stands on standard input."""
     from transformers import PretrainedConfig
 
+    local = Path(name).is_dir()
     try:
-        config, _ = PretrainedConfig.get_config_dict(name, local_files_only=Path(name).is_dir(), revision=revision)
+        config, _ = PretrainedConfig.get_config_dict(name, local_files_only=local, revision=revision or "main")
     except (OSError, ValueError) as error:
         raise ModelError(_advice(name, "model", error)) from error
     wanted = config.get("auto_map") or {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from pydantic import ValidationError
 from gagpo.agents.agent import Agent, ExpertAgent, RandomAgent
 from gagpo.agents.engines.base import Sampling
 from gagpo.agents.episodes import write_episodes
-from gagpo.agents.model import load_model, load_tokenizer
+from gagpo.agents.model import commit_of, load_model, load_tokenizer
 from gagpo.agents.setup import language_agent, make_engine, make_world, tasks_of
 from gagpo.agents.starters import find, folder_of, is_starter
 from gagpo.envs import durable
@@ -24,12 +23,11 @@ from gagpo.eval.evaluate import evaluate as play_panel
 from gagpo.eval.journal import Journal, weights_identity
 from gagpo.eval.results import EvalResult
 from gagpo.settings import ContextSettings, EngineSettings, RunSettings, SettingsError, load
-from gagpo.training import checkpoint as checkpoints
+from gagpo.training import keeping
 from gagpo.training.run_folder import RunFolder
 
 TEMPERATURE = 0.4
 MAX_TOKENS = 512
-_RUN_AT = re.compile(r"(?P<run>.+)@(?P<iteration>\d+)")
 
 
 def evaluate(
@@ -48,23 +46,27 @@ def evaluate(
     seed: int = 0,
     workers: int = 2,
     device: str | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
     episodes: Path | None = None,
     journals: Path | None = None,
     quiet: bool = False,
 ) -> EvalResult:
     """Evaluate ``model`` on a split of an environment.
 
-    model: a run folder (``runs/X``; ``runs/X@20`` for the checkpoint of iteration 20), a model folder or hub name,
-    ``random`` or ``expert``. What is not given comes from the run, else from the run or config ``like``, or is the
-    default: temperature 0.4, 512 tokens, the plain style, the full conversation.
+    model: a run folder (``runs/X``; ``runs/X@20`` for the checkpoint of iteration 20, ``runs/X@best`` for the one that
+    training itself found best), a model folder or hub name, ``random`` or ``expert``. What is not given comes from the
+    run, else from the run or config ``like``, or is the default: temperature 0.4, 512 tokens, the plain style, the full
+    conversation.
 
+    revision: branch, tag or commit of a hub model; the result names the commit. trust_remote_code: run its own code.
     seed: other episodes of the same tasks. episodes: a file to write the episodes to, one JSON object a line.
     journals: a folder in which every episode is kept as it ends: the same call goes on where it was killed. Other
     weights, another panel or other settings never reuse it.
 
     Raises :class:`gagpo.GagpoError` for what the caller can mend, before anything is played.
     """
-    run, iteration = _run_of(model)
+    run, which = _run_of(model)
     other = _settings_like(like) if like is not None else run
     environment = environment or (other.environment.id if other else None)
     if environment is None:
@@ -79,6 +81,7 @@ def evaluate(
     if temperature is None:
         temperature = other.evaluation.temperature if other else TEMPERATURE
     speech = _Speech.of(run or other, style, history, max_tokens)
+    source = _Source("")
     agent: Agent
     if model == "random":
         agent = RandomAgent()
@@ -88,11 +91,12 @@ def evaluate(
         agent, arguments = ExpertAgent(), {**arguments, "expert": True}
         require_expert(environment, arguments, panel.ids[0])
     else:
-        agent = _language_agent(model, run, iteration, world, temperature, speech, device, other)
+        source = _Source.of(model, run, which, other, revision, trust_remote_code)
+        agent = _language_agent(source, run, world, temperature, speech, device, other)
     material = world.material(arguments)
     key = {
         "model": model,
-        "weights": _identity(model, run, iteration),
+        "weights": source.identity,
         "environment": environment,
         "kwargs": material,
         "split": panel.split,
@@ -111,7 +115,7 @@ def evaluate(
             panel,
             environment=environment,
             kwargs=material,
-            model=model,
+            model=f"{model}@{source.commit[:12]}" if source.commit else model,
             temperature=None if model in ("random", "expert") else temperature,
             tries=tries,
             seed=seed,
@@ -174,59 +178,80 @@ def _settings_like(like: str | Path) -> RunSettings:
     return RunFolder.open(folder).settings if (folder / "config.yaml").is_file() else load(like)
 
 
-def _run_of(model: str) -> tuple[RunSettings | None, int | None]:
-    """The settings of the run that ``model`` names, if it names one, and the iteration asked for, if one was."""
+def _run_of(model: str) -> tuple[RunSettings | None, str | None]:
+    """The settings of the run that ``model`` names, if it names one, and which checkpoint is asked for, if one was."""
     if is_starter(model):
         return load(find(model).settings), None
-    match = _RUN_AT.fullmatch(model)
-    path = Path(match["run"]) if match and (Path(match["run"]) / "config.yaml").is_file() else Path(model)
+    path, which = keeping.named(Path(model))
     if not (path / "config.yaml").is_file():
         return None, None
-    return RunFolder.open(path).settings, int(match["iteration"]) if match and str(path) == match["run"] else None
+    return RunFolder.open(path).settings, which
 
 
-def _weights(model: str, run: RunSettings, iteration: int | None) -> str:
-    """The model folder of a run's checkpoint: the last one, or that of ``iteration``."""
+@dataclass(frozen=True)
+class _Source:
+    """Where weights are loaded from. commit: of a hub model; empty name: a player without weights."""
+
+    name: str
+    commit: str | None = None
+    trust_remote_code: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        model: str,
+        run: RunSettings | None,
+        which: str | None,
+        like: RunSettings | None,
+        revision: str | None,
+        trust_remote_code: bool,
+    ) -> _Source:
+        """That of a checkpoint, a starter, a folder or a hub model; ``like`` knows the revision of its own model."""
+        if run is not None:
+            if revision is not None:
+                raise SettingsError(f"{model} is a run, which has no revision {revision!r}: name a checkpoint with @")
+            return cls(_weights(model, run, which), None, run.trust_remote_code or trust_remote_code)
+        if like is not None and like.model == model:
+            revision, trust_remote_code = revision or like.revision, trust_remote_code or like.trust_remote_code
+        return cls(model, commit_of(model, revision), trust_remote_code)
+
+    @property
+    def identity(self) -> str:
+        """What tells these weights from any others; empty for players without weights."""
+        folder = Path(self.name)
+        return weights_identity(folder) if self.name and folder.is_dir() else self.commit or ""
+
+
+def _weights(model: str, run: RunSettings, which: str | None) -> str:
+    """The model folder of a starter, or of a run's checkpoint."""
     if is_starter(model):
         return folder_of(model)
-    path = Path(model if iteration is None else model.rpartition("@")[0])
-    found = checkpoints.checkpoints(path / "checkpoints")
-    if not found:
-        raise SettingsError(f"run {path} has no checkpoint yet; evaluate its model {run.model!r} instead")
-    if iteration is None:
-        chosen = found[-1]
-    else:
-        kept = {one.iteration: one for one in found}
-        if iteration not in kept:
-            raise SettingsError(f"run {path} keeps no checkpoint of iteration {iteration}; it has {sorted(kept)}")
-        chosen = kept[iteration]
-    chosen.verify()
-    return chosen.model
-
-
-def _identity(model: str, run: RunSettings | None, iteration: int | None) -> str:
-    """What tells these weights from any others; empty for players without weights and for hub names."""
-    folder = Path(_weights(model, run, iteration) if run is not None else model)
-    return weights_identity(folder) if folder.is_dir() else ""
+    path = keeping.named(Path(model))[0]
+    return keeping.chosen(path, which, run.training).model
 
 
 def _language_agent(
-    model: str,
+    source: _Source,
     run: RunSettings | None,
-    iteration: int | None,
     world: Any,
     temperature: float,
     speech: _Speech,
     device: str | None,
     like: RunSettings | None,
 ) -> Agent:
-    name = _weights(model, run, iteration) if run is not None else model
+    trust = source.trust_remote_code
     settings = run or like
     sampler = settings.engine if settings else EngineSettings()
     engine = make_engine(
         sampler.name,
-        load_model(name, sampler.dtype, device or (run.device if run else "cpu")),
-        load_tokenizer(name),
+        load_model(
+            source.name,
+            sampler.dtype,
+            device or (run.device if run else "cpu"),
+            trust_remote_code=trust,
+            revision=source.commit,
+        ),
+        load_tokenizer(source.name, source.commit, trust_remote_code=trust),
         **sampler.arguments(),
     )
     context = speech.context

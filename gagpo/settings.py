@@ -181,7 +181,11 @@ class TrainingSettings(_Section):
     )
     gradient_checkpointing: bool = Field(False, description="compute activations twice to save their memory")
     save_every: int = Field(10, ge=1, description="iterations between checkpoints")
-    keep: int = Field(2, ge=1, description="checkpoints kept")
+    keep: int = Field(2, ge=1, description="last checkpoints kept")
+    best: Literal["success_rate", "reward_mean"] | None = Field(
+        "success_rate", description="also kept: the checkpoint with the highest of this in training; null for none"
+    )
+    best_over: int = Field(10, ge=1, description="iterations that training.best is the mean of")
     keep_episodes: int = Field(5, ge=0, description="every how many iterations the episodes are written; 0 never")
 
 
@@ -269,6 +273,10 @@ class RunSettings(_Section):
     name: str = Field(description="of the run and its folder")
     seed: int = Field(1, ge=0, description="of everything that is drawn")
     model: str = Field(description="a model folder, a hub name, or starter:NAME")
+    revision: str | None = Field(
+        None, description="branch, tag or commit of a hub model; a run goes on with the commit that it began with"
+    )
+    trust_remote_code: bool = Field(False, description="run the code that a hub model brings along; read it first")
     device: str = Field("cpu", description="cpu, cuda, cuda:1, ...")
     threads: int = Field(0, ge=0, le=1024, description="torch threads; 0 for one per core")
     engine: EngineSettings = EngineSettings()

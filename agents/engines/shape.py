@@ -22,14 +22,14 @@ class Shape:
     context: int
 
 
-def sizes(config: Any) -> Shape:
+def sizes(config: Any, trust_remote_code: bool = False) -> Shape:
     """Sizes of the causal language model of a transformers config; parameters are counted on one without storage."""
     import torch
     from transformers import AutoModelForCausalLM
 
     text: Any = config.get_text_config()
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
     heads = text.num_attention_heads
     experts = getattr(text, "num_experts_per_tok", None) or 1
     width = text.hidden_size

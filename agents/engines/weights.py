@@ -1,4 +1,4 @@
-"""Weights on their way to an engine: named tensors, each once, what refuses those of another model, and when they go."""
+"""Weights on their way to an engine: when they go, each once by its name, and what refuses those of another model."""
 
 from __future__ import annotations
 

@@ -21,7 +21,10 @@ def add_to(app: typer.Typer) -> None:
 
 def evaluate(
     model: Annotated[
-        str, typer.Argument(help="A run folder (runs/X, or runs/X@20 for a checkpoint), a model, `random` or `expert`.")
+        str,
+        typer.Argument(
+            help="A run folder (runs/X, or runs/X@20 or runs/X@best for a checkpoint), a model, `random` or `expert`."
+        ),
     ],
     env: Annotated[str | None, typer.Option(help="Environment id; a run's own by default.")] = None,
     split: Annotated[str | None, typer.Option(help="Split to play.")] = None,
@@ -39,6 +42,10 @@ def evaluate(
     seed: Annotated[int, typer.Option(min=0, help="Other episodes of the same tasks; part of the panel.")] = 0,
     workers: Annotated[int, typer.Option(min=0, help="Environment processes.")] = 2,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...")] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub model.")] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option(help="Run the code that a hub model brings; read it first.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="Write the result to this file (JSON).")] = None,
     episodes: Annotated[Path | None, typer.Option(help="Write the episodes to this file (JSON lines).")] = None,
     quiet: Quiet = False,
@@ -65,6 +72,8 @@ def evaluate(
         seed=seed,
         workers=workers,
         device=device,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
         episodes=episodes,
         journals=None if out is None else out.with_name(f"{out.name}.under-way"),
         quiet=quiet,

@@ -16,12 +16,12 @@ def add_to(app: typer.Typer) -> None:
 
 
 def export_model(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: Annotated[Path, typer.Argument(help="A run folder (runs/X, runs/X@20, runs/X@best).")],
     folder: Annotated[Path, typer.Argument(help="The folder to make.")],
     adapter: Annotated[bool, typer.Option("--adapter", help="The adapter alone, as peft reads it.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Write a run's last model as an ordinary Hugging Face folder, its adapter merged; or the adapter alone."""
+    """Write a run's last model (or the one named) as a Hugging Face folder, adapter merged; or the adapter alone."""
     from gagpo.training import lora
 
     made = lora.export_adapter(run, folder) if adapter else lora.export_merged(run, folder)

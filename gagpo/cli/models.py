@@ -87,8 +87,8 @@ def _lines(made: Any, iterations: int) -> list[str]:
     lines = [
         f"tokens of an iteration: {tokens['guess']:,.0f} sampled (at most {tokens['most']:,.0f}), "
         f"{tokens['trained_on']:,.0f} read in training, {tokens['row']:,.0f} in a row",
-        f"disk: {disk['most'] / GB:.3g} GB, checkpoints of {disk['checkpoint'] / GB:.3g} GB: {disk['keep']:.0f} kept "
-        "and one being written",
+        f"disk: {disk['most'] / GB:.3g} GB, checkpoints of {disk['checkpoint'] / GB:.3g} GB: {disk['keep']:.0f} kept"
+        f"{', the best one' if disk['best'] else ''} and one being written",
     ]
     if made.hours is None:
         return [*lines, "hours: unknown without --tokens-per-second or --run"]

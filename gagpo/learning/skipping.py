@@ -1,4 +1,4 @@
-"""Optimiser steps that are left out because their loss or gradient is not finite, and when there are too many of them."""
+"""Optimiser steps left out because their loss or gradient is not finite, and when there are too many of them."""
 
 from __future__ import annotations
 

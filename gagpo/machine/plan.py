@@ -91,7 +91,7 @@ def shape_of(settings: RunSettings) -> Shape:
     A model that a warm start has yet to make has the shape of that section. ModelError for a folder without config, and
     for a hub name that is not cached.
     """
-    return sizes(_config(settings))
+    return sizes(_config(settings), settings.trust_remote_code)
 
 
 def _config(settings: RunSettings) -> Any:
@@ -114,7 +114,10 @@ def _config(settings: RunSettings) -> Any:
     if folder.is_dir() and not (folder / "config.json").exists():
         raise ModelError(f"model folder {name} holds no config.json; is it a Hugging Face model folder?")
     try:
-        return AutoConfig.from_pretrained(name, local_files_only=True, trust_remote_code=False)
+        revision = settings.revision or "main"
+        return AutoConfig.from_pretrained(
+            name, local_files_only=True, revision=revision, trust_remote_code=settings.trust_remote_code
+        )
     except (OSError, ValueError, KeyError) as error:
         if folder.exists() or name.startswith(os.sep):
             raise ModelError(
@@ -153,8 +156,8 @@ def plan(settings: RunSettings, guess: Guess = Guess(), shape: Shape | None = No
         * (adapter(settings, shape) or shape.parameters)
         * (2 if critic is not None and critic.head == "separate" else 1)
     )
-    keep = settings.training.keep
-    disk = {"checkpoint": float(states), "keep": float(keep), "most": float(states * (keep + 1))}
+    keep, best = settings.training.keep, float(settings.training.best is not None)
+    disk = {"checkpoint": float(states), "keep": float(keep), "best": best, "most": states * (keep + 1 + best)}
     parts = [
         *_states(settings, shape),
         *_engine(settings, shape, row, card),

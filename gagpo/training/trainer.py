@@ -17,7 +17,7 @@ import torch
 from gagpo.agents.engines.base import Sampling
 from gagpo.agents.engines.weights import refreshed
 from gagpo.agents.episodes import Episode
-from gagpo.agents.model import load_model, load_tokenizer
+from gagpo.agents.model import commit_of, load_model, load_tokenizer
 from gagpo.agents.setup import language_agent, make_engine, make_world, tasks_of
 from gagpo.controllers import Controllers
 from gagpo.credit import Credit, Turns, give_credit, turns_for
@@ -36,7 +36,7 @@ from gagpo.settings import SettingsError
 from gagpo.supervised.fit import autocast
 from gagpo.trackers import tracking
 from gagpo.training import checkpoint as checkpoints
-from gagpo.training import lora
+from gagpo.training import keeping, lora
 from gagpo.training.annotations import annotate
 from gagpo.training.collect import Collection, Collector, tasks_of_groups
 from gagpo.training.interrupt import Interruptions
@@ -83,15 +83,18 @@ class Trainer:
             saved.verify()
         require_device(settings.device)
         lora.check(settings)
-        self.tokenizer = load_tokenizer(settings.model)
-        self.model, self.base = lora.load_policy(settings, saved)
+        commit, trust = self.folder.commit or commit_of(settings.model, settings.revision), settings.trust_remote_code
+        self.tokenizer = load_tokenizer(settings.model, commit, trust_remote_code=trust)
+        self.model, self.base = lora.load_policy(settings, saved, commit)
         if training.gradient_checkpointing:
             self.model.gradient_checkpointing_enable()  # type: ignore[operator]
         reference = None
         if settings.algorithm.kl.coefficient > 0 and settings.lora:
             reference = self.model
         elif settings.algorithm.kl.coefficient > 0:
-            reference = load_model(settings.model, settings.engine.dtype, settings.device).requires_grad_(False)
+            reference = load_model(
+                settings.model, settings.engine.dtype, settings.device, trust_remote_code=trust, revision=commit
+            ).requires_grad_(False)
         groups = parameter_groups(self.model, rate)
         self.critic = None
         if settings.algorithm.critic:
@@ -121,8 +124,11 @@ class Trainer:
             device=settings.device,
             max_skipped=training.max_skipped,
         )
+        self.folder.commit = commit
         if saved:
             self._restore(saved)
+        each = keeping.bytes_of(self.model, self.optimizer, self.critic, self.base is not None)
+        keeping.require_room_for_run(self.folder.path / "checkpoints", each, training)
 
     @property
     def done(self) -> bool:
@@ -311,16 +317,19 @@ class Trainer:
         }
 
     def _save(self) -> None:
+        folder, training = self.folder.path / "checkpoints", self.settings.training
+        keeping.require_room(folder, keeping.bytes_of(self.model, self.optimizer, self.critic, self.base is not None))
         checkpoints.write(
-            self.folder.path / "checkpoints",
+            folder,
             self.iteration,
             self.model,
             self.tokenizer,
             self.optimizer,
             self._boundary,
-            self.settings.training.keep,
+            training.keep,
             self.critic,
             self.base,
+            keeping.spared(folder, self.iteration, self.folder.metrics(), training),
         )
         self._saved_at = self.iteration
 

@@ -1,0 +1,210 @@
+"""An iteration of training beside TRL 1.16's ``GRPOTrainer``: same model, prompts and answers' length, one thread.
+
+    python benchmarks/step.py [--turns 1 15] [--iterations 3] [--rounds 1]
+
+An iteration is sampling, rewards and one optimiser step, in processor time. The world is ALFWorld in small rooms, in
+which every answer is taken for one of the admissible commands, so that a model of random weights walks about as any
+other. One turn: 128 answers of up to 64 tokens. Many turns: 32 episodes of 15 answers of up to 8 tokens; TRL plays them
+through its ``environment_factory``, and the tool call that it looks for in an answer is put there. Both begin in turn,
+and the first iteration of each is left out. Needs TRL (``pip install 'gagpo[interop]'``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+import zlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+
+from gagpo.envs.alfworld.env import ALFWorldEnv
+from gagpo.envs.base import Outcome
+from gagpo.settings import SmallModelSettings, parse
+from gagpo.supervised.small_model import build, save_folder
+from gagpo.training.run_folder import RunFolder
+from gagpo.training.trainer import Trainer
+
+WORLD = "gagpo-bench/Wander-v0"
+SHAPE = SmallModelSettings()
+TEMPLATE = (  # that of small models, and what TRL wants to see of tools
+    "{% for message in messages %}{{ '<|' + ('user' if message['role'] == 'tool' else message['role']) + '|>' }}"
+    "{% for call in message['tool_calls'] or [] %}{{ call['function']['name'] }} {{ call['function']['arguments'] }}"
+    "{% endfor %}{{ message['content'] + '<|end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+GOALS = {1: 1.3, 15: 3.0}  # times as fast, by turns
+ROWS = 16  # of a forward pass of TRL; as many tokens of ours
+
+
+class Wander(ALFWorldEnv):
+    """Small rooms in which any text is some admissible command, and earns something or nothing by its sum."""
+
+    def act(self, action: str) -> Outcome:
+        number = zlib.crc32(action.encode())
+        commands = sorted(self._commands)
+        return replace(super().act(commands[number % len(commands)]), reward=float(number % 2))
+
+    def _outcome(self, scene: Any, text: str) -> Outcome:
+        self._commands = scene.admissible_commands
+        return super()._outcome(scene, text)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What an iteration plays: ``tasks`` x ``samples`` episodes of ``turns`` answers of at most ``tokens`` tokens."""
+
+    turns: int
+    tasks: int
+    tokens: int
+    samples: int = 8
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        return {"size": "small", "max_turns": self.turns, "counts": {"train": 64, "valid_unseen": 1}}
+
+
+WORKS = {1: Work(1, 16, 64), 15: Work(15, 4, 8)}
+
+
+def prepare(folder: Path) -> str:
+    """A model of random weights with a tokenizer of the house's words; the folder."""
+    world = gymnasium.make(WORLD, **WORKS[15].kwargs).unwrapped
+    texts = [*world.lexicon(), world.reset(seed=0)[0]]  # type: ignore[attr-defined]
+    model, tokenizer = build(SHAPE, texts, seed=0)
+    tokenizer.chat_template = TEMPLATE
+    save_folder(model, tokenizer, folder)
+    return str(folder)
+
+
+def ours(model: str, work: Work, iterations: int, folder: Path) -> list[float]:
+    """Processor seconds of every iteration but the first."""
+    settings = parse(
+        {
+            "name": "ours",
+            "model": model,
+            "threads": 1,
+            "environment": {"id": WORLD, "kwargs": work.kwargs},
+            "rollout": {"tasks": work.tasks, "samples": work.samples, "max_tokens": work.tokens, "workers": 0},
+            "algorithm": {"preset": "grpo", "kl": {"coefficient": 0.0}},
+            "training": {"iterations": iterations, "save_every": iterations, "keep_episodes": 0},
+            "evaluation": {"splits": ["valid_unseen"], "before": False},
+            "trackers": [],
+        },
+        "the benchmark",
+    )
+    moments = []
+    report = lambda row: moments.append(time.process_time()) if "loss" in row else None  # noqa: E731
+    Trainer(RunFolder.create(folder, settings), report=report, quiet=True).run()
+    return np.diff(moments).tolist()
+
+
+def theirs(model: str, work: Work, iterations: int, folder: Path) -> list[float]:
+    """The same of TRL."""
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+    from trl.trainer import grpo_trainer
+
+    from gagpo.interop.games import Game, rows
+    from gagpo.interop.trl import environment_factory
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer.response_template = {}  # TRL knows none for this template; what reads it is replaced below
+    played = rows(WORLD, work.kwargs, "train", work.tasks * iterations)
+    many: dict[str, Any] = {}
+    if work.turns > 1:
+        prompts = [{"prompt": [{"role": "user", "content": ""}], **row} for row in played]
+        many = {"environment_factory": environment_factory(WORLD, work.kwargs, verbs=False)}
+        grpo_trainer.parse_response = lambda _, ids, *__, **___: _called(tokenizer.decode(ids))
+    else:
+        game = Game(WORLD, work.kwargs)
+        texts = [game.start(row["task"], row["seed"]) for row in played]
+        prompts = [{"prompt": [{"role": "user", "content": text}]} for text in texts]
+        many = {"reward_funcs": lambda completions, **_: [float(zlib.crc32(str(c).encode()) % 2) for c in completions]}
+    moments: list[float] = []
+
+    class Clock(TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            moments.append(time.process_time())
+
+    episodes = work.tasks * work.samples
+    trainer = GRPOTrainer(
+        AutoModelForCausalLM.from_pretrained(model),
+        args=GRPOConfig(
+            output_dir=str(folder),
+            max_steps=iterations,
+            per_device_train_batch_size=ROWS,
+            gradient_accumulation_steps=episodes // ROWS,
+            num_generations=work.samples,
+            max_completion_length=work.tokens if work.turns == 1 else 3000,
+            max_tool_calling_iterations=work.turns - 1,
+            generation_kwargs={"max_new_tokens": work.tokens},
+            learning_rate=1e-6,
+            bf16=False,
+            gradient_checkpointing=False,
+            use_cpu=True,
+            report_to=[],
+            save_strategy="no",
+            disable_tqdm=True,
+        ),
+        train_dataset=Dataset.from_list(prompts),
+        processing_class=tokenizer,
+        callbacks=[Clock()],
+        **many,
+    )
+    trainer.train()
+    return np.diff(moments).tolist()
+
+
+def _called(text: str) -> dict[str, Any]:
+    function = {"name": "act", "arguments": {"action": text}}
+    return {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
+
+
+def measure(turns: int, iterations: int, rounds: int) -> dict[str, Any]:
+    """Seconds of both, by round and order, and how many times as fast ours is (of the medians)."""
+    torch.set_num_threads(1)
+    seconds: dict[str, list[float]] = {"ours": [], "theirs": []}
+    with tempfile.TemporaryDirectory() as place:
+        model = prepare(Path(place) / "model")
+        for number in range(rounds):
+            for order in (("ours", "theirs"), ("theirs", "ours")):
+                for side in order:
+                    folder = Path(place) / f"{number}-{order[0]}-{side}"
+                    run = ours if side == "ours" else theirs
+                    seconds[side] += run(model, WORKS[turns], iterations, folder)
+    middle = {side: float(np.median(values)) for side, values in seconds.items()}
+    return {"turns": turns, **seconds, "ratio": middle["theirs"] / middle["ours"]}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Measure an iteration beside TRL's.")
+    parser.add_argument("--turns", type=int, nargs="+", choices=sorted(WORKS), default=sorted(WORKS))
+    parser.add_argument("--iterations", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="also write the numbers to this file")
+    options = parser.parse_args()
+    results = []
+    for turns in options.turns:
+        found = measure(turns, options.iterations, options.rounds)
+        results.append(found)
+        for side in ("ours", "theirs"):
+            print(f"{turns:>3} turns  {side:7} {' '.join(f'{value:7.2f}' for value in found[side])} s an iteration")
+        met = "met" if found["ratio"] >= GOALS[turns] else "missed"
+        print(f"{turns:>3} turns  {found['ratio']:.2f} times as fast; goal {GOALS[turns]}, {met}", flush=True)
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    return int(any(found["ratio"] < GOALS[found["turns"]] for found in results))
+
+
+gymnasium.register(WORLD, entry_point=Wander)  # type: ignore[arg-type]
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,132 @@
+"""Which checkpoints of a run stay (the last ones and the best), which one is meant, and whether there is room for more.
+
+The best is judged by what training itself measures, never by an evaluation panel: a panel that chose the checkpoint no
+longer says how good it is. It is a function of the logged metrics and of the checkpoints that are there, so that a run
+that was killed and resumed keeps the same one.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gagpo.eval.runs import metric_rows
+from gagpo.settings import SettingsError, TrainingSettings
+from gagpo.training import checkpoint as checkpoints
+from gagpo.training.checkpoint import Checkpoint, CheckpointError
+
+BEST = "best"
+_AT = re.compile(r"(?P<run>.+)@(?P<which>\d+|best)")
+BESIDE = 2**24  # bytes of tokenizer, state and manifest
+GB = 1e9
+
+
+def smoothed(rows: Sequence[Mapping[str, Any]], criterion: str, over: int) -> dict[int, float]:
+    """The mean of ``criterion`` over each iteration and the ``over - 1`` before it (fewer at the start), by iteration.
+
+    Values that are not finite are left out; an iteration without any has no mean.
+    """
+    means = {}
+    for end in range(1, len(rows) + 1):
+        values = [float(row[criterion]) for row in rows[max(0, end - over) : end] if criterion in row]
+        values = [value for value in values if math.isfinite(value)]
+        if values:
+            means[int(rows[end - 1]["iteration"])] = sum(values) / len(values)
+    return means
+
+
+def best_of(iterations: Iterable[int], rows: Sequence[Mapping[str, Any]], training: TrainingSettings) -> int | None:
+    """The iteration, of those with a checkpoint, whose smoothed criterion is highest; the later of equals.
+
+    None where no criterion is set or measured.
+    """
+    if training.best is None:
+        return None
+    means = smoothed(rows, training.best, training.best_over)
+    measured = [iteration for iteration in iterations if iteration in means]
+    return max(measured, key=lambda iteration: (means[iteration], iteration), default=None)
+
+
+def spared(folder: Path, iteration: int, rows: Sequence[Mapping[str, Any]], training: TrainingSettings) -> set[int]:
+    """The iterations whose checkpoints stay, however old, once that of ``iteration`` has been written."""
+    there = {one.iteration for one in checkpoints.checkpoints(folder)} | {iteration}
+    best = best_of(there, rows, training)
+    return set() if best is None else {best}
+
+
+def named(run: Path) -> tuple[Path, str | None]:
+    """The run folder of ``runs/X``, ``runs/X@20`` or ``runs/X@best``, and which of its checkpoints is meant."""
+    match = _AT.fullmatch(str(run))
+    if match and not (run / "config.yaml").is_file():
+        return Path(match["run"]), match["which"]
+    return run, None
+
+
+def chosen(run: Path, which: str | None, training: TrainingSettings) -> Checkpoint:
+    """A run's checkpoint, verified: the last one (None), ``best``, or that of an iteration (a number in digits).
+
+    Raises SettingsError where there is none such, CheckpointError for a damaged one.
+    """
+    found = {one.iteration: one for one in checkpoints.checkpoints(run / "checkpoints")}
+    if not found:
+        raise SettingsError(f"run {run} has no checkpoint yet; train it first")
+    if which == BEST:
+        best = best_of(found, metric_rows(run / "metrics.jsonl")[0], training)
+        if best is None:
+            raise SettingsError(f"run {run} has no best checkpoint: training.best is not set, or was never measured")
+        one = found[best]
+    elif which is None:
+        one = found[max(found)]
+    elif int(which) in found:
+        one = found[int(which)]
+    else:
+        raise SettingsError(f"run {run} keeps no checkpoint of iteration {which}; it has {sorted(found)}")
+    one.verify()
+    return one
+
+
+# Room -----------------------------------------------------------------------------------------------------------------
+
+
+def bytes_of(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, critic: torch.nn.Module | None, adapter: bool
+) -> int:
+    """Bytes of a checkpoint. adapter: only what is trained is written of the model.
+
+    An optimiser that has not stepped yet is taken to keep two numbers for each of a parameter's, in its format.
+    """
+    weights = sum(_size(p) for p in model.parameters() if p.requires_grad or not adapter)
+    moments = sum(_size(x) for held in optimizer.state.values() for x in held.values() if isinstance(x, torch.Tensor))
+    if not moments:
+        moments = 2 * sum(_size(p) for group in optimizer.param_groups for p in group["params"])
+    values = sum(_size(x) for x in critic.state_dict().values()) if critic is not None else 0
+    return weights + moments + values + BESIDE
+
+
+def _size(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def require_room_for_run(folder: Path, each: int, training: TrainingSettings) -> None:
+    """CheckpointError unless the most checkpoints that a run has at a time fit; those in ``folder`` have their room."""
+    most = training.keep + 1 + (training.best is not None)  # while one more is written
+    most = min(most, math.ceil(training.iterations / training.save_every))
+    require_room(folder, each, most - len(checkpoints.checkpoints(folder)))
+
+
+def require_room(folder: Path, each: int, count: int = 1) -> None:
+    """CheckpointError unless ``count`` more checkpoints of ``each`` bytes fit the disk of ``folder``."""
+    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(place).free
+    if count * each > free:
+        need = "a checkpoint needs" if count == 1 else f"{count} checkpoints need"
+        raise CheckpointError(
+            f"{need} {count * each / GB:.3g} GB and {place} has {free / GB:.3g} GB free: make room, or set another "
+            "place with --runs, a lower training.keep or training.best=null; what was saved stands"
+        )

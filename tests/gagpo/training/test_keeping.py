@@ -1,0 +1,110 @@
+"""The last checkpoints and the best stay, and none is begun that the disk has no room for."""
+
+from collections import namedtuple
+
+import pytest
+import torch
+
+from gagpo.measure import evaluate
+from gagpo.settings import SettingsError, TrainingSettings, load
+from gagpo.training import checkpoint as checkpoints
+from gagpo.training import keeping, lora
+from gagpo.training.checkpoint import CheckpointError
+from gagpo.training.run_folder import RunFolder
+from gagpo.training.trainer import Trainer
+
+Usage = namedtuple("Usage", "total used free")
+
+
+def rows(*values):
+    return [{"iteration": i + 1, "success_rate": value} for i, value in enumerate(values)]
+
+
+def test_the_criterion_is_a_mean_of_the_last_iterations():
+    found = keeping.smoothed(rows(0.0, 0.6, 0.3, float("nan"), 0.9), "success_rate", 3)
+    assert found == pytest.approx({1: 0.0, 2: 0.3, 3: 0.3, 4: 0.45, 5: 0.6})
+    assert keeping.smoothed(rows(0.5), "reward_mean", 3) == {}
+
+
+@pytest.mark.parametrize(("over", "best"), [(1, 2), (3, 4)])
+def test_one_lucky_iteration_is_not_the_best_where_the_mean_is_over_more(over, best):
+    training = TrainingSettings(best_over=over)
+    assert keeping.best_of([1, 2, 3, 4], rows(0.0, 0.9, 0.5, 0.6), training) == best
+
+
+def test_the_later_of_equals_is_the_best_and_only_what_is_there_counts():
+    training = TrainingSettings(best_over=1)
+    assert keeping.best_of([1, 2, 3], rows(0.5, 0.5, 0.1), training) == 2
+    assert keeping.best_of([1, 3], rows(0.5, 0.9, 0.1), training) == 1
+    assert keeping.best_of([], rows(0.5), training) is None
+    assert keeping.best_of([1], rows(0.5), TrainingSettings(best=None)) is None
+
+
+def scripted(config, folder, rates, **options):
+    """A finished run whose success rates are those given."""
+    trainer = Trainer(RunFolder.create(folder, load(config)), quiet=True, **options)
+    log = trainer.folder.log
+    trainer.folder.log = lambda row: log({**row, "success_rate": rates[int(row["iteration"]) - 1]})
+    trainer.run()
+    return trainer.folder.path
+
+
+def test_the_best_checkpoint_stays_beside_the_last_and_is_evaluated_and_exported(corridor, tmp_path):
+    training = {"iterations": 5, "keep": 1, "best_over": 1}
+    config = corridor(training=training, evaluation={"before": False, "tasks": 1})
+    run = scripted(config, tmp_path / "run", [0.1, 0.8, 0.3, 0.7, 0.2])
+    assert [one.iteration for one in checkpoints.checkpoints(run / "checkpoints")] == [2, 5]
+    result = evaluate(f"{run}@best", tasks=1, workers=0, quiet=True)
+    assert result.model == f"{run}@best"
+    lora.export_merged(tmp_path / "run@best", tmp_path / "exported")
+    best = checkpoints.checkpoints(run / "checkpoints")[0].path / "model" / "model.safetensors"
+    assert (tmp_path / "exported" / "model.safetensors").read_bytes() == best.read_bytes()
+    with pytest.raises(SettingsError, match=r"keeps no checkpoint of iteration 3; it has \[2, 5\]"):
+        evaluate(f"{run}@3", tasks=1, workers=0, quiet=True)
+
+
+def test_without_a_criterion_there_is_no_best(corridor, tmp_path):
+    training = {"iterations": 2, "keep": 1, "best": None}
+    run = scripted(corridor(training=training, evaluation={"before": False, "tasks": 1}), tmp_path / "run", [0.9, 0.1])
+    assert [one.iteration for one in checkpoints.checkpoints(run / "checkpoints")] == [2]
+    with pytest.raises(SettingsError, match=r"training\.best is not set"):
+        evaluate(f"{run}@best", tasks=1, workers=0, quiet=True)
+
+
+def test_the_size_is_that_of_the_files(corridor, tmp_path):
+    trainer = Trainer(RunFolder.create(tmp_path / "run", load(corridor())), quiet=True)
+    parts = (trainer.model, trainer.optimizer, trainer.critic, False)
+    before = keeping.bytes_of(*parts)
+    for parameter in trainer.model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    trainer.optimizer.step()
+    trainer._save()
+    files = checkpoints.latest(tmp_path / "run" / "checkpoints").path.rglob("*")
+    written = sum(path.stat().st_size for path in files if path.is_file())
+    assert abs(before - keeping.BESIDE - written) < 200_000  # tokenizer, headers
+    assert abs(keeping.bytes_of(*parts) - before) < 1000  # the counts of steps
+
+
+def test_a_run_that_the_disk_cannot_hold_is_not_begun(corridor, tmp_path, monkeypatch):
+    monkeypatch.setattr(keeping.shutil, "disk_usage", lambda _: Usage(10**9, 0, 20_000_000))
+    folder = RunFolder.new(tmp_path / "run", load(corridor(training={"iterations": 9})))
+    with pytest.raises(
+        CheckpointError, match=r"4 checkpoints need 0\.0\d+ GB and .* has 0\.02 GB free.*training\.keep"
+    ):
+        Trainer(folder, quiet=True)
+    assert not folder.path.exists()
+
+
+def test_a_checkpoint_that_has_no_room_is_not_begun_and_the_earlier_ones_stand(corridor, tmp_path, monkeypatch):
+    trainer = Trainer(RunFolder.create(tmp_path / "run", load(corridor(training={"iterations": 3}))), quiet=True)
+    save = trainer._save
+
+    def full():
+        if trainer.iteration == 2:
+            monkeypatch.setattr(keeping.shutil, "disk_usage", lambda _: Usage(10**9, 0, 1_000_000))
+        save()
+
+    trainer._save = full
+    with pytest.raises(CheckpointError, match=r"a checkpoint needs 0\.0\d+ GB and .* has 0\.001 GB free"):
+        trainer.run()
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["iteration-000001"]
