@@ -123,8 +123,7 @@ def commit_of(name: str, revision: str | None = None) -> str | None:
     Offline it is the one in the local cache. Raises :class:`ModelError` for a name that is not there, and for a
     revision of a folder.
     """
-    from transformers.utils import cached_file
-    from transformers.utils.hub import extract_commit_hash
+    from transformers.utils.hub import cached_file, extract_commit_hash
 
     name = folder_of(name)
     if not Path(name).is_dir():

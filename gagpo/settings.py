@@ -110,6 +110,9 @@ class OptimizerSettings(_Section):
     Weights decay, gains of norms and biases do not.
     """
 
+    name: Literal["adamw", "adamw8bit", "paged_adamw8bit"] = Field(
+        "adamw", description="the 8-bit ones need bitsandbytes; paged moments leave a full GPU for the host's memory"
+    )
     learning_rate: float = Field(1e-6, gt=0, description="the highest rate")
     weight_decay: float = Field(0.0, ge=0, description="AdamW's, of matrices only")
     betas: tuple[float, float] = Field((0.9, 0.999), description="AdamW's averages of gradient and square")
@@ -141,6 +144,9 @@ class EngineSettings(_Section):
     sleep: bool = Field(
         True, description="free the engine's memory during updates; false where it has a device or machine of its own"
     )
+    compile: Literal["auto", "never"] = Field(
+        "auto", description="auto: the transformers engine decodes in CUDA graphs on a GPU; never: kernel by kernel"
+    )
     options: dict[str, Any] = Field({}, description="what else the engine takes")
 
     @model_validator(mode="before")
@@ -159,7 +165,9 @@ class EngineSettings(_Section):
 
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments for :func:`gagpo.agents.setup.make_engine`."""
-        shared = {} if self.memory is None else {"memory": self.memory}
+        shared: dict[str, Any] = {} if self.memory is None else {"memory": self.memory}
+        if self.compile != "auto":
+            shared["compile"] = self.compile
         return {"dtype": self.dtype, **shared, **self.options}
 
 

@@ -6,13 +6,13 @@ import copy
 import math
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from gagpo.agents.engines.adapters import merge
-from gagpo.agents.engines.attention import forward
+from gagpo.agents.engines.attention import SlotCache, forward
 from gagpo.agents.engines.base import (
     Finished,
     NamedTensor,
@@ -24,6 +24,7 @@ from gagpo.agents.engines.base import (
     stop_tokens,
 )
 from gagpo.agents.engines.proof import new_cache
+from gagpo.agents.engines.static import StaticDecoder
 from gagpo.agents.engines.weights import copy_tensors
 from gagpo.agents.precision import dtype_of, name_of
 from gagpo.envs.errors import InvalidArgument
@@ -57,7 +58,8 @@ class TransformersEngine:
     """Samples from ``model`` itself where it has the wanted precision, else from a copy that it owns.
 
     dtype: what is sampled in (``float32`` or ``bfloat16``); that of the model where it is None.
-    prefill_tokens: most padded prompt tokens of one forward pass.
+    prefill_tokens: most padded prompt tokens of one forward pass. compile: ``auto`` decodes in CUDA graphs on a GPU,
+    ``never`` launches every kernel by itself, as a CPU always does.
 
     A session whose prompt begins with the tokens already cached is only read from where it differs. Live sessions
     always fill the first slots of the cache, so a call about most of them reads the cache in place; a call about few
@@ -72,6 +74,7 @@ class TransformersEngine:
         *,
         dtype: str | None = None,
         prefill_tokens: int = 8192,
+        compile: Literal["auto", "never"] = "auto",
     ):
         weight = next(model.parameters())
         wanted = dtype_of(dtype) if dtype else weight.dtype
@@ -88,10 +91,16 @@ class TransformersEngine:
         self._rows: list[_Row] = []  # being decoded
         self._finished: list[Finished] = []
         self._asleep: dict[torch.UntypedStorage, int] = {}  # of the engine's own weights: their bytes
+        if compile not in ("auto", "never"):
+            raise InvalidArgument(f"engine.compile is auto or never, got {compile!r}")
+        graphs = compile == "auto" and self.device.type == "cuda"
+        self._static = StaticDecoder(graphs) if graphs else None
         self._ready = True  # false from sleep to wake, of an engine with weights of its own to load_weights
         self._forget()
 
     def _forget(self) -> None:
+        if self._static is not None:
+            self._static.forget()
         self._cache = new_cache(self.model)
         self._slot: dict[int, int] = {}
         self._session: list[int] = []  # by slot
@@ -111,7 +120,7 @@ class TransformersEngine:
     def sleep(self) -> None:
         """Free the cache, and the weights where they are a copy of the engine's own."""
         self._require_idle()
-        self._forget()
+        self._forget()  # graphs too: the weights will lie elsewhere
         self._ready = False
         if self.shares_weights or self._asleep:
             return
@@ -263,7 +272,8 @@ class TransformersEngine:
             slots.append(slot)
         longest = max(len(row.request.prompt_ids) + row.most for row in rows)
         longest = max(longest, max(len(cached) for cached in self._cached)) + 1
-        self._cache.reserve(len(self._session), longest)
+        reserve = self._static.reserve if self._static is not None else SlotCache.reserve
+        reserve(self._cache, len(self._session), longest)
         return np.asarray(slots), np.asarray(starts)
 
     def _forward(self, ids_T: np.ndarray, keep_K: np.ndarray) -> torch.Tensor:
@@ -298,13 +308,16 @@ class TransformersEngine:
         position_B = np.asarray([row.read for row in rows])
         token_B = np.asarray([row.ids[row.count - 1] for row in rows])
         first = int(slot_B.max()) + 1
-        if 3 * len(slot_B) < first:
+        if self._static is None and 3 * len(slot_B) < first:
             self._cache.plan(slot_B, position_B, np.ones(len(slot_B), np.int64))
             return self._forward(token_B, np.arange(len(slot_B)))
         # Cheaper than gathering: all first slots go along, the idle ones with a token that lands beyond what they hold.
         token_S = np.zeros(first, np.int64)
         position_S = np.asarray([len(cached) for cached in self._cached[:first]])
         token_S[slot_B], position_S[slot_B] = token_B, position_B
+        if self._static is not None:
+            logits_SV = self._static.advance(self.model, self._cache, token_S, position_S)
+            return logits_SV[torch.as_tensor(slot_B, device=self.device)]
         self._cache.plan(np.arange(first), position_S, np.ones(first, np.int64))
         return self._forward(token_S, slot_B)
 
@@ -315,21 +328,24 @@ def sample(
     """Draw one token a row by inverting the cumulative distribution at ``uniform_B``; gives ids and log-probabilities.
 
     A row of temperature 0 takes its most probable token and reports the log-probability at temperature 1. The reported
-    log-probabilities are those of the whole tempered distribution, whatever ``top_p`` left of it.
+    log-probabilities are those of the whole tempered distribution, whatever ``top_p`` left of it. Sums are float64 on a
+    CPU, which adds one after the other, and float32 on a GPU, which adds in a tree and is slow in float64.
     """
     greedy_B = torch.as_tensor(temperature_B == 0, device=logits_BV.device)
     scale_B = np.where(temperature_B == 0, 1.0, temperature_B)
     if (scale_B != 1).any():
         logits_BV = logits_BV / torch.as_tensor(scale_B, dtype=logits_BV.dtype, device=logits_BV.device)[:, None]
     logprob_BV = torch.log_softmax(logits_BV, -1)
-    probability_BV = logprob_BV.double().exp()
+    probability_BV = (logprob_BV if logits_BV.is_cuda else logprob_BV.double()).exp()
     if np.min(top_p) < 1:
         nucleus_B = torch.as_tensor(np.broadcast_to(top_p, len(temperature_B)).copy(), device=logits_BV.device)
         sorted_BV, order_BV = probability_BV.sort(-1, descending=True)
         outside_BV = (sorted_BV.cumsum(-1) - sorted_BV >= nucleus_B[:, None]) & (nucleus_B[:, None] < 1)
         probability_BV = probability_BV.scatter(-1, order_BV, sorted_BV.masked_fill(outside_BV, 0.0))
     cumulative_BV = probability_BV.cumsum(-1)
-    target_B1 = torch.as_tensor(uniform_B, device=logits_BV.device)[:, None] * cumulative_BV[:, -1:]
+    uniform = torch.as_tensor(uniform_B, dtype=cumulative_BV.dtype, device=logits_BV.device)
+    uniform.clamp_(max=1 - 4 * torch.finfo(uniform.dtype).eps)  # rounded to 1 it would draw what has no probability
+    target_B1 = uniform[:, None] * cumulative_BV[:, -1:]
     token_B = torch.searchsorted(cumulative_BV, target_B1, right=True)[:, 0].clamp_(max=logits_BV.shape[-1] - 1)
     token_B = torch.where(greedy_B, logprob_BV.argmax(-1), token_B)
     logprob_B = logprob_BV.gather(-1, token_B[:, None])[:, 0]

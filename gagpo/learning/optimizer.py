@@ -1,14 +1,73 @@
-"""The optimiser of a run: which parameters decay, and how the learning rate rises and falls."""
+"""The optimiser of a run: which one, which parameters decay, and how the learning rate rises and falls."""
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 
-from gagpo.settings import OptimizerSettings
+from gagpo.settings import OptimizerSettings, SettingsError
+
+EIGHT_BIT = ("adamw8bit", "paged_adamw8bit")
+
+
+def require_optimizer(settings: OptimizerSettings, device: str) -> None:
+    """SettingsError, before anything is loaded, where the optimiser's package or device is not there."""
+    if settings.name not in EIGHT_BIT:
+        return
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise SettingsError(
+            f"optimizer.name={settings.name} needs bitsandbytes, which is not installed: pip install 'gagpo[8bit]', or "
+            "leave it at adamw"
+        )
+    if settings.name == "paged_adamw8bit" and not device.startswith("cuda"):
+        raise SettingsError(
+            f"optimizer.name=paged_adamw8bit moves what a GPU has no room for to the host, and device is {device}: use "
+            "adamw8bit, or device=cuda"
+        )
+
+
+def make_optimizer(
+    models: Iterable[torch.nn.Module], groups: list[dict[str, Any]], settings: OptimizerSettings
+) -> torch.optim.Optimizer:
+    """AdamW over the groups of :func:`parameter_groups`, and of a critic.
+
+    With 8 bits a moment is one byte, in blocks of 256 that share a scale (Dettmers et al., "8-bit Optimizers via
+    Block-wise Quantization", 2022). As there, moments of embeddings stay in float32, and so do those of tensors below
+    4,096 numbers.
+    """
+    chosen: dict[str, Any] = {"weight_decay": settings.weight_decay, "betas": settings.betas}
+    if settings.name not in EIGHT_BIT:
+        return torch.optim.AdamW(groups, **chosen)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about kernels of its own that are not used here
+        import bitsandbytes
+
+    kind = "AdamW8bit" if settings.name == "adamw8bit" else "PagedAdamW8bit"
+    made: Any = getattr(bitsandbytes.optim, kind)(groups, **chosen)
+    modules = [module for model in models for module in model.modules()]
+    embeddings = {id(module.weight) for module in modules if isinstance(module, torch.nn.Embedding)}
+    usual = made.get_config
+
+    def config_of(group_index: int, index: int, group: dict[str, Any]) -> dict[str, Any]:
+        whole = id(group["params"][index]) in embeddings
+        return {**usual(group_index, index, group), **({"optim_bits": 32} if whole else {})}
+
+    made.get_config = config_of  # the library's own register of exceptions goes by places, for all optimisers at once
+    optimizer: torch.optim.Optimizer = made
+    return optimizer
+
+
+def moment_bytes(optimizer: torch.optim.Optimizer) -> int:
+    """Bytes of all moments, as they are or, before the first step, as they will be at most."""
+    held = [x for state in optimizer.state.values() for x in state.values() if isinstance(x, torch.Tensor)]
+    if held:
+        return sum(x.numel() * x.element_size() for x in held)
+    return 2 * sum(p.numel() * p.element_size() for group in optimizer.param_groups for p in group["params"])
 
 
 def parameter_groups(model: torch.nn.Module, settings: OptimizerSettings) -> list[dict[str, Any]]:

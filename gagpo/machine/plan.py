@@ -151,11 +151,10 @@ def plan(settings: RunSettings, guess: Guess = Guess(), shape: Shape | None = No
     rate = guess.tokens_per_second
     hours = said * settings.training.iterations / rate / 3600 if rate else None
     critic = settings.algorithm.critic
-    states = (
-        12
-        * (adapter(settings, shape) or shape.parameters)
-        * (2 if critic is not None and critic.head == "separate" else 1)
-    )
+    trained = adapter(settings, shape) or shape.parameters
+    states = 4 * trained + _moments(settings, shape, trained)[0]
+    if critic is not None and critic.head == "separate":
+        states *= 2
     keep, best = settings.training.keep, float(settings.training.best is not None)
     disk = {"checkpoint": float(states), "keep": float(keep), "best": best, "most": states * (keep + 1 + best)}
     parts = [
@@ -194,9 +193,9 @@ def _states(settings: RunSettings, shape: Shape) -> list[Part]:
     parts = [
         Part("weights", 4 * (shape.parameters + extra), every, "float32"),
         Part("gradients", 4 * count, ("loss", "backward", "step"), "float32; freed after each step"),
-        Part("optimiser", 8 * count, every, "Adam's two moments, float32"),
+        Part("optimiser", *_moments(settings, shape, count)),
     ]
-    if settings.device != "cpu":
+    if settings.device != "cpu" and settings.optimizer.name == "adamw":
         parts.append(Part("optimiser's step", 4 * count, ("step",), "the square root of a moment, of all weights"))
     if settings.algorithm.kl.coefficient > 0 and not extra:
         size = _size(settings.engine.dtype)
@@ -206,6 +205,17 @@ def _states(settings: RunSettings, shape: Shape) -> list[Part]:
         parts.append(Part("critic", 12 * count, every, "weights and optimiser of its own backbone"))
         parts.append(Part("critic's gradients", 4 * count, ("loss", "backward", "step")))
     return parts
+
+
+def _moments(settings: RunSettings, shape: Shape, count: int) -> tuple[float, tuple[str, ...], str]:
+    """Bytes, phases and what they are of Adam's moments of ``count`` parameters."""
+    if settings.optimizer.name == "adamw":
+        return 8 * count, PHASES, "Adam's two moments, float32"
+    embedded = 0 if settings.lora is not None else min(count, shape.vocabulary * shape.width)
+    held = 8 * embedded + (2 + 8 / 256) * (count - embedded)
+    note = "Adam's two moments, 8 bits; those of the embeddings float32"
+    paged = settings.optimizer.name == "paged_adamw8bit"
+    return held, PHASES, note + ("; they leave a full card for the host" if paged else "")
 
 
 def adapter(settings: RunSettings, shape: Shape) -> int:
@@ -378,6 +388,8 @@ def _cures(settings: RunSettings, shape: Shape, guess: Guess) -> list[tuple[str,
         cures.append(("engine.dtype", "bfloat16"))
     if training.precision == "float32":
         cures.append(("training.precision", "bfloat16"))
+    if settings.optimizer.name == "adamw":
+        cures.append(("optimizer.name", "adamw8bit"))
     if settings.algorithm.kl.coefficient > 0:
         cures.append(("algorithm.kl.coefficient", 0.0))
     return cures

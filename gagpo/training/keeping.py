@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from gagpo.eval.runs import metric_rows
+from gagpo.learning.optimizer import moment_bytes
 from gagpo.settings import SettingsError, TrainingSettings
 from gagpo.training import checkpoint as checkpoints
 from gagpo.training.checkpoint import Checkpoint, CheckpointError
@@ -97,16 +98,10 @@ def chosen(run: Path, which: str | None, training: TrainingSettings) -> Checkpoi
 def bytes_of(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer, critic: torch.nn.Module | None, adapter: bool
 ) -> int:
-    """Bytes of a checkpoint. adapter: only what is trained is written of the model.
-
-    An optimiser that has not stepped yet is taken to keep two numbers for each of a parameter's, in its format.
-    """
+    """Bytes of a checkpoint. adapter: only what is trained is written of the model."""
     weights = sum(_size(p) for p in model.parameters() if p.requires_grad or not adapter)
-    moments = sum(_size(x) for held in optimizer.state.values() for x in held.values() if isinstance(x, torch.Tensor))
-    if not moments:
-        moments = 2 * sum(_size(p) for group in optimizer.param_groups for p in group["params"])
     values = sum(_size(x) for x in critic.state_dict().values()) if critic is not None else 0
-    return weights + moments + values + BESIDE
+    return weights + moment_bytes(optimizer) + values + BESIDE
 
 
 def _size(tensor: torch.Tensor) -> int:

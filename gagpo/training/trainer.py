@@ -28,7 +28,7 @@ from gagpo.eval.evaluate import choose_panel, evaluate
 from gagpo.eval.results import EvalResult
 from gagpo.health import health_line
 from gagpo.learning.batch import Row, build_rows
-from gagpo.learning.optimizer import parameter_groups, rate_scale
+from gagpo.learning.optimizer import make_optimizer, parameter_groups, rate_scale, require_optimizer
 from gagpo.learning.skipping import NonFiniteLoss
 from gagpo.learning.update import Updater
 from gagpo.learning.value_head import Critic
@@ -82,6 +82,7 @@ class Trainer:
         if saved:
             saved.verify()
         require_device(settings.device)
+        require_optimizer(rate, settings.device)
         lora.check(settings)
         commit, trust = self.folder.commit or commit_of(settings.model, settings.revision), settings.trust_remote_code
         self.tokenizer = load_tokenizer(settings.model, commit, trust_remote_code=trust)
@@ -102,7 +103,8 @@ class Trainer:
             trained = [parameter for parameter in self.critic.parameters() if parameter.requires_grad]
             groups.append({"params": trained, "lr": settings.algorithm.critic.learning_rate})
         self.rates = [group["lr"] for group in groups]
-        self.optimizer = torch.optim.AdamW(groups, weight_decay=rate.weight_decay, betas=rate.betas)
+        learners = [self.model] if self.critic is None else [self.model, self.critic]
+        self.optimizer = make_optimizer(learners, groups, rate)
         self.engine = make_engine(settings.engine.name, self.model, self.tokenizer, **settings.engine.arguments())
         if settings.rollout.max_tokens >= self.engine.max_length:
             raise SettingsError(

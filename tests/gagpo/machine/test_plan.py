@@ -140,6 +140,18 @@ def test_an_adapter_has_gradients_and_moments_alone_and_needs_no_reference(big):
     assert part["gradients"] == 4 * count and part["optimiser"] == 8 * count and "reference" not in part
 
 
+def test_eight_bits_are_a_quarter_of_the_moments_but_for_the_embeddings(big):
+    small = plans.with_value(big, "optimizer.name", "adamw8bit")
+    parts = [{part.name: part.bytes for part in plans.plan(one).parts} for one in (big, small)]
+    embedded, rest = 151936 * 1536, 1_543_714_304 - 151936 * 1536
+    assert parts[1]["optimiser"] == pytest.approx(8 * embedded + 2 * rest * (1 + 4 / 256))
+    assert parts[1]["optimiser"] < 0.4 * parts[0]["optimiser"] and "optimiser's step" not in parts[1]
+    assert plans.plan(small).disk["checkpoint"] == 4 * 1_543_714_304 + parts[1]["optimiser"]
+    adapter = plans.with_value(small, "lora", {"rank": 32})
+    part = {part.name: part.bytes for part in plans.plan(adapter).parts}
+    assert part["optimiser"] == pytest.approx(part["gradients"] / 2 * (1 + 4 / 256))
+
+
 def test_a_hub_model_that_is_not_cached_is_one_line(big, monkeypatch):
     with pytest.raises(ModelError, match="neither a folder nor cached, and a plan downloads nothing"):
         plans.shape_of(plans.with_value(big, "model", "nobody/nothing"))

@@ -1,0 +1,161 @@
+"""Decoding in shapes that do not change, so that a GPU can be given a whole step at once as a CUDA graph.
+
+A decoding step of a model with 28 layers is some hundred kernels of a few microseconds each; to launch them one by one
+takes a processor longer than a GPU takes to run them. A graph is launched as one. It repeats the same kernels on the
+same memory, so nothing in a step may depend on how many responses there are and how long they have become: a step runs
+over the first ``S`` slots of a cache and ``L`` tokens of each, both from a short list of sizes, whichever are in use.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from gagpo.agents.engines.attention import PLAIN, Kind, SlotCache, forward, written_out
+
+SHORTEST = 128  # tokens of a slot that a step reads at least
+WARM = 2  # steps before a graph is captured: kernels that are chosen or compiled at their first use are so by then
+
+
+def bucket(count: int, least: int = 1) -> int:
+    """The smallest size of at least ``count``, of ``least`` times 1, 2, 3, 4 and 5, 6, 7, 8 times each power of two."""
+    parts = -(-count // least)
+    step = 1
+    while parts > 8 * step:
+        step *= 2
+    return least * step * max(1, -(-parts // step))
+
+
+class StaticStep:
+    """One new token for each of the first ``slots`` slots of ``cache``, of which ``length`` tokens are read.
+
+    A layout of :mod:`gagpo.agents.engines.attention`. ``ids_S`` and ``position_T`` are written before every step; a
+    slot that is not decoded gets any token, at a position where it holds nothing.
+    """
+
+    def __init__(self, cache: SlotCache, slots: int, length: int):
+        self._cache, self._length = cache, length
+        self.ids_S = torch.zeros(slots, dtype=torch.long, device=cache.device)
+        self.position_T = torch.zeros(slots, dtype=torch.long, device=cache.device)
+        self._slot_S = torch.arange(slots, device=cache.device)
+        self._key_position_L = torch.arange(length, device=cache.device)
+        self._visible: dict[int | None, Tensor] = {}
+        self._graph: Any = None
+        self._runs = 0
+
+    def set(self, token_S: np.ndarray, position_S: np.ndarray) -> None:
+        """What the next step reads, and where it goes; slots beyond those given get token 0 at position 0."""
+        for into, values in ((self.ids_S, token_S), (self.position_T, position_S)):
+            whole = np.zeros(len(into), np.int64)
+            whole[: len(values)] = values
+            into.copy_(torch.from_numpy(whole))
+
+    def run(self, model: torch.nn.Module) -> Tensor:
+        """Logits ``(slots, vocabulary)``, float32, kernel by kernel."""
+        self._visible = {}
+        return forward(model, self.ids_S, self, self._slot_S).float()
+
+    def replay(self, model: torch.nn.Module, pool: Any, logits_SV: Tensor) -> None:
+        """The same into ``logits_SV``, as a graph once it has run a few times. pool: of memory that all graphs share.
+
+        What a graph leaves behind lies in ``logits_SV`` and the cache alone, so graphs may follow each other in any
+        order. RuntimeError where the model's step cannot be captured.
+        """
+        if self._graph is not None:
+            self._graph.replay()
+            return
+        self._runs += 1
+        if self._runs <= WARM:
+            logits_SV.copy_(self.run(model))
+            return
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            logits_SV.copy_(self.run(model))
+        self._visible = {}
+        self._graph = graph
+        graph.replay()
+
+    def _seen(self, window: int | None) -> Tensor:
+        """``(S, 1, 1, L)``: which tokens of its slot a new token sees."""
+        if window not in self._visible:
+            last_S1 = self.position_T[:, None]
+            seen_SL = self._key_position_L <= last_S1
+            if window is not None:
+                seen_SL &= self._key_position_L > last_S1 - window
+            self._visible[window] = seen_SL[:, None, None]
+        return self._visible[window]
+
+    def attend(
+        self, layer: int, query_THD: Tensor, key_THD: Tensor, value_THD: Tensor, scale: float, kind: Kind = PLAIN
+    ) -> Tensor:
+        stored_key, stored_value = self._cache.key[layer], self._cache.value[layer]
+        stored_key[self._slot_S, :, self.position_T] = key_THD.to(stored_key.dtype)
+        stored_value[self._slot_S, :, self.position_T] = value_THD.to(stored_value.dtype)
+        slots, heads, size = query_THD.shape
+        key, value = stored_key[:slots, :, : self._length], stored_value[:slots, :, : self._length]
+        shared = key.shape[1]
+        group = heads // shared
+        query = query_THD.reshape(slots, shared, group, size)
+        visible = self._seen(kind.window)
+        if kind.fused:
+            out = scaled_dot_product_attention(query, key, value, attn_mask=visible, scale=scale)
+        else:
+            out = written_out(query, key, value, visible, scale, kind, group)
+        return out.reshape(slots, heads, size)
+
+
+class StaticDecoder:
+    """Makes and keeps the steps of each pair of sizes, until the cache's memory is another.
+
+    graphs: capture them; without, the same steps are run kernel by kernel. A model whose step cannot be captured is run
+    without graphs from then on, and a warning says why.
+    """
+
+    def __init__(self, graphs: bool):
+        self._graphs = graphs
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop every step: weights or caches are going to lie elsewhere."""
+        self._steps: dict[tuple[int, int], StaticStep] = {}
+        self._memory = (0, 0, 0)
+        self._pool: Any = None
+        self._logits_SV: Tensor | None = None
+
+    @staticmethod
+    def reserve(cache: SlotCache, slots: int, length: int) -> None:
+        """Make room in sizes that are rarely outgrown: with new memory every graph has to be captured again."""
+        cache.reserve(bucket(slots), bucket(length, SHORTEST))
+
+    def advance(self, model: torch.nn.Module, cache: SlotCache, token_S: np.ndarray, position_S: np.ndarray) -> Tensor:
+        """Logits ``(>= S, vocabulary)`` after one new token of each of the first ``S`` slots; valid until the next."""
+        slots, length = bucket(len(token_S)), bucket(int(position_S.max()) + 1, SHORTEST)
+        self.reserve(cache, slots, length)
+        memory = (cache.key[0].data_ptr(), cache.slots, cache.capacity)
+        if memory != self._memory:
+            self.forget()
+            self._memory = memory
+        step = self._steps.get((slots, length))
+        if step is None:
+            step = self._steps[slots, length] = StaticStep(cache, slots, length)
+        step.set(token_S, position_S)
+        if not self._graphs:
+            return step.run(model)
+        if self._pool is None or self._logits_SV is None:
+            words = len(model.get_output_embeddings().weight)  # type: ignore[operator]
+            self._pool = torch.cuda.graph_pool_handle()
+            self._logits_SV = torch.empty(cache.slots, words, device=cache.device)
+        try:
+            step.replay(model, self._pool, self._logits_SV[:slots])
+        except RuntimeError as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            logging.getLogger("gagpo").warning("decoding is not captured as a CUDA graph: %s", reason[:200])
+            self.forget()
+            self._graphs = False
+            return self.advance(model, cache, token_S, position_S)
+        return self._logits_SV[:slots]
