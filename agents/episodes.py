@@ -15,6 +15,7 @@ from gagpo.envs.errors import InvalidArgument
 Ids = np.ndarray  # int32[...], token ids
 Decode = Callable[[int], str]  # the text of one token
 MOST_READ = 200  # newly read tokens written per turn
+_KNOWN_LATER = ("kept", "end_observation", "end_state")  # written where they are known
 
 
 @dataclass
@@ -126,7 +127,7 @@ class Episode:
             "outcome": self.outcome,
             "reward": self.reward,
             "restarts": self.restarts,
-            **({} if self.kept is None else {"kept": self.kept}),
+            **{name: getattr(self, name) for name in _KNOWN_LATER if getattr(self, name) is not None},
             "info": self.info,
             "turns": turns,
         }
@@ -139,7 +140,8 @@ class Episode:
         """
         names = ("task", "task_type", "split", "group", "sample", "seed", "temperature", "success", "outcome")
         episode = cls(**{name: record[name] for name in (*names, "restarts", "info")})
-        episode.end_observation, episode.end_state = record.get("end_observation"), record.get("end_state")
+        for name in _KNOWN_LATER:
+            setattr(episode, name, record.get(name))
         for row in record["turns"]:
             turn = Turn(
                 **{name: row[name] for name in ("observation", "response", "action", "reward", "valid", "state")}

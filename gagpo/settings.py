@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from gagpo import settings_keys
 from gagpo.agents.engines.base import Sampling
@@ -19,6 +19,8 @@ from gagpo.agents.precision import require_known
 from gagpo.agents.prompts import STYLES
 from gagpo.algorithms import Algorithm
 from gagpo.envs.errors import GagpoError, InvalidArgument
+from gagpo.section import Section as _Section
+from gagpo.supervised.sections import WarmStartSettings
 
 LORA_RATE = 1e-5
 """The learning rate of an adapter unless it is set: ten times that of all weights."""
@@ -26,10 +28,6 @@ LORA_RATE = 1e-5
 
 class SettingsError(GagpoError, ValueError):
     """Settings that cannot be used; the message names file, key and remedy."""
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
 
 def _plain(value: Any, where: str = "") -> Any:
@@ -206,73 +204,6 @@ class EvaluationSettings(_Section):
     temperature: float = Field(0.4, ge=0, description="that responses are sampled at; 0 is greedy")
     every: int = Field(0, ge=0, description="iterations between evaluations; 0 for none between before and after")
     before: bool = Field(True, description="false where the same model was measured already")
-
-
-class SmallModelSettings(_Section):
-    """The shape of the model; the defaults have about 0.9 M parameters."""
-
-    layers: int = Field(4, ge=1, description="transformer blocks")
-    width: int = Field(128, ge=8, description="of the hidden states")
-    heads: int = Field(4, ge=1, description="query heads")
-    key_value_heads: int = Field(1, ge=1, description="key and value heads; fewer than heads to share them")
-    feed_forward: int = Field(384, ge=8, description="width of the layer between")
-    vocabulary: int = Field(1024, ge=300, description="at most this many tokens; a small world needs fewer")
-    numbers: Literal["words", "digits", "names", "groups"] = Field(
-        "words",
-        description="tokens of numbers: like words, one per digit, one with the name before (mug 1), or three digits",
-    )
-    context: int = Field(4096, ge=64, description="most tokens of a prompt and its response")
-
-    @model_validator(mode="after")
-    def _divisible(self) -> SmallModelSettings:
-        if self.width % self.heads or self.heads % self.key_value_heads:
-            raise InvalidArgument("width must be a multiple of heads, and heads of key_value_heads")
-        return self
-
-
-class MixtureSettings(_Section):
-    """A part of a warm start's demonstrations: ``kwargs`` are laid over those of the environment."""
-
-    share: float = Field(gt=0, description="relative to the other parts")
-    kwargs: dict[str, Any] = Field({}, description="in place of the environment's own")
-
-
-class WarmStartSettings(_Section):
-    """Supervised training of a small model on demonstrations; written to the folder that ``model`` names."""
-
-    episodes: int = Field(3000, ge=1, description="demonstrations")
-    noise: float = Field(0.1, ge=0, le=1, description="share of the demonstrator's moves that go astray")
-    hasty: float = Field(0.0, ge=0, le=1, description="share of the episodes by the environment's hasty player")
-    corrected: float = Field(
-        0.0, ge=0, le=1, description="share of the episodes that `base` plays itself while the expert corrects it"
-    )
-    read_strays: bool = Field(True, description="moves that strayed are predicted like what is read; false skips them")
-    stubborn: float = Field(
-        0.0, ge=0, le=1, description="probability that a slip without effect is followed by another"
-    )
-    mixtures: list[MixtureSettings] = Field([], description="demonstrations from several variants of the environment")
-    lexicon: bool = Field(False, description="the tokenizer knows all names of the world, seen or not")
-    base: str | None = Field(None, description="model folder to go on from, with its tokenizer; none for a new model")
-    steps: int = Field(600, ge=1, description="optimiser steps")
-    decay: float | None = Field(
-        None, gt=0, le=1, description="share of the steps in which a constant rate falls to zero; none for a cosine"
-    )
-    save_minutes: float = Field(5.0, gt=0, description="between states to go on from after an interruption")
-    batch: int = Field(32, ge=1, description="episodes of one step")
-    learning_rate: float = Field(4e-3, gt=0, description="the highest rate")
-    observations: float = Field(
-        0.3, ge=0, description="weight of predicting what is read beside what is said: copying is learned from it"
-    )
-    seed: int = Field(1, description="of model, demonstrations and order")
-    model: SmallModelSettings = SmallModelSettings()
-
-    @model_validator(mode="after")
-    def _shares(self) -> WarmStartSettings:
-        if self.hasty + self.corrected > 1:
-            raise InvalidArgument(f"hasty and corrected are shares of one whole, got {self.hasty} and {self.corrected}")
-        if self.corrected and self.base is None:
-            raise InvalidArgument("corrected episodes are played by base: name a model folder there")
-        return self
 
 
 class RunSettings(_Section):

@@ -90,6 +90,8 @@ def _play(agent: Waiter, hall: Hall, slot: int, job: Job, errors: Sequence[BaseE
         decision = None if outcome else agent.decide([live])[0]
         if decision is None:
             episode.outcome = outcome or "truncated"
+            if outcome != "failed":
+                episode.end_observation, episode.end_state = live.observation, live.info.get("state")
             agent.forget(slot)
             return episode
         _append(live, decision)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,7 +14,6 @@ from gagpo.agents.api.agent import ApiAgent, Talk
 from gagpo.agents.api.client import ApiClient, ApiError, ApiSettings, Usage
 from gagpo.agents.api.streams import play_streams
 from gagpo.agents.episodes import Episode
-from gagpo.agents.progress import track
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import group_jobs
 from gagpo.envs.errors import InvalidArgument
@@ -121,12 +120,12 @@ def teach(
     workers: int = 2,
     concurrency: int = 16,
     journals: Path | None = None,
-    quiet: bool = False,
+    on_finish: Callable[[], None] | None = None,
 ) -> list[Episode]:
     """One episode of each task, played by the model behind a server: demonstrations for a small model to learn from.
 
     The episodes are in the order of ``tasks`` (a task may stand there several times); keep those with ``success``. With
-    ``journals`` an interrupted lesson goes on where it was. The style is the learner's, so that it can say the same.
+    ``journals`` an interrupted lesson goes on where it was. on_finish: called once for every episode.
     """
     world = _world(environment, kwargs)
     talk = _talk(world, style, history, False, "drop", temperature, max_tokens)
@@ -139,24 +138,28 @@ def teach(
     with (
         Journal(journals, key) if journals is not None else nullcontext() as journal,
         Hall(environment, dict(kwargs), workers=workers) as hall,
-        track("lessons", len(jobs), "episodes", quiet) as meter,
     ):
         client.spent = _spent_before(journal)
         played = dict(journal.episodes) if journal else {}
         missing = [job for job in jobs if (job.task, job.sample) not in played]
-        meter.advance(len(jobs) - len(missing))
+        for _ in range(len(jobs) - len(missing) if on_finish else 0):
+            on_finish()
 
         def finished(episode: Episode) -> None:
             if journal:
                 journal.append(episode)
-            meter.advance()
+            if on_finish:
+                on_finish()
 
         try:
             new = play_streams(
                 ApiAgent(client, talk, concurrency), hall, missing, concurrency=concurrency, on_finish=finished
             )
+        except ApiError as error:
+            raise _with_advice(error, journal, len(jobs)) from None
         finally:
             client.close()
+            _note_lost(journal, client.spent)
     played.update({(episode.task, episode.sample): episode for episode in new})
     return [played[job.task, job.sample] for job in jobs]
 

@@ -28,7 +28,8 @@ from gagpo.learning.batch import Row
 from gagpo.learning.update import Updater
 from gagpo.machine import plan as plans
 from gagpo.machine.allocated import Allocated
-from gagpo.settings import RunSettings, SmallModelSettings, parse
+from gagpo.settings import RunSettings, parse
+from gagpo.supervised.sections import SmallModelSettings
 from gagpo.supervised.small_model import build, save_folder
 from gagpo.supervised.warm_start import warm_start
 from gagpo.training.run_folder import RunFolder, versions

@@ -18,7 +18,8 @@ from gagpo.agents.progress import track
 from gagpo.envs.errors import GagpoError
 from gagpo.learning.batch import Row, micro_batches
 from gagpo.learning.logprobs import token_logprobs
-from gagpo.settings import RunSettings, WarmStartSettings
+from gagpo.settings import RunSettings
+from gagpo.supervised.sections import WarmStartSettings
 
 RESPONSE, PROMPT, STRAY = 0, 1, 2
 STATE = "supervised.pt"

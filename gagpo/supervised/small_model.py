@@ -15,7 +15,7 @@ from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 from gagpo.agents import manifest
 from gagpo.agents.engines import attention
-from gagpo.settings import SmallModelSettings
+from gagpo.supervised.sections import SmallModelSettings
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}{% endfor %}"

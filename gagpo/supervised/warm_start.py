@@ -18,7 +18,7 @@ from gagpo.agents.context import Context
 from gagpo.agents.engines.base import Sampling
 from gagpo.agents.episodes import Episode
 from gagpo.agents.model import load_model, load_tokenizer
-from gagpo.agents.progress import track
+from gagpo.agents.progress import Meter, track
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import language_agent, make_engine, make_world, tasks_of
@@ -26,12 +26,15 @@ from gagpo.envs.base import TextEnv
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.pool import Pool
 from gagpo.learning.batch import Row, build_rows
-from gagpo.settings import RunSettings, SettingsError, WarmStartSettings
+from gagpo.settings import RunSettings, SettingsError
 from gagpo.supervised.fit import RESPONSE, STRAY, fit
+from gagpo.supervised.sections import WarmStartSettings
 from gagpo.supervised.small_model import build, save_folder
+from gagpo.supervised.teacher import lessons
 
 _TOKENIZED = 2000  # episodes that a tokenizer learns its words from; more teach it nothing
 RECIPE = "warm_start.json"  # in the model's folder: what it was made with
+TAUGHT_BY = ("model", "style", "temperature", "max_tokens")  # what of a teacher decides what it plays
 
 
 def warm_start(settings: RunSettings, quiet: bool = False) -> Path:
@@ -73,7 +76,7 @@ def prepare(
     assert warm is not None
     if not (work / "rows.npz").exists():
         world = make_world(settings.environment.id, settings.environment.kwargs)
-        episodes = demonstrations(settings, quiet)
+        episodes = demonstrations(settings, quiet, work)
         if warm.base is not None:
             model, tokenizer = load_model(warm.base), load_tokenizer(warm.base)
         else:
@@ -143,7 +146,10 @@ def _stored_rows(path: Path) -> list[Row]:
 def recipe(settings: RunSettings) -> dict[str, Any]:
     """All that decides what :func:`warm_start` makes, as plain data."""
     names = ("environment", "context", "warm_start")
-    return {name: json.loads(getattr(settings, name).model_dump_json()) for name in names}
+    made = {name: json.loads(getattr(settings, name).model_dump_json()) for name in names}
+    if teacher := (made["warm_start"] or {}).get("teacher"):  # where it runs, how fast and at what price decides nothing
+        made["warm_start"]["teacher"] = {name: teacher[name] for name in TAUGHT_BY}
+    return made
 
 
 def recipe_difference(settings: RunSettings) -> str:
@@ -182,10 +188,11 @@ def refuse_other(work: Path, settings: RunSettings) -> None:
             )
 
 
-def demonstrations(settings: RunSettings, quiet: bool = False) -> list[Episode]:
-    """Episodes on the training tasks: those the expert solved, and all of the hasty player's share.
+def demonstrations(settings: RunSettings, quiet: bool = False, work: Path | None = None) -> list[Episode]:
+    """Episodes on the training tasks: those the expert or the teacher solved, and all of the hasty player's share.
 
-    Both stray with probability ``noise``. What the hasty player does is rarely what the task asks: a model that learned
+    Expert and hasty player stray with probability ``noise``. A teacher's finished lessons are kept in ``work``, so that
+    the same call goes on after an interruption or a limit that was reached. What the hasty player does is rarely what the task asks: a model that learned
     from both knows the language and the ways, and has to find out for itself which of the two habits pays.
     ``mixtures`` share the episodes among variants of the environment.
     """
@@ -195,7 +202,7 @@ def demonstrations(settings: RunSettings, quiet: bool = False) -> list[Episode]:
     kept: list[Episode] = []
     with track("demonstrations", warm.episodes, "episodes", quiet) as meter:
         for number, (kwargs, share) in enumerate(zip(variants(settings), shares, strict=True)):
-            kept += _played(settings, kwargs, round(share / sum(shares) * warm.episodes), number, meter)
+            kept += _played(settings, kwargs, round(share / sum(shares) * warm.episodes), number, meter, work)
     return kept
 
 
@@ -206,7 +213,9 @@ def variants(settings: RunSettings) -> list[dict[str, Any]]:
     return [{**own, **mixture.kwargs} for mixture in mixtures] or [dict(own)]
 
 
-def _played(settings: RunSettings, own: dict[str, Any], count: int, number: int, meter: Any) -> list[Episode]:
+def _played(
+    settings: RunSettings, own: dict[str, Any], count: int, number: int, meter: Meter, work: Path | None
+) -> list[Episode]:
     """The demonstrations of one variant of the environment, the ``number``-th."""
     warm = settings.warm_start
     assert warm is not None
@@ -224,6 +233,9 @@ def _played(settings: RunSettings, own: dict[str, Any], count: int, number: int,
         ("corrected", names[hasty : hasty + own_way]),
     ):
         if not chosen:
+            continue
+        if player == "True" and warm.teacher is not None:
+            kept += lessons(settings, warm.teacher, own, chosen, meter, work)
             continue
         kwargs = {**own, "split": environment.split, "expert": player if player == "hasty" else True}
         agent: Agent = ExpertAgent(warm.noise, warm.stubborn)

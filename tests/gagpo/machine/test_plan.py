@@ -16,7 +16,8 @@ from gagpo.learning.batch import build_rows
 from gagpo.learning.update import Updater
 from gagpo.machine import plan as plans
 from gagpo.machine.allocated import Allocated
-from gagpo.settings import SmallModelSettings, load
+from gagpo.settings import load
+from gagpo.supervised.sections import SmallModelSettings
 from gagpo.supervised.small_model import create, train_tokenizer
 from tests.gagpo.learning.test_batch import conversation
 
