@@ -43,6 +43,7 @@ def evaluate(
     max_tokens: int | None = None,
     style: str | None = None,
     history: int | str | None = None,
+    admissible: bool | None = None,
     seed: int = 0,
     workers: int = 2,
     device: str | None = None,
@@ -80,7 +81,7 @@ def evaluate(
     panel = choose_panel(tasks_of(world, panel_split), tasks)
     if temperature is None:
         temperature = other.evaluation.temperature if other else TEMPERATURE
-    speech = _Speech.of(run or other, style, history, max_tokens)
+    speech = _Speech.of(run or other, {"style": style, "history": history, "admissible": admissible}, max_tokens)
     source = _Source("")
     agent: Agent
     if model == "random":
@@ -136,17 +137,15 @@ class _Speech:
     max_tokens: int
 
     @classmethod
-    def of(
-        cls, run: RunSettings | None, style: str | None, history: int | str | None, max_tokens: int | None
-    ) -> _Speech:
-        """That of ``run``, with what is given in its place."""
+    def of(cls, run: RunSettings | None, context: Mapping[str, Any], max_tokens: int | None) -> _Speech:
+        """That of ``run``, with what is given (and not None) in its place."""
         base = run.context.model_dump() if run else {}
-        given = {name: value for name, value in (("style", style), ("history", history)) if value is not None}
+        given = {name: value for name, value in context.items() if value is not None}
         try:
-            context = ContextSettings.model_validate({**base, **given})
+            own = ContextSettings.model_validate({**base, **given})
         except ValidationError as error:
             raise SettingsError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
-        return cls(context, max_tokens or (run.rollout.max_tokens if run else MAX_TOKENS))
+        return cls(own, max_tokens or (run.rollout.max_tokens if run else MAX_TOKENS))
 
 
 def require_expert(environment: str, kwargs: Mapping[str, Any], task: str) -> None:
@@ -170,6 +169,32 @@ def require_writable(path: Path | None) -> None:
     probe = path.with_name(f".{path.name}.probe")
     probe.write_text("")
     probe.unlink()
+
+
+def panel_like(like: str | Path | None, kwargs: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Environment, ``kwargs``, split, tasks and way of asking for :func:`gagpo.interop.measure_api.evaluate_api`.
+
+    What is in ``given`` goes first, then what the run or config ``like`` says. Raises SettingsError where neither names
+    an environment.
+    """
+    if like is None:
+        if "environment" not in given:
+            raise SettingsError("name the environment with --env, or a run to take it from with --like")
+        return {**given, "kwargs": dict(kwargs)}
+    run = _settings_like(like)
+    context = run.context
+    taken: dict[str, Any] = {
+        "environment": run.environment.id,
+        "split": run.evaluation.splits[0],
+        "tasks": run.evaluation.tasks,
+        "temperature": run.evaluation.temperature,
+        "max_tokens": run.rollout.max_tokens,
+        "style": context.style,
+        "history": context.history,
+        "admissible": context.admissible,
+    }
+    own = run.environment.kwargs if given.get("environment", run.environment.id) == run.environment.id else {}
+    return {**taken, **given, "kwargs": {**own, **kwargs}}
 
 
 def _settings_like(like: str | Path) -> RunSettings:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from gagpo.cli import served
 from gagpo.cli.options import Json, Kwargs, Quiet, print_json, say, values
 
 
@@ -23,7 +24,8 @@ def evaluate(
     model: Annotated[
         str,
         typer.Argument(
-            help="A run folder (runs/X, or runs/X@20 or runs/X@best for a checkpoint), a model, `random` or `expert`."
+            help="A run folder (runs/X; runs/X@20 or runs/X@best for a checkpoint), a model, `random`, `expert`, or "
+            "openai:MODEL."
         ),
     ],
     env: Annotated[str | None, typer.Option(help="Environment id; a run's own by default.")] = None,
@@ -39,6 +41,7 @@ def evaluate(
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens of a response.")] = None,
     style: Annotated[str | None, typer.Option(help="Prompt style: plain, tags, whole.")] = None,
     history: Annotated[str | None, typer.Option(help="full, or the number of turns a window shows.")] = None,
+    admissible: Annotated[bool | None, typer.Option(help="List the admissible actions.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Other episodes of the same tasks; part of the panel.")] = 0,
     workers: Annotated[int, typer.Option(min=0, help="Environment processes.")] = 2,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...")] = None,
@@ -50,13 +53,70 @@ def evaluate(
     episodes: Annotated[Path | None, typer.Option(help="Write the episodes to this file (JSON lines).")] = None,
     quiet: Quiet = False,
     as_json: Json = False,
+    base_url: served.BaseUrl = None,
+    key_variable: served.KeyVariable = None,
+    concurrency: served.Concurrency = None,
+    timeout: served.Timeout = None,
+    requests_per_minute: served.RequestsPerMinute = None,
+    tokens_per_minute: served.TokensPerMinute = None,
+    price_in: served.PriceIn = None,
+    price_cached: served.PriceCached = None,
+    price_out: served.PriceOut = None,
+    limit_cost: served.LimitCost = None,
+    limit_tokens: served.LimitTokens = None,
+    completion_tokens: served.CompletionTokens = None,
+    keep_reasoning: served.KeepReasoning = None,
+    journals: served.Journals = None,
 ) -> None:
-    """Measure the success rate on a fixed panel; with --out, the same command goes on after an interruption."""
+    """Measure the success rate on a fixed panel; with --out, the same command goes on after an interruption.
+
+    A model behind a server (openai:MODEL) needs no --out for that: finished episodes are kept in --journals.
+    """
     from gagpo.measure import evaluate as measure
     from gagpo.measure import require_writable
 
+    server = {
+        "base_url": base_url,
+        "key_variable": key_variable,
+        "concurrency": concurrency,
+        "timeout": timeout,
+        "requests_per_minute": requests_per_minute,
+        "tokens_per_minute": tokens_per_minute,
+        "price_in": price_in,
+        "price_cached": price_cached,
+        "price_out": price_out,
+        "limit_cost": limit_cost,
+        "limit_tokens": limit_tokens,
+        "completion_tokens": completion_tokens,
+        "keep_reasoning": keep_reasoning,
+        "journals": journals,
+    }
+    served.refuse_misplaced(model, server, {"device": device})
     for path in (out, episodes):
         require_writable(path)
+    if model.startswith(served.PREFIX):
+        served.evaluate_served(
+            model,
+            server,
+            like=like,
+            environment=env,
+            split=split,
+            kwargs=values(kwargs),
+            tasks=tasks,
+            tries=tries,
+            temperature=temperature,
+            max_tokens=max_tokens,
+            style=style,
+            history=_history(history),
+            admissible=admissible,
+            seed=seed,
+            workers=workers,
+            episodes=episodes,
+            out=out,
+            quiet=quiet,
+            as_json=as_json,
+        )
+        return
     result = measure(
         model,
         environment=env,
@@ -69,6 +129,7 @@ def evaluate(
         max_tokens=max_tokens,
         style=style,
         history=_history(history),
+        admissible=admissible,
         seed=seed,
         workers=workers,
         device=device,

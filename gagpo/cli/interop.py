@@ -8,13 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from gagpo.cli.options import Json, Kwargs, Quiet, print_table, say, values
+from gagpo.cli.options import Json, Kwargs, print_table, say, values
 
 
 def add_to(app: typer.Typer) -> None:
     """Hang the commands of this file under ``app``."""
     app.command()(serve)
-    app.command("eval-api")(eval_api)
     app.command()(export)
     app.command("new")(new)
     app.command("list")(list_everything)
@@ -49,93 +48,6 @@ def serve(
         session_seconds=60 * session_minutes,
         idle_seconds=60 * idle_minutes,
     )
-
-
-def eval_api(
-    model: Annotated[str, typer.Argument(help="openai:MODEL, as the server calls it.")],
-    env: Annotated[str, typer.Option(help="Environment id.")],
-    base_url: Annotated[str | None, typer.Option(help="Of a compatible server; OpenAI's own by default.")] = None,
-    split: Annotated[str | None, typer.Option(help="Split to play.")] = None,
-    kwargs: Kwargs = None,
-    tasks: Annotated[int | None, typer.Option(min=1, help="Evenly spaced part of the split.")] = None,
-    tries: Annotated[int, typer.Option(min=1, help="Episodes of each task.")] = 1,
-    temperature: Annotated[float, typer.Option(min=0)] = 0.4,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of a response.")] = 512,
-    style: Annotated[str, typer.Option(help="Prompt style: tags, plain, whole.")] = "tags",
-    history: Annotated[str, typer.Option(help="full, or the number of turns a window shows.")] = "full",
-    admissible: Annotated[bool, typer.Option(help="List the admissible actions.")] = False,
-    keep_reasoning: Annotated[bool, typer.Option(help="Leave what the model thought in the conversation.")] = False,
-    workers: Annotated[int, typer.Option(min=0, help="Environment processes.")] = 2,
-    concurrency: Annotated[int, typer.Option(min=1, help="Episodes at once.")] = 16,
-    timeout: Annotated[float, typer.Option(help="Seconds for one answer.")] = 120.0,
-    requests_per_minute: Annotated[float | None, typer.Option(min=1)] = None,
-    tokens_per_minute: Annotated[float | None, typer.Option(min=1)] = None,
-    price_in: Annotated[float, typer.Option(min=0, help="Dollars per million tokens read.")] = 0.0,
-    price_cached: Annotated[float | None, typer.Option(min=0, help="Of tokens the server had cached.")] = None,
-    price_out: Annotated[float, typer.Option(min=0, help="Dollars per million tokens written.")] = 0.0,
-    limit_cost: Annotated[float | None, typer.Option(min=0, help="Dollars after which to stop.")] = None,
-    limit_tokens: Annotated[int | None, typer.Option(min=0, help="Tokens after which to stop.")] = None,
-    key_variable: Annotated[str, typer.Option(help="Environment variable with the key.")] = "OPENAI_API_KEY",
-    completion_tokens: Annotated[
-        bool, typer.Option(help="Send max_completion_tokens, for models that refuse max_tokens.")
-    ] = False,
-    journals: Annotated[Path, typer.Option(help="Where finished episodes are kept; the same command goes on.")] = Path(
-        "evals"
-    ),
-    out: Annotated[Path | None, typer.Option(help="Write the result to this file (JSON).")] = None,
-    quiet: Quiet = False,
-    as_json: Json = False,
-) -> None:
-    """Measure a model behind an OpenAI-compatible server (`gagpo eval openai:MODEL`); the same command continues."""
-    from gagpo.agents.api.client import ApiSettings
-    from gagpo.envs.errors import InvalidArgument
-    from gagpo.eval.tables import result_lines
-    from gagpo.interop.measure_api import PREFIX, evaluate_api
-
-    if not model.startswith(PREFIX):
-        raise InvalidArgument(f"name the model as {PREFIX}MODEL, got {model!r}")
-    if history != "full" and not history.isdecimal():
-        raise InvalidArgument(f"--history is full or a number of turns, got {history!r}")
-    api = ApiSettings(
-        model.removeprefix(PREFIX),
-        base_url,
-        key_variable,
-        timeout,
-        requests_per_minute=requests_per_minute,
-        tokens_per_minute=tokens_per_minute,
-        input_price=price_in,
-        cached_price=price_cached,
-        output_price=price_out,
-        limit_cost=limit_cost,
-        limit_tokens=limit_tokens,
-        token_parameter="max_completion_tokens" if completion_tokens else "max_tokens",
-    )
-    report = evaluate_api(
-        api,
-        environment=env,
-        split=split,
-        kwargs=values(kwargs),
-        tasks=tasks,
-        tries=tries,
-        temperature=temperature,
-        max_tokens=max_tokens,
-        style=style,
-        history=history if history == "full" else int(history),
-        admissible=admissible,
-        reasoning="keep" if keep_reasoning else "drop",
-        workers=workers,
-        concurrency=concurrency,
-        journals=journals,
-        quiet=quiet,
-    )
-    if out:
-        report.result.save(out)
-    say("\n".join(result_lines(report.result)))
-    usage = report.usage
-    say(f"tokens: {usage['prompt']:,} read ({usage['cached']:,} cached), {usage['completion']:,} written")
-    say(f"requests: {usage['requests']:,}, cost: ${usage['cost']:.2f}, episodes: {report.journal}")
-    if as_json:
-        print(json.dumps({**report.result.summary(), "usage": usage, "journal": str(report.journal)}))
 
 
 def export(

@@ -54,8 +54,6 @@ def main() -> None:
     # Threads that wait must sleep: spinning ones take the processor from the environments and from each other.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that pools close their workers
-    if sys.argv[1:2] == ["eval"] and any(word.startswith("openai:") for word in sys.argv[2:]):
-        sys.argv[1] = "eval-api"  # a model behind a server has options of its own: prices, limits, retries
     try:
         status = app(standalone_mode=False)  # typer returns the status of what it handled itself: help, Ctrl-C
         sys.exit(status if isinstance(status, int) else 0)

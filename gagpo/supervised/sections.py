@@ -42,7 +42,7 @@ class MixtureSettings(Section):
 
 
 class TeacherSettings(Section):
-    """A model behind an OpenAI-compatible server that plays the demonstrations; the environment needs no expert then."""
+    """A model behind an OpenAI-compatible server that plays the demonstrations in place of the environment's expert."""
 
     model: str = Field(min_length=1, description="as the server calls it")
     base_url: str | None = Field(None, description="of a compatible server; OpenAI's own if absent")
@@ -76,7 +76,9 @@ class WarmStartSettings(Section):
     """Supervised training of a small model on demonstrations; written to the folder that ``model`` names."""
 
     episodes: int = Field(3000, ge=1, description="demonstrations")
-    noise: float = Field(0.1, ge=0, le=1, description="share of the expert's moves that go astray; a teacher's never do")
+    noise: float = Field(
+        0.1, ge=0, le=1, description="share of the expert's moves that go astray; a teacher's never do"
+    )
     hasty: float = Field(0.0, ge=0, le=1, description="share of the episodes by the environment's hasty player")
     corrected: float = Field(
         0.0, ge=0, le=1, description="share of the episodes that `base` plays itself while the expert corrects it"

@@ -147,7 +147,9 @@ def recipe(settings: RunSettings) -> dict[str, Any]:
     """All that decides what :func:`warm_start` makes, as plain data."""
     names = ("environment", "context", "warm_start")
     made = {name: json.loads(getattr(settings, name).model_dump_json()) for name in names}
-    if teacher := (made["warm_start"] or {}).get("teacher"):  # where it runs, how fast and at what price decides nothing
+    if teacher := (made["warm_start"] or {}).get(
+        "teacher"
+    ):  # where it runs, how fast and at what price decides nothing
         made["warm_start"]["teacher"] = {name: teacher[name] for name in TAUGHT_BY}
     return made
 
@@ -191,9 +193,10 @@ def refuse_other(work: Path, settings: RunSettings) -> None:
 def demonstrations(settings: RunSettings, quiet: bool = False, work: Path | None = None) -> list[Episode]:
     """Episodes on the training tasks: those the expert or the teacher solved, and all of the hasty player's share.
 
-    Expert and hasty player stray with probability ``noise``. A teacher's finished lessons are kept in ``work``, so that
-    the same call goes on after an interruption or a limit that was reached. What the hasty player does is rarely what the task asks: a model that learned
-    from both knows the language and the ways, and has to find out for itself which of the two habits pays.
+    Expert and hasty player stray with probability ``noise``. What the hasty player does is rarely what the task asks: a
+    model that learned from both knows the language and the ways, and has to find out for itself which of the two habits
+    pays. A teacher's finished lessons are kept in ``work``, so that the same call goes on after an interruption or a
+    limit that was reached.
     ``mixtures`` share the episodes among variants of the environment.
     """
     warm = settings.warm_start

@@ -1,6 +1,7 @@
 """Evaluations through a server: killed and continued, limited, never mistaken for another model's."""
 
 import json
+import signal
 import subprocess
 import sys
 import textwrap
@@ -12,6 +13,7 @@ pytest.importorskip("openai")
 pytest.importorskip("flask")
 
 from gagpo.agents.api.client import ApiSettings, LimitReached
+from gagpo.cli.main import main
 from gagpo.eval.journal import read_journal
 from gagpo.eval.results import EvalResult
 from gagpo.interop.measure_api import evaluate_api, teach
@@ -142,9 +144,7 @@ def test_a_limit_keeps_what_is_finished_and_holds_over_interruptions(tmp_path):
 
 def test_a_large_model_plays_lessons(tmp_path):
     with serving() as server:
-        episodes = teach(
-            ApiSettings("m", server.url), CORRIDOR, {}, ["door-01", "door-01", "door-02"], workers=0, quiet=True
-        )
+        episodes = teach(ApiSettings("m", server.url), CORRIDOR, {}, ["door-01", "door-01", "door-02"], workers=0)
     assert [one.task for one in episodes] == ["door-01", "door-01", "door-02"]
     assert all(one.success and one.turns[-1].response == "left" for one in episodes)
 
@@ -154,3 +154,63 @@ def test_the_file_names_who_played(tmp_path):
         report = run(server, tmp_path, model="qwen/Qwen3 32B")
     assert report.journal.name.startswith("openai-qwen-Qwen3-32B-")
     assert textwrap.shorten(report.result.model, 50) == "openai:qwen/Qwen3 32B"
+
+
+def command(monkeypatch, *arguments):
+    """The command line in this process: its status."""
+    monkeypatch.setattr(sys, "argv", ["gagpo", *map(str, arguments)])
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main()
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    return ended.value.code
+
+
+def test_one_command_evaluates_whatever_answers(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with serving(style="<action>{}</action>") as server:
+        common = ["eval", "openai:m", "--base-url", server.url, "--env", CORRIDOR, "--split", "test", "-q"]
+        prices = ["--price-in", 2, "--price-out", 4, "--completion-tokens"]
+        assert command(monkeypatch, *common, *prices, "--json", "--out", "r.json", "--episodes", "e.jsonl") == 0
+        asked = len(server.requests)
+        assert server.requests[0]["max_completion_tokens"] == 512 and server.requests[0]["temperature"] == 0.4
+        told = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert told["success_rate"] == 1.0 and told["usage"]["requests"] == asked and told["usage"]["cost"] > 0
+        assert EvalResult.load(Path("r.json")).successes == 4 and len(Path("e.jsonl").read_text().splitlines()) == 4
+        assert command(monkeypatch, *common) == 0 and len(server.requests) == asked  # all is known from evals/
+        assert command(monkeypatch, *common, "--seed", 1, "--style", "plain") == 0 and len(server.requests) > asked
+
+
+def test_a_served_model_meets_the_panel_of_a_config(tmp_path, monkeypatch, capsys):
+    import yaml
+
+    from tests.gagpo.conftest import CORRIDOR as settings
+
+    monkeypatch.chdir(tmp_path)
+    context = {"history": 1, "style": "tags"}
+    Path("run.yaml").write_text(yaml.safe_dump({**settings, "context": context, "model": "nowhere"}))
+    with serving(style="<action>{}</action>") as server:
+        common = ["eval", "openai:m", "--base-url", server.url, "--like", "run.yaml", "-q", "--out", "r.json"]
+        assert command(monkeypatch, *common) == 0
+        assert all(len(body["messages"]) == 1 for body in server.requests)  # a window of one turn
+        assert {(body["max_tokens"], body["temperature"]) for body in server.requests} == {(3, 1.0)}
+    result = EvalResult.load(Path("r.json"))
+    assert (result.panel.split, result.panel.kwargs["max_turns"]) == ("test", 16)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["openai:m", "--env", CORRIDOR, "--device", "cpu"], "--device is about a model in this process"),
+        (["random", "--env", CORRIDOR, "--price-in", "1"], "--price-in is about a model behind a server"),
+        (["openai:m", "--base-url", "http://127.0.0.1:9/v1"], "name the environment with --env"),
+        (["openai:", "--base-url", "http://127.0.0.1:9/v1", "--env", CORRIDOR], "name the model, as in openai:MODEL"),
+        (["openai:m", "--base-url", "http://127.0.0.1:9/v1", "--env", CORRIDOR, "--style", "x"], "unknown style 'x'"),
+    ],
+)
+def test_options_of_the_other_kind_of_model_are_refused(monkeypatch, capsys, arguments, said):
+    assert command(monkeypatch, "eval", *arguments, "-q") == 2
+    printed = capsys.readouterr()
+    assert said in printed.err and len(printed.err.splitlines()) == 1
