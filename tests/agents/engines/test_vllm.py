@@ -13,10 +13,14 @@ from gagpo.agents.engines.base import Request, Sampling
 from gagpo.agents.engines.vllm import VLLMEngine
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.model import ModelError, load_model, load_tokenizer
-from gagpo.agents.setup import make_engine
+from gagpo.agents.rollout import group_jobs, rollout
+from gagpo.agents.setup import language_agent, make_engine, make_world
+from gagpo.envs.pool import Pool
+from gagpo.eval.results import EvalResult
 from gagpo.settings import parse
 from gagpo.supervised.small_model import SmallModelSettings, build, save_folder
 from gagpo.supervised.warm_start import warm_start
+from gagpo.training.checkpoint import checkpoints
 from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import train
 
@@ -244,19 +248,21 @@ def test_a_new_engine_closes_the_one_before(engine):
         engine.load_weights(named_tensors(engine.model))
 
 
-def test_a_run_trains_on_vllms_responses(started, tmp_path):
-    """With one optimiser step an iteration, the trainer's numbers are those of the engine in every iteration."""
+@pytest.fixture(scope="module")
+def trained(started, tmp_path_factory):
+    """A run in the corridor that sampled with vLLM, and the settings it was made with."""
+    place = tmp_path_factory.mktemp("trained")
     values = {
         "name": "corridor",
-        "model": str(tmp_path / "model"),
+        "model": str(place / "model"),
         "threads": 1,
         "engine": "vllm",
         "environment": {"id": "gagpo.envs.testing:gagpo-test/Corridor-v0", "kwargs": {"max_turns": 16}},
-        "rollout": {"tasks": 4, "samples": 6, "max_tokens": 3, "workers": 0},
+        "rollout": {"tasks": 6, "samples": 8, "max_tokens": 3, "workers": 0},
         "algorithm": {"preset": "gagpo", "kl": {"coefficient": 0.0}},
         "optimizer": {"learning_rate": 5e-3},
-        "training": {"iterations": 3, "save_every": 3},
-        "evaluation": {"splits": ["test"], "temperature": 1.0},
+        "training": {"iterations": 10, "save_every": 10},
+        "evaluation": {"splits": ["test"], "tries": 8, "temperature": 1.0},
         "warm_start": {
             "episodes": 40,
             "noise": 0.5,
@@ -267,11 +273,46 @@ def test_a_run_trains_on_vllms_responses(started, tmp_path):
     }
     settings = parse(values, "these settings")
     warm_start(settings, quiet=True)
-    folder = RunFolder.create(tmp_path / "run", settings)
+    folder = RunFolder.create(place / "run", settings)
     train(folder, quiet=True)
-    rows = folder.metrics()
-    assert len(rows) == 3 and min(row["grad_norm"] for row in rows) > 0
+    return folder
+
+
+def test_a_run_trains_on_vllms_responses(trained):
+    """With one optimiser step an iteration, the trainer's numbers are those of the engine in every iteration."""
+    rows = trained.metrics()
+    assert len(rows) == 10 and min(row["grad_norm"] for row in rows) > 0
     assert max(abs(row["old_kl"]) for row in rows) < 1e-5
+
+
+def test_success_rises_in_a_run_through_vllm(trained):
+    rates = [row["success_rate"] for row in trained.metrics()]
+    assert np.mean(rates[-3:]) > np.mean(rates[:3]) + 0.2, rates
+    before, after = (EvalResult.load(trained.path / "evals" / f"{when}-test.json") for when in ("before", "after"))
+    assert after.success_rate > before.success_rate + 0.2
+
+
+def test_greedy_episodes_are_those_of_the_transformers_engine(trained):
+    settings = trained.settings
+    folder = checkpoints(trained.path / "checkpoints")[-1].model
+    played = {}
+    for name in ("vllm", "transformers"):
+        engine = make_engine(name, load_model(folder), load_tokenizer(folder))
+        world = make_world(settings.environment.id, settings.environment.kwargs)
+        agent = language_agent(engine, world, Sampling(0.0, 3), style="plain", history="full")
+        jobs = group_jobs([*world.tasks("test").ids, *world.tasks("train").ids[:8]], 2, 0, "greedy")
+        with Pool(settings.environment.id, settings.environment.kwargs, workers=0) as pool:
+            played[name], _ = rollout(agent, pool, jobs)
+        engine.close()
+    turns = 0
+    for one, other in zip(played["vllm"], played["transformers"], strict=True):
+        assert (one.task, one.success, one.outcome) == (other.task, other.success, other.outcome)
+        for mine, theirs in zip(one.turns, other.turns, strict=True):
+            assert mine.prompt_ids.tolist() == theirs.prompt_ids.tolist()
+            assert mine.response_ids.tolist() == theirs.response_ids.tolist()
+            np.testing.assert_allclose(mine.logprobs, theirs.logprobs, atol=1e-4)
+            turns += 1
+    assert turns > 60 and len({tuple(turn.response_ids) for one in played["vllm"] for turn in one.turns}) > 1
 
 
 def test_an_impossible_model_is_refused_with_vllms_reason(started):
