@@ -1,4 +1,7 @@
-"""The openenv taskset of verifiers plays our server, one process each: the two want different versions of mcp."""
+"""verifiers plays our worlds: by its own openenv taskset through our server, and by our taskset without one.
+
+Server and taskset are one process each, since the two want different versions of mcp.
+"""
 
 # ruff: noqa: E402 (without the package there is nothing to import)
 
@@ -6,6 +9,7 @@ import asyncio
 import importlib.abc
 import importlib.machinery
 import os
+import re
 import subprocess
 import sys
 from contextlib import asynccontextmanager
@@ -36,6 +40,10 @@ except ImportError:
     sys.meta_path.append(NoTools())
 
 from verifiers.v1.tasksets.openenv.taskset import OpenEnvConfig, OpenEnvEnv, OpenEnvTaskset
+from verifiers.v1.utils import loaders
+
+from gagpo.envs.testing import CorridorEnv
+from gagpo.interop.verifiers import WorldConfig, WorldEnv, WorldTaskset
 
 pytestmark = pytest.mark.interop
 SERVER = os.environ.get("GAGPO_SERVER_PYTHON")  # a Python in which `gagpo serve` works
@@ -44,17 +52,19 @@ SERVER = os.environ.get("GAGPO_SERVER_PYTHON")  # a Python in which `gagpo serve
 class Player:
     """Walks by what it is shown, and keeps it."""
 
-    def __init__(self):
-        self.shown, self.rewards = [], {}
+    def __init__(self, style="{}"):
+        self.shown, self.rewards, self.metrics, self.style = [], {}, {}, style
 
     @asynccontextmanager
     async def interaction(self, task):
-        trace = SimpleNamespace(record_reward=self.rewards.__setitem__, stop=lambda why: None)
+        trace = SimpleNamespace(
+            record_reward=self.rewards.__setitem__, record_metrics=self.metrics.update, stop=lambda why: None
+        )
 
         async def turn(text):
             self.shown.append(text)
-            place, door = (int("".join(filter(str.isdigit, part))) for part in text.split("Go to")[:2])
-            return SimpleNamespace(terminated=False, last_reply="left" if place > door else "right")
+            place, door = map(int, re.search(r"You stand at (\d+)\. Go to door (\d+)\.", text).groups())
+            return SimpleNamespace(terminated=False, last_reply=self.style.format("left" if place > door else "right"))
 
         yield SimpleNamespace(turn=turn, trace=trace)
 
@@ -76,3 +86,33 @@ def test_its_taskset_plays_our_server():
     finally:
         server.terminate()
         server.wait(20)
+
+
+CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
+
+
+def test_our_taskset_plays_without_a_server():
+    tasks = list(WorldTaskset(WorldConfig(env_id=CORRIDOR, split="test")))
+    assert [task.data.id for task in tasks] == CorridorEnv().tasks("test").ids
+    for task in tasks:
+        player = Player("<think>which way?</think><action>{}</action>")
+        asyncio.run(WorldEnv.run(None, task, SimpleNamespace(player=player)))
+        env = CorridorEnv()
+        observation, _ = env.reset(seed=task.data.start, options={"task": task.data.task})
+        seen, reward, over = [observation], 0.0, False
+        while not over:
+            observation, gained, terminated, truncated, info = env.step("left" if env.place > env.door else "right")
+            reward, over = reward + gained, terminated or truncated
+            seen.append(observation)
+        assert player.rewards == {"reward": reward} and reward == 1.0
+        assert player.metrics == {"success": info["success"], "turns": len(seen) - 1, "invalid": 0}
+        assert all(shown in text for shown, text in zip(seen, player.shown, strict=False))
+        assert len(player.shown) == len(seen) - 1
+
+
+def test_verifiers_finds_it_by_the_name_of_a_module(tmp_path, monkeypatch):
+    (tmp_path / "worlds.py").write_text(
+        "from gagpo.interop.verifiers import *\nfrom gagpo.interop.verifiers import __all__\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert loaders.taskset_class("worlds") is WorldTaskset and loaders.environment_class("worlds") is WorldEnv

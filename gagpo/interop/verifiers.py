@@ -1,0 +1,100 @@
+"""Our worlds as a taskset of verifiers: each task is played turn by turn beside the evaluation, without a server.
+
+verifiers looks tasksets up by the plain name of a module. A file ``worlds.py`` on the path with one line makes this one
+known as ``worlds``: ``from gagpo.interop.verifiers import *``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import verifiers.v1 as vf
+from pydantic import Field
+
+from gagpo.agents.api.agent import without_thoughts
+from gagpo.agents.parsing import parse
+from gagpo.agents.prompts import STYLES, message
+from gagpo.interop.games import Game, rows
+
+__all__ = ["WorldEnv", "WorldTaskset"]
+
+
+class WorldConfig(vf.TasksetConfig):
+    """Which world and which of its tasks; ``style`` is one of ``gagpo.agents.prompts.STYLES``."""
+
+    env_id: str
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    split: str = "train"
+    count: int | None = None
+    seed: int = 0
+    style: str = "tags"
+
+
+class WorldData(vf.TaskData):
+    """One task; ``start`` is the seed of its episodes, so that all rollouts of a task begin alike."""
+
+    env_id: str
+    kwargs: dict[str, Any]
+    task: str
+    start: int
+    style: str
+
+
+class WorldTask(vf.Task[WorldData]):
+    """The task of a row; what it is worth is said by the world."""
+
+
+class WorldTaskset(vf.Taskset[WorldTask, WorldConfig]):
+    """The tasks of a split, in its order."""
+
+    def load(self) -> Iterator[WorldTask]:
+        config = self.config
+        style = STYLES[config.style]
+        for row in rows(config.env_id, config.kwargs, config.split, config.count, config.seed):
+            data = WorldData(
+                id=row["task"],
+                name=row["task"],
+                description=row["task_type"],
+                system_prompt=style.system,
+                env_id=config.env_id,
+                kwargs=config.kwargs,
+                task=row["task"],
+                start=row["seed"],
+                style=config.style,
+            )
+            yield WorldTask(data, config.task)
+
+
+class WorldEnvConfig(vf.EnvConfig):
+    """Who plays."""
+
+    player: vf.AgentConfig = vf.AgentConfig()
+
+
+class WorldEnv(vf.Env[WorldEnvConfig]):
+    """Plays the world's side; the reward is the episode's, and success, length and invalid turns are metrics."""
+
+    async def run(self, task: Any, agents: Any) -> None:
+        data = task.data
+        style = STYLES[data.style]
+        game = await asyncio.to_thread(Game, data.env_id, data.kwargs)
+        invalid = 0
+        try:
+            observation = await asyncio.to_thread(game.start, data.task, data.start)
+            async with agents.player.interaction(task) as interaction:
+                told = message(style, game.instructions, observation, "", first=True)
+                segment = await interaction.turn(told)
+                while not segment.terminated:
+                    action = parse(without_thoughts(segment.last_reply), style.parser)
+                    observation = await asyncio.to_thread(game.act, action or "")
+                    invalid += action is None or not game.valid
+                    if game.done:
+                        break
+                    segment = await interaction.turn(message(style, "", observation, "", first=False))
+        finally:
+            game.close()
+        trace = interaction.trace
+        trace.record_reward("reward", game.reward)
+        trace.record_metrics({"success": game.success, "turns": game.turns, "invalid": invalid})
