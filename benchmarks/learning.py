@@ -100,6 +100,7 @@ STUDIES = {
         common=SHORT,
     ),
     "webshop": Study("configs/webshop-small.yaml", {"GAGPO": preset("gagpo"), "GRPO": preset("grpo")}, split="test"),
+    "sql": Study("configs/sql-small.yaml", {"GAGPO": preset("gagpo")}, split="test"),
     "maths": Study("configs/maths-small.yaml", {"GAGPO, multi-turn": preset("gagpo")}, split="test"),
     "maths-single": Study(
         "configs/maths-single-small.yaml",

@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -111,8 +112,7 @@ def test_our_taskset_plays_without_a_server():
 
 
 def test_verifiers_finds_it_by_the_name_of_a_module(tmp_path, monkeypatch):
-    (tmp_path / "worlds.py").write_text(
-        "from gagpo.interop.verifiers import *\nfrom gagpo.interop.verifiers import __all__\n"
-    )
+    page = (Path(__file__).parents[3] / "docs/use-our-worlds.md").read_text()
+    (tmp_path / "worlds.py").write_text(page.split("```python\n# worlds.py\n")[1].split("```")[0])
     monkeypatch.syspath_prepend(tmp_path)
     assert loaders.taskset_class("worlds") is WorldTaskset and loaders.environment_class("worlds") is WorldEnv
