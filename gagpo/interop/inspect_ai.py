@@ -68,9 +68,9 @@ def success() -> Scorer:
     """1 for a solved task, else 0; with intervals, and by type of task."""
 
     async def score(state: TaskState, target: Target) -> Score:
-        facts = state.metadata
-        told = f"reward {facts.get('reward', 0.0):g} after {facts.get('turns', 0)} turns"
-        return Score(value=float(facts.get("success", False)), answer=told, metadata={"reward": facts.get("reward")})
+        facts = {"success": False, "reward": 0.0, "turns": 0, **state.metadata}
+        told = f"reward {facts['reward']:g} after {facts['turns']} turns"
+        return Score(value=float(facts["success"]), answer=told, metadata={"reward": facts["reward"]})
 
     return score
 
@@ -85,8 +85,7 @@ def _task(
         panel = game.env.unwrapped.tasks(chosen)  # type: ignore[attr-defined]
     finally:
         game.close()
-    listed = rows(env_id, kwargs, chosen, tasks)
-    samples = [Sample(id=row["task"], input=row["task"], metadata=row) for row in listed]
+    samples = [Sample(id=row["task"], input=row["task"], metadata=row) for row in rows(env_id, kwargs, chosen, tasks)]
     return Task(
         dataset=MemoryDataset(samples, name=f"{env_id} {chosen}"),
         solver=play(env_id, kwargs, style, history, admissible),

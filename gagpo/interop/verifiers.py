@@ -1,7 +1,7 @@
 """Our worlds as a taskset of verifiers: each task is played turn by turn beside the evaluation, without a server.
 
-verifiers looks tasksets up by the plain name of a module. A file ``worlds.py`` on the path that imports ``WorldEnv`` and
-``WorldTaskset`` from here and names both in its ``__all__`` makes this one known as ``worlds``.
+verifiers looks tasksets up by the plain name of a module: a file ``worlds.py`` on the path that imports ``WorldEnv``
+and ``WorldTaskset`` from here and names both in its ``__all__`` makes this one known as ``worlds``.
 """
 
 from __future__ import annotations
