@@ -46,7 +46,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "loss": ("loss", "Mean of the loss over the mini-batches."),
         "grad_norm": ("norm", "Mean length of the gradient before it is clipped."),
         "updates": ("count", "Optimiser steps taken."),
-        "skipped_steps": ("count", "Steps left out because their loss or gradient was not finite; a few in a row end it."),
+        "skipped_steps": (
+            "count",
+            "Steps left out because their loss or gradient was not finite; a few in a row end it.",
+        ),
         "learning_rate": ("rate", "The rate that the schedule gave this iteration."),
         "entropy": ("nats per token", "How undecided the policy is about the tokens that it sampled among."),
         "ratio": ("ratio", "Mean ratio of new to old probability; 1 before the first step."),

@@ -172,7 +172,7 @@ def require_writable(path: Path | None) -> None:
 
 
 def panel_like(like: str | Path | None, kwargs: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Environment, ``kwargs``, split, tasks and way of asking for :func:`gagpo.interop.measure_api.evaluate_api`.
+    """Environment, ``kwargs``, split, tasks and way of asking for :func:`gagpo.measure_api.evaluate_api`.
 
     What is in ``given`` goes first, then what the run or config ``like`` says. Raises SettingsError where neither names
     an environment.

@@ -10,7 +10,7 @@ from gagpo.agents.parsing import parse
 from gagpo.agents.progress import Meter
 from gagpo.agents.prompts import STYLES
 from gagpo.envs.errors import InvalidArgument
-from gagpo.interop.measure_api import teach
+from gagpo.measure_api import teach
 from gagpo.settings import RunSettings
 from gagpo.supervised.sections import TeacherSettings
 

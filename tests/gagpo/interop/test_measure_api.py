@@ -16,7 +16,7 @@ from gagpo.agents.api.client import ApiSettings, LimitReached
 from gagpo.cli.main import main
 from gagpo.eval.journal import read_journal
 from gagpo.eval.results import EvalResult
-from gagpo.interop.measure_api import evaluate_api, teach
+from gagpo.measure_api import evaluate_api, teach
 from tests.agents.chat_server import serving
 
 pytestmark = pytest.mark.interop
@@ -38,7 +38,7 @@ KILLED = """
 import json, os, random, signal, sys, time
 from pathlib import Path
 from gagpo.agents.api.client import ApiSettings
-from gagpo.interop.measure_api import evaluate_api
+from gagpo.measure_api import evaluate_api
 
 url, folder, rng, kills = sys.argv[1], Path(sys.argv[2]), random.Random(7), 0
 

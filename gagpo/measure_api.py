@@ -142,8 +142,9 @@ def teach(
         client.spent = _spent_before(journal)
         played = dict(journal.episodes) if journal else {}
         missing = [job for job in jobs if (job.task, job.sample) not in played]
-        for _ in range(len(jobs) - len(missing) if on_finish else 0):
-            on_finish()
+        if on_finish is not None:
+            for _ in range(len(jobs) - len(missing)):
+                on_finish()
 
         def finished(episode: Episode) -> None:
             if journal:
