@@ -200,16 +200,18 @@ class ExpertAgent:
 class CorrectedAgent:
     """A learner under an expert's eyes (as in DAgger, Ross et al. 2011): it plays, and the expert takes over at times.
 
-    After a move of the learner that had no effect, and with probability ``takeover`` after any other, the expert makes
-    the next one to four moves. Only those are trainable: they show what to do where the learner's own ways lead.
+    With probability ``refused`` after a move of the learner that had no effect, and ``takeover`` after any other, the
+    expert makes the next one to four moves. Only those are trainable: they show what to do where the learner's own ways
+    lead. An expert that came after every refusal would never show the way out of a second one.
     """
 
-    def __init__(self, learner: LanguageAgent, takeover: float = 0.15):
-        if not 0 <= takeover <= 1:
-            raise InvalidArgument(f"takeover is a probability, got {takeover}")
+    def __init__(self, learner: LanguageAgent, takeover: float = 0.15, refused: float = 0.35):
+        for name, share in (("takeover", takeover), ("refused", refused)):
+            if not 0 <= share <= 1:
+                raise InvalidArgument(f"{name} is a probability, got {share}")
         self.learner = learner
         self.expert = ExpertAgent()
-        self.takeover = takeover
+        self.takeover, self.refused = takeover, refused
         self._left: dict[int, int] = {}  # by slot: moves that the expert still makes
 
     def decide(self, lives: Sequence[Live]) -> list[Decision | None]:
@@ -232,7 +234,7 @@ class CorrectedAgent:
         left = self._left.get(live.slot, 0) if turns else 0
         if not left and turns and not turns[-1].trainable:
             rng = np.random.default_rng([live.episode.seed, len(turns), 1])
-            if not turns[-1].valid or rng.random() < self.takeover:
+            if rng.random() < (self.takeover if turns[-1].valid else self.refused):
                 left = int(rng.integers(1, 5))
         self._left[live.slot] = max(0, left - 1)
         return left > 0

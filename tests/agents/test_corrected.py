@@ -44,9 +44,16 @@ def play(agent, slot, valid, turns=200):
 
 
 def test_the_learner_begins_and_the_expert_takes_over_after_every_failure():
-    who = play(CorrectedAgent(Learner(), takeover=0.0), 1, valid=lambda number: False)
+    who = play(CorrectedAgent(Learner(), takeover=0.0, refused=1.0), 1, valid=lambda number: False)
     assert who.startswith("LE") and "LL" not in who
     assert {len(run) for run in who.split("L") if run} == {1, 2, 3, 4}
+
+
+def test_some_failures_are_followed_by_others_whose_way_out_is_shown_too():
+    """An expert that came at once would never be met in the third repetition of what was refused."""
+    who = "".join(play(CorrectedAgent(Learner()), slot, valid=lambda number: False) for slot in range(9))
+    runs = [len(run) for run in who.split("E") if run]
+    assert {1, 2, 3, 4, 5} <= set(runs) and 2.3 < np.mean(runs) < 3.5  # 1 / 0.35
 
 
 def test_without_failures_it_takes_over_as_often_as_asked():
