@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from jinja2 import TemplateError
 
 from gagpo.agents.engines.base import stop_tokens
 from gagpo.agents.episodes import Turn
@@ -81,15 +82,24 @@ class Context:
     def _continuation(self, text: str, ended: str) -> str:
         """What the template puts between the end of a response and the next one, the user's ``text`` included.
 
-        ended: the end token that the response has written already; '' for one that was cut at its limit.
+        ended: the end token that the response has written already; '' for one that was cut at its limit. The system's
+        words are left out: some templates put them before the last user's, where they would be said in every turn.
         """
-        rendered = self._render([("user", "?"), ("assistant", _MARK), ("user", text)])
+        rendered = self._template([("user", "?"), ("assistant", _MARK), ("user", text)])
         rest = rendered.split(_MARK, 1)[1]
         return rest.removeprefix(ended)
 
     def _render(self, messages: Sequence[tuple[str, str]]) -> str:
-        head = [("system", self.style.system)] if self.style.system else []
-        chat = [{"role": role, "content": content} for role, content in [*head, *messages]]
+        if not self.style.system:
+            return self._template(messages)
+        try:
+            return self._template([("system", self.style.system), *messages])
+        except TemplateError:  # some families know no such role
+            role, content = messages[0]
+            return self._template([(role, f"{self.style.system}\n\n{content}"), *messages[1:]])
+
+    def _template(self, messages: Sequence[tuple[str, str]]) -> str:
+        chat = [{"role": role, "content": content} for role, content in messages]
         options = {"tokenize": False, "add_generation_prompt": True, **self._variables}
         return str(self.tokenizer.apply_chat_template(chat, **options))
 

@@ -1,6 +1,6 @@
 """Peak memory of an update with a real vocabulary: log-probabilities in chunks beside the plain way.
 
-    python benchmarks/memory.py [--tokens 256 512 1024] [--vocabulary 151936]
+    python benchmarks/memory.py [--tokens 256 512] [--vocabulary 151936]
 
 The plain way, kept here as the reference, makes the logits of all response tokens at once, takes their log-softmax and
 their entropy, and lets autograd keep what it wants. Both take the same optimiser step on the same rows with a small
@@ -133,7 +133,7 @@ def measure(tokens: int, vocabulary: int) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Measure the memory of an update.")
-    parser.add_argument("--tokens", type=int, nargs="+", default=[256, 512, 1024])
+    parser.add_argument("--tokens", type=int, nargs="+", default=[256, 512])
     parser.add_argument("--vocabulary", type=int, default=VOCABULARY)
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     options = parser.parse_args()

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gagpo.agents.engines.attention import PackedRows, forward
+from gagpo.agents.engines.attention import NAME, PackedRows, forward
 from gagpo.agents.engines.base import Request, Sampling
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.model import load_model, load_tokenizer
@@ -26,6 +26,7 @@ from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Targets
 from gagpo.learning.batch import Row
 from gagpo.learning.update import Updater
+from gagpo.machine import cards
 from gagpo.machine import plan as plans
 from gagpo.machine.allocated import Allocated
 from gagpo.settings import RunSettings, parse
@@ -40,6 +41,16 @@ MEMORY = 0.25  # share by which the peak of an update may differ from the plan
 RISE = 0.15  # how much the success rate must rise
 ITERATIONS = 10
 SHAPE = SmallModelSettings(layers=4, width=128, heads=4, key_value_heads=2, feed_forward=384, context=512)
+LARGE = {  # Qwen2.5-0.5B
+    "hidden_size": 896,
+    "intermediate_size": 4864,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 14,
+    "num_key_value_heads": 2,
+    "vocab_size": 151936,
+    "max_position_embeddings": 32768,
+    "tie_word_embeddings": True,
+}
 TEXTS = ["You stand at 12. Go to door 3.", "left", "right"]
 
 CORRIDOR: dict[str, Any] = {
@@ -232,8 +243,28 @@ def _rows(count: int, length: int = 128, said: int = 32) -> list[Row]:
 
 
 def check_speed(patient: Patient) -> Finding:
-    """Tokens per second of sampling and of training with the tiny model; no speed is wrong."""
-    model = load_model(patient.model, "float32", patient.device)
+    """Tokens per second of sampling and of training, and what share of a card's peak that is; no speed is wrong.
+
+    A CPU has a tiny model to do, a GPU a model of random weights in the shape of Qwen2.5-0.5B.
+    """
+    gpu = patient.device.startswith("cuda")
+    model = _large(patient.device) if gpu else load_model(patient.model, "float32", patient.device)
+    sampling, training = speeds(patient, model, 16384 if gpu else 2048)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    values = {"parameters": parameters, "sampled_per_second": sampling, "trained_per_second": training}
+    said = f"{sampling:,.0f} tokens/s sampled, {training:,.0f} trained on ({parameters / 1e6:.1f} M parameters)"
+    if not gpu:
+        return Finding("speed", True, f"{said}; no GPU here, so no share of a card's peak", values)
+    name = torch.cuda.get_device_name(patient.device)
+    reached = cards.training_teraflops(parameters, training)
+    line, share = cards.share_line(name, reached)
+    plain = cards.product_teraflops(patient.device)
+    values |= {"card": name, "teraflops": reached, "share_of_peak": share, "product_teraflops": plain}
+    return Finding("speed", True, f"{said}: {line}; matrix products alone {cards.share_line(name, plain)[0]}", values)
+
+
+def speeds(patient: Patient, model: torch.nn.Module, tokens: int) -> tuple[float, float]:
+    """Tokens per second sampled, and trained on in micro-batches of ``tokens``; bfloat16 passes on a GPU."""
     engine = make_engine(patient.engine, model, load_tokenizer(patient.model), dtype=patient.dtype)
     prompt = np.arange(5, 37, dtype=np.int32)
     requests = [Request(i, prompt, i) for i in range(32)]
@@ -242,14 +273,28 @@ def check_speed(patient: Patient) -> Finding:
     sampled = sum(len(response.ids) for response in engine.generate(requests, Sampling(1.0, 64)))
     sampling = sampled / (time.perf_counter() - begun)
     engine.close()
-    optimizer = torch.optim.AdamW(model.parameters())
-    updater = Updater(model, optimizer, load_algorithm("cispo"), microbatch_tokens=2048, device=patient.device)
-    rows, targets, rng = _rows(32), Targets(np.ones(32 * 32)), np.random.default_rng(0)
+    half = patient.device.startswith("cuda")
+    updater = Updater(
+        model,
+        torch.optim.AdamW(model.parameters()),
+        load_algorithm("cispo"),
+        microbatch_tokens=tokens,
+        autocast=lambda: torch.autocast(torch.device(patient.device).type, torch.bfloat16, enabled=half),
+        device=patient.device,
+    )
+    count = max(32, tokens // 128)
+    rows, targets, rng = _rows(count), Targets(np.ones(count * 32)), np.random.default_rng(0)
     updater.update(rows, targets, rng)
-    training = updater.update(rows, targets, rng)["train_tokens_per_second"]
-    values = {"sampled_per_second": sampling, "trained_per_second": training}
-    said = f"{sampling:,.0f} tokens/s sampled, {training:,.0f} tokens/s trained on ({SHAPE.layers} x {SHAPE.width})"
-    return Finding("speed", True, said, values)
+    return sampling, updater.update(rows, targets, rng)["train_tokens_per_second"]
+
+
+def _large(device: str) -> torch.nn.Module:
+    """Random weights in the shape of Qwen2.5-0.5B, 494 M parameters."""
+    from transformers import AutoModelForCausalLM, Qwen2Config
+
+    config = Qwen2Config(**LARGE)
+    with torch.device(device):
+        return AutoModelForCausalLM.from_config(config, attn_implementation=NAME, dtype=torch.float32).eval()
 
 
 def check_learning(patient: Patient) -> Finding:

@@ -153,8 +153,8 @@ def plan(settings: RunSettings, guess: Guess = Guess(), shape: Shape | None = No
     critic = settings.algorithm.critic
     trained = adapter(settings, shape) or shape.parameters
     states = 4 * trained + _moments(settings, shape, trained)[0]
-    if critic is not None and critic.head == "separate":
-        states *= 2
+    if critic is not None and critic.head == "separate":  # its file holds the frozen weights of an adapted one too
+        states += 4 * shape.parameters + (states if settings.lora else states - 4 * trained)
     keep, best = settings.training.keep, float(settings.training.best is not None)
     disk = {"checkpoint": float(states), "keep": float(keep), "best": best, "most": states * (keep + 1 + best)}
     parts = [
@@ -202,7 +202,8 @@ def _states(settings: RunSettings, shape: Shape) -> list[Part]:
         parts.append(Part("reference", size * count, every, f"{settings.engine.dtype}, for algorithm.kl"))
     critic = settings.algorithm.critic
     if critic is not None and critic.head == "separate":
-        parts.append(Part("critic", 12 * count, every, "weights and optimiser of its own backbone"))
+        own = 4 * (shape.parameters + extra) + _moments(settings, shape, count)[0]
+        parts.append(Part("critic", own, every, "weights and optimiser of its own backbone"))
         parts.append(Part("critic's gradients", 4 * count, ("loss", "backward", "step")))
     return parts
 
@@ -250,6 +251,10 @@ def _engine(settings: RunSettings, shape: Shape, row: int, card: float | None) -
         parts.append(Part("engine weights", size * shape.parameters, held, f"a copy in {engine.dtype}"))
     sessions = min(rolling.concurrency, rolling.tasks * rolling.samples)
     capacity = -(-(row + 1) // 128) * 128
+    if settings.device != "cpu" and engine.compile == "auto":  # graphs want sizes that are rarely outgrown
+        from gagpo.agents.engines.static import SHORTEST, bucket
+
+        sessions, capacity = bucket(sessions), bucket(row + 1, SHORTEST)
     note = f"{sessions} sessions of {capacity} tokens, {engine.dtype}"
     parts.append(Part("KV cache", token * sessions * capacity, held, note))
     sampled = sessions * shape.vocabulary * (24 + (size if size < 4 else 0))

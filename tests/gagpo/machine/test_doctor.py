@@ -7,8 +7,9 @@ import torch
 import typer
 
 from gagpo.agents.engines.transformers import TransformersEngine
-from gagpo.machine import doctor
+from gagpo.machine import cards, doctor
 
+large = doctor._large
 FAST = {"versions", "device", "weights", "engine parity", "memory", "speed"}
 
 
@@ -96,3 +97,32 @@ def test_the_short_run_learns(tmp_path):
 def test_a_run_that_does_not_learn_is_found(tmp_path, monkeypatch):
     monkeypatch.setitem(doctor.CORRIDOR, "optimizer", {"learning_rate": 1e-12})
     assert not doctor.check_learning(doctor.Patient("cpu", "transformers", "float32", tmp_path)).ok
+
+
+def test_a_cards_peak_is_that_of_its_name_and_its_share_is_told():
+    assert cards.peak_of("NVIDIA H100 80GB HBM3") == 989 and cards.peak_of("NVIDIA H100 PCIe") == 756
+    assert cards.peak_of("NVIDIA A100-SXM4-80GB") == 312 and cards.peak_of("NVIDIA L40S") == 362
+    assert cards.peak_of("NVIDIA A10G") == 70 and cards.peak_of("NVIDIA GeForce RTX 4090") == 165.2
+    assert cards.peak_of("Voodoo 2") is None
+    assert cards.training_teraflops(494_000_000, 100_000) == pytest.approx(296.4)
+    assert cards.share_line("NVIDIA H100 80GB HBM3", 296.7) == (
+        "297 TFLOPS, 30 % of the 989 of NVIDIA H100 80GB HBM3",
+        0.3,
+    )
+    line, share = cards.share_line("Voodoo 2", 1.0)
+    assert share is None and "not in the table" in line
+    assert cards.product_teraflops("cpu", 64, 0.01) > 0
+
+
+def test_a_cpu_is_said_to_have_no_peak_and_a_gpu_does_the_large_model(patient, monkeypatch):
+    assert "no GPU here, so no share of a card's peak" in doctor.check_speed(patient).said
+    small = {**doctor.LARGE, "hidden_size": 28, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 400}
+    monkeypatch.setattr(doctor, "LARGE", small)
+    monkeypatch.setattr(doctor, "speeds", lambda patient, model, tokens: (5e3, 1e9))
+    monkeypatch.setattr(doctor, "_large", lambda _: large("cpu"))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H100 80GB HBM3")
+    monkeypatch.setattr(cards, "product_teraflops", lambda _: 700.0)
+    patient.device = "cuda"
+    finding = doctor.check_speed(patient)
+    assert finding.values["share_of_peak"] == pytest.approx(6 * finding.values["parameters"] * 1e9 / 989e12)
+    assert "% of the 989 of NVIDIA H100" in finding.said and "matrix products alone 700 TFLOPS, 71 %" in finding.said

@@ -141,6 +141,19 @@ def test_an_adapter_has_gradients_and_moments_alone_and_needs_no_reference(big):
     assert part["gradients"] == 4 * count and part["optimiser"] == 8 * count and "reference" not in part
 
 
+def test_a_critic_of_its_own_is_a_second_model_also_beside_an_adapter(big):
+    whole = plans.with_value(
+        plans.with_value(big, "algorithm.credit", {"name": "ppo_token"}), "algorithm.critic", {"head": "separate"}
+    )
+    alone, count = 1_543_714_304, 28 * 32 * (2 * (1536 + 1536) + 2 * (1536 + 256) + 3 * (1536 + 8960))
+    made = plans.plan(whole)
+    assert {part.name: part.bytes for part in made.parts}["critic"] == 12 * alone
+    assert made.disk["checkpoint"] == 24 * alone
+    made = plans.plan(plans.with_value(whole, "lora", {"rank": 32}))
+    assert {part.name: part.bytes for part in made.parts}["critic"] == 4 * alone + 12 * count
+    assert made.disk["checkpoint"] == 12 * count + 4 * alone + 12 * count
+
+
 def test_eight_bits_are_a_quarter_of_the_moments_but_for_the_embeddings(big):
     small = plans.with_value(big, "optimizer.name", "adamw8bit")
     parts = [{part.name: part.bytes for part in plans.plan(one).parts} for one in (big, small)]

@@ -1,0 +1,121 @@
+"""Conversations stay what was read and written, token for token, under the templates of public model families."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from gagpo.agents.context import Context
+from gagpo.agents.engines.base import stop_tokens
+from gagpo.agents.episodes import Turn
+from gagpo.agents.prompts import STYLES
+from tests.agents.template_families import FAMILIES
+
+SYSTEM = "You walk in a corridor."
+SEEN = ["You stand at 3.\nGo to door 1.", "You stand at 2.", "Nothing happens.", "You stand at 1: that is it."]
+SAID = ["left", "right <b>", "go left 2"]
+NAMES = [family.name for family in FAMILIES]
+
+
+@pytest.fixture(params=FAMILIES, ids=NAMES)
+def family(request):
+    return request.param
+
+
+@pytest.fixture
+def tokenizer(tiny, family):
+    _, made = tiny
+    made.add_special_tokens({"additional_special_tokens": list(family.special)})
+    made.eos_token = family.end
+    if family.bos:
+        made.bos_token = family.bos
+    made.chat_template = family.template
+    return made
+
+
+def context_of(tokenizer, family, system):
+    style = replace(STYLES["plain"], system=SYSTEM if system else None)
+    return Context(tokenizer, style, template=family.variables)
+
+
+def conversation(context, family, thinking, cut=()):
+    """Turns as an engine would have left them; those in ``cut`` met their limit before the end token."""
+    turns = []
+    for number, (seen, said) in enumerate(zip(SEEN, SAID, strict=False)):
+        turn = Turn(seen, said, said)
+        turn.prompt_ids = context.prompt(turns, seen)
+        turn.response_ids = context.response(answer(family, said, thinking))
+        if number in cut:
+            turn.response_ids = turn.response_ids[:-1]
+        turns.append(turn)
+    return turns
+
+
+def answer(family, said, thinking):
+    if family.name == "gpt-oss":
+        thought = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant" if thinking else ""
+        return f"{thought}<|channel|>final<|message|>{said}"
+    if family.name == "Mistral 7B":
+        said = f" {said}"  # its template writes the space that the model says
+    if not thinking:
+        return said
+    if family.name == "DeepSeek-R1":
+        return f"hm</think>\n\n{said}"
+    return f"{' ' * said.startswith(' ')}<think>\nhm\n</think>\n\n{said.lstrip()}"
+
+
+@pytest.mark.parametrize("system", [False, True], ids=["plain", "system"])
+@pytest.mark.parametrize("thinking", [False, True], ids=["bare", "thinking"])
+@pytest.mark.parametrize("cut", [(), (0, 2)], ids=["ended", "cut"])
+def test_every_prompt_begins_with_all_that_was_read_and_written(tokenizer, family, system, thinking, cut):
+    context = context_of(tokenizer, family, system)
+    turns = conversation(context, family, thinking, cut)
+    last = Turn(SEEN[3], "", "")
+    last.prompt_ids = context.prompt(turns, SEEN[3])
+    for before, after in pairwise([*turns, last]):
+        row = np.concatenate([before.prompt_ids, before.response_ids])
+        assert after.prompt_ids[: len(row)].tolist() == row.tolist()
+    new = tokenizer.decode(last.prompt_ids[len(turns[-1].prompt_ids) + len(turns[-1].response_ids) :])
+    assert new.count(SEEN[3]) == 1 and SYSTEM not in new and tokenizer.decode(last.prompt_ids).count(SYSTEM) == system
+
+
+@pytest.mark.parametrize("system", [False, True], ids=["plain", "system"])
+@pytest.mark.parametrize("thinking", [False, True], ids=["bare", "thinking"])
+@pytest.mark.parametrize("cut", [(), (0, 2)], ids=["ended", "cut"])
+def test_it_is_what_the_template_renders_but_for_thoughts(tokenizer, family, system, thinking, cut):
+    """Thoughts stay, where the template would take them out: what was written is what is trained on."""
+    context = context_of(tokenizer, family, system)
+    text = tokenizer.decode(context.prompt(conversation(context, family, thinking, cut), SEEN[3]))
+    chat = [{"role": "user", "content": SEEN[0]}]
+    for said, seen in zip(SAID, SEEN[1:], strict=True):
+        whole = answer(family, said, thinking)
+        if family.strips:
+            text = text.replace(whole, said)
+        asked = context._template([("user", "?")])
+        if family.name in ("DeepSeek-R1", "Qwen3 without thinking"):  # their prompts open, or close, the thought
+            opened = "<think>" + asked.rpartition("<think>")[2]
+            text = text.replace(opened + said, said)
+        content = said if family.strips else whole.removeprefix(" ") if family.name == "Mistral 7B" else whole
+        chat += [{"role": "assistant", "content": content}, {"role": "user", "content": seen}]
+    if family.name == "gpt-oss":  # what ends its answers gives way to another token in the history
+        text = text.replace("<|return|>", "").replace("assistantleft", "assistant<|channel|>final<|message|>left")
+        for said in SAID:
+            text = text.replace(f"<|start|>assistant{said}", f"<|start|>assistant<|channel|>final<|message|>{said}")
+    if system and family.system == "kept":
+        chat = [{"role": "system", "content": SYSTEM}, *chat]
+    elif system:  # the first words of all, which a template that puts them last would have moved with every turn
+        chat[0]["content"] = f"{SYSTEM}\n\n{chat[0]['content']}"
+    rendered = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True, **context._variables)
+    assert text == rendered
+
+
+def test_an_answer_ends_where_the_template_ends_it(tokenizer, family):
+    stops = stop_tokens(tokenizer)
+    assert tokenizer.convert_tokens_to_ids(family.end) in stops
+    if family.name == "gpt-oss":
+        assert tokenizer.convert_tokens_to_ids("<|end|>") not in stops
+
+
+def test_there_are_as_many_families_as_are_told():
+    assert len({family.name for family in FAMILIES}) == 18  # one of them twice: thinking and not
