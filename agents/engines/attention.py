@@ -319,6 +319,12 @@ class SlotCache:
         for store in (*self.key, *self.value):
             store[target, :, :length] = store[source, :, :length]
 
+    def share(self, source: int, targets: Sequence[int], length: int) -> None:
+        """Copy the first ``length`` tokens of slot ``source`` over every slot of ``targets``."""
+        index = torch.as_tensor(list(targets), device=self.device)
+        for store in (*self.key, *self.value):
+            store[index, :, :length] = store[source, :, :length]
+
     def plan(self, slot_B: np.ndarray, start_B: np.ndarray, new_B: np.ndarray) -> None:
         """The next forward pass appends ``new_B`` tokens to slots ``slot_B``, which hold ``start_B`` tokens so far."""
         rows, longest_new, longest = len(slot_B), int(new_B.max()), int((start_B + new_B).max())

@@ -252,9 +252,21 @@ class TransformersEngine:
         self._cached[self._slot[row.request.session]] = row.tokens()
 
     def _read(self, rows: Sequence[_Row]) -> torch.Tensor:
-        """Read the prompts of new rows; logits ``(B, V)`` after them."""
+        """Read the prompts of new rows; logits ``(B, V)`` after them. A prompt that several begin with is read once."""
         slot_B, start_B = self._place(rows)
-        return self._prefill([row.request for row in rows], slot_B, start_B)
+        first: dict[bytes, int] = {}
+        reader_B = np.arange(len(rows))  # which row reads the prompt of each
+        for i, row in enumerate(rows):
+            if start_B[i] == 0:
+                reader_B[i] = first.setdefault(row.request.prompt_ids.tobytes(), i)
+        readers, place_B = np.unique(reader_B, return_inverse=True)
+        logits = self._prefill([rows[i].request for i in readers], slot_B[readers], start_B[readers])
+        if len(readers) == len(rows):
+            return logits
+        for i in readers:
+            if len(others := slot_B[(reader_B == i) & (np.arange(len(rows)) != i)]):
+                self._cache.share(int(slot_B[i]), others.tolist(), len(rows[i].request.prompt_ids))
+        return logits[torch.as_tensor(place_B, device=self.device)]
 
     def _place(self, rows: Sequence[_Row]) -> tuple[np.ndarray, np.ndarray]:
         """A slot for every session, and how many of its prompt's tokens the slot already holds."""

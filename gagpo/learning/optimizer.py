@@ -67,8 +67,8 @@ def moment_bytes(optimizer: torch.optim.Optimizer) -> int:
     held = [x for state in optimizer.state.values() for x in state.values() if isinstance(x, torch.Tensor)]
     if held:
         return sum(x.numel() * x.element_size() for x in held)
-    parameters: list[torch.Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
-    return 2 * sum(p.numel() * p.element_size() for p in parameters)
+    trained: list[torch.Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
+    return 2 * sum(p.numel() * p.element_size() for p in trained)
 
 
 def parameter_groups(model: torch.nn.Module, settings: OptimizerSettings) -> list[dict[str, Any]]:

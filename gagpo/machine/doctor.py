@@ -41,7 +41,7 @@ MEMORY = 0.25  # share by which the peak of an update may differ from the plan
 RISE = 0.15  # how much the success rate must rise
 ITERATIONS = 10
 SHAPE = SmallModelSettings(layers=4, width=128, heads=4, key_value_heads=2, feed_forward=384, context=512)
-LARGE = {  # Qwen2.5-0.5B
+LARGE: dict[str, Any] = {  # Qwen2.5-0.5B
     "hidden_size": 896,
     "intermediate_size": 4864,
     "num_hidden_layers": 24,
@@ -251,7 +251,7 @@ def check_speed(patient: Patient) -> Finding:
     model = _large(patient.device) if gpu else load_model(patient.model, "float32", patient.device)
     sampling, training = speeds(patient, model, 16384 if gpu else 2048)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    values = {"parameters": parameters, "sampled_per_second": sampling, "trained_per_second": training}
+    values: dict[str, Any] = {"parameters": parameters, "sampled_per_second": sampling, "trained_per_second": training}
     said = f"{sampling:,.0f} tokens/s sampled, {training:,.0f} trained on ({parameters / 1e6:.1f} M parameters)"
     if not gpu:
         return Finding("speed", True, f"{said}; no GPU here, so no share of a card's peak", values)
@@ -294,7 +294,8 @@ def _large(device: str) -> torch.nn.Module:
 
     config = Qwen2Config(**LARGE)
     with torch.device(device):
-        return AutoModelForCausalLM.from_config(config, attn_implementation=NAME, dtype=torch.float32).eval()
+        model: torch.nn.Module = AutoModelForCausalLM.from_config(config, attn_implementation=NAME, dtype=torch.float32)
+    return model.eval()
 
 
 def check_learning(patient: Patient) -> Finding:

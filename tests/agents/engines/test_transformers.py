@@ -151,6 +151,34 @@ def test_requests_that_join_others_get_the_same_responses(tiny):
     assert engine.collect(None) == []
 
 
+def test_a_prompt_that_several_begin_with_is_read_once(tiny, monkeypatch):
+    model, tokenizer = tiny
+    rng = np.random.default_rng(7)
+    one, other = (rng.integers(300, model.config.vocab_size, n).astype(np.int32) for n in (20, 33))
+    requests = [Request(s, ids, s) for s, ids in enumerate([one, other, one, one, other, one[:9]])]
+    apart = [
+        TransformersEngine(model, tokenizer).generate([request], Sampling(max_tokens=5))[0] for request in requests
+    ]
+    engine = TransformersEngine(model, tokenizer)
+    read, prefill = [], engine._prefill
+    monkeypatch.setattr(
+        engine,
+        "_prefill",
+        lambda rows, *rest: (read.append([len(r.prompt_ids) for r in rows]), prefill(rows, *rest))[1],
+    )
+    contexts = {}
+    for request, out, alone in zip(requests, engine.generate(requests, Sampling(max_tokens=5)), apart, strict=True):
+        assert out.ids.tolist() == alone.ids.tolist()
+        np.testing.assert_allclose(out.logprobs, alone.logprobs, atol=1e-4)
+        contexts[request.session] = np.concatenate([request.prompt_ids, out.ids, [301, 302]]).astype(np.int32)
+    assert read == [[20, 33, 9]]
+    # Later turns go on from what each of them has said.
+    later = [Request(s, ids, 50 + s) for s, ids in contexts.items()]
+    for request, out in zip(later, engine.generate(later, Sampling(max_tokens=5)), strict=True):
+        np.testing.assert_allclose(out.logprobs, recomputed(model, request.prompt_ids, out.ids), atol=2e-4)
+    assert len(read[1]) == 6
+
+
 def test_a_released_session_is_answered_no_more(tiny):
     model, tokenizer = tiny
     engine = TransformersEngine(model, tokenizer)
