@@ -73,6 +73,7 @@ def _output(episode: Episode, game: Game, scores: list[float], with_logprobs: bo
         begin = len(turn.prompt_ids) - first
         mask[begin : begin + len(turn.response_ids)] = 1
         logprobs[begin : begin + len(turn.response_ids)] = turn.logprobs
+    facts = {"success": game.success, "truncated": game.truncated}
     return AgentLoopOutput(
         prompt_ids=turns[0].prompt_ids.tolist(),
         response_ids=ids.tolist(),
@@ -81,7 +82,7 @@ def _output(episode: Episode, game: Game, scores: list[float], with_logprobs: bo
         reward_score=game.reward,
         num_turns=2 * len(turns),
         metrics={},
-        extra_fields={"turn_scores": scores, "tool_rewards": [], "success": game.success, "truncated": game.truncated},
+        extra_fields={"turn_scores": scores, "tool_rewards": [], "reward_extra_info": facts, **facts},
     )
 
 
