@@ -8,6 +8,7 @@ model's keyword arguments and does it. Shape suffixes: T flat tokens, B rows, L 
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -22,6 +23,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from gagpo.envs.errors import GagpoError, InvalidArgument
 
 NAME = "flat"
+UNEVEN, WORTHWHILE = 1.2, 2**16  # padded over real scores of rows read together on a CPU; those worth a call
 SMALL_SCORES = 2**25  # attention scores of one layer of a micro-batch, up to which they are written out on a CPU
 
 
@@ -200,11 +202,30 @@ class PackedRows:
         self.edges = torch.cat([torch.zeros(1, dtype=torch.int32), torch.cumsum(length_B, 0).int()]).to(device)
         self._future_LL: Tensor | None = None
         self._visible_LL: dict[int | None, Tensor] = {}
+        self._runs: list[tuple[slice, PackedRows]] | None = None
+
+    def _alike(self) -> list[tuple[slice, PackedRows]]:
+        """Runs of rows of like length and their places; none where one run is as good."""
+        if self._runs is None:
+            borders, begin = [0], 0
+            for end in range(1, len(self.lengths) + 1):
+                run = self.lengths[begin:end]
+                padded = len(run) * max(run) ** 2
+                if padded > max(WORTHWHILE, UNEVEN * sum(n * n for n in run)):
+                    begin = end - 1
+                    borders.append(begin)
+            edges = [*borders, len(self.lengths)]
+            place = np.cumsum([0, *self.lengths])
+            self._runs = [
+                (slice(int(place[a]), int(place[b])), PackedRows(self.lengths[a:b]))
+                for a, b in itertools.pairwise(edges if borders[1:] else [])
+            ]
+        return self._runs
 
     def to(self, device: torch.device | str) -> PackedRows:
         """The same layout with its indices on ``device``."""
         moved = copy.copy(self)
-        moved._visible_LL = {}
+        moved._visible_LL, moved._runs = {}, None
         for name in ("to_padded", "to_flat", "position_T", "edges"):
             setattr(moved, name, getattr(self, name).to(device, non_blocking=True))
         return moved
@@ -212,6 +233,9 @@ class PackedRows:
     def attend(
         self, layer: int, query_THD: Tensor, key_THD: Tensor, value_THD: Tensor, scale: float, kind: Kind = PLAIN
     ) -> Tensor:
+        if query_THD.device.type == "cpu" and (runs := self._alike()):
+            parts = [(layout, query_THD[at], key_THD[at], value_THD[at]) for at, layout in runs]
+            return torch.cat([layout.attend(layer, q, k, v, scale, kind) for layout, q, k, v in parts])
         if kind.window is not None and kind.window >= self.shape[1]:  # as wide as the longest row: no window
             kind = Kind(None, kind.softcap, kind.sinks_H)
         if kind.window is not None and kind.fused and query_THD.is_cuda and value_THD.dtype == torch.bfloat16:

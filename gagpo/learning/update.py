@@ -73,12 +73,12 @@ class Work:
 class Scored:
     """The trainer's own log-probabilities before the first step, float32[K] in the order of the turns.
 
-    weight_K: of the correction, None where all are 1. gap: how far the sampler was from them.
+    weight_K: of the correction, None where all are 1. gaps: how far the sampler was from them, by micro-batch.
     """
 
     old_K: np.ndarray
     weight_K: np.ndarray | None
-    gap: dict[str, float]
+    gaps: list[dict[str, Tensor]]
 
 
 class Updater:
@@ -146,18 +146,23 @@ class Updater:
         self._train(True)
         try:
             batches = [list(micro_batches(m, self.microbatch_tokens)) for m in self._minis(rows, rng)]
-            scored = self._score_first(batches)
+            # The first step's own forward pass is a scoring pass: nothing has moved. A second epoch asks for it again.
+            fresh = self.epochs == 1 and self.algorithm.correction.name != "none"
+            scored = self._score_first(batches[1:] if fresh else batches, len(targets.advantage))
             for epoch in range(self.epochs):
                 if epoch:
                     batches = [list(micro_batches(m, self.microbatch_tokens)) for m in self._minis(rows, rng)]
                 for micros in batches:
                     try:
-                        loss, mini_parts = self._accumulate(micros, targets, controls, scored, None if losses else gaps)
+                        first = None if losses else gaps
+                        loss, mini_parts = self._accumulate(micros, targets, controls, scored, first, fresh)
                         norms.append(self._step())
                     except NonFiniteLoss as error:
                         self._skip(error, micros)
                         gaps.clear()
                         continue
+                    finally:
+                        fresh = False
                     self.skips.taken()
                     losses.append(loss)
                     parts += mini_parts
@@ -176,7 +181,7 @@ class Updater:
             **metrics,
             "clip_fraction": clipped,
             **_critic_summary(parts),
-            **(scored.gap if scored else _gap(gaps)),
+            **_gap([*(scored.gaps if scored else []), *gaps]),
             "loss": float(np.mean(losses)),
             "grad_norm": float(np.mean(norms)),
             **counted,
@@ -219,19 +224,17 @@ class Updater:
         return drift_K, entropy_K
 
     @torch.no_grad()
-    def _score_first(self, batches: Sequence[Sequence[MicroBatch]]) -> Scored | None:
-        """The scoring pass; None where the correction is ``none``.
+    def _score_first(self, batches: Sequence[Sequence[MicroBatch]], tokens: int) -> Scored | None:
+        """The scoring pass, of a batch of ``tokens``; None where there is nothing to score.
 
         It reads the very micro-batches that the first steps read: in half precision the same row gives other numbers
         beside other rows, and a ratio of the untouched policy has to be 1.
         """
         correction = self.algorithm.correction
-        if correction.name == "none":
+        if correction.name == "none" or not batches:
             return None
-        made = [micro for micros in batches for micro in micros]
-        tokens = 1 + max(int(micro.token_K.max()) for micro in made)
         old_K, weight_K, parts = np.zeros(tokens, np.float32), np.ones(tokens, np.float32), []
-        for one in made:
+        for one in (micro for micros in batches for micro in micros):
             layout = Layout.of(one.turn_K, one.row_K).to(self.device)
             micro = one.to(self.device)
             with self.autocast():
@@ -241,7 +244,7 @@ class Updater:
             old_K[one.token_K.numpy()] = logprob_K.float().cpu().numpy()
             if weight is not None:
                 weight_K[one.token_K.numpy()] = weight.float().cpu().numpy()
-        return Scored(old_K, weight_K if correction.name in ("token", "sequence") else None, _gap(parts))
+        return Scored(old_K, weight_K if correction.name in ("token", "sequence") else None, parts)
 
     def _accumulate(
         self,
@@ -250,10 +253,12 @@ class Updater:
         controls: Callable[[Tensor], Controls] | None,
         scored: Scored | None = None,
         gaps: list[dict[str, Tensor]] | None = None,
+        fresh: bool = False,
     ) -> tuple[float, list[dict[str, Tensor]]]:
         """Gradients of one mini-batch; its loss and the summed metrics of its micro-batches.
 
-        gaps: takes how far the sampler was from the policy, which has not moved yet.
+        gaps: takes how far the sampler was from the policy, which has not moved yet. fresh: ratios start from the very
+        log-probabilities that this pass finds.
         """
         layouts = [Layout.of(micro.turn_K, micro.row_K) for micro in micros]
         normaliser = Normaliser.total(layout.normaliser for layout in layouts)
@@ -269,9 +274,13 @@ class Updater:
                 logprob_K, entropy_K = token_logprobs(
                     self.model, micro, "gradient" if bonus else "value", hidden_KD=hidden_KD
                 )
-            if gaps is not None and scored is None:
-                metrics = correction_weights(logprob_K.detach(), micro.logprob_K, layout, Correction())[1]
+            if gaps is not None and (fresh or scored is None):
+                correction = self.algorithm.correction if fresh else Correction()
+                weight_K, metrics = correction_weights(logprob_K.detach(), micro.logprob_K, layout, correction)
                 gaps.append(_counted(metrics, layout))
+                if fresh:
+                    weight_K = weight_K if correction.name in ("token", "sequence") else None
+                    work = replace(work, old_K=logprob_K.detach().float(), weight_K=weight_K)
             self.ratio_K[micro.token_K.cpu().numpy()] = (logprob_K.detach() - work.old_K).exp().cpu().numpy()
             loss, metrics = policy_loss(
                 logprob_K,

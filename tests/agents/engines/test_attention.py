@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
+from gagpo.agents.engines import attention
 from gagpo.agents.engines.attention import PackedRows, SlotCache, forward
 from gagpo.supervised.small_model import SmallModelSettings, build
 
@@ -93,3 +94,22 @@ def test_calling_the_model_without_a_layout_is_refused(tiny):
     model, _ = tiny
     with pytest.raises(ValueError, match=r"attention\.forward"):
         model(torch.tensor([[1, 2]]), use_cache=False)
+
+
+@pytest.mark.parametrize("lengths", [[5, 6, 7], [3, 40, 60, 61, 120], [120, 3, 90, 4], [200] * 3])
+def test_rows_of_unlike_length_are_read_in_runs_and_give_the_same(tiny, monkeypatch, lengths):
+    model, _ = tiny
+    monkeypatch.setattr(attention, "WORTHWHILE", 1000)
+    ids = torch.as_tensor(np.random.default_rng(0).integers(5, 300, sum(lengths)))
+    found, runs = [], []
+    for uneven in (1.2, 1e9):
+        monkeypatch.setattr(attention, "UNEVEN", uneven)
+        model.zero_grad()
+        layout = PackedRows(lengths)
+        logits = forward(model, ids, layout, torch.arange(len(ids)))
+        logits.square().mean().backward()
+        runs.append(len(layout._alike()))
+        found.append([logits.detach(), *(p.grad.clone() for p in model.parameters())])
+    assert runs[1] == 0 and (runs[0] > 1) == (max(lengths) > 2 * min(lengths))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)

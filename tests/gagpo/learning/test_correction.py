@@ -1,11 +1,21 @@
 """Sampler and trainer: where they differ, the untouched policy is still the old one."""
 
+import copy
+
 import numpy as np
 import pytest
+import torch
 
+from gagpo.algorithms import load as load_algorithm
+from gagpo.credit import Targets
+from gagpo.learning import update as update_module
+from gagpo.learning.batch import build_rows, micro_batches, mini_batches
+from gagpo.learning.update import Updater
+from gagpo.objectives import Correction
 from gagpo.settings import load
 from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import train
+from tests.gagpo.learning.test_batch import conversation
 
 STILL = {"learning_rate": 1e-12}
 ONE = {"iterations": 1, "minibatches": 2, "precision": "bfloat16"}
@@ -59,3 +69,67 @@ def test_formats_that_lose_updates_are_refused(corridor):
     with pytest.raises(ValueError, match="float16 overflows"):
         load(corridor(), ["engine.dtype=float16"])
     assert load(corridor(), ["dtype=float32"]).engine.dtype == "float32"
+
+
+def updated(model, rows, correction, minibatches):
+    """Weights and metrics after an update in bfloat16, and how many log-probabilities were read without gradients."""
+    model, read = copy.deepcopy(model), []
+    algorithm = load_algorithm("cispo").model_copy(update={"correction": Correction(name=correction)})
+    updater = Updater(
+        model,
+        torch.optim.AdamW(model.parameters(), lr=1e-2),
+        algorithm,
+        minibatches=minibatches,
+        microbatch_tokens=30,
+        autocast=lambda: torch.autocast("cpu", torch.bfloat16),
+    )
+    inner = update_module.token_logprobs
+
+    def counted(model, micro, *arguments, **named):
+        if not torch.is_grad_enabled():
+            read.extend(micro.token_K.tolist())
+        return inner(model, micro, *arguments, **named)
+
+    update_module.token_logprobs = counted
+    try:
+        found = updater.update(rows, Targets(np.linspace(-1, 1, 48)), np.random.default_rng(3))
+    finally:
+        update_module.token_logprobs = inner
+    return [parameter.detach() for parameter in model.parameters()], found, read
+
+
+@pytest.mark.parametrize(("minibatches", "scored"), [(1, 0), (3, 32)])
+@pytest.mark.parametrize("correction", ["recompute", "token", "sequence"])
+def test_the_first_step_scores_itself(tiny, correction, minibatches, scored, monkeypatch):
+    rng = np.random.default_rng(0)
+    episodes = [conversation((rng.integers(5, 99, n), rng.integers(5, 99, 4))) for n in range(3, 15)]
+    rows = build_rows(episodes)
+    weights, found, read = updated(tiny[0], rows, correction, minibatches)
+    assert len(read) == len(set(read)) == scored
+    if minibatches == 1:
+        assert found["ratio"] == 1.0
+
+    # The same with every token scored before the first step.
+    monkeypatch.setattr(Updater, "_score_first", scored_whole(Updater._score_first, rows, minibatches))
+    monkeypatch.setattr(Updater, "_accumulate", never_fresh(Updater._accumulate))
+    others, other, read = updated(tiny[0], rows, correction, minibatches)
+    assert len(read) == 48
+    for one, two in zip(weights, others, strict=True):
+        torch.testing.assert_close(one, two, atol=1e-6, rtol=1e-6)
+    for name in ("loss", "grad_norm", "mismatch_kl", "mismatch_max", "masked", "clip_fraction"):
+        assert found[name] == pytest.approx(other[name], abs=1e-6), name
+
+
+def scored_whole(score, rows, minibatches):
+    def whole(updater, batches, tokens):
+        parts = mini_batches(rows, minibatches, np.random.default_rng(3))
+        return score(updater, [list(micro_batches(part, 30)) for part in parts], tokens)
+
+    return whole
+
+
+def never_fresh(accumulate):
+    def scored(updater, micros, targets, controls, scored=None, gaps=None, fresh=False):
+        return accumulate(updater, micros, targets, controls, scored, gaps, False)
+
+    return scored

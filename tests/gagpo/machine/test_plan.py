@@ -142,9 +142,8 @@ def test_an_adapter_has_gradients_and_moments_alone_and_needs_no_reference(big):
 
 
 def test_a_critic_of_its_own_is_a_second_model_also_beside_an_adapter(big):
-    whole = plans.with_value(
-        plans.with_value(big, "algorithm.credit", {"name": "ppo_token"}), "algorithm.critic", {"head": "separate"}
-    )
+    ppo = "algorithm={preset: ppo_token, critic: {head: separate}}"
+    whole = load("alfworld-qwen", [f"model={big.model}", ppo])
     alone, count = 1_543_714_304, 28 * 32 * (2 * (1536 + 1536) + 2 * (1536 + 256) + 3 * (1536 + 8960))
     made = plans.plan(whole)
     assert {part.name: part.bytes for part in made.parts}["critic"] == 12 * alone
