@@ -4,7 +4,8 @@
 
 Both read the rows without padding. The bare pass finds its micro-batches made and takes the mean log-probability of the
 responses as its loss; training makes the micro-batches, measures entropy, computes the algorithm's loss and metrics,
-clips the gradient and steps. The rows are as in ALFWorld: ten turns of some twenty tokens read and four said. The two
+clips the gradient and steps. Where sampler and trainer compute in different precisions, a scoring pass over all but the
+first mini-batch comes on top (``algorithm.correction: recompute``); its rate stands beside. The rows are as in ALFWorld: ten turns of some twenty tokens read and four said. The two
 take turns in one process; processor time, so other work on the machine counts little.
 """
 
@@ -22,6 +23,7 @@ import torch
 from gagpo.learning.batch import Row, micro_batches
 from gagpo.learning.logprobs import token_logprobs
 from gagpo.learning.update import Targets, Updater
+from gagpo.objectives import Correction
 from gagpo.settings import RunSettings, load
 from gagpo.supervised.fit import autocast
 from gagpo.supervised.small_model import SmallModelSettings, create, train_tokenizer
@@ -63,13 +65,17 @@ def measure(settings: RunSettings, episodes: int, rounds: int) -> dict[str, floa
     rng = np.random.default_rng(0)
     rows = make_rows(episodes, len(tokenizer), rng)
     training = settings.training
-    updater = Updater(
-        model,
-        torch.optim.AdamW(model.parameters(), lr=1e-5),
-        settings.algorithm,
-        minibatches=training.minibatches,
-        microbatch_tokens=training.microbatch_tokens,
-        autocast=lambda: autocast(settings),
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    plain, scoring = (
+        Updater(
+            model,
+            optimizer,
+            settings.algorithm.model_copy(update={"correction": Correction(name=correction)}),
+            minibatches=training.minibatches,
+            microbatch_tokens=training.microbatch_tokens,
+            autocast=lambda: autocast(settings),
+        )
+        for correction in ("none", "recompute")
     )
     targets = Targets(rng.standard_normal(sum(len(row.ids) for row in rows)))
     made = list(micro_batches(rows, training.microbatch_tokens))
@@ -83,16 +89,20 @@ def measure(settings: RunSettings, episodes: int, rounds: int) -> dict[str, floa
         model.zero_grad(set_to_none=True)
 
     def trained() -> None:
-        updater.update(rows, targets, rng)
+        plain.update(rows, targets, rng)
+
+    def scored() -> None:
+        scoring.update(rows, targets, rng)
 
     bare(), trained()  # the first of each makes buffers
-    pairs = [(tokens / _seconds(bare), tokens / _seconds(trained)) for _ in range(rounds)]
-    bare_rate, trained_rate = np.median(pairs, axis=0)
-    ratios = [b / a for a, b in pairs]
+    triples = [tuple(tokens / _seconds(work) for work in (bare, trained, scored)) for _ in range(rounds)]
+    bare_rate, trained_rate, scored_rate = np.median(triples, axis=0)
+    ratios = [b / a for a, b, _ in triples]
     return {
         "tokens": tokens,
         "bare_tokens_per_s": round(float(bare_rate)),
         "trained_tokens_per_s": round(float(trained_rate)),
+        "scored_too_tokens_per_s": round(float(scored_rate)),
         "ratio": round(float(np.median(ratios)), 3),
         "ratio_lowest": round(min(ratios), 3),
         "ratio_highest": round(max(ratios), 3),
@@ -113,7 +123,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     options = parser.parse_args()
     result = measure(load(options.config), options.episodes, options.rounds)
-    print("\n".join(f"{key:22} {value:>12,}" for key, value in result.items()))
+    print("\n".join(f"{key:24} {value:>12,}" for key, value in result.items()))
     print(f"target: at least {TARGET} of the bare rate, {'met' if result['ratio'] >= TARGET else 'missed'}")
     if options.json:
         options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

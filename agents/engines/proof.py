@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gagpo.agents.engines.attention import PackedRows, SlotCache, forward
+from gagpo.agents.engines.attention import PackedRows, forward
+from gagpo.agents.engines.slots import SlotCache
 
 LENGTHS = (5, 11)
 WINDOW = 4  # sliding windows are narrowed to this for the proof, or rows this short would not meet them

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from gagpo.agents.engines.adapters import merge
-from gagpo.agents.engines.attention import SlotCache, forward
+from gagpo.agents.engines.attention import forward
 from gagpo.agents.engines.base import (
     Finished,
     NamedTensor,
@@ -24,7 +24,7 @@ from gagpo.agents.engines.base import (
     stop_tokens,
 )
 from gagpo.agents.engines.proof import new_cache
-from gagpo.agents.engines.static import StaticDecoder
+from gagpo.agents.engines.slots import SlotCache, StaticDecoder
 from gagpo.agents.engines.weights import copy_tensors
 from gagpo.agents.precision import dtype_of, name_of
 from gagpo.envs.errors import InvalidArgument

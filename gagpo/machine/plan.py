@@ -252,7 +252,7 @@ def _engine(settings: RunSettings, shape: Shape, row: int, card: float | None) -
     sessions = min(rolling.concurrency, rolling.tasks * rolling.samples)
     capacity = -(-(row + 1) // 128) * 128
     if settings.device != "cpu" and engine.compile == "auto":  # graphs want sizes that are rarely outgrown
-        from gagpo.agents.engines.static import SHORTEST, bucket
+        from gagpo.agents.engines.slots import SHORTEST, bucket
 
         sessions, capacity = bucket(sessions), bucket(row + 1, SHORTEST)
     note = f"{sessions} sessions of {capacity} tokens, {engine.dtype}"

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 from gagpo.agents.engines import attention
-from gagpo.agents.engines.attention import PackedRows, SlotCache, forward
+from gagpo.agents.engines.attention import PackedRows, forward
+from gagpo.agents.engines.slots import SlotCache
 from gagpo.supervised.small_model import SmallModelSettings, build
 
 

@@ -1,14 +1,17 @@
-"""Decoding in shapes that do not change, so that a GPU can be given a whole step at once as a CUDA graph.
+"""Keys and values of many growing sequences, a slot each; and decoding over slots in shapes that do not change.
 
-A decoding step of a model with 28 layers is some hundred kernels of a few microseconds each; to launch them one by one
-takes a processor longer than a GPU takes to run them. A graph is launched as one. It repeats the same kernels on the
-same memory, so nothing in a step may depend on how many responses there are and how long they have become: a step runs
-over the first ``S`` slots of a cache and ``L`` tokens of each, both from a short list of sizes, whichever are in use.
+Fixed shapes let a GPU be given a whole step at once as a CUDA graph. A decoding step of a model with 28 layers is some
+hundred kernels of a few microseconds each; to launch them one by one takes a processor longer than a GPU takes to run
+them. A graph is launched as one. It repeats the same kernels on the same memory, so nothing in a step may depend on how
+many responses there are and how long they have become: a step runs over the first ``S`` slots of a cache and ``L``
+tokens of each, both from a short list of sizes, whichever are in use. Shape suffixes as in
+:mod:`gagpo.agents.engines.attention`.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,10 +19,112 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from gagpo.agents.engines.attention import PLAIN, Kind, SlotCache, forward, written_out
+from gagpo.agents.engines.attention import PLAIN, Kind, forward, written_out
 
 SHORTEST = 128  # tokens of a slot that a step reads at least
 WARM = 2  # steps before a graph is captured: kernels that are chosen or compiled at their first use are so by then
+
+
+class SlotCache:
+    """Keys and values of many growing sequences, one slot each, and attention from ragged new tokens to them.
+
+    ``plan`` says which slots the next forward pass extends and by how many tokens; ``length`` is kept per slot by the
+    caller's plans. A slot is dense (no gaps), so attention reads no more than the longest live sequence.
+    """
+
+    def __init__(self, layers: int, heads: int, head_size: int, dtype: torch.dtype, device: torch.device | str):
+        self.heads, self.head_size, self.dtype, self.device = heads, head_size, dtype, device
+        self.slots = self.capacity = 0
+        self.key = [self._empty(0, 0) for _ in range(layers)]
+        self.value = [self._empty(0, 0) for _ in range(layers)]
+
+    def _empty(self, slots: int, capacity: int) -> Tensor:
+        return torch.zeros(slots, self.heads, capacity, self.head_size, dtype=self.dtype, device=self.device)
+
+    def reserve(self, slots: int, capacity: int) -> None:
+        """Make room for ``slots`` sequences of ``capacity`` tokens; what is stored stays."""
+        if slots <= self.slots and capacity <= self.capacity:
+            return
+        old_slots, old_capacity = self.slots, self.capacity
+        self.slots = max(slots, old_slots)
+        self.capacity = max(-(-capacity // 128) * 128, old_capacity)
+        for store in (self.key, self.value):
+            for layer, old in enumerate(store):
+                store[layer] = self._empty(self.slots, self.capacity)
+                store[layer][:old_slots, :, :old_capacity] = old
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Copy the first ``length`` tokens of slot ``source`` over slot ``target``."""
+        for store in (*self.key, *self.value):
+            store[target, :, :length] = store[source, :, :length]
+
+    def share(self, source: int, targets: Sequence[int], length: int) -> None:
+        """Copy the first ``length`` tokens of slot ``source`` over every slot of ``targets``."""
+        index = torch.as_tensor(list(targets), device=self.device)
+        for store in (*self.key, *self.value):
+            store[index, :, :length] = store[source, :, :length]
+
+    def plan(self, slot_B: np.ndarray, start_B: np.ndarray, new_B: np.ndarray) -> None:
+        """The next forward pass appends ``new_B`` tokens to slots ``slot_B``, which hold ``start_B`` tokens so far."""
+        rows, longest_new, longest = len(slot_B), int(new_B.max()), int((start_B + new_B).max())
+        row_T = np.repeat(np.arange(rows), new_B)
+        offset_T = np.arange(len(row_T)) - np.repeat(np.cumsum(new_B) - new_B, new_B)
+        position_T = start_B[row_T] + offset_T
+
+        def as_index(x: np.ndarray) -> Tensor:
+            return torch.as_tensor(x, dtype=torch.long, device=self.device)
+
+        self.position_T = as_index(position_T)
+        self._slot_T = as_index(slot_B[row_T])
+        in_order = bool((slot_B == np.arange(rows)).all())
+        self._slot_B = None if in_order else as_index(slot_B)
+        self._shape = (rows, longest_new, longest)
+        self._decode = longest_new == 1
+        self._padded_T = as_index(row_T * longest_new + offset_T)
+        query_position_BL = start_B[:, None] + np.minimum(np.arange(longest_new)[None, :], new_B[:, None] - 1)
+        self._query_position_BL = query_position_BL
+        self._visible_B1LL: dict[int | None, Tensor] = {}
+
+    def _visible(self, window: int | None) -> Tensor:
+        if window not in self._visible_B1LL:
+            key_position_L = np.arange(self._shape[2])[None, None, :]
+            query_position_BL1 = self._query_position_BL[:, :, None]
+            seen_BLL = key_position_L <= query_position_BL1
+            if window is not None:
+                seen_BLL &= key_position_L > query_position_BL1 - window
+            self._visible_B1LL[window] = torch.as_tensor(seen_BLL, device=self.device)[:, None]
+        return self._visible_B1LL[window]
+
+    def attend(
+        self, layer: int, query_THD: Tensor, key_THD: Tensor, value_THD: Tensor, scale: float, kind: Kind = PLAIN
+    ) -> Tensor:
+        rows, new, longest = self._shape
+        self.key[layer][self._slot_T, :, self.position_T] = key_THD.to(self.dtype)
+        self.value[layer][self._slot_T, :, self.position_T] = value_THD.to(self.dtype)
+        if self._slot_B is None:
+            key, value = self.key[layer][:rows, :, :longest], self.value[layer][:rows, :, :longest]
+        else:
+            key = self.key[layer][self._slot_B, :, :longest]
+            value = self.value[layer][self._slot_B, :, :longest]
+        heads, size = query_THD.shape[1:]
+        if self._decode:
+            query = query_THD.reshape(rows, 1, heads, size)
+        else:
+            query = query_THD.new_zeros(rows * new, heads, size)
+            query[self._padded_T] = query_THD
+            query = query.reshape(rows, new, heads, size)
+        # Query heads that share a key head become further query positions: grouped attention without repeating keys.
+        group = heads // self.heads
+        query = query.reshape(rows, new, self.heads, group, size).permute(0, 2, 3, 1, 4)
+        query = query.reshape(rows, self.heads, group * new, size)
+        visible = self._visible(kind.window)
+        visible = visible if self._decode else visible.repeat(1, 1, group, 1)
+        if kind.fused:
+            out = scaled_dot_product_attention(query, key, value, attn_mask=visible, scale=scale)
+        else:
+            out = written_out(query, key, value, visible, scale, kind, group)
+        out = out.reshape(rows, self.heads, group, new, size).permute(0, 3, 1, 2, 4).reshape(rows * new, heads, size)
+        return out if self._decode else out.index_select(0, self._padded_T)
 
 
 def bucket(count: int, least: int = 1) -> int:
