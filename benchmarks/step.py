@@ -26,7 +26,8 @@ import torch
 
 from gagpo.envs.alfworld.env import ALFWorldEnv
 from gagpo.envs.base import Outcome
-from gagpo.settings import SmallModelSettings, parse
+from gagpo.settings import parse
+from gagpo.supervised.sections import SmallModelSettings
 from gagpo.supervised.small_model import build, save_folder
 from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer

@@ -4,9 +4,10 @@
 
 Both read the rows without padding. The bare pass finds its micro-batches made and takes the mean log-probability of the
 responses as its loss; training makes the micro-batches, measures entropy, computes the algorithm's loss and metrics,
-clips the gradient and steps. Where sampler and trainer compute in different precisions, a scoring pass over all but the
-first mini-batch comes on top (``algorithm.correction: recompute``); its rate stands beside. The rows are as in ALFWorld: ten turns of some twenty tokens read and four said. The two
-take turns in one process; processor time, so other work on the machine counts little.
+clips the gradient and steps. Where sampler and trainer compute in different precisions, a scoring pass over all but
+the first mini-batch comes on top (``algorithm.correction: recompute``); its rate stands beside. The rows are as in
+ALFWorld: ten turns of some twenty tokens read and four said. All take turns in one process; processor time, so other
+work on the machine counts little.
 """
 
 from __future__ import annotations
