@@ -96,10 +96,7 @@ class RunFolder:
     def commit(self) -> str | None:
         """The commit of the hub model that the run began with; None for a model from elsewhere."""
         if self._commit is None and self._unwritten is None:
-            try:
-                found = json.loads((self.path / "versions.json").read_text(encoding="utf-8")).get(COMMIT)
-            except (OSError, ValueError, AttributeError, RecursionError):
-                return None
+            found = self._versions().get(COMMIT)
             self._commit = found if isinstance(found, str) else None
         return self._commit
 
@@ -109,9 +106,15 @@ class RunFolder:
             return
         self._commit = value
         if self._unwritten is None:
-            durable.write_text(
-                self.path / "versions.json", json.dumps({**versions(), **self._model()}, indent=1) + "\n"
-            )
+            text = json.dumps({**self._versions(), **self._model()}, indent=1) + "\n"
+            durable.write_text(self.path / "versions.json", text)
+
+    def _versions(self) -> dict[str, Any]:
+        """What ``versions.json`` holds; nothing where it cannot be read."""
+        try:
+            return dict(json.loads((self.path / "versions.json").read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError, RecursionError):
+            return {}
 
     @property
     def settings(self) -> RunSettings:
