@@ -1,6 +1,6 @@
 """Training tokens per second beside a bare forward and backward pass of the same model on the same rows.
 
-    python benchmarks/training.py [--config configs/alfworld-small.yaml] [--rounds 5]
+    python benchmarks/training.py [--config configs/alfworld-small.yaml] [--rounds 5] [--minibatches 1]
 
 Both read the rows without padding. The bare pass finds its micro-batches made and takes the mean log-probability of the
 responses as its loss; training makes the micro-batches, measures entropy, computes the algorithm's loss and metrics,
@@ -56,7 +56,7 @@ def make_rows(count: int, vocabulary: int, rng: np.random.Generator) -> list[Row
     return rows
 
 
-def measure(settings: RunSettings, episodes: int, rounds: int) -> dict[str, float]:
+def measure(settings: RunSettings, episodes: int, rounds: int, minibatches: int | None = None) -> dict[str, float]:
     """Median tokens per second of either, and their ratio round by round."""
     torch.set_num_threads(settings.threads or torch.get_num_threads())
     warm = settings.warm_start
@@ -72,7 +72,7 @@ def measure(settings: RunSettings, episodes: int, rounds: int) -> dict[str, floa
             model,
             optimizer,
             settings.algorithm.model_copy(update={"correction": Correction(name=correction)}),
-            minibatches=training.minibatches,
+            minibatches=minibatches or training.minibatches,
             microbatch_tokens=training.microbatch_tokens,
             autocast=lambda: autocast(settings),
         )
@@ -121,9 +121,10 @@ def main() -> int:
     parser.add_argument("--config", type=Path, default=Path("configs/alfworld-small.yaml"))
     parser.add_argument("--episodes", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--minibatches", type=int, help="optimiser steps of an update; the config's by default")
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     options = parser.parse_args()
-    result = measure(load(options.config), options.episodes, options.rounds)
+    result = measure(load(options.config), options.episodes, options.rounds, options.minibatches)
     print("\n".join(f"{key:24} {value:>12,}" for key, value in result.items()))
     print(f"target: at least {TARGET} of the bare rate, {'met' if result['ratio'] >= TARGET else 'missed'}")
     if options.json:

@@ -202,10 +202,10 @@ class PackedRows:
         self.edges = torch.cat([torch.zeros(1, dtype=torch.int32), torch.cumsum(length_B, 0).int()]).to(device)
         self._future_LL: Tensor | None = None
         self._visible_LL: dict[int | None, Tensor] = {}
-        self._runs: list[tuple[slice, PackedRows]] | None = None
+        self._runs: list[tuple[int, PackedRows]] | None = None
 
-    def _alike(self) -> list[tuple[slice, PackedRows]]:
-        """Runs of rows of like length and their places; none where one run is as good."""
+    def _alike(self) -> list[tuple[int, PackedRows]]:
+        """Runs of rows of like length with the number of their tokens; none where one run is as good."""
         if self._runs is None:
             borders, begin = [0], 0
             for end in range(1, len(self.lengths) + 1):
@@ -215,11 +215,8 @@ class PackedRows:
                     begin = end - 1
                     borders.append(begin)
             edges = [*borders, len(self.lengths)]
-            place = np.cumsum([0, *self.lengths])
-            self._runs = [
-                (slice(int(place[a]), int(place[b])), PackedRows(self.lengths[a:b]))
-                for a, b in itertools.pairwise(edges if borders[1:] else [])
-            ]
+            runs = [self.lengths[a:b] for a, b in itertools.pairwise(edges if borders[1:] else [])]
+            self._runs = [(sum(run), PackedRows(run)) for run in runs]
         return self._runs
 
     def to(self, device: torch.device | str) -> PackedRows:
@@ -234,8 +231,9 @@ class PackedRows:
         self, layer: int, query_THD: Tensor, key_THD: Tensor, value_THD: Tensor, scale: float, kind: Kind = PLAIN
     ) -> Tensor:
         if query_THD.device.type == "cpu" and (runs := self._alike()):
-            parts = [(layout, query_THD[at], key_THD[at], value_THD[at]) for at, layout in runs]
-            return torch.cat([layout.attend(layer, q, k, v, scale, kind) for layout, q, k, v in parts])
+            sizes, layouts = zip(*runs, strict=True)
+            cut = zip(layouts, *(x.split(sizes) for x in (query_THD, key_THD, value_THD)), strict=True)
+            return torch.cat([layout.attend(layer, q, k, v, scale, kind) for layout, q, k, v in cut])
         if kind.window is not None and kind.window >= self.shape[1]:  # as wide as the longest row: no window
             kind = Kind(None, kind.softcap, kind.sinks_H)
         if kind.window is not None and kind.fused and query_THD.is_cuda and value_THD.dtype == torch.bfloat16:
