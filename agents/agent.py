@@ -34,6 +34,7 @@ class Decision:
     """A response and the action parsed from it; ``parsed`` is False when there was none (the action is then '').
 
     trainable: False for a move that must not be learned from (an expert's deliberate noise).
+    version: of the weights it was sampled with, in updates of the run; None where there is only one.
     """
 
     response: str
@@ -43,6 +44,7 @@ class Decision:
     prompt_ids: np.ndarray = field(default_factory=lambda: _EMPTY_IDS)
     response_ids: np.ndarray = field(default_factory=lambda: _EMPTY_IDS)
     logprobs: np.ndarray = field(default_factory=lambda: _EMPTY_LOGPROBS)
+    version: int | None = None
 
 
 class Agent(Protocol):

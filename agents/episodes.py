@@ -28,6 +28,7 @@ class Turn:
     parsed: an action was found in the response.
     state: key of the world state in which the response was made (None where the environment cannot tell).
     trainable: False for a deliberate stray move of an expert, which must not be imitated.
+    version: of the weights that sampled it, in updates of the run; None where sampling waits for every update.
     advantage, value, group_state: what credit made of the turn, the value of its state group, and which of the batch's
     state groups that is; None before credit is given and for a turn that was not trained on.
     ratios: float32, probability under the policy being trained over that of the sampler, of each response token, when
@@ -46,6 +47,7 @@ class Turn:
     prompt_ids: Ids = field(default_factory=lambda: np.zeros(0, np.int32))
     response_ids: Ids = field(default_factory=lambda: np.zeros(0, np.int32))
     logprobs: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
+    version: int | None = None
     advantage: float | None = None
     value: float | None = None
     group_state: int | None = None
@@ -104,7 +106,7 @@ class Episode:
                 "valid": turn.valid,
                 "state": turn.state,
             }
-            for name in ("advantage", "value", "group_state"):
+            for name in ("advantage", "value", "group_state", "version"):
                 if getattr(turn, name) is not None:
                     row[name] = getattr(turn, name)
             if tokens:

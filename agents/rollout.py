@@ -77,7 +77,7 @@ def rollout(
         tokens, are then a function of the jobs alone, so a run can be repeated bit for bit. Without it the pool and the
         agent are waited on together: who is ready is answered, and nobody waits for the longest response.
     """
-    stage = _Stage(agent, pool, jobs, concurrency, on_finish)
+    stage = Stage(agent, pool, jobs, concurrency, on_finish)
     begun = time.perf_counter()
     try:
         if lockstep or not isinstance(agent, PatientAgent):
@@ -93,7 +93,7 @@ def rollout(
     return [episode for episode in stage.done if episode is not None], stage.clock
 
 
-class _Stage:
+class Stage:
     """The episodes under way, and where each of them waits: for the pool (``waiting``) or for the agent (``ready``)."""
 
     def __init__(
@@ -160,15 +160,15 @@ class _Stage:
     def _begin(self) -> bool:
         """Start as many jobs as there is room for; False when all have been played."""
         while self.upcoming < len(self.jobs) and len(self.lives) < self.concurrency:
-            job = self.jobs[self.upcoming]
-            episode = Episode(
-                task=job.task, group=job.group, sample=job.sample, seed=job.seed, temperature=job.temperature
-            )
-            self.lives[self.upcoming] = Live(self.upcoming, episode)
-            self.pool.reset(self.upcoming, job.task, job.environment_seed)
-            self.waiting.add(self.upcoming)
+            self._start(self.upcoming, self.jobs[self.upcoming])
             self.upcoming += 1
         return bool(self.lives)
+
+    def _start(self, slot: int, job: Job) -> None:
+        episode = Episode(task=job.task, group=job.group, sample=job.sample, seed=job.seed, temperature=job.temperature)
+        self.lives[slot] = Live(slot, episode)
+        self.pool.reset(slot, job.task, job.environment_seed)
+        self.waiting.add(slot)
 
     def _hear(self, timeout: float | None) -> None:
         """Take the pool's answers."""
@@ -198,9 +198,12 @@ class _Stage:
         episode.outcome = outcome
         if outcome != "failed":
             episode.end_observation, episode.end_state = live.observation, live.info.get("state")
-        self.done[slot] = episode
         self.agent.forget(slot)
         self.pool.release(slot)
+        self._deliver(slot, episode)
+
+    def _deliver(self, slot: int, episode: Episode) -> None:
+        self.done[slot] = episode
         if self.on_finish:
             self.on_finish(episode)
 
@@ -217,6 +220,7 @@ def _append(live: Live, decision: Decision) -> None:
         prompt_ids=decision.prompt_ids,
         response_ids=decision.response_ids,
         logprobs=decision.logprobs,
+        version=decision.version,
     )
     live.episode.turns.append(turn)
 

@@ -91,6 +91,17 @@ class RolloutSettings(_Section):
     workers: int = Field(2, ge=0, le=1024, description="environment processes; 0 steps them in the trainer's own")
     concurrency: int = Field(256, ge=1, description="most episodes under way at once")
     lockstep: bool = Field(True, description="bit-for-bit repeatable batches; false for slow, uneven environments")
+    ahead: int = Field(
+        0,
+        ge=0,
+        le=64,
+        description="batches sampled while an update runs; 0: only the newest weights sample, repeatably",
+    )
+    max_staleness: int = Field(
+        4,
+        ge=1,
+        description="with ahead: updates that an episode's first turn may lie behind; older ones are played again",
+    )
     worker_memory: int | None = Field(
         4096, ge=1, description="MiB that an environment process may take beyond what all share; null: no limit"
     )
@@ -100,6 +111,19 @@ class RolloutSettings(_Section):
     @property
     def sampling(self) -> Sampling:
         return Sampling(self.temperature, self.max_tokens)
+
+    @model_validator(mode="after")
+    def _young_enough(self) -> RolloutSettings:
+        if self.ahead > self.max_staleness:
+            raise InvalidArgument(
+                f"ahead={self.ahead} samples with weights that many updates old, which max_staleness="
+                f"{self.max_staleness} refuses: raise max_staleness or lower ahead"
+            )
+        if self.ahead and not self.workers:
+            raise InvalidArgument(
+                "ahead samples in a thread, and workers=0 steps environments in whatever thread asks: set workers=1"
+            )
+        return self
 
 
 class OptimizerSettings(_Section):
@@ -246,11 +270,25 @@ class RunSettings(_Section):
 
     @model_validator(mode="after")
     def _fitting_correction(self) -> RunSettings:
-        """Where sampler and trainer compute differently, ratios start from the trainer's own numbers unless said."""
+        """Where sampler and trainer compute differently, ratios start from the trainer's own numbers unless said.
+
+        Where the sampler's weights are older too, each token is weighted for it: the clip's decoupled objective (Hilton
+        et al. 2021), whose trust region lies around the weights before the update and not around the sampler's.
+        """
         same = self.engine.name == "transformers" and self.engine.dtype == self.training.precision == "float32"
-        if not same and "correction" not in self.algorithm.model_fields_set:
-            correction = type(self.algorithm.correction)(name="recompute")
+        ahead = self.rollout.ahead > 0
+        if (ahead or not same) and "correction" not in self.algorithm.model_fields_set:
+            correction = type(self.algorithm.correction)(name="token" if ahead else "recompute")
             object.__setattr__(self, "algorithm", self.algorithm.model_copy(update={"correction": correction}))
+        return self
+
+    @model_validator(mode="after")
+    def _controllers_that_can_wait(self) -> RunSettings:
+        if self.rollout.ahead and self.algorithm.controllers.agpo:
+            raise InvalidArgument(
+                "controllers.agpo sets temperatures and clip radii from probes of the weights that are about to be "
+                "updated, and rollout.ahead samples with older ones: set rollout.ahead=0"
+            )
         return self
 
     @model_validator(mode="after")

@@ -21,11 +21,16 @@ TOLERANCE, ROUNDED = 1e-3, 0.5  # nats, in float32 and in formats that round
 
 
 def transformers_engine(
-    model: torch.nn.Module, tokenizer: Any, max_length: int | None = None, *, dtype: str | None = None
+    model: torch.nn.Module,
+    tokenizer: Any,
+    max_length: int | None = None,
+    *,
+    dtype: str | None = None,
+    own: bool = False,
 ) -> TransformersEngine:
     """The engine on transformers that fits the model; see :class:`TransformersEngine` for the arguments."""
     kind = TransformersEngine if is_flat(model) else GeneralEngine
-    return kind(model, tokenizer, max_length, dtype=dtype)
+    return kind(model, tokenizer, max_length, dtype=dtype, own=own)
 
 
 class _Group:

@@ -58,6 +58,7 @@ class TransformersEngine:
     """Samples from ``model`` itself where it has the wanted precision, else from a copy that it owns.
 
     dtype: what is sampled in (``float32`` or ``bfloat16``); that of the model where it is None.
+    own: a copy in any case, so that the model can be trained while responses are sampled.
     prefill_tokens: most padded prompt tokens of one forward pass. compile: ``auto`` decodes in CUDA graphs on a GPU,
     ``never`` launches every kernel by itself, as a CPU always does.
 
@@ -75,10 +76,11 @@ class TransformersEngine:
         dtype: str | None = None,
         prefill_tokens: int = 8192,
         compile: Literal["auto", "never"] = "auto",
+        own: bool = False,
     ):
         weight = next(model.parameters())
         wanted = dtype_of(dtype) if dtype else weight.dtype
-        self.shares_weights = wanted == weight.dtype
+        self.shares_weights = wanted == weight.dtype and not own
         self.model = model if self.shares_weights else merge(copy.deepcopy(model)).to(wanted).requires_grad_(False)
         self.tokenizer = tokenizer
         self.dtype = name_of(wanted)

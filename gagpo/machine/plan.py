@@ -231,7 +231,7 @@ def adapter(settings: RunSettings, shape: Shape) -> int:
 def _engine(settings: RunSettings, shape: Shape, row: int, card: float | None) -> list[Part]:
     """Engine weights and caches are there while it samples; in the update too where it does not sleep."""
     engine, rolling = settings.engine, settings.rollout
-    held = ("sampling",) if engine.sleep else PHASES
+    held = ("sampling",) if engine.sleep and not rolling.ahead else PHASES
     size = _size(engine.dtype)
     token = 2 * shape.layers * shape.key_value_heads * shape.head_size * size
     if engine.name == "vllm":
@@ -247,8 +247,10 @@ def _engine(settings: RunSettings, shape: Shape, row: int, card: float | None) -
         note = f"engine.memory={share:g} of the card; weights and one response need {least / GB:.1f} GB"
         return [Part("engine weights and KV cache", taken, held, note)]
     parts = []
-    if engine.dtype != "float32":
+    if engine.dtype != "float32" or rolling.ahead:
         parts.append(Part("engine weights", size * shape.parameters, held, f"a copy in {engine.dtype}"))
+    if rolling.ahead:
+        parts.append(Part("weights on their way", 4 * shape.parameters, PHASES, "a copy, until the engine has them"))
     sessions = min(rolling.concurrency, rolling.tasks * rolling.samples)
     capacity = -(-(row + 1) // 128) * 128
     if settings.device != "cpu" and engine.compile == "auto":  # graphs want sizes that are rarely outgrown

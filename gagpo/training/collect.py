@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import torch
 
 from gagpo.agents.agent import Agent
+from gagpo.agents.engines.base import Engine
+from gagpo.agents.engines.weights import refreshed
 from gagpo.agents.episodes import Episode
 from gagpo.agents.rollout import Clock, group_jobs, rollout
 from gagpo.controllers import Controllers
@@ -22,20 +26,24 @@ class Collection:
     """What an iteration collected.
 
     episodes: those to train on, group after group, none of them failed or empty. played: all that were played to
-    choose them from, probes excluded. probe: episodes played for a controller's statistics alone.
+    choose them from, probes excluded. probe: episodes played for a controller's statistics alone. stale: those that
+    were dropped, finished or not, because the weights had moved on. stats: what else to log.
     """
 
     episodes: list[Episode] = field(default_factory=list)
     played: list[Episode] = field(default_factory=list)
     probe: list[Episode] = field(default_factory=list)
+    stale: list[Episode] = field(default_factory=list)
     rounds: int = 0
     clock: Clock = field(default_factory=Clock)
+    stats: dict[str, float] = field(default_factory=dict)
 
 
 class Collector:
     """Plays the training split, each task once before any comes again, in an order drawn from the run's seed.
 
-    ``position`` counts the tasks taken so far; it is all there is to checkpoint.
+    ``position`` counts the tasks taken so far, and ``due`` are the places before it that are still to be played (none
+    here, where a batch is played to its end before it is trained on); they are all there is to checkpoint.
     """
 
     def __init__(self, settings: RunSettings, tasks: TaskSet, controllers: Controllers):
@@ -43,6 +51,7 @@ class Collector:
         self.tasks = tasks
         self.controllers = controllers
         self.position = 0
+        self.due: list[int] = []
 
     def collect(self, agent: Agent, pool: Pool, iteration: int) -> Collection:
         """``rollout.tasks`` groups of ``rollout.samples`` episodes.
@@ -75,12 +84,24 @@ class Collector:
 
     def upcoming(self, count: int) -> list[str]:
         """The next ``count`` tasks, without taking them."""
-        names = []
-        for place in range(self.position, self.position + count):
-            epoch, index = divmod(place, len(self.tasks))
-            order = np.random.default_rng([self.settings.seed, 7, epoch]).permutation(len(self.tasks))
-            names.append(self.tasks.ids[order[index]])
-        return names
+        return [self.task_at(place) for place in range(self.position, self.position + count)]
+
+    def task_at(self, place: int) -> str:
+        """The task at a place of the run's order."""
+        epoch, index = divmod(place, len(self.tasks))
+        order = np.random.default_rng([self.settings.seed, 7, epoch]).permutation(len(self.tasks))
+        return self.tasks.ids[order[index]]
+
+    def updating(self, engine: Engine, model: torch.nn.Module, iteration: int) -> AbstractContextManager[None]:
+        """A context in which ``model`` becomes that of ``iteration`` updates; the engine samples from it afterwards."""
+        return refreshed(engine, model, self.settings.engine.sleep)
+
+    def paused(self, engine: Engine) -> AbstractContextManager[None]:
+        """A context in which nothing is sampled, so that engine and pool can be used for something else."""
+        return nullcontext()
+
+    def close(self) -> None:
+        """End what collects in the background: nothing here."""
 
     def _take(self, count: int) -> list[str]:
         names = self.upcoming(count)

@@ -15,10 +15,9 @@ import numpy as np
 import torch
 
 from gagpo.agents.engines.base import Sampling
-from gagpo.agents.engines.weights import refreshed
 from gagpo.agents.episodes import Episode
 from gagpo.agents.model import commit_of, load_model, load_tokenizer
-from gagpo.agents.setup import language_agent, make_engine, make_world, tasks_of
+from gagpo.agents.setup import language_agent, make_world, tasks_of
 from gagpo.controllers import Controllers
 from gagpo.credit import Credit, Turns, give_credit, turns_for
 from gagpo.credit.turns.grouping import group_mean
@@ -32,13 +31,14 @@ from gagpo.learning.optimizer import make_optimizer, parameter_groups, rate_scal
 from gagpo.learning.skipping import NonFiniteLoss
 from gagpo.learning.update import Updater
 from gagpo.learning.value_head import Critic
+from gagpo.overlap.ahead import collector_for, sampling_engine
 from gagpo.settings import SettingsError
 from gagpo.supervised.fit import autocast
 from gagpo.trackers import tracking
 from gagpo.training import checkpoint as checkpoints
 from gagpo.training import keeping, lora
 from gagpo.training.annotations import annotate
-from gagpo.training.collect import Collection, Collector, tasks_of_groups
+from gagpo.training.collect import Collection, tasks_of_groups
 from gagpo.training.interrupt import Interruptions
 from gagpo.training.metrics import rollout_metrics
 from gagpo.training.run_folder import RunFolder
@@ -67,7 +67,7 @@ class Trainer:
         }
         self.algorithm = settings.algorithm.resolved(settings.rollout.max_tokens)
         self.controllers = Controllers(self.algorithm.controllers)
-        self.collector = Collector(settings, tasks, self.controllers)
+        self.collector = collector_for(settings, tasks, self.controllers)
         self.iteration = self.turns_total = self.tokens_total = 0
         self.interruptions = Interruptions()
         self._health = ""
@@ -105,7 +105,7 @@ class Trainer:
         self.rates = [group["lr"] for group in groups]
         learners = [self.model] if self.critic is None else [self.model, self.critic]
         self.optimizer = make_optimizer(learners, groups, rate)
-        self.engine = make_engine(settings.engine.name, self.model, self.tokenizer, **settings.engine.arguments())
+        self.engine = sampling_engine(settings, self.model, self.tokenizer)
         if settings.rollout.max_tokens >= self.engine.max_length:
             raise SettingsError(
                 f"rollout.max_tokens={settings.rollout.max_tokens} leaves no room for a prompt in the "
@@ -166,6 +166,8 @@ class Trainer:
                 if self.iteration > self._saved_at:
                     self._save()
                 raise
+            finally:
+                self.collector.close()
 
     def _run(self, pool: Pool) -> None:
         every = self.settings.evaluation.every
@@ -199,7 +201,7 @@ class Trainer:
     def _train_on(self, collected: Collection, pool: Pool, begun: float) -> dict[str, Any]:
         """The rest of an iteration whose collection began at ``begun``; returns its metrics."""
         collected_at = time.perf_counter()
-        with refreshed(self.engine, self.model, self.settings.engine.sleep):
+        with self.collector.updating(self.engine, self.model, self.iteration + 1):
             credit, learned = self._learn(collected) if collected.episodes else (None, {})
         self.iteration += 1
         now = time.perf_counter()
@@ -207,7 +209,7 @@ class Trainer:
         if every and (self.iteration == 1 or self.iteration % every == 0):
             self.folder.save_episodes(f"train-{self.iteration:04d}", collected.played, decode=self.tokenizer.decode)
             self.trackers.episodes([episode.record() for episode in collected.played[:2]], self.iteration)
-        turns = [turn for episode in (*collected.played, *collected.probe) for turn in episode.turns]
+        turns = [turn for episode in (*collected.played, *collected.probe, *collected.stale) for turn in episode.turns]
         tokens = sum(len(turn.response_ids) for turn in turns)
         self.turns_total += len(turns)
         self.tokens_total += tokens
@@ -215,6 +217,7 @@ class Trainer:
             "iteration": self.iteration,
             **rollout_metrics(collected.played, self.settings.rollout.max_tokens),
             "sampling_rounds": collected.rounds,
+            **collected.stats,
             **(credit.stats if credit else {}),
             **learned,
             **self.controllers.values(),
@@ -291,19 +294,20 @@ class Trainer:
             label = f"{stage}-{split}"
             if self.folder.evaluation(label) is not None:
                 continue
-            result, episodes = evaluate(
-                self._agent(Sampling(settings.evaluation.temperature, settings.rollout.max_tokens)),
-                pool,
-                panel,
-                environment=settings.environment.id,
-                kwargs=self.world.material(settings.environment.kwargs),
-                model=settings.model if stage == "before" else f"{settings.name}, iteration {self.iteration}",
-                temperature=settings.evaluation.temperature,
-                tries=settings.evaluation.tries,
-                concurrency=settings.rollout.concurrency,
-                lockstep=settings.rollout.lockstep,
-                quiet=self.quiet,
-            )
+            with self.collector.paused(self.engine):
+                result, episodes = evaluate(
+                    self._agent(Sampling(settings.evaluation.temperature, settings.rollout.max_tokens)),
+                    pool,
+                    panel,
+                    environment=settings.environment.id,
+                    kwargs=self.world.material(settings.environment.kwargs),
+                    model=settings.model if stage == "before" else f"{settings.name}, iteration {self.iteration}",
+                    temperature=settings.evaluation.temperature,
+                    tries=settings.evaluation.tries,
+                    concurrency=settings.rollout.concurrency,
+                    lockstep=settings.rollout.lockstep,
+                    quiet=self.quiet,
+                )
             self.folder.save_evaluation(label, result, episodes)
             self.report({"evaluation": label, "result": result})
 
@@ -315,6 +319,7 @@ class Trainer:
             "tokens_total": self.tokens_total,
             "position": self.collector.position,
             "skipped_in_a_row": self.updater.skips.row,
+            "due": self.collector.due,
             "controllers": copy.deepcopy(self.controllers.state_dict()),
         }
 
@@ -345,6 +350,7 @@ class Trainer:
             self.turns_total, self.tokens_total = int(state["turns_total"]), int(state["tokens_total"])
             self.collector.position = int(state["position"])
             self.updater.skips.row = int(state.get("skipped_in_a_row", 0))  # earlier versions skipped nothing
+            self.collector.due = [int(place) for place in state.get("due", [])]
             self.controllers.load_state_dict(state["controllers"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise checkpoints.CheckpointError(
