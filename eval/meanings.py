@@ -31,6 +31,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "restarted_episodes": ("count", "Episodes that were begun again because their worker died."),
         "environment_restarts": ("count", "Workers of the pool that were replaced since the run began."),
         "sampling_rounds": ("count", "Rounds of dynamic sampling that the batch took; 1 without it."),
+        "staleness_mean": ("updates", "How far the weights of the turns trained on lay behind, with `rollout.ahead`."),
+        "staleness_max": ("updates", "The same of the oldest of these turns."),
+        "stale_episodes": ("count", "Episodes older than `rollout.max_staleness`: dropped, and played again."),
+        "seconds_waited": ("seconds", "That the update waited for its batch, with `rollout.ahead`."),
     },
     "What can be learned from it": {
         "zero_groups": ("share", "Task groups in which every advantage is 0; they teach nothing."),

@@ -53,7 +53,10 @@ def test_ahead_trains_on_every_task_in_turn_and_says_how_old_it_was(corridor, tm
 
 def test_ahead_learns(corridor, tmp_path):
     config = corridor(rollout=AHEAD, training={"iterations": 20, "save_every": 20}, evaluation={"before": False})
-    success = [row["success_rate"] for row in run(config, tmp_path / "run").metrics()]
+    rows = run(config, tmp_path / "run").metrics()
+    success = [row["success_rate"] for row in rows]
+    old = max(row["mismatch_kl"] for row in rows if row["staleness_mean"] > 0)
+    assert rows[0]["mismatch_kl"] < 1e-6 < 1e-3 < old
     assert np.mean(success[-3:]) > np.mean(success[:3]) + 0.4
 
 
@@ -113,7 +116,7 @@ def test_episodes_that_are_too_old_are_dropped_and_played_again(corridor, tmp_pa
 
 
 def test_a_killed_run_loses_no_task_and_trains_on_none_twice(corridor, tmp_path):
-    iterations = 16
+    iterations = 10
     config = corridor(
         rollout={**AHEAD, "ahead": 2, "lockstep": False}, training={"iterations": iterations, "save_every": 3}
     )
@@ -186,10 +189,10 @@ def test_the_engine_has_weights_of_its_own_and_takes_a_copy(corridor, tmp_path):
 
 
 def test_dynamic_sampling_goes_on_with_further_tasks(corridor, tmp_path):
-    config = corridor(algorithm="dapo", rollout=AHEAD, training={"iterations": 3})
+    config = corridor(algorithm="dapo", rollout=AHEAD, training={"iterations": 2})
     folder = run(config, tmp_path / "run")
     rows = folder.metrics()
-    assert len(rows) == 3 and all(1 <= row["sampling_rounds"] <= 10 for row in rows)
+    assert len(rows) == 2 and all(1 <= row["sampling_rounds"] <= 10 for row in rows)
     for path in sorted((folder.path / "episodes").glob("train-*.jsonl")):
         groups = Counter((row["group"], row["task"]) for row in read_episodes(path))
         assert set(groups.values()) == {6}
@@ -201,12 +204,10 @@ def test_controllers_critics_and_adapters_go_with_it(corridor, tmp_path, algorit
     if lora:
         pytest.importorskip("peft")
     config = corridor(
-        algorithm=algorithm, rollout=AHEAD, lora=lora, training={"iterations": 3}, evaluation={"before": False}
+        algorithm=algorithm, rollout=AHEAD, lora=lora, training={"iterations": 2}, evaluation={"before": False}
     )
     rows = run(config, tmp_path / "run").metrics()
-    assert len(rows) == 3 and all(np.isfinite(row["loss"]) for row in rows)
-    if not lora:
-        assert rows[0]["mismatch_kl"] < 1e-6 < max(row["mismatch_kl"] for row in rows)
+    assert len(rows) == 2 and all(np.isfinite(row["loss"]) for row in rows)
 
 
 REFUSED = {

@@ -1,0 +1,84 @@
+"""The command that says how a run's cost grows with processors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gagpo.cli.options import Json, print_json, print_table, say
+
+
+def add_to(app: typer.Typer) -> None:
+    """Hang the command of this file under ``app``."""
+    app.command()(simulate)
+
+
+def simulate(
+    config: Annotated[str, typer.Argument(help="A settings file, or the name of a shipped config.")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value, as for train.")] = None,
+    gpus: Annotated[str, typer.Option(help="Numbers of processors, 8,64,512.")] = "8,64,512",
+    ahead: Annotated[str, typer.Option(help="Values of rollout.ahead, 0,1.")] = "0,1",
+    rates: Annotated[Path | None, typer.Option(help="A file of rates; `--write-rates` makes one.")] = None,
+    measure: Annotated[
+        Path | None, typer.Option(help="A run whose rates and lengths of turns and episodes are taken.")
+    ] = None,
+    write_rates: Annotated[Path | None, typer.Option(help="Write the rates that were used, to be changed.")] = None,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens that one turn shows.")] = 300,
+    turns: Annotated[float | None, typer.Option(min=1, help="Of a usual episode; half of the most.")] = None,
+    response_tokens: Annotated[
+        float | None, typer.Option(min=1, help="Of a usual turn; a quarter of rollout.max_tokens.")
+    ] = None,
+    iterations: Annotated[int, typer.Option(min=1, help="Simulated and averaged, after the first.")] = 3,
+    as_json: Json = False,
+) -> None:
+    """Simulate a run on many processors: time of an iteration, what waits for what, and what on-policy costs."""
+    from gagpo.envs.errors import InvalidArgument
+    from gagpo.settings import load
+
+    try:
+        from gagpo.simulate import measure as measuring
+        from gagpo.simulate import study
+    except ModuleNotFoundError as error:
+        if error.name != "simpy":
+            raise
+        raise InvalidArgument("simulating needs simpy: pip install 'gagpo[scale]'") from None
+    from gagpo.machine.plan import Guess, shape_of
+    from gagpo.simulate import rates as known
+    from gagpo.simulate.workload import guessed
+
+    settings = load(config, overrides or [])
+    counts, aheads = _numbers("--gpus", gpus, 1), _numbers("--ahead", ahead, 0)
+    run = None if measure is None else measuring.measure(measure)
+    guess = Guess(prompt_tokens, turns, response_tokens)
+    workload = run.workload if run else guessed(settings, guess)
+    if rates is not None:
+        used = known.load(rates)
+    elif run is not None:
+        used = run.rates
+    else:
+        used = known.stated(settings, shape_of(settings), prompt_tokens, workload.mean_turns, workload.mean_said)
+    if write_rates is not None:
+        from gagpo.envs import durable
+
+        durable.write_text(write_rates, known.dump(used))
+    lines = list(study.study(settings, workload, used, counts, aheads, iterations))
+    rolling = settings.rollout
+    title = f"{settings.model}: {rolling.tasks} x {rolling.samples} episodes, {workload.mean_turns:.1f} turns of "
+    print_table(study.table(lines, f"{title}{workload.mean_said:.0f} tokens"))
+    for line in study.price_of_waiting(lines):
+        say(line)
+    say(f"rates: {used.source}\nlengths: {workload.source}")
+    if as_json:
+        record = {"rates": used.record(), "workload": workload.source, "lines": [line.record() for line in lines]}
+        print_json(record)
+
+
+def _numbers(option: str, text: str, least: int) -> list[int]:
+    from gagpo.envs.errors import InvalidArgument
+
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and least <= int(part) <= 100_000 for part in parts):
+        raise InvalidArgument(f"{option} takes numbers from {least} on, separated by commas, got {text!r}")
+    return [int(part) for part in parts]
