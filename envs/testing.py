@@ -47,6 +47,18 @@ class CorridorEnv(TextEnv):
         return Outcome(text, float(there), there, there, valid, f"{self.place}>{self.door}", ["left", "right"])
 
 
+class SleepyEnv(CorridorEnv):
+    """A corridor whose steps take their time, as a browser or a simulator does: ``seconds`` each, without computing."""
+
+    def __init__(self, seconds: float = 0.05, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.seconds = seconds
+
+    def act(self, action: str) -> Outcome:
+        time.sleep(self.seconds)
+        return super().act(action)
+
+
 class FaultyEnv(TextEnv):
     """A corridor without end whose actions break it: an action ``crash`` crashes, ``sleep`` sleeps for ever, ...
 
@@ -189,7 +201,12 @@ def _callers() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-for _name, _kind in (("Corridor", CorridorEnv), ("Faulty", FaultyEnv), ("Broken", BrokenEnv)):
+for _name, _kind in (
+    ("Corridor", CorridorEnv),
+    ("Sleepy", SleepyEnv),
+    ("Faulty", FaultyEnv),
+    ("Broken", BrokenEnv),
+):
     gymnasium.register(
         f"gagpo-test/{_name}-v0", f"{__name__}:{_kind.__name__}", disable_env_checker=True, order_enforce=False
     )

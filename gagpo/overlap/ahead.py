@@ -31,7 +31,13 @@ from gagpo.training.collect import Collection, Collector, usable
 
 
 def collector_for(settings: RunSettings, tasks: TaskSet, controllers: Controllers) -> Collector:
-    """The collector that ``rollout.ahead`` asks for."""
+    """The collector that ``rollout.ahead`` asks for; SettingsError where several processes train one model."""
+    ranks = torch.distributed
+    if settings.rollout.ahead and ranks.is_available() and ranks.is_initialized() and ranks.get_world_size() > 1:
+        raise SettingsError(
+            "rollout.ahead samples in a thread of one process, and several train this model: set rollout.ahead=0, or "
+            "train in one process"
+        )
     kind = AheadCollector if settings.rollout.ahead else Collector
     return kind(settings, tasks, controllers)
 

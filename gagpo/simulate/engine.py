@@ -30,11 +30,11 @@ class Replica:
     """Serves requests for responses. Between two changes of the batch time passes in one step.
 
     version: of the weights; newest: of those that are there to be taken, which happens when no response is under way.
-    Requests wait meanwhile.
+    Requests wait meanwhile. loading: seconds that it takes.
     """
 
-    def __init__(self, clock: simpy.Environment, rates: Rates, device: Device):
-        self.clock, self.rates, self.device = clock, rates, device
+    def __init__(self, clock: simpy.Environment, rates: Rates, device: Device, loading: float = 0.0):
+        self.clock, self.rates, self.device, self.loading = clock, rates, device, loading
         self.version = 0
         self.reading = self.decoding = 0.0  # seconds at work
         self.passing = 0.0  # of decoding: seconds that a pass takes however few responses it continues
@@ -65,7 +65,7 @@ class Replica:
     def _work(self) -> Generator[simpy.Event, Any, None]:
         while True:
             if self.newest != self.version and not self._active:
-                yield self.clock.timeout(self.rates.transfer_seconds)
+                yield self.clock.timeout(self.loading)
                 self.version = self.newest
             elif self._new and self.newest == self.version:
                 yield from self._read()

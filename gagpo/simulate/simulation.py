@@ -20,6 +20,7 @@ from gagpo.simulate.workload import Turn, Workload
 
 REPLICAS = ("reading prompts", "decoding, few at a time", "decoding, many at a time")
 RANKS = ("computing updates", "exchange between ranks", "rest of updates")
+TRANSFER = "transfer of weights"
 WAITING = "waiting for worlds and the longest episodes"
 
 
@@ -76,7 +77,8 @@ class Simulation:
         self, settings: RunSettings, workload: Workload, rates: Rates, placement: Placement, iterations: int = 4
     ):
         self.warm = settings.rollout.ahead + 1
-        self.iterations = self.warm + iterations
+        whole = -(-iterations // self.warm) * self.warm  # batches that are open together may end together
+        self.iterations = self.warm + whole
         # Beyond the last iteration nothing is begun, which would look like a run that has no wait.
         training = settings.training.model_copy(update={"iterations": self.iterations + settings.rollout.ahead + 1})
         self.settings = settings.model_copy(update={"training": training})
@@ -111,7 +113,7 @@ class Simulation:
             tokens_per_second=grown("tokens") / seconds,
             sampling=sum(grown(name) for name in REPLICAS) / seconds,
             training=sum(grown(name) for name in RANKS) / seconds,
-            worlds=grown("worlds") / seconds / workers,
+            worlds=min(1.0, grown("worlds") / seconds / workers),  # a step counts as soon as it is asked for
             staleness=float(np.mean(self.staleness[self.warm :])),
             stale_episodes=grown("dropped") / count,
             tokens=grown("tokens") / count,
@@ -120,8 +122,9 @@ class Simulation:
 
     def _parts(self, parts: dict[str, float], seconds: float) -> dict[str, float]:
         """With what is left of an iteration: nobody works then, or, with ``ahead``, the replicas do not."""
+        parts = {**parts, TRANSFER: self.rates.transfer_seconds}
         ahead = self.settings.rollout.ahead > 0
-        known = sum(parts[name] for name in (REPLICAS if ahead else parts))
+        known = sum(parts[name] for name in ((*REPLICAS, TRANSFER) if ahead else parts))
         return {**parts, WAITING: max(0.0, seconds - known)}
 
     def feed(self) -> None:
@@ -179,6 +182,8 @@ class Simulation:
                     yield self.delivered
                 batch += group.played()
             yield from self._update(batch, iteration)
+            if not self.settings.rollout.ahead:
+                yield self.clock.timeout(self.rates.transfer_seconds)
             self.ledger.trained(iteration + 1)
             for actor in self.actors:
                 actor.replica.publish(iteration + 1)
@@ -234,8 +239,10 @@ class Actor:
     def __init__(self, simulation: Simulation):
         self.simulation, self.clock = simulation, simulation.clock
         rolling = simulation.settings.rollout
-        self.replica = Replica(self.clock, simulation.rates, simulation.device)
+        loading = simulation.rates.transfer_seconds if rolling.ahead else 0.0  # without, the trainer waits for it
+        self.replica = Replica(self.clock, simulation.rates, simulation.device, loading)
         self.workers = [0.0] * max(1, rolling.workers)  # when each will be free
+        self.held = [0] * len(self.workers)  # episodes of each
         self.worlds_busy = 0.0
         self.live = 0
         self._waiting: list[Ticket] = []
@@ -261,20 +268,24 @@ class Actor:
         self.worlds_busy += seconds
         return self.clock.timeout(self.workers[worker] - self.clock.now)
 
-    def _worker(self) -> int:
-        return int(np.argmin(self.workers))
+    def _life(self, ticket: Ticket) -> _Life:
+        """An episode stays with the worker that had the fewest when it began."""
+        worker = int(np.argmin(self.held))
+        self.held[worker] += 1
+        return _Life(self.simulation, ticket, worker)
 
     def _end(self, life: _Life) -> None:
         self.live -= 1
+        self.held[life.worker] -= 1
         self.simulation.deliver(life.ticket, life.turns, life.first)
 
     def _play(self, ticket: Ticket) -> Generator[simpy.Event, Any, None]:
-        life = _Life(self.simulation, ticket)
-        yield self._step(self._worker(), life.seconds[0])
+        life = self._life(ticket)
+        yield self._step(life.worker, life.seconds[0])
         for number in range(len(life.turns)):
             yield self._ask(life, number)
             life.note(number, self.replica.version)
-            yield self._step(self._worker(), life.seconds[number + 1])
+            yield self._step(life.worker, life.seconds[number + 1])
         self._end(life)
 
     def _ask(self, life: _Life, number: int) -> simpy.Event:
@@ -287,12 +298,12 @@ class Actor:
         """All live episodes are gathered before any is answered, and all are answered before any goes on."""
         lives: list[_Life] = []
         while True:
-            new, self._waiting = [_Life(self.simulation, ticket) for ticket in self._waiting], []
+            new, self._waiting = [self._life(ticket) for ticket in self._waiting], []
             if not lives and not new:
                 self._come = self.clock.event()
                 yield self._come
                 continue
-            steps = [self._step(self._worker(), life.seconds[life.number]) for life in (*lives, *new)]
+            steps = [self._step(life.worker, life.seconds[life.number]) for life in (*lives, *new)]
             yield self.clock.all_of(steps)
             lives += new
             for life in [life for life in lives if life.number == len(life.turns)]:
@@ -308,8 +319,8 @@ class Actor:
 class _Life:
     """An episode under way. number: of its turn; first, last: versions of the weights at its first and latest turn."""
 
-    def __init__(self, simulation: Simulation, ticket: Ticket):
-        self.ticket = ticket
+    def __init__(self, simulation: Simulation, ticket: Ticket, worker: int):
+        self.ticket, self.worker = ticket, worker
         self.turns, self.seconds = simulation.draw(ticket)
         self.number = 0
         self.first = self.last = 0

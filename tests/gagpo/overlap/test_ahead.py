@@ -8,6 +8,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 
 from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.episodes import read_episodes
@@ -229,6 +230,13 @@ def test_an_engine_on_the_trainers_weights_is_refused(corridor, tmp_path, outsid
     settings = load(corridor(engine="elsewhere:Constant", rollout=AHEAD))
     with pytest.raises(SettingsError, match="samples from the very weights"):
         Trainer(RunFolder.create(tmp_path / "run", settings), quiet=True)
+
+
+def test_several_processes_are_refused(corridor, monkeypatch):
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    with pytest.raises(SettingsError, match="train in one process"):
+        overlap.collector_for(load(corridor(rollout=AHEAD)), None, None)
 
 
 def test_the_correction_is_for_older_weights_unless_another_is_named(corridor):

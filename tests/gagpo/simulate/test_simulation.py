@@ -1,5 +1,6 @@
 """Simulated runs: an example by hand, limits in which all is known, and what more processors may never do."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from gagpo.settings import parse
 from gagpo.simulate.rates import Rates
-from gagpo.simulate.simulation import WAITING, Placement, Simulation
+from gagpo.simulate.simulation import TRANSFER, WAITING, Placement, Simulation
 from gagpo.simulate.study import placements, study, with_ahead
 from gagpo.simulate.update import passes, update_seconds
 from gagpo.simulate.workload import Turn, Workload
@@ -60,7 +61,7 @@ def test_an_iteration_computed_by_hand(lockstep):
     assert out.tokens == 4 * 3 * 5 and out.tokens_per_second == pytest.approx(60 / out.seconds)
     assert out.training == pytest.approx(update / out.seconds)
     assert out.sampling == pytest.approx(3 * (prefill + decode) / out.seconds)
-    assert out.parts[WAITING] == pytest.approx(0.2 + 3 * 0.05 + 0.1)
+    assert out.parts[WAITING] == pytest.approx(0.2 + 3 * 0.05) and out.parts[TRANSFER] == 0.1
     assert sum(out.parts.values()) == pytest.approx(out.seconds)
     assert out.worlds == pytest.approx((0.2 + 0.15) / out.seconds)
     assert (out.staleness, out.stale_episodes) == (0, 0)
@@ -79,9 +80,7 @@ def test_with_infinite_rates_only_the_worlds_take_time(ahead):
     made = with_ahead(run_settings(), ahead)
     out = Simulation(made, uniform(), Rates(environment_seconds=1.0), APART).run()
     assert out.sampling == out.training == 0
-    batches = 1 if ahead == 0 else (ahead + 1)  # that are under way together, with one worker for every episode of one
-    assert out.seconds == pytest.approx(3.0, rel=0.35) if ahead else out.seconds == pytest.approx(3.0)
-    assert out.worlds <= 1 + 1e-9 and batches
+    assert out.seconds == pytest.approx(3.0) and out.worlds == pytest.approx(1.0)  # a worker for each of four episodes
 
 
 def test_nothing_takes_no_time():
@@ -100,7 +99,7 @@ rates_drawn = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=10)
 @given(rates_drawn)
 def test_ahead_never_hurts_where_weights_and_prompts_cost_nothing(rates):
     """The very same processors and work; the scoring pass of the correction is done in both."""
@@ -115,17 +114,17 @@ def test_ahead_never_hurts_where_weights_and_prompts_cost_nothing(rates):
     assert base.seconds > 0
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=6)
 @given(rates_drawn, st.booleans(), st.integers(0, 1))
 def test_twice_the_processors_are_never_slower(rates, lockstep, ahead):
     made = run_settings(tasks=4, samples=4, lockstep=lockstep)
     lines = study(made, UNEVEN, replace(rates, gather_bytes=1e6, link=1e8, network=1e7), [1, 2, 4, 8], [ahead])
     seconds = [line.outcome.seconds for line in lines]
-    for less, more in zip(seconds, seconds[1:], strict=False):
+    for less, more in itertools.pairwise(seconds):
         assert more <= less * 1.05 + 1e-9
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=10)
 @given(rates_drawn, st.booleans(), st.integers(0, 2), st.integers(1, 3))
 def test_tokens_are_neither_lost_nor_made(rates, lockstep, ahead, replicas):
     made = with_ahead(run_settings(lockstep=lockstep), ahead)

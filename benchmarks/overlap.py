@@ -1,0 +1,121 @@
+"""Iterations per second with `rollout.ahead: 1` beside `ahead: 0`, and what the simulator predicted of both.
+
+    python benchmarks/overlap.py [--iterations 12] [--rounds 2]
+
+A corridor whose steps sleep 50 ms, a small model whose responses are of uneven length, one torch thread. A run in
+lockstep is measured first, and its rates predict the other two, which take turns in both orders. Wall time between two
+iterations, the first three of a run left out; evaluations are not among them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from gagpo.settings import RunSettings, parse
+from gagpo.simulate.measure import Measured, measure
+from gagpo.simulate.simulation import Outcome, Placement, Simulation
+from gagpo.supervised.warm_start import warm_start
+from gagpo.training.run_folder import RunFolder
+from gagpo.training.trainer import train
+
+LEFT_OUT = 3
+BASE: dict[str, Any] = {
+    "name": "overlap",
+    "threads": 1,
+    "environment": {"id": "gagpo.envs.testing:gagpo-test/Sleepy-v0", "kwargs": {"max_turns": 8, "seconds": 0.05}},
+    "context": {"history": "full"},
+    "rollout": {"tasks": 4, "samples": 4, "max_tokens": 16, "workers": 8},
+    "algorithm": {"preset": "gagpo", "kl": {"coefficient": 0.0}, "correction": {"name": "token"}},
+    "optimizer": {"learning_rate": 1e-5},
+    "training": {"epochs": 4, "minibatches": 2, "save_every": 10_000, "keep_episodes": 1},
+    "evaluation": {"splits": ["test"], "tasks": 1, "before": False},
+    "trackers": [],
+    "warm_start": {
+        "episodes": 40,
+        "noise": 0.5,
+        "steps": 20,
+        "batch": 32,
+        "learning_rate": 1e-2,
+        "model": {"layers": 2, "width": 64, "heads": 2, "feed_forward": 128, "vocabulary": 300, "context": 512},
+    },
+}
+
+
+def settings_of(model: Path, iterations: int, **changes: dict[str, Any]) -> RunSettings:
+    """The benchmark's settings with sections changed."""
+    values = {**BASE, "model": str(model)}
+    values["training"] = {**values["training"], "iterations": iterations}
+    for section, change in changes.items():
+        values[section] = {**values[section], **change}
+    return parse(yaml.safe_load(yaml.safe_dump(values)), "the benchmark")
+
+
+def make_model(folder: Path) -> Path:
+    """A model that has seen a little of the corridor, and says much else."""
+    torch.set_num_threads(1)
+    return warm_start(settings_of(folder / "model", 1), quiet=True)
+
+
+def timed(settings: RunSettings, folder: Path) -> tuple[float, Path]:
+    """Seconds of an iteration (median) of a run in ``folder``."""
+    moments: list[float] = []
+    run = RunFolder.create(folder, settings)
+    train(run, lambda metrics: moments.append(time.perf_counter()) if "iteration" in metrics else None, quiet=True)
+    spans = [after - before for before, after in zip(moments[LEFT_OUT - 1 :], moments[LEFT_OUT:], strict=False)]
+    return statistics.fmean(spans), folder
+
+
+def predicted(found: Measured, settings: RunSettings, processes: int = 1) -> Outcome:
+    """The simulator's iteration: sampling and updating have a core each, so that they do not share one."""
+    ahead = settings.rollout.ahead > 0
+    placement = Placement(processes, processes, shared=not ahead)
+    return Simulation(settings, found.workload, found.rates, placement, iterations=12).run()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--iterations", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=2)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        model = make_model(folder)
+        _, base = timed(settings_of(model, options.iterations), folder / "base")
+        found = measure(base)
+        runs = {
+            ahead: settings_of(model, options.iterations, rollout={"lockstep": False, "ahead": ahead})
+            for ahead in (0, 1)
+        }
+        seconds: dict[int, list[float]] = {0: [], 1: []}
+        for number in range(options.rounds):
+            for ahead in (0, 1) if number % 2 == 0 else (1, 0):
+                spent, _ = timed(runs[ahead], folder / f"run-{number}-{ahead}")
+                seconds[ahead].append(spent)
+                print(f"round {number}: ahead {ahead} takes {spent:.3f} s an iteration", flush=True)
+        told = {ahead: predicted(found, runs[ahead]) for ahead in runs}
+    said = sorted(turn.said for turns in found.workload.episodes for turn in turns)
+    print(f"responses: {said[0]} to {said[-1]} tokens, median {said[len(said) // 2]}")
+    print(f"{'':10s}{'measured, s':>14s}{'predicted, s':>14s}{'off by':>9s}")
+    measured = {ahead: statistics.fmean(seconds[ahead]) for ahead in runs}
+    for ahead in runs:
+        off = told[ahead].seconds / measured[ahead] - 1
+        print(f"ahead {ahead:<4d}{measured[ahead]:14.3f}{told[ahead].seconds:14.3f}{100 * off:+8.0f} %")
+    gains = [before / after for before, after in zip(seconds[0], seconds[1], strict=True)]
+    print(
+        f"throughput of ahead 1 over ahead 0: measured {statistics.fmean(gains):.2f}, "
+        f"by round {', '.join(f'{gain:.2f}' for gain in gains)}; predicted {told[0].seconds / told[1].seconds:.2f}"
+    )
+    print(json.dumps({"measured": seconds, "predicted": {a: out.seconds for a, out in told.items()}}))
+
+
+if __name__ == "__main__":
+    main()

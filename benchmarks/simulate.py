@@ -1,0 +1,65 @@
+"""Iterations as `gagpo simulate` predicts them beside the same iterations measured, on other settings than it was told.
+
+    python benchmarks/simulate.py [--iterations 10]
+
+The rates of one small run (see `benchmarks/overlap.py`) predict runs with more episodes, fewer workers, faster worlds,
+without lockstep, and, where runs have a setting `processes`, with two of them. The target is 15 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from overlap import BASE, make_model, predicted, settings_of, timed
+
+from gagpo.settings import RunSettings
+from gagpo.simulate.measure import measure
+
+TARGET = 0.15
+OTHERS: dict[str, dict[str, dict[str, Any]]] = {
+    "as measured": {},
+    "twice the episodes": {"rollout": {"samples": 8}},
+    "half the workers": {"rollout": {"workers": 4}},
+    "worlds of 20 ms": {"environment": {"kwargs": {"max_turns": 8, "seconds": 0.02}}},
+    "no lockstep": {"rollout": {"lockstep": False}},
+    "ahead 1": {"rollout": {"lockstep": False, "ahead": 1}},
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--iterations", type=int, default=10)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        model = make_model(folder)
+        _, base = timed(settings_of(model, options.iterations), folder / "base")
+        found = measure(base)
+        print(f"{'':20s}{'measured, s':>14s}{'predicted, s':>14s}{'off by':>9s}", flush=True)
+        for number, (title, changes) in enumerate(OTHERS.items()):
+            settings = settings_of(model, options.iterations, **changes)
+            seconds, _ = timed(settings, folder / f"run-{number}")
+            told = found
+            if "environment" in changes:  # the only rate that the settings tell
+                slept = BASE["environment"]["kwargs"]["seconds"] - changes["environment"]["kwargs"]["seconds"]
+                rates = replace(found.rates, environment_seconds=found.rates.environment_seconds - slept)
+                told = replace(found, rates=rates)
+            _print(title, seconds, predicted(told, settings).seconds)
+        if "processes" in RunSettings.model_fields:
+            settings = settings_of(model, options.iterations).model_copy(update={"processes": 2})
+            seconds, _ = timed(settings, folder / "two")
+            _print("two processes", seconds, predicted(found, settings, processes=2).seconds)
+
+
+def _print(title: str, measured: float, told: float) -> None:
+    off = told / measured - 1
+    mark = "" if abs(off) <= TARGET else "  beyond the target"
+    print(f"{title:20s}{measured:14.3f}{told:14.3f}{100 * off:+8.0f} %{mark}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
