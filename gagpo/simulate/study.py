@@ -96,8 +96,8 @@ def expected(settings: RunSettings, workload: Workload, rates: Rates, placed: Pl
         + each * read * rates.read_seconds
         + turns * rates.environment_seconds * max(1.0, each / max(1, rolling.workers))
     )
-    mean = max(1, len(workload.episodes) // episodes)
-    rows = [tokens for played in workload.episodes[::mean][:episodes] for tokens in workload.rows(played)]
+    batch = [workload.episodes[number % len(workload.episodes)] for number in range(episodes)]
+    rows = [tokens for played in batch for tokens in workload.rows(played)]
     training = update_seconds(settings, rates, rows, placed.ranks).total
     if placed.shared or not rolling.ahead:
         return sampling + training + rates.transfer_seconds

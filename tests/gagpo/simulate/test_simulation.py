@@ -102,16 +102,17 @@ rates_drawn = st.builds(
 @settings(deadline=None, max_examples=10)
 @given(rates_drawn)
 def test_ahead_never_hurts_where_weights_and_prompts_cost_nothing(rates):
-    """The very same processors and work; the scoring pass of the correction is done in both."""
-    made = run_settings(workers=16, tasks=3)
+    """The very same processors and work; the scoring pass of the correction is done in both.
+
+    Batches are made of other episodes, those that end first, so that a few iterations are a few percent off.
+    """
+    made = run_settings(workers=36, tasks=3)
     scored = made.model_copy(update={"algorithm": with_ahead(made, 1).algorithm})
-    base = Simulation(scored, UNEVEN, rates, APART).run()
     free = replace(rates, sequence_seconds=0.0)
+    whole = Simulation(scored, UNEVEN, free, APART, iterations=6).run()
     for ahead in (1, 2):
-        out = Simulation(with_ahead(scored, ahead), UNEVEN, free, APART).run()
-        whole = Simulation(scored, UNEVEN, free, APART).run()
-        assert out.seconds <= whole.seconds * 1.15 + 1e-9
-    assert base.seconds > 0
+        out = Simulation(with_ahead(scored, ahead), UNEVEN, free, APART, iterations=6).run()
+        assert out.seconds <= whole.seconds * 1.1 + 1e-9
 
 
 @settings(deadline=None, max_examples=6)
@@ -121,7 +122,7 @@ def test_twice_the_processors_are_never_slower(rates, lockstep, ahead):
     lines = study(made, UNEVEN, replace(rates, gather_bytes=1e6, link=1e8, network=1e7), [1, 2, 4, 8], [ahead])
     seconds = [line.outcome.seconds for line in lines]
     for less, more in itertools.pairwise(seconds):
-        assert more <= less * 1.05 + 1e-9
+        assert more <= less * 1.1 + 1e-9
 
 
 @settings(deadline=None, max_examples=10)
