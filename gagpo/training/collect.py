@@ -90,7 +90,8 @@ class Collector:
         """The task at a place of the run's order."""
         epoch, index = divmod(place, len(self.tasks))
         order = np.random.default_rng([self.settings.seed, 7, epoch]).permutation(len(self.tasks))
-        return self.tasks.ids[order[index]]
+        name: str = self.tasks.ids[order[index]]
+        return name
 
     def updating(self, engine: Engine, model: torch.nn.Module, iteration: int) -> AbstractContextManager[None]:
         """A context in which ``model`` becomes that of ``iteration`` updates; the engine samples from it afterwards."""
