@@ -7,7 +7,7 @@ that is proved to work; where it is not, every token reads its row anew. Slow, a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -26,11 +26,12 @@ def transformers_engine(
     max_length: int | None = None,
     *,
     dtype: str | None = None,
+    compile: Literal["auto", "never"] = "auto",
     own: bool = False,
 ) -> TransformersEngine:
     """The engine on transformers that fits the model; see :class:`TransformersEngine` for the arguments."""
     kind = TransformersEngine if is_flat(model) else GeneralEngine
-    return kind(model, tokenizer, max_length, dtype=dtype, own=own)
+    return kind(model, tokenizer, max_length, dtype=dtype, compile=compile, own=own)
 
 
 class _Group:

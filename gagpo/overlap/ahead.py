@@ -47,8 +47,10 @@ def sampling_engine(settings: RunSettings, model: torch.nn.Module, tokenizer: An
     chosen = settings.engine
     if not settings.rollout.ahead:
         return make_engine(chosen.name, model, tokenizer, **chosen.arguments())
-    own = {"own": True} if chosen.name == "transformers" else {}
-    engine = make_engine(chosen.name, model, copy.deepcopy(tokenizer), **chosen.arguments(), **own)
+    arguments = chosen.arguments()
+    if chosen.name == "transformers":  # a graph cannot be captured while another thread launches kernels
+        arguments |= {"own": True, "compile": "never"}
+    engine = make_engine(chosen.name, model, copy.deepcopy(tokenizer), **arguments)
     if engine.shares_weights:
         raise SettingsError(
             f"engine {chosen.name} samples from the very weights in training, and rollout.ahead samples meanwhile; "

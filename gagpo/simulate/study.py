@@ -12,7 +12,6 @@ from gagpo.simulate.simulation import Outcome, Placement, Simulation
 from gagpo.simulate.update import update_seconds
 from gagpo.simulate.workload import Workload
 
-TRIED = 3  # placements that are simulated, of those with ahead
 TAIL = 1.5  # the longest episodes over the mean one, for choosing a placement only
 
 
@@ -45,18 +44,15 @@ def study(
     aheads: Sequence[int] = (0, 1),
     iterations: int = 3,
 ) -> Iterator[Line]:
-    """A line for every number of processors and every ``ahead``: the fastest of the placements expected to be that."""
+    """A line for every number of processors and every ``ahead``, each with the placement expected to be the fastest."""
     for count in gpus:
         for ahead in aheads:
             changed = with_ahead(settings, ahead)
-
-            def key(placed: Placement, changed: RunSettings = changed) -> tuple[float, int]:
-                return expected(changed, workload, rates, placed), placed.processors
-
-            tried = sorted(placements(count, ahead), key=key)[: TRIED if ahead else 1]
-            outcomes = [Simulation(changed, workload, rates, placed, iterations).run() for placed in tried]
-            best = min(range(len(tried)), key=lambda number: outcomes[number].seconds)
-            yield Line(count, ahead, tried[best], outcomes[best])
+            placement = min(
+                placements(count, ahead),
+                key=lambda placed: (expected(changed, workload, rates, placed), placed.processors),
+            )
+            yield Line(count, ahead, placement, Simulation(changed, workload, rates, placement, iterations).run())
 
 
 def with_ahead(settings: RunSettings, ahead: int) -> RunSettings:
