@@ -1,10 +1,13 @@
 """Iterations per second with `rollout.ahead: 1` beside `ahead: 0`, and what the simulator predicted of both.
 
-    python benchmarks/overlap.py [--iterations 12] [--rounds 2]
+    python benchmarks/overlap.py [--iterations 12] [--rounds 2] [--asleep]
 
 A corridor whose steps sleep 50 ms, a small model whose responses are of uneven length, one torch thread. A run in
 lockstep is measured first, and its rates predict the other two, which take turns in both orders. Wall time between two
 iterations, the first three of a run left out; evaluations are not among them.
+
+--asleep: the engine sleeps 4 ms for a pass and 0.5 ms for each token of it, and an update sleeps 0.8 s, where else they
+compute: for a machine whose cores are taken. Threads, worlds, books and trainer are the real ones then too.
 """
 
 from __future__ import annotations
@@ -14,20 +17,24 @@ import json
 import statistics
 import tempfile
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import yaml
 
+from gagpo.agents.engines.base import Finished, Request, Response, Sampling
 from gagpo.settings import RunSettings, parse
 from gagpo.simulate.measure import Measured, measure
 from gagpo.simulate.simulation import Outcome, Placement, Simulation
 from gagpo.supervised.warm_start import warm_start
 from gagpo.training.run_folder import RunFolder
-from gagpo.training.trainer import train
+from gagpo.training.trainer import Trainer, train
 
 LEFT_OUT = 3
+PASS, EACH, UPDATE = 4e-3, 0.5e-3, 0.8  # seconds that are slept
 BASE: dict[str, Any] = {
     "name": "overlap",
     "threads": 1,
@@ -48,6 +55,88 @@ BASE: dict[str, Any] = {
         "model": {"layers": 2, "width": 64, "heads": 2, "feed_forward": 128, "vocabulary": 300, "context": 512},
     },
 }
+
+
+class SleepingEngine:
+    """Says random tokens, 1 to ``max_tokens`` of them, in the time that an engine might take."""
+
+    shares_weights = False
+    dtype = "float32"
+
+    def __init__(self, model: torch.nn.Module, tokenizer: Any, max_length: int | None = None, *, dtype: str = ""):
+        self.tokenizer, self.max_length = tokenizer, 512
+        self._new: list[Request] = []
+        self._left: dict[int, int] = {}  # by session: tokens to come
+        self._asked: dict[int, Request] = {}
+        self._known: dict[int, int] = {}
+
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
+        self.submit(requests, sampling)
+        found: dict[int, Response] = {}
+        while len(found) < len(requests):
+            found.update({request.session: response for request, response in self.collect(None)})
+        return [found[request.session] for request in requests]
+
+    def submit(self, requests: Sequence[Request], sampling: Sampling) -> None:
+        self._new += requests
+        for request in requests:
+            self._asked[request.session] = request
+            said = 1 + int(np.random.default_rng(request.seed).integers(sampling.max_tokens))
+            self._left[request.session] = said
+
+    def collect(self, timeout: float | None = None) -> list[Finished]:
+        if self._new:
+            new, self._new = self._new, []
+            read = sum(len(request.prompt_ids) - self._known.get(request.session, 0) for request in new)
+            self._pass(1, read, [request.session for request in new])
+        elif self._left:
+            steps = min(self._left.values())
+            if timeout is not None:
+                steps = max(1, min(steps, round(timeout / PASS)))
+            self._pass(steps, steps * len(self._left), list(self._left))
+        done = [session for session, left in self._left.items() if left == 0]
+        return [self._answer(session) for session in done]
+
+    def _pass(self, count: int, tokens: int, sessions: Sequence[int]) -> None:
+        time.sleep(PASS * count + EACH * tokens)
+        for session in sessions:
+            self._left[session] -= count
+
+    def _answer(self, session: int) -> Finished:
+        request = self._asked.pop(session)
+        del self._left[session]
+        rng = np.random.default_rng(request.seed)
+        ids = rng.integers(20, 60, 1 + int(rng.integers(BASE["rollout"]["max_tokens"]))).astype(np.int32)
+        self._known[session] = len(request.prompt_ids) + len(ids)
+        return request, Response(ids, np.full(len(ids), -4.0, np.float32), True)
+
+    def load_weights(self, tensors: Iterable[tuple[str, Any]]) -> None:
+        list(tensors)
+        self._known.clear()
+
+    def release(self, session: int) -> None:
+        self._new = [request for request in self._new if request.session != session]
+        for held in (self._left, self._asked, self._known):
+            held.pop(session, None)
+
+    def sleep(self) -> None: ...
+
+    def wake(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def fall_asleep() -> None:
+    """Runs of this process sleep where they would compute, but for one small step."""
+    learn = Trainer._learn
+    BASE["engine"] = {"name": "overlap:SleepingEngine"}
+    BASE["training"] |= {"epochs": 1, "minibatches": 1}
+
+    def slow(self: Trainer, collected: Any) -> Any:
+        time.sleep(UPDATE)
+        return learn(self, collected)
+
+    Trainer._learn = slow  # type: ignore[method-assign]
 
 
 def settings_of(model: Path, iterations: int, **changes: dict[str, Any]) -> RunSettings:
@@ -85,7 +174,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--iterations", type=int, default=12)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--asleep", action="store_true")
     options = parser.parse_args()
+    if options.asleep:
+        fall_asleep()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model = make_model(folder)

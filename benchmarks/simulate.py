@@ -1,6 +1,6 @@
 """Iterations as `gagpo simulate` predicts them beside the same iterations measured, on other settings than it was told.
 
-    python benchmarks/simulate.py [--iterations 10]
+    python benchmarks/simulate.py [--iterations 10] [--asleep]
 
 The rates of one small run (see `benchmarks/overlap.py`) predict runs with more episodes, fewer workers, faster worlds,
 without lockstep, and, where runs have a setting `processes`, with two of them. The target is 15 %.
@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from overlap import BASE, make_model, predicted, settings_of, timed
+from overlap import BASE, fall_asleep, make_model, predicted, settings_of, timed
 
 from gagpo.settings import RunSettings
 from gagpo.simulate.measure import measure
@@ -33,7 +33,10 @@ OTHERS: dict[str, dict[str, dict[str, Any]]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--iterations", type=int, default=10)
+    parser.add_argument("--asleep", action="store_true", help="as in benchmarks/overlap.py")
     options = parser.parse_args()
+    if options.asleep:
+        fall_asleep()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model = make_model(folder)
