@@ -47,7 +47,7 @@ WORDS = 16_000
 
 @pytest.fixture
 def benchmark(monkeypatch):
-    """The benchmark, whose plain way is the reference, with chunks of 8 tokens of a vocabulary far wider than the model."""
+    """The benchmark, whose plain way is the reference, with chunks of 8 tokens of a wide vocabulary."""
     monkeypatch.setattr(logprobs, "CHUNK", 8 * WORDS)
     return memory
 
