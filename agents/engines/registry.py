@@ -24,6 +24,7 @@ GROUP = "gagpo.engines"
 BUILT_IN = {
     "transformers": "gagpo.agents.engines.general:transformers_engine",
     "vllm": "gagpo.agents.engines.vllm:VLLMEngine",
+    "vllm-server": "gagpo.agents.engines.remote.engine:VLLMServerEngine",
 }
 
 Factory = Callable[..., Any]

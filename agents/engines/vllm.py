@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from gagpo.agents.engines.attention import PackedRows, forward
 from gagpo.agents.engines.base import (
     Finished,
     NamedTensor,
@@ -28,19 +27,14 @@ from gagpo.agents.engines.base import (
     longest_row,
     stop_tokens,
 )
+from gagpo.agents.engines.copies import Proof
+from gagpo.agents.engines.vllm_terms import cpu_arguments, spread, temperature_of
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.model import ModelError
 from gagpo.agents.precision import dtype_of, name_of
 from gagpo.envs.errors import InvalidArgument
 
-CPU_CACHE = 2**30  # bytes of keys and values on a CPU, unless one response of full length needs more
 GPU_SHARE = 0.4  # of the device's memory, for vLLM's weights and cache together; the trainer needs the rest
-CPU_BLOCK = 32  # tokens of a cache block on a CPU: prompts are shared in whole blocks
-CPU_STEP = 8192  # tokens read in one step on a CPU
-TEMPERATURES = (0.01, 2.0)  # what vLLM accepts besides 0; it would silently raise a lower one
-TOLERANCE = 1e-3  # of a log-probability, for the proof after every copy in float32
-PROOF_PROMPTS, PROOF_TOKENS = 8, 16  # what a copy in half precision is measured on
-NOISE, RISE = 2e-3, 4.0  # KL that rounding alone explains; how far above the first copy's a later one may lie
 
 _running: Any = None  # this process's vLLM; what it sets up is global, so there is never a second
 
@@ -80,8 +74,7 @@ class VLLMEngine:
         self._new_params = vllm.SamplingParams
         self._under_way: dict[str, Request] = {}  # by vLLM's name of the request
         self._number = 0
-        self._recent: list[np.ndarray] = []  # prompts of the last calls, to prove a copy on
-        self._first_gap: float | None = None
+        self._proof = Proof(model, self.dtype, self.max_length)
         self._ready = True  # false from sleep to load_weights, on a GPU
         threads = torch.set_num_threads
         try:
@@ -120,19 +113,7 @@ class VLLMEngine:
         """vLLM's arguments about memory, for a device that it shares with the trainer."""
         if self.device.type != "cpu":
             return {"gpu_memory_utilization": self.memory, "enable_sleep_mode": True}
-        config: Any = self.model.config
-        head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        token = 2 * config.num_hidden_layers * heads * head_size * self._format.itemsize
-        cache = max(CPU_CACHE, token * (self.max_length + 2 * CPU_BLOCK))
-        return {
-            "kv_cache_memory_bytes": cache,
-            "block_size": CPU_BLOCK,
-            "enforce_eager": True,
-            # A seeded request whose prompt is read in two steps ends in an error: a CPU's generator cannot go back.
-            "enable_chunked_prefill": False,
-            "max_num_batched_tokens": max(CPU_STEP, self.max_length),
-        }
+        return cpu_arguments(self.model.config, self._format.itemsize, self.max_length)
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
         """One response per request, in order; ValueError for lengths and samplings that vLLM cannot give exactly."""
@@ -160,7 +141,7 @@ class VLLMEngine:
             self._number += 1
             self._under_way[name] = request
             self.llm.llm_engine.add_request(name, {"prompt_token_ids": request.prompt_ids.tolist()}, own)
-        self._recent = [request.prompt_ids for request in requests[:PROOF_PROMPTS]]
+        self._proof.remember(requests)
 
     def collect(self, timeout: float | None = None) -> list[Finished]:
         """Step vLLM until a response is finished, or for ``timeout`` seconds; at least one step."""
@@ -186,19 +167,10 @@ class VLLMEngine:
             self._under_way.pop(name, None)
 
     def _params(self, request: Request, sampling: Sampling) -> Any:
-        temperature = sampling.temperature if request.temperature is None else request.temperature
-        lowest, highest = TEMPERATURES
-        if temperature and not lowest <= temperature <= highest:
-            raise InvalidArgument(f"vLLM samples at temperature 0 or in [{lowest}, {highest}], got {temperature}")
-        if sampling.top_p < 1:
-            raise InvalidArgument(
-                f"top_p is {sampling.top_p}: below 1 vLLM reports the nucleus's log-probabilities, not those of the "
-                "whole distribution; use the transformers engine"
-            )
         return self._new_params(
-            temperature=temperature,
+            temperature=temperature_of(request, sampling),
             max_tokens=sampling.max_tokens,
-            seed=_spread(request.seed),
+            seed=spread(request.seed),
             stop_token_ids=self.stops,
             ignore_eos=True,  # the stop tokens are ours
             logprobs=0,  # of the sampled token alone
@@ -259,45 +231,11 @@ class VLLMEngine:
         if self.llm is not _running:
             raise RuntimeError("this engine is closed: a process has one vLLM, and another has been started since")
 
-    @torch.no_grad()
     def _prove(self) -> None:
-        """Compare vLLM's log-probabilities with the model's, on prompts of the last calls where there are any.
-
-        In float32 each must agree. Half precision moves single ones by tenths of a nat; a KL over many tokens is steady
-        there, and what rounding does to this model is known from the first copy: a later one may not be far above it.
-        """
-        prompts = self._recent or [np.arange(8, dtype=np.int32)]
-        exact = self._format == next(self.model.parameters()).dtype == torch.float32
-        most = PROOF_TOKENS if not exact else 4
-        requests = [Request(-1 - i, ids[: self.max_length - most], i) for i, ids in enumerate(prompts)]
-        recent = self._recent
-        responses = self.generate(requests, Sampling(max_tokens=most))
-        self._recent = recent
-        gaps = []
-        for request, out in zip(requests, responses, strict=True):
-            ids = torch.as_tensor(np.concatenate([request.prompt_ids, out.ids]), dtype=torch.long, device=self.device)
-            layout = PackedRows([len(ids) - 1], self.device)
-            first = len(request.prompt_ids)
-            keep = torch.arange(first - 1, len(ids) - 1, device=self.device)
-            logits = forward(self.model, ids[:-1], layout, keep).float()
-            own = logits.log_softmax(-1).gather(-1, ids[first:, None])[:, 0].cpu().numpy()
-            gaps.append(own - out.logprobs)
-        gap = np.concatenate(gaps)
-        error, kl = float(np.abs(gap).max()), float((np.expm1(gap) - gap).mean())
-        if exact and not error <= TOLERANCE:
-            raise ModelError(
-                f"vLLM's log-probabilities are {error:.2g} away from those of {type(self.model).__name__}: it does not "
-                "take this model's weights as they are; use engine: transformers"
-            )
-        if exact:
-            return
-        limit = 10 * NOISE if self._first_gap is None else max(NOISE, RISE * self._first_gap)
-        if not kl <= limit:
-            raise ModelError(
-                f"vLLM in {self.dtype} is a KL of {kl:.2g} away from {type(self.model).__name__} where "
-                f"{limit:.2g} is explained by rounding: it did not take the new weights; use engine: transformers"
-            )
-        self._first_gap = kl if self._first_gap is None else self._first_gap
+        """Compare vLLM's log-probabilities with the model's, on prompts of the last calls where there are any."""
+        questions = self._proof.questions()
+        (gap,) = self._proof.gaps(questions, [self.generate(questions, self._proof.sampling)])
+        self._proof.judge(gap)
 
 
 def _import_vllm() -> Any:
@@ -331,11 +269,6 @@ def _repack_heads(model: torch.nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, ParallelLMHead):
             module.quant_method.process_weights_after_loading(module)
-
-
-def _spread(seed: int) -> int:
-    """A 63-bit number in which every bit depends on the whole seed: on a CPU, generators only use the lowest 32."""
-    return int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1)
 
 
 def _first_line(error: BaseException) -> str:

@@ -11,6 +11,7 @@ from gagpo.agents.engines import vllm as vllm_engine
 from gagpo.agents.engines.attention import PackedRows, forward
 from gagpo.agents.engines.base import Request, Sampling
 from gagpo.agents.engines.vllm import VLLMEngine
+from gagpo.agents.engines.vllm_terms import CPU_STEP
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.model import ModelError, load_model, load_tokenizer
 from gagpo.agents.rollout import group_jobs, rollout
@@ -190,7 +191,7 @@ def test_a_copy_that_is_not_the_model_is_refused(engine, monkeypatch):
 
 
 def test_more_prompts_than_fit_into_one_step_are_read(engine):
-    requests = [Request(s, prompt(engine, 400 + s, s), s) for s in range(3 * vllm_engine.CPU_STEP // 400)]
+    requests = [Request(s, prompt(engine, 400 + s, s), s) for s in range(3 * CPU_STEP // 400)]
     responses = engine.generate(requests, Sampling(max_tokens=2))
     for request, out in list(zip(requests, responses, strict=True))[::7]:
         np.testing.assert_allclose(out.logprobs, recomputed(engine.model, request.prompt_ids, out.ids), atol=1e-4)

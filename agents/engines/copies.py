@@ -1,0 +1,112 @@
+"""Proving that a copy of the weights elsewhere is the model: its log-probabilities are compared with the model's own.
+
+The copy answers prompts; one forward pass of the model reads them with the responses. In float32 every log-probability
+must agree. Half precision moves single ones by tenths of a nat; a KL over many tokens is steady there, and what rounding
+does to this model is known from the first copy: a later one may not be far above it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from gagpo.agents.engines.attention import PackedRows, forward
+from gagpo.agents.engines.base import Request, Response, Sampling
+from gagpo.agents.model import ModelError
+
+TOLERANCE = 1e-3  # of a log-probability, in float32
+NOISE, RISE = 2e-3, 4.0  # KL that rounding alone explains; how far above the first copy's a later one may lie
+PROMPTS, EXACT_TOKENS, ROUNDED_TOKENS = 8, 4, 16  # what is compared
+LONGEST = 2048  # tokens of a prompt that are read for the comparison, which is one forward pass for all copies
+
+
+@dataclass(frozen=True)
+class Gap:
+    """How far a copy is from its model. error: largest difference of a log-probability; kl: mean, sampler to model."""
+
+    error: float
+    kl: float
+
+
+class Proof:
+    """Questions to copies of ``model`` and the judgement of their answers.
+
+    dtype: of the copies, by name. max_length: longest row. temperature: that the copies sample at; other than 1 it also
+    shows a copy that reports log-probabilities of another distribution than it samples from.
+    """
+
+    def __init__(self, model: torch.nn.Module, dtype: str, max_length: int, temperature: float = 1.0):
+        self.model = model
+        self.dtype = dtype
+        own = next(model.parameters())
+        self.exact = dtype == "float32" and own.dtype == torch.float32
+        self.sampling = Sampling(temperature, EXACT_TOKENS if self.exact else ROUNDED_TOKENS)
+        self._room = max_length - self.sampling.max_tokens
+        self._recent: list[np.ndarray] = []
+        self._first_kl: float | None = None
+
+    def remember(self, requests: Sequence[Request]) -> None:
+        """The next copies are asked some of these prompts: what is proved is what is used. Questions are left out."""
+        asked = [request.prompt_ids for request in requests[:PROMPTS] if request.session >= 0]
+        self._recent = asked or self._recent
+
+    def questions(self) -> list[Request]:
+        """What a copy is to answer, with negative sessions."""
+        prompts = self._recent or [np.arange(8, dtype=np.int32)]
+        return [Request(-1 - place, ids[: min(self._room, LONGEST)], place) for place, ids in enumerate(prompts)]
+
+    @torch.no_grad()
+    def gaps(self, requests: Sequence[Request], copies: Sequence[Sequence[Response]]) -> list[Gap]:
+        """The gap of every copy, by one forward pass over all of their answers together."""
+        rows = [
+            np.concatenate([request.prompt_ids, response.ids])
+            for responses in copies
+            for request, response in zip(requests, responses, strict=True)
+        ]
+        prompts = [len(request.prompt_ids) for _ in copies for request in requests]
+        device = next(self.model.parameters()).device
+        lengths = [len(row) - 1 for row in rows]
+        starts = np.cumsum([0, *lengths[:-1]])
+        keep = np.concatenate(
+            [np.arange(start + prompt - 1, start + length) for start, prompt, length in zip(starts, prompts, lengths)]
+        )
+        targets = np.concatenate([row[prompt:] for row, prompt in zip(rows, prompts)])
+        ids = torch.as_tensor(np.concatenate([row[:-1] for row in rows]), dtype=torch.long, device=device)
+        logits = forward(self.model, ids, PackedRows(lengths, device), torch.as_tensor(keep, device=device)).float()
+        logprobs = (logits / self.sampling.temperature).log_softmax(-1)
+        chosen = torch.as_tensor(targets, dtype=torch.long, device=device)[:, None]
+        own = np.split(logprobs.gather(-1, chosen)[:, 0].cpu().numpy(), np.cumsum(self._counts(copies))[:-1])
+        return [
+            _gap(mine - np.concatenate([response.logprobs for response in responses]))
+            for mine, responses in zip(own, copies, strict=True)
+        ]
+
+    @staticmethod
+    def _counts(copies: Sequence[Sequence[Response]]) -> list[int]:
+        return [sum(len(response.ids) for response in responses) for responses in copies]
+
+    def judge(self, gap: Gap, who: str = "vLLM") -> None:
+        """Raise :class:`ModelError` for a copy that is not the model; ``who`` is named."""
+        name = type(self.model).__name__
+        if self.exact:
+            if not gap.error <= TOLERANCE:
+                raise ModelError(
+                    f"{who}: log-probabilities are {gap.error:.2g} away from those of {name}: it does not take this "
+                    "model's weights as they are; use engine: transformers"
+                )
+            return
+        limit = 10 * NOISE if self._first_kl is None else max(NOISE, RISE * self._first_kl)
+        if not gap.kl <= limit:
+            raise ModelError(
+                f"{who} in {self.dtype} is a KL of {gap.kl:.2g} away from {name} where {limit:.2g} is explained by "
+                "rounding: it did not take the new weights; use engine: transformers"
+            )
+        self._first_kl = gap.kl if self._first_kl is None else self._first_kl
+
+
+def _gap(difference: np.ndarray) -> Gap:
+    """Of the model's log-probabilities minus the copy's, at the tokens that the copy sampled."""
+    return Gap(float(np.abs(difference).max()), float((np.expm1(difference) - difference).mean()))

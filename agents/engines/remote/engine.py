@@ -1,0 +1,370 @@
+"""The engine ``vllm-server``: sampling by vLLM servers, as many as there are, that exist or are started here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import tempfile
+import time
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import torch
+
+from gagpo.agents.engines.base import (
+    Finished,
+    NamedTensor,
+    Request,
+    Response,
+    Sampling,
+    context_limit,
+    longest_row,
+    stop_tokens,
+)
+from gagpo.agents.engines.copies import Gap, Proof
+from gagpo.agents.engines.remote.replicas import Replica, Replicas, ReplicasLost
+from gagpo.agents.engines.remote.server import Plan, Server, save_config
+from gagpo.agents.engines.remote.transfer import make_transfer
+from gagpo.agents.engines.remote.wire import Refused, ReplicaFault, Terms
+from gagpo.agents.engines.vllm_terms import temperature_of
+from gagpo.agents.engines.weights import named_tensors
+from gagpo.agents.model import ModelError
+from gagpo.agents.precision import name_of, require_known
+from gagpo.envs.errors import InvalidArgument
+
+PROOF_TEMPERATURE = 0.8  # not 1, so that a server that reports log-probabilities before the temperature is found out
+GPU_SHARE = {"colocated": 0.4, "separate": 0.9}
+
+
+class VLLMServerEngine:
+    """Samples at vLLM servers, which hold copies of ``model`` that :meth:`load_weights` brings up to date.
+
+    urls: servers that exist; of many trainer ranks each takes its share of them. replicas: how many servers each rank
+    starts on its own machine instead. placement: ``separate`` servers have devices of their own (``gpus``, one each, or
+    ``gpus_each``) and run on during the update; a ``colocated`` one shares the rank's device, and frees it in
+    :meth:`sleep`. transfer: ``file``, ``nccl`` or ``ipc``, see :mod:`gagpo.agents.engines.remote.transfer`; the fastest
+    that the devices allow if absent. folder: where weights pass through as files; servers on other machines must see it
+    under the same name. logs: folder of the logs of servers started here.
+
+    deadline: seconds for one response. silence: seconds after which a server that does not say that it is well is given
+    up. start_deadline, sync_deadline: seconds for a server to start, and to take new weights. restarts: how often
+    servers started here may be started again. max_length, dtype, memory: as of the engine ``vllm``; the memory is a
+    share of each server's device.
+
+    A response is a function of weights, prompt, sampling and seed, whatever server gives it, up to rounding.
+    Raises :class:`ModelError` when a server cannot run the model or does not reproduce it, and
+    :class:`ReplicasLost` when no server is left.
+    """
+
+    shares_weights = False
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        tokenizer: Any,
+        max_length: int | None = None,
+        *,
+        dtype: str | None = None,
+        memory: float | None = None,
+        urls: Sequence[str] = (),
+        replicas: int | None = None,
+        placement: Literal["separate", "colocated"] = "separate",
+        gpus: Sequence[int] = (),
+        gpus_each: int = 1,
+        transfer: str | None = None,
+        folder: str | None = None,
+        logs: str | None = None,
+        deadline: float = 600.0,
+        silence: float = 30.0,
+        start_deadline: float = 900.0,
+        sync_deadline: float = 600.0,
+        restarts: int = 10,
+    ):
+        config: Any = model.config
+        parameter = next(model.parameters())
+        self.model, self.tokenizer = model, tokenizer
+        self.dtype = dtype or name_of(parameter.dtype)
+        require_known(self.dtype)
+        limit = context_limit(config)
+        self.max_length = min(max_length or limit, limit)
+        self.stops = stop_tokens(tokenizer, model)
+        self.start_deadline, self.sync_deadline = start_deadline, sync_deadline
+        _require_positive(deadline=deadline, silence=silence, start_deadline=start_deadline, sync_deadline=sync_deadline)
+        self.placement = placement
+        on_gpu = parameter.device.type == "cuda"
+        kind = transfer or ("file" if not on_gpu or urls else "ipc" if placement == "colocated" else "nccl")
+        self._vocabulary = len(model.get_input_embeddings().weight)  # type: ignore[operator, arg-type]
+        self._proof = Proof(model, self.dtype, self.max_length, PROOF_TEMPERATURE)
+        self._run_name, self._updates = secrets.token_hex(4), 0
+        self._gaps: dict[int, Gap] = {}
+        self._sync_seconds = 0.0
+        self._restarts_left = restarts
+        self._temporary = tempfile.TemporaryDirectory(prefix="gagpo-weights-")
+        self._config_folder = save_config(model)
+        self._servers: list[Server] = []
+        self._close = weakref.finalize(self, _end, self._servers, holders := [self._temporary, self._config_folder])
+        self._transfer = make_transfer(kind, model, self.dtype, Path(folder or self._temporary.name))
+        try:
+            if not urls:
+                plans = self._plans(_count(replicas, placement), gpus, gpus_each, kind, memory, on_gpu)
+                place = Path(logs or self._temporary.name)
+                rank = os.environ.get("RANK", "0")
+                self._servers += [Server(plan, place / f"server-{rank}-{n}.log") for n, plan in enumerate(plans)]
+                for server in self._servers:
+                    server.start()
+                for server in self._servers:
+                    server.wait(start_deadline)
+            elif replicas:
+                raise InvalidArgument("engine.options: give urls of servers that exist, or how many replicas to start")
+            addresses = [server.url for server in self._servers] or share_of(urls, os.environ)
+            rescue = self._rescue if self._servers else None
+            self._replicas = Replicas(addresses, deadline=deadline, silence=silence, rescue=rescue)
+            holders += [self._replicas, self._transfer]
+            self.load_weights(named_tensors(model))
+        except BaseException:
+            self.close()
+            raise
+
+    def _plans(
+        self, count: int, gpus: Sequence[int], each: int, kind: str, memory: float | None, on_gpu: bool
+    ) -> list[Plan]:
+        """How each server is to be started."""
+        devices: list[tuple[int, ...]] = [()] * count
+        if on_gpu and self.placement == "colocated":
+            devices = [(_visible(next(self.model.parameters()).device.index or 0),)]
+        elif on_gpu or gpus:
+            if len(gpus) != count * each:
+                raise InvalidArgument(
+                    f"engine.options.gpus must name {count * each} GPUs for {count} replicas of {each}, got {len(gpus)}"
+                )
+            devices = [tuple(gpus[each * n : each * (n + 1)]) for n in range(count)]
+        return [
+            Plan(
+                folder=self._config_folder.name,
+                dtype=self.dtype,
+                max_length=self.max_length,
+                architecture=type(self.model).__name__,
+                transfer=kind,
+                memory=memory or GPU_SHARE[self.placement],
+                devices=own,
+                sleeps=self.placement == "colocated",
+                threads=max(1, (os.cpu_count() or 1) // count),
+            )
+            for own in devices
+        ]
+
+    # Sampling ---------------------------------------------------------------------------------------------------------
+
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
+        """One response per request, in order; ValueError for lengths and samplings that vLLM cannot give exactly."""
+        self._require_idle()
+        self.submit(requests, sampling)
+        places = {id(request): place for place, request in enumerate(requests)}
+        responses: list[Any] = [None] * len(requests)
+        while self._replicas.under_way:
+            for request, response in self.collect():
+                responses[places[id(request)]] = response
+        return responses
+
+    def submit(self, requests: Sequence[Request], sampling: Sampling) -> None:
+        """Send requests to the servers of their sessions; a new session goes to the server with the fewest."""
+        if not requests:
+            return
+        longest_row(requests, sampling, self.max_length)
+        for request in requests:
+            temperature_of(request, sampling)
+        self._proof.remember(requests)
+        self._replicas.submit(requests, sampling)
+
+    def collect(self, timeout: float | None = None) -> list[Finished]:
+        """The responses that have come, waiting for the first for at most ``timeout`` seconds.
+
+        Raises :class:`ReplicasLost` when no server is left to ask, and what a server says of a request it refuses.
+        """
+        return self._replicas.collect(timeout)
+
+    def release(self, session: int) -> None:
+        """Forget where the session is, and drop what it has under way."""
+        self._replicas.release(session)
+
+    # Weights ----------------------------------------------------------------------------------------------------------
+
+    def load_weights(self, tensors: Iterable[NamedTensor]) -> None:
+        """Bring weights to every server, those that were given up included, and prove each copy before it is used.
+
+        A server that does not take them is left out; :class:`ModelError` for one that takes them and is not the model.
+        """
+        self._require_idle()
+        begun = time.perf_counter()
+        self._updates += 1
+        version = f"{self._run_name}:{self._updates}"
+        self._transfer.take(tensors, version)
+        self._replicas.terms = Terms(tuple(self.stops), self._vocabulary, version)
+        for number, server in enumerate(self._servers):
+            if not server.running or not self._replicas.all[number].alive and self._updates > 1:
+                self._restart(number)
+        updated = [replica for replica in self._replicas.all if self._send(replica)]
+        answers = [(replica, self._questioned(replica)) for replica in updated]
+        copies = [(replica, responses) for replica, responses in answers if responses is not None]
+        if not copies:
+            raise ReplicasLost(f"no vLLM server took the weights: {self._replicas.obituary()}")
+        gaps = self._proof.gaps(self._proof.questions(), [responses for _, responses in copies])
+        self._gaps = {replica.number: gap for (replica, _), gap in zip(copies, gaps, strict=True)}
+        for (replica, _), gap in zip(copies, gaps, strict=True):
+            self._proof.judge(gap, f"the vLLM server {replica.client.url}")
+        for replica, _ in copies:
+            self._replicas.run(self._admit(replica))
+        self._sync_seconds = time.perf_counter() - begun
+
+    def _send(self, replica: Replica) -> bool:
+        """Whether the server took the weights; one that did not is out of use."""
+        self._replicas.run(self._withdraw(replica, "it is taking new weights"))
+        try:
+            self._transfer.send(replica.client, self._replicas.run, self.sync_deadline)
+        except (ReplicaFault, Refused) as error:
+            self._replicas.run(self._withdraw(replica, str(error)))
+            return False
+        return True
+
+    def _questioned(self, replica: Replica) -> list[Response] | None:
+        """The server's answers to the proof's questions, None (and the server out of use) where there are none."""
+        try:
+            return self._replicas.run(self._ask(replica))
+        except (ReplicaFault, Refused) as error:
+            self._replicas.run(self._withdraw(replica, str(error)))
+            return None
+
+    async def _ask(self, replica: Replica) -> list[Response]:
+        assert self._replicas.terms is not None
+        calls = [
+            replica.client.generate(question, self._proof.sampling, self._replicas.terms)
+            for question in self._proof.questions()
+        ]
+        return list(await asyncio.gather(*calls))
+
+    async def _withdraw(self, replica: Replica, reason: str) -> None:
+        self._replicas.withdraw(replica, reason)
+
+    async def _admit(self, replica: Replica) -> None:
+        self._replicas.admit(replica)
+
+    def _restart(self, number: int) -> None:
+        """Start a server of ours again; it stays out of use where that fails or has been done too often."""
+        if self._restarts_left <= 0:
+            return
+        self._restarts_left -= 1
+        server = self._servers[number]
+        with contextlib.suppress(ModelError):
+            server.start()
+            server.wait(self.start_deadline)
+            self._replicas.run(self._replicas.move(self._replicas.all[number], server.url))
+
+    async def _rescue(self) -> None:
+        """Bring back the servers of ours when none is left in the middle of a rollout, with the weights of the last
+        update; it is the model's that are proved, not what the copies say."""
+        await asyncio.get_running_loop().run_in_executor(None, self._bring_back)
+
+    def _bring_back(self) -> None:
+        for number, replica in enumerate(self._replicas.all):
+            self._restart(number)
+            if self._servers[number].running and self._send(replica) and self._questioned(replica) is not None:
+                self._replicas.run(self._admit(replica))
+        if not any(replica.alive for replica in self._replicas.all):
+            raise ReplicasLost(f"no vLLM server could be brought back: {self._replicas.obituary()}")
+
+    # Memory -----------------------------------------------------------------------------------------------------------
+
+    def sleep(self) -> None:
+        """Free the device of colocated servers, weights included; separate ones have devices of their own."""
+        self._require_idle()
+        if self.placement == "colocated":
+            self._order("/sleep?level=2")
+
+    def wake(self) -> None:
+        """Take the device again; the weights come by :meth:`load_weights`."""
+        if self.placement == "colocated":
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            self._order("/wake_up")
+
+    def _order(self, path: str) -> None:
+        for replica in self._replicas.all:
+            if replica.alive:
+                try:
+                    self._replicas.run(replica.client.order(path, None, self.sync_deadline))
+                except (ReplicaFault, Refused) as error:
+                    self._replicas.run(self._withdraw(replica, str(error)))
+
+    def measures(self) -> dict[str, float]:
+        """For the metrics of an iteration: each server's gap to the trainer at the last update (the largest difference
+        of a log-probability over real tokens, and the KL), servers in use, and what has happened to them so far."""
+        found = {
+            "engine_gap": max((gap.error for gap in self._gaps.values()), default=0.0),
+            "engine_kl": max((gap.kl for gap in self._gaps.values()), default=0.0),
+            "engine_servers": float(sum(replica.alive for replica in self._replicas.all)),
+            "engine_seconds_sync": self._sync_seconds,
+        }
+        found |= {f"engine_gap_{number}": gap.error for number, gap in sorted(self._gaps.items())}
+        return found | {f"engine_{name}": float(count) for name, count in self._replicas.counters.as_dict().items()}
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """What has happened to requests and servers so far."""
+        return self._replicas.counters.as_dict()
+
+    def close(self) -> None:
+        """End the servers that were started here, and remove weights that are on disk."""
+        self._close()
+
+    def _require_idle(self) -> None:
+        if self._replicas.under_way:
+            raise InvalidArgument("the engine has responses under way; collect or release them first")
+
+
+def _end(servers: list[Server], holders: list[Any]) -> None:
+    """Close what an engine opened, last things first."""
+    for holder in reversed(holders):
+        with contextlib.suppress(Exception):
+            (holder.cleanup if isinstance(holder, tempfile.TemporaryDirectory) else holder.close)()
+    for server in servers:
+        server.close()
+
+
+def share_of(urls: Sequence[str], variables: Mapping[str, str]) -> list[str]:
+    """The servers of this trainer rank: every rank has its own, so that none waits for another's update."""
+    for url in urls:
+        if not isinstance(url, str) or urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+            raise InvalidArgument(f"engine.options.urls holds {url!r:.60}, which is no http address of a server")
+    if len(set(urls)) != len(urls):
+        raise InvalidArgument("engine.options.urls names a server twice")
+    rank, world = int(variables.get("RANK", "0")), int(variables.get("WORLD_SIZE", "1"))
+    if len(urls) < world:
+        raise InvalidArgument(f"engine.options.urls names {len(urls)} servers for {world} trainer ranks: one each at least")
+    return list(urls[rank::world])
+
+
+def _count(replicas: int | None, placement: str) -> int:
+    if placement not in GPU_SHARE:
+        raise InvalidArgument(f"engine.options.placement is {' or '.join(sorted(GPU_SHARE))}, got {placement!r}")
+    count = 1 if replicas is None else replicas
+    if count < 1 or placement == "colocated" and count != 1:
+        raise InvalidArgument(f"engine.options.replicas: at least 1, and 1 when colocated, got {count}")
+    return count
+
+
+def _require_positive(**seconds: float) -> None:
+    for name, value in seconds.items():
+        if not 0 < value < float("inf"):
+            raise InvalidArgument(f"engine.options.{name} must be positive seconds, got {value}")
+
+
+def _visible(index: int) -> int:
+    """The number of this process's GPU ``index`` among all of the machine."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    numbers = [part for part in named.split(",") if part.strip().isdigit()]
+    return int(numbers[index]) if index < len(numbers) else index

@@ -1,0 +1,92 @@
+"""What runs inside a vLLM server's worker: taking weights from files, as one more of vLLM's weight-transfer backends.
+
+vLLM imports this module in every worker (``--worker-extension-cls``) before it makes the transfer engine that
+``--weight-transfer-config`` names. Weights then arrive by vLLM's own calls (init, start, update, finish), whatever
+carries them. This one needs no GPU and no group of processes: each update names a safetensors file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
+BACKEND = "gagpo_file"
+
+
+@dataclass
+class FileInit(WeightTransferInitInfo):
+    """parameters: how many tensors make the whole model."""
+
+    parameters: int
+
+
+@dataclass
+class FileUpdate(WeightTransferUpdateInfo):
+    """path: a safetensors file that this worker can read; a model may come in several."""
+
+    path: str
+
+
+class FileTransfer(WeightTransferEngine[FileInit, FileUpdate]):
+    """Loads the files of an update one after another; an update that is short of tensors fails when it is finished."""
+
+    init_info_cls = FileInit
+    update_info_cls = FileUpdate
+
+    def init_transfer_engine(self, init_info: FileInit) -> None:
+        self.parameters = init_info.parameters
+
+    def start_weight_update(self) -> None:
+        self.taken = 0
+        initialize_layerwise_reload(self.model)
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        """As vLLM's own, which ends by waiting for an accelerator that there may not be."""
+        self.receive_weights(self.parse_update_info(update_info))
+
+    def receive_weights(self, update_info: FileUpdate) -> None:
+        path = Path(update_info.path)
+        with safe_open(path, framework="pt") as file:
+            names = list(file.keys())
+            self.model.load_weights((name, file.get_tensor(name)) for name in names)
+        self.taken += len(names)
+
+    def finish_weight_update(self) -> None:
+        finalize_layerwise_reload(self.model, self.model_config)
+        _repack_heads(self.model)
+        if self.taken != self.parameters:
+            raise RuntimeError(f"{self.taken} of {self.parameters} tensors came")
+
+    def shutdown(self) -> None:
+        """Nothing is held between updates."""
+
+
+def _repack_heads(model: torch.nn.Module) -> None:
+    """Rebuild what output layers derive from their weights.
+
+    Reloading does so for every layer that receives weights. An output layer tied to the input embedding receives none,
+    and on a CPU it multiplies with a packed copy, which would stay as it was.
+    """
+    for module in model.modules():
+        if isinstance(module, ParallelLMHead):
+            module.quant_method.process_weights_after_loading(module)
+
+
+class Extension:
+    """Named on vLLM's command line, so that this module is imported where the workers are; it adds no method."""
+
+
+if BACKEND not in WeightTransferEngineFactory._registry:
+    WeightTransferEngineFactory.register_engine(BACKEND, FileTransfer)

