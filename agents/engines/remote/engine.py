@@ -28,7 +28,7 @@ from gagpo.agents.engines.base import (
 )
 from gagpo.agents.engines.copies import Gap, Proof
 from gagpo.agents.engines.remote.replicas import Replica, Replicas, ReplicasLost
-from gagpo.agents.engines.remote.server import Plan, Server, save_config
+from gagpo.agents.engines.remote.server import Plan, Server, answers, save_config
 from gagpo.agents.engines.remote.transfer import make_transfer
 from gagpo.agents.engines.remote.wire import Refused, ReplicaFault, Terms
 from gagpo.agents.engines.vllm_terms import temperature_of
@@ -206,11 +206,12 @@ class VLLMServerEngine:
         self._transfer.take(tensors, version)
         self._replicas.terms = Terms(tuple(self.stops), self._vocabulary, version)
         for number, server in enumerate(self._servers):
-            if not server.running or not self._replicas.all[number].alive and self._updates > 1:
+            lost = self._updates > 1 and not self._replicas.all[number].alive
+            if not server.running or lost and not answers(f"{server.url}/health", self._replicas.silence):
                 self._restart(number)
         updated = [replica for replica in self._replicas.all if self._send(replica)]
-        answers = [(replica, self._questioned(replica)) for replica in updated]
-        copies = [(replica, responses) for replica, responses in answers if responses is not None]
+        answered = [(replica, self._questioned(replica)) for replica in updated]
+        copies = [(replica, responses) for replica, responses in answered if responses is not None]
         if not copies:
             raise ReplicasLost(f"no vLLM server took the weights: {self._replicas.obituary()}")
         gaps = self._proof.gaps(self._proof.questions(), [responses for _, responses in copies])

