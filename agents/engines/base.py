@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -119,6 +119,18 @@ class Engine(Protocol):
     def close(self) -> None:
         """End whatever runs on behalf of the engine; closing twice is once."""
         ...
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """An engine that has numbers for the metrics of an iteration."""
+
+    def measures(self) -> dict[str, float]: ...
+
+
+def engine_measures(engine: Engine) -> dict[str, float]:
+    """What an engine tells of itself, nothing for most."""
+    return engine.measures() if isinstance(engine, Measured) else {}
 
 
 def context_limit(config: Any) -> int:

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from gagpo.agents.engines.base import Sampling
+from gagpo.agents.engines.base import Sampling, engine_measures
 from gagpo.agents.episodes import Episode
 from gagpo.agents.model import commit_of, load_model, load_tokenizer
 from gagpo.agents.setup import language_agent, make_world, tasks_of
+from gagpo.cluster import here
 from gagpo.controllers import Controllers
 from gagpo.credit import Credit, Turns, give_credit, turns_for
 from gagpo.credit.turns.grouping import group_mean
@@ -144,18 +145,11 @@ class Trainer:
 
         Ctrl-C and SIGTERM take effect between updates, and a checkpoint is written first.
         """
-        settings, rolling = self.settings, self.settings.rollout
+        settings = self.settings
         self.folder.rewind(self.iteration)
         with (
             self.interruptions.watching(),
-            Pool(
-                settings.environment.id,
-                settings.environment.kwargs,
-                workers=rolling.workers,
-                step_deadline=rolling.step_deadline,
-                reset_deadline=rolling.reset_deadline,
-                memory_limit_mb=rolling.worker_memory,
-            ) as pool,
+            here.open_pool(settings) as pool,
             tracking(
                 settings.trackers, self.folder.path, settings.model_dump(mode="json"), self.iteration
             ) as self.trackers,
@@ -230,6 +224,7 @@ class Trainer:
             "seconds_train": now - collected_at,
             "engine_busy": collected.clock.generation / max(collected.clock.total, 1e-9),
             "environment_restarts": pool.counters.restarts,
+            **engine_measures(self.engine),
         }
 
     def _learn(self, collected: Collection) -> tuple[Credit, dict[str, float]]:

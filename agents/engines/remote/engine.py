@@ -9,7 +9,7 @@ import secrets
 import tempfile
 import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -53,7 +53,7 @@ class VLLMServerEngine:
 
     deadline: seconds for one response. silence: seconds after which a server that does not say that it is well is given
     up. start_deadline, sync_deadline: seconds for a server to start, and to take new weights. restarts: how often
-    servers started here may be started again. max_length, dtype, memory: as of the engine ``vllm``; the memory is a
+    servers started here may be started again. start_with: what starts a server; a cluster has its own. max_length, dtype, memory: as of the engine ``vllm``; the memory is a
     share of each server's device.
 
     A response is a function of weights, prompt, sampling and seed, whatever server gives it, up to rounding.
@@ -84,6 +84,7 @@ class VLLMServerEngine:
         start_deadline: float = 900.0,
         sync_deadline: float = 600.0,
         restarts: int = 10,
+        start_with: Callable[[Plan, Path], Server] = Server,
     ):
         config: Any = model.config
         parameter = next(model.parameters())
@@ -114,7 +115,7 @@ class VLLMServerEngine:
                 plans = self._plans(_count(replicas, placement), gpus, gpus_each, kind, memory, on_gpu)
                 place = Path(logs or self._temporary.name)
                 rank = os.environ.get("RANK", "0")
-                self._servers += [Server(plan, place / f"server-{rank}-{n}.log") for n, plan in enumerate(plans)]
+                self._servers += [start_with(plan, place / f"server-{rank}-{n}.log") for n, plan in enumerate(plans)]
                 for server in self._servers:
                     server.start()
                 for server in self._servers:

@@ -159,15 +159,20 @@ class Server:
 
     def wait(self, deadline: float) -> None:
         """Return when the server is well; ModelError with the log's last words when it ends or takes too long."""
-        end = time.monotonic() + deadline
+        if not self.ready(deadline):
+            self.close()
+            raise ModelError(f"a vLLM server was not ready after {deadline:g} s; see {self.log}")
+
+    def ready(self, seconds: float) -> bool:
+        """Whether the server is well, waiting for so long; ModelError when it has ended."""
+        end = time.monotonic() + seconds
         while True:
             if not self.running:
                 raise ModelError(f"a vLLM server ended while it started: {last_words(self.log)} (all of it: {self.log})")
             if answers(f"{self.url}/health", 2.0):
-                return
+                return True
             if time.monotonic() > end:
-                self.close()
-                raise ModelError(f"a vLLM server was not ready after {deadline:g} s; see {self.log}")
+                return False
             time.sleep(POLL_SECONDS)
 
     def close(self) -> None:

@@ -1,0 +1,67 @@
+"""One trainer rank in an actor: it learns who the others are as ranks under torchrun do, and runs the same training."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+from gagpo.agents.engines.remote.transfer import free_port
+from gagpo.cluster import here
+from gagpo.cluster.pool import HostsLost
+from gagpo.envs.errors import GagpoError
+
+DONE, MEND, LOST = "done", "mend", "lost"
+
+
+class Rank:
+    """Runs in an actor of its own process, whose main thread trains."""
+
+    def address(self) -> tuple[str, int]:
+        """This node as the others reach it, and a free port on it."""
+        return _own_address(), free_port("")
+
+    def process(self) -> int:
+        return os.getpid()
+
+    def train(self, folder: str, settings: str, variables: Mapping[str, str]) -> tuple[str, str]:
+        """Run, or go on with, the run in ``folder``; ``settings``: those of a new one, as YAML.
+
+        Gives :data:`DONE`, or :data:`MEND` with what the user has to mend, or :data:`LOST` with what ended this rank
+        that starting again may cure.
+        """
+        import yaml
+
+        from gagpo.cluster.rays import RayPlace
+        from gagpo.settings import parse
+        from gagpo.training import launch
+        from gagpo.training.run_folder import RunFolder
+
+        os.environ.update(variables)
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        path = Path(folder)
+        try:
+            if (path / "config.yaml").exists():
+                run = RunFolder.open(path)
+            else:
+                run = RunFolder.new(path, parse(yaml.safe_load(settings), "the settings of the run"))
+            here.settle(RayPlace(run.settings, path))
+            launch.run_rank(run)
+        except HostsLost as error:
+            return LOST, str(error)
+        except GagpoError as error:
+            return (LOST if type(error).__name__ in ("RankLost", "RankFailed") else MEND), str(error)
+        finally:
+            here.settle(None)
+        return DONE, ""
+
+
+def _own_address() -> str:
+    """This node's address as Ray knows it, which is one that other nodes reach."""
+    try:
+        import ray
+
+        return str(ray.util.get_node_ip_address())
+    except ImportError:
+        return socket.gethostbyname(socket.gethostname())
