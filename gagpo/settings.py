@@ -18,6 +18,7 @@ from gagpo.agents.engines.registry import place_of
 from gagpo.agents.precision import require_known
 from gagpo.agents.prompts import STYLES
 from gagpo.algorithms import Algorithm
+from gagpo.cluster.settings import ClusterSettings
 from gagpo.envs.errors import GagpoError, InvalidArgument
 from gagpo.section import Section as _Section
 from gagpo.supervised.sections import WarmStartSettings
@@ -252,6 +253,7 @@ class RunSettings(_Section):
     lora: LoraSettings | None = Field(None, description="train an adapter; absent: all weights")
     training: TrainingSettings = TrainingSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
+    cluster: ClusterSettings = ClusterSettings()
     trackers: list[str] = Field(["tensorboard"], description="where numbers go besides the run's folder; see docs")
     warm_start: WarmStartSettings | None = None
 

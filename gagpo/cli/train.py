@@ -31,6 +31,9 @@ def train(
     auto: Annotated[
         bool, typer.Option(help="Continue a run of this name that was interrupted; number the next if it is done.")
     ] = False,
+    ray: Annotated[
+        str | None, typer.Option(help="Train in the Ray cluster at this address; local: one on this machine.")
+    ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Show the run while it goes on, as `gagpo watch`.")] = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -56,6 +59,8 @@ def train(
     from gagpo.training import trainer
     from gagpo.training.metrics import as_record, describe
 
+    if ray is not None:
+        from gagpo.cluster.driver import train_on
     say(f"run folder: {folder.path}")
     begun, first = time.monotonic(), 0.0
 
@@ -67,7 +72,10 @@ def train(
 
     try:
         with watched(folder.path, watch):
-            results = trainer.train(folder, report=report, quiet=quiet or watch)
+            if ray is None:
+                results = trainer.train(folder, report=report, quiet=quiet or watch)
+            else:
+                results = train_on(ray, folder, say)
     except KeyboardInterrupt:
         if (folder.path / "config.yaml").exists():
             say(f"interrupted; continue with: gagpo train --resume {folder.path}")
@@ -77,8 +85,9 @@ def train(
         if (folder.path / "evals" / f"before-{split}.json").exists():
             say(_before_after(folder.path, split))
     say(f"curves: {folder.path / 'curves.png'}\nreport: {page}")
-    whole = time.monotonic() - begun
-    say(f"first point of the curve after {clock_time(first)}, report after {clock_time(whole)} (minutes:seconds)")
+    if ray is None:
+        whole = time.monotonic() - begun
+        say(f"first point of the curve after {clock_time(first)}, report after {clock_time(whole)} (minutes:seconds)")
     if as_json:
         print_json(as_record(results))
 

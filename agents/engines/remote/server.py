@@ -168,7 +168,9 @@ class Server:
         end = time.monotonic() + seconds
         while True:
             if not self.running:
-                raise ModelError(f"a vLLM server ended while it started: {last_words(self.log)} (all of it: {self.log})")
+                raise ModelError(
+                    f"a vLLM server ended while it started: {last_words(self.log)} (all of it: {self.log})"
+                )
             if answers(f"{self.url}/health", 2.0):
                 return True
             if time.monotonic() > end:
@@ -221,7 +223,9 @@ def save_config(model: Any) -> tempfile.TemporaryDirectory[str]:
 
 def main(line: Sequence[str]) -> None:
     """Become a server."""
-    own, _, more = (list(line), "", []) if "--" not in line else (line[: line.index("--")], "", line[line.index("--") + 1 :])
+    own, _, more = (
+        (list(line), "", []) if "--" not in line else (line[: line.index("--")], "", line[line.index("--") + 1 :])
+    )
     parser = argparse.ArgumentParser(prog="python -m gagpo.agents.engines.remote.server", description=__doc__)
     parser.add_argument("model", help="a model folder or hub name; only its config is read")
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on")

@@ -230,7 +230,9 @@ def make_transfer(kind: str, model: torch.nn.Module, dtype: str, folder: Path) -
     if kind == "file":
         return FileTransfer(model, dtype, folder)
     if device.type != "cuda":
-        raise InvalidArgument(f"engine.options.transfer={kind} needs a model on a GPU, it is on {name_of(device)}; use file")
+        raise InvalidArgument(
+            f"engine.options.transfer={kind} needs a model on a GPU, it is on {name_of(device)}; use file"
+        )
     return DeviceTransfer(model, dtype, kind)
 
 

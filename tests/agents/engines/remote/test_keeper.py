@@ -69,7 +69,13 @@ def alive(process):
 
 
 def pids(folder):
-    return until(lambda: [int(pid) for pid in (folder / "pids").read_text().split() if (folder / "pids").read_text()[-1:] == "\n"] if (folder / "pids").exists() else [])
+    return until(
+        lambda: (
+            [int(pid) for pid in (folder / "pids").read_text().split() if (folder / "pids").read_text()[-1:] == "\n"]
+            if (folder / "pids").exists()
+            else []
+        )
+    )
 
 
 def test_close_ends_a_server_and_what_it_started(tmp_path):

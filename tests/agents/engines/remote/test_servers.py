@@ -151,7 +151,9 @@ def test_an_answer_from_other_weights_is_never_taken(tiny, engine, servers, faul
     assert engine.counters["stale"] >= 1 and engine.counters["lost"] == 1
 
 
-def test_a_server_that_was_restarted_behind_our_back_is_found_and_comes_back_with_the_next_weights(tiny, engine, servers):
+def test_a_server_that_was_restarted_behind_our_back_is_found_and_comes_back_with_the_next_weights(
+    tiny, engine, servers
+):
     servers[0].restarted()
     requests = requests_of(tiny[1], 6)
     assert [out.ids.tolist() for out in engine.generate(requests, GREEDY)] == expected(tiny, requests)
