@@ -1,8 +1,8 @@
 """Proving that a copy of the weights elsewhere is the model: its log-probabilities are compared with the model's own.
 
 The copy answers prompts; one forward pass of the model reads them with the responses. In float32 every log-probability
-must agree. Half precision moves single ones by tenths of a nat; a KL over many tokens is steady there, and what rounding
-does to this model is known from the first copy: a later one may not be far above it.
+must agree. Half precision moves single ones by tenths of a nat; a KL over many tokens is steady there, and what
+rounding does to this model is known from the first copy: a later one may not be far above it.
 """
 
 from __future__ import annotations
@@ -70,10 +70,9 @@ class Proof:
         device = next(self.model.parameters()).device
         lengths = [len(row) - 1 for row in rows]
         starts = np.cumsum([0, *lengths[:-1]])
-        keep = np.concatenate(
-            [np.arange(start + prompt - 1, start + length) for start, prompt, length in zip(starts, prompts, lengths)]
-        )
-        targets = np.concatenate([row[prompt:] for row, prompt in zip(rows, prompts)])
+        spans = zip(starts, prompts, lengths, strict=True)
+        keep = np.concatenate([np.arange(start + prompt - 1, start + length) for start, prompt, length in spans])
+        targets = np.concatenate([row[prompt:] for row, prompt in zip(rows, prompts, strict=True)])
         ids = torch.as_tensor(np.concatenate([row[:-1] for row in rows]), dtype=torch.long, device=device)
         logits = forward(self.model, ids, PackedRows(lengths, device), torch.as_tensor(keep, device=device)).float()
         logprobs = (logits / self.sampling.temperature).log_softmax(-1)

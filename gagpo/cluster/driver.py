@@ -47,8 +47,8 @@ def train_on(address: str, folder: RunFolder, say: Say) -> dict[str, EvalResult]
                     f"{trouble}; started again {settings.cluster.restarts} times (cluster.restarts) before"
                 )
             left -= 1
-            say(f"{trouble}; starting again from the last checkpoint ({settings.cluster.restarts - left} of "
-                f"{settings.cluster.restarts})")  # fmt: skip
+            number = settings.cluster.restarts - left
+            say(f"{trouble}; starting again from the last checkpoint ({number} of {settings.cluster.restarts})")
 
 
 @contextmanager
@@ -136,7 +136,7 @@ class _Attempt:
         path, text = str(self.folder.path.absolute()), dump(self.settings)
         calls = [
             rank.train.remote(path, text, variables)
-            for rank, variables in zip(ranks, variables_of([place for place in places]), strict=True)
+            for rank, variables in zip(ranks, variables_of(places), strict=True)
         ]
         try:
             return self._follow(calls)

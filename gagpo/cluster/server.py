@@ -45,8 +45,8 @@ class ServerHost:
 class PlacedServer:
     """What :class:`gagpo.agents.engines.remote.server.Server` is to the engine, for a server in a cluster.
 
-    place: makes an actor that runs :class:`ServerHost` somewhere with room, and gives it with two calls: ask a method of
-    it with a deadline (:class:`HostLost` where it is gone), and end it.
+    place: makes an actor that runs :class:`ServerHost` somewhere with room; gives two calls: ask a method of it with a
+    deadline (:class:`HostLost` where it is gone), and end it.
     """
 
     def __init__(self, plan: Plan, place: Callable[[Plan], tuple[Callable[..., Any], Callable[[], None]]]):

@@ -1,4 +1,4 @@
-"""One vLLM server, asked over HTTP: every wait has a deadline, and no answer is read beyond what an honest one takes."""
+"""One vLLM server, asked over HTTP: every wait has a deadline, and no answer is read beyond what an honest one is."""
 
 from __future__ import annotations
 

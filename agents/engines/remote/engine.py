@@ -53,8 +53,8 @@ class VLLMServerEngine:
 
     deadline: seconds for one response. silence: seconds after which a server that does not say that it is well is given
     up. start_deadline, sync_deadline: seconds for a server to start, and to take new weights. restarts: how often
-    servers started here may be started again. start_with: what starts a server; a cluster has its own. max_length, dtype, memory: as of the engine ``vllm``; the memory is a
-    share of each server's device.
+    servers started here may be started again. start_with: what starts a server; a cluster has its own. max_length,
+    dtype, memory: as of the engine ``vllm``; the memory is a share of each server's device.
 
     A response is a function of weights, prompt, sampling and seed, whatever server gives it, up to rounding.
     Raises :class:`ModelError` when a server cannot run the model or does not reproduce it, and
@@ -213,7 +213,7 @@ class VLLMServerEngine:
         self._replicas.terms = Terms(tuple(self.stops), self._vocabulary, version)
         for number, server in enumerate(self._servers):
             lost = self._updates > 1 and not self._replicas.all[number].alive
-            if not server.running or lost and not answers(f"{server.url}/health", self._replicas.silence):
+            if not server.running or (lost and not answers(f"{server.url}/health", self._replicas.silence)):
                 self._restart(number)
         updated = [replica for replica in self._replicas.all if self._send(replica)]
         answered = [(replica, self._questioned(replica)) for replica in updated]
@@ -363,7 +363,7 @@ def _count(replicas: int | None, placement: str) -> int:
     if placement not in GPU_SHARE:
         raise InvalidArgument(f"engine.options.placement is {' or '.join(sorted(GPU_SHARE))}, got {placement!r}")
     count = 1 if replicas is None else replicas
-    if count < 1 or placement == "colocated" and count != 1:
+    if count < 1 or (placement == "colocated" and count != 1):
         raise InvalidArgument(f"engine.options.replicas: at least 1, and 1 when colocated, got {count}")
     return count
 

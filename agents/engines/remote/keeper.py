@@ -7,6 +7,7 @@ that end closes, however that came, the server and everything it started are kil
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -33,10 +34,8 @@ def main(descriptor: str, *command: str) -> int:
             if select.select([pipe], [], [], _LOOK_SECONDS)[0]:
                 break
     finally:
-        try:
+        with contextlib.suppress(OSError):
             os.killpg(server.pid, signal.SIGKILL)
-        except OSError:
-            pass
         server.kill()
         server.wait()
         guard.end_strays(())

@@ -127,7 +127,7 @@ class Replicas:
         Raises what ended a request for good; all others are dropped then.
         """
         finished: list[Finished] = []
-        wait = self._tickets and timeout != 0
+        wait = timeout != 0
         try:
             while self._tickets:
                 try:
@@ -229,7 +229,7 @@ class Replicas:
         if self._rescue is None:
             raise ReplicasLost(f"no vLLM server is left: {self.obituary()}")
         if self._rescuing is None or self._rescuing.done():
-            self._rescuing = asyncio.ensure_future(self._rescue())  # type: ignore[arg-type]
+            self._rescuing = asyncio.ensure_future(self._rescue())
         await asyncio.shield(self._rescuing)
 
     def obituary(self) -> str:

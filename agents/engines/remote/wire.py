@@ -1,7 +1,7 @@
 """What a vLLM server is asked and what it may answer: token ids in, token ids and log-probabilities out, never text.
 
-Every answer names the weights that sampled each of its tokens. One from other weights than asked for is refused, so that
-a server that was restarted behind our back, or missed an update, can never feed the trainer.
+Every answer names the weights that sampled each of its tokens. One from other weights than asked for is refused, so
+that a server that was restarted behind our back, or missed an update, can never feed the trainer.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from gagpo.envs.errors import GagpoError
 GENERATE = "/inference/v1/generate"
 TOKEN_BYTES = 512  # most bytes of an answer for each token: id, log-probability and the candidate beside it
 ANSWER_BYTES = 1 << 16  # and for all the rest
+HIGHEST = 1e-3  # log-probability: rounding may lift one above 0
 NO_LOGPROB = -9998.0  # vLLM's sign for a log-probability that is missing or not a number lies below
 
 
@@ -85,7 +86,7 @@ def answer_limit(sampling: Sampling) -> int:
 
 
 def parse(body: bytes, sampling: Sampling, terms: Terms) -> Response:
-    """The response in an answer; :class:`Malformed` says what is wrong with it, :class:`Stale` whose weights it is of."""
+    """The response in an answer; :class:`Malformed` says what is wrong with it, :class:`Stale` whose weights it has."""
     choice = _choice(body)
     ids = _ids(choice, sampling, terms)
     logprobs = _logprobs(choice, ids)
@@ -122,8 +123,9 @@ def _logprobs(choice: dict[str, Any], ids: Sequence[int]) -> list[float]:
         raise Malformed(f"the answer does not hold {len(ids)} log-probabilities for its {len(ids)} tokens")
     values = []
     for token, entry in zip(ids, content, strict=True):
-        value = entry.get("logprob") if isinstance(entry, dict) and entry.get("token_id") == token else None
-        if type(value) not in (int, float) or not math.isfinite(value) or not NO_LOGPROB < value <= 1e-3:
+        value: Any = entry.get("logprob") if isinstance(entry, dict) and entry.get("token_id") == token else None
+        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if not number or not NO_LOGPROB < value <= HIGHEST:
             raise Malformed(f"token {token} has no log-probability but {value!r:.40}")
         values.append(float(value))
     return values

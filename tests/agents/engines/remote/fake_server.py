@@ -54,7 +54,9 @@ class FakeServer:
             (out,) = self.engine.generate([request], Sampling(1.0, params["max_tokens"]))
         self.free.wait(self.delay)
         ids, logprobs = out.ids.tolist(), out.logprobs.tolist()
-        content = [{"token_id": i, "logprob": v, "rank": 1, "top_logprobs": []} for i, v in zip(ids, logprobs)]
+        content = [
+            {"token_id": i, "logprob": v, "rank": 1, "top_logprobs": []} for i, v in zip(ids, logprobs, strict=True)
+        ]
         choice = {
             "index": 0,
             "finish_reason": "stop" if out.stopped else "length",

@@ -59,7 +59,7 @@ def test_ways_that_the_device_does_not_have_are_refused(tiny, tmp_path):
 
 def test_a_trainer_without_vllm_is_told(tiny, monkeypatch):
     monkeypatch.setitem(sys.modules, "vllm", None)
-    with pytest.raises(MissingPackage, match="needs vLLM in the trainer's environment too.*or use transfer=file"):
+    with pytest.raises(MissingPackage, match=r"needs vLLM in the trainer's environment too.*or use transfer=file"):
         DeviceTransfer(tiny[0], "float32", "nccl")
 
 

@@ -1,0 +1,164 @@
+"""A whole run in a Ray cluster of two nodes, whose actors are killed at random: nothing is lost, everything counted."""
+
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+ray = pytest.importorskip("ray", reason="an optional extra: pip install 'gagpo[ray]'")
+from ray.cluster_utils import Cluster  # noqa: E402
+
+from gagpo.cluster.driver import ClusterError, train_on  # noqa: E402
+from gagpo.settings import parse  # noqa: E402
+from gagpo.supervised.warm_start import warm_start  # noqa: E402
+from gagpo.training.run_folder import RunFolder  # noqa: E402
+from gagpo.training.trainer import train  # noqa: E402
+
+pytestmark = pytest.mark.slow
+
+ITERATIONS, DEATHS = 12, 10
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Two nodes of three cores each, whatever this machine has."""
+    os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+    small = {"num_cpus": 3, "object_store_memory": 100 * 2**20}
+    nodes = Cluster(initialize_head=True, head_node_args={**small, "include_dashboard": False})
+    nodes.add_node(**small)
+    yield nodes
+    nodes.shutdown()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model") / "corridor"
+    warm_start(settings_of("warm", folder), quiet=True)
+    return folder
+
+
+def settings_of(name, model, **sections):
+    values = {
+        "name": name,
+        "model": str(model),
+        "threads": 1,
+        "environment": {"id": "gagpo.envs.testing:gagpo-test/Corridor-v0", "kwargs": {"max_turns": 8}},
+        "rollout": {"tasks": 4, "samples": 4, "max_tokens": 3, "workers": 0},
+        "algorithm": {"preset": "gagpo", "kl": {"coefficient": 0.0}},
+        "optimizer": {"learning_rate": 5e-3},
+        "training": {"iterations": ITERATIONS, "save_every": 1, "keep_episodes": 1},
+        "evaluation": {"splits": ["test"], "temperature": 0.0},
+        "trackers": [],
+        "cluster": {"hosts": 2, "rank_cpus": 1, "host_cpus": 1, "restarts": 30},
+        "warm_start": {
+            "episodes": 40,
+            "noise": 0.5,
+            "steps": 20,
+            "learning_rate": 1e-2,
+            "model": {"layers": 1, "width": 64, "heads": 2, "feed_forward": 32, "vocabulary": 300, "context": 512},
+        },
+    }
+    return parse({**values, **sections}, "these settings")
+
+
+def actors():
+    """The named actors of the run."""
+    return sorted(actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True))
+
+
+class Killer(threading.Thread):
+    """Kills ranks and hosts at random moments, so often, as long as the run goes on."""
+
+    def __init__(self, deaths, seed=0):
+        super().__init__(daemon=True)
+        self.left, self.killed, self.rng = deaths, [], random.Random(seed)
+        self.over = threading.Event()
+
+    def run(self):
+        while self.left and not self.over.wait(self.rng.uniform(0.5, 4.0)):
+            if not ray.is_initialized():
+                continue  # to look would connect
+            try:
+                ranks = [name for name in actors() if name.startswith("gagpo-rank")]
+                hosts = [name for name in actors() if name.startswith("gagpo-host")]
+                rank_next = self.left % 3 == 0 and sum("rank" in name for name in self.killed) < 3
+                chosen = ranks if hosts and rank_next else hosts  # a rank is long in coming back, so mostly hosts die
+                if chosen:
+                    name = self.rng.choice(chosen)
+                    ray.kill(ray.get_actor(name, namespace="gagpo"))
+                    self.killed.append(name)
+                    self.left -= 1
+            except (ValueError, ray.exceptions.RayError):
+                continue  # it ended between two lines
+
+
+def numbers(folder):
+    """What an iteration's metrics say of learning, without times."""
+    names = ("iteration", "success_rate", "mean_turns", "turns_total", "tokens_total", "loss", "grad_norm")
+    return [{name: row[name] for name in names} for row in folder.metrics()]
+
+
+@pytest.fixture(scope="module")
+def alone(model, tmp_path_factory):
+    """The run without a cluster."""
+    folder = RunFolder.new(tmp_path_factory.mktemp("alone") / "run", settings_of("alone", model))
+    train(folder, quiet=True)
+    return folder
+
+
+def test_a_run_whose_actors_are_killed_ten_times_is_the_run_on_one_machine(cluster, model, alone, tmp_path):
+    folder = RunFolder.new(tmp_path / "run", settings_of("killed", model))
+    killer, said = Killer(DEATHS), []
+    killer.start()
+    try:
+        results = train_on(cluster.address, folder, said.append)
+    finally:
+        killer.over.set()
+    ranks = sum("rank" in name for name in killer.killed)
+    print(f"killed {len(killer.killed)}: {ranks} ranks, {len(killer.killed) - ranks} hosts; said {said}")
+    assert len(killer.killed) == DEATHS and ranks >= 1 and len(said) == ranks
+    assert [row["iteration"] for row in folder.metrics()] == list(range(1, ITERATIONS + 1))
+    for mine, other in zip(numbers(folder), numbers(alone), strict=True):
+        assert mine == pytest.approx(other, rel=1e-3, abs=1e-5)
+        assert mine["turns_total"] == other["turns_total"] and mine["tokens_total"] == other["tokens_total"]
+    for row in folder.metrics():
+        assert row["failed_episodes"] == 0
+    lines = [path.read_text().count("\n") for path in sorted((folder.path / "episodes").glob("train-*.jsonl"))]
+    assert lines == [16] * ITERATIONS
+    assert results["test"].success.value == alone.evaluation("after-test").success.value
+
+
+def test_what_the_user_has_to_mend_ends_the_run_at_once(cluster, model, tmp_path):
+    broken = {"id": "gagpo.envs.testing:gagpo-test/Broken-v0", "kwargs": {}}
+    evaluation = {"splits": ["test"], "before": False}
+    settings = settings_of("broken", model, environment=broken, evaluation=evaluation)
+    said = []
+    with pytest.raises(ClusterError, match="every episode failed in its environment"):
+        train_on(cluster.address, RunFolder.new(tmp_path / "run", settings), said.append)
+    assert not said
+
+
+def test_no_room_is_said(cluster, model, tmp_path):
+    settings = settings_of("large", model, cluster={"ranks": 50, "start_deadline": 2})
+    with pytest.raises(ClusterError, match=r"no room for 50 ranks of \{'CPU': 1\.0\} for 2 s"):
+        train_on(cluster.address, RunFolder.new(tmp_path / "run", settings), print)
+
+
+def test_the_command_streams_what_ranks_print(cluster, model, tmp_path):
+    config = tmp_path / "config.yaml"
+    from gagpo.settings import dump
+
+    config.write_text(dump(settings_of("command", model, training={"iterations": 2, "save_every": 1})))
+    line = [sys.executable, "-m", "gagpo", "train", str(config), "--ray", cluster.address, "--runs", str(tmp_path)]
+    begun = time.monotonic()
+    done = subprocess.run(line, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("success") >= 3 and "report: " in done.stdout, done.stdout
+    print(f"a run of two iterations took {time.monotonic() - begun:.0f} s")
+    missing = subprocess.run([*line[:-3], "127.0.0.1:1", "--runs", str(tmp_path), "name=other"], capture_output=True)
+    assert missing.returncode == 2 and b"cannot be reached" in missing.stderr
+    assert not (tmp_path / "other").exists()
