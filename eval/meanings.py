@@ -5,6 +5,7 @@ python -m gagpo.eval.meanings > docs/metrics.md
 
 from __future__ import annotations
 
+import re
 import sys
 
 HEAD = """# Metrics
@@ -74,6 +75,22 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "mismatch_weight": ("ratio", "Mean importance weight of trainer over sampler; 1 where both compute alike."),
         "masked": ("share", "Sequences that the correction left out."),
     },
+    "Engines elsewhere": {
+        "engine_gap": (
+            "nats",
+            "Largest difference of a log-probability, server to trainer, after the update; `engine_gap_0`, ... of each.",
+        ),
+        "engine_kl": ("nats per token", "The same as a divergence; of the worst server."),
+        "engine_servers": ("count", "Servers in use."),
+        "engine_seconds_sync": ("s", "Time to bring the new weights to all servers and to prove them."),
+        "engine_asked": ("count", "Requests sent since the engine was made."),
+        "engine_again": ("count", "Requests sent once more because a server failed them."),
+        "engine_lost": ("count", "Servers that were given up."),
+        "engine_silent": ("count", "The part of them that did not answer in time."),
+        "engine_revived": ("count", "Servers that were started again."),
+        "engine_broken": ("count", "Answers that were none."),
+        "engine_stale": ("count", "Answers from other weights than those sent; they are never used."),
+    },
     "Critic": {
         "value_error": ("return squared", "Mean squared error of the values."),
         "value_clip": ("share", "Values whose clipped error was the larger one."),
@@ -113,7 +130,11 @@ MEANINGS: dict[str, tuple[str, str]] = {name: told for part in SECTIONS.values()
 
 
 def meaning(name: str) -> str:
-    """The sentence about a metric with its unit, as a hint beside its name; '' for one that is not ours."""
+    """The sentence about a metric with its unit, as a hint beside its name; '' for one that is not ours.
+
+    A number at the name's end says which of several things it is of.
+    """
+    name = re.sub(r"_\d+$", "", name)
     if name not in MEANINGS:
         return ""
     unit, sentence = MEANINGS[name]

@@ -32,7 +32,7 @@ class ClusterError(GagpoError, RuntimeError):
 def train_on(address: str, folder: RunFolder, say: Say) -> dict[str, EvalResult]:
     """Train the run in ``folder`` to its end in the Ray cluster at ``address`` (``local``: one on this machine).
 
-    Gives its final evaluations by split. Raises :class:`ClusterError`, and what a rank says that the user can mend as :class:`GagpoError`.
+    Gives the final evaluations by split. Raises :class:`ClusterError`, also for what a rank says that users can mend.
     """
     with _connected(address):
         settings = folder.settings
@@ -59,6 +59,8 @@ def _connected(address: str) -> Iterator[None]:
         raise MissingPackage("--ray needs the package ray; install the extra ray") from None
     variables = {name: os.environ[name] for name in ("PYTHONPATH", "OMP_NUM_THREADS") if name in os.environ}
     variables["PYTHONUNBUFFERED"] = "1"
+    if address == LOCAL:
+        os.environ.setdefault("RAY_worker_niceness", "0")  # beside anything else on this machine, ranks would starve
     try:
         ray.init(
             address=LOCAL if address == LOCAL else address,

@@ -119,7 +119,7 @@ class ClusterPool:
         self._request_reset(episode)
 
     def step(self, slot: int, action: str) -> None:
-        """Carry out ``action`` in ``slot``; answered by one event. InvalidArgument when nothing there can be stepped."""
+        """Carry out ``action`` in ``slot``; answered by one event. InvalidArgument when no episode waits there."""
         self._require_open()
         episode = self._episodes.get(slot)
         if episode is None or not episode.live:
@@ -148,7 +148,7 @@ class ClusterPool:
                 home.outbox = []
 
     def wait(self, timeout: float | None = None, at_least: int = 1) -> list[Event]:
-        """The events that have come, as soon as there are ``at_least`` of them; see :meth:`gagpo.envs.pool.Pool.wait`."""
+        """The events that have come, as soon as there are ``at_least``; see :meth:`gagpo.envs.pool.Pool.wait`."""
         self._require_open()
         end = math.inf if timeout is None else time.monotonic() + timeout
         while True:

@@ -19,7 +19,8 @@ class FakeServer:
     """Samples as the transformers engine does, from weights that arrive in files.
 
     fault: what happens to requests for tokens, by name (see :meth:`spoil`); ``every`` n-th is hit. silent: nothing is
-    answered any more. gone: no connection is made, and those there are end. asked: the bodies of requests for tokens. deaf: updates are taken and not applied.
+    answered any more. gone: no connection is made, and those there are end. deaf: updates are taken and not applied.
+    asked: the bodies of requests for tokens.
     """
 
     def __init__(self, model, tokenizer):
