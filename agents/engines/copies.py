@@ -7,15 +7,18 @@ rounding does to this model is known from the first copy: a later one may not be
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
 from gagpo.agents.engines.attention import PackedRows, forward
-from gagpo.agents.engines.base import Request, Response, Sampling
-from gagpo.agents.model import ModelError
+from gagpo.agents.engines.base import NamedTensor, Request, Response, Sampling
+from gagpo.agents.engines.weights import copy_tensors
+from gagpo.agents.model import ModelError, with_attention
 
 TOLERANCE = 1e-3  # of a log-probability, in float32
 NOISE, RISE = 2e-3, 4.0  # KL that rounding alone explains; how far above the first copy's a later one may lie
@@ -46,7 +49,22 @@ class Proof:
         self.sampling = Sampling(temperature, EXACT_TOKENS if self.exact else ROUNDED_TOKENS)
         self._room = max_length - self.sampling.max_tokens
         self._recent: list[np.ndarray] = []
+        self._apart: torch.nn.Module | None = None
         self._first_kl: float | None = None
+
+    def against(self, tensors: Iterable[NamedTensor]) -> None:
+        """Compare with these weights from now on, which a copy is about to get.
+
+        A list of tensors other than the model's own was laid out while the model trains on, perhaps at this moment: a
+        second model takes them then. Anything else is what the model holds.
+        """
+        own = {parameter.data_ptr() for parameter in self.model.parameters()}
+        if not isinstance(tensors, list) or all(tensor.data_ptr() in own for _, tensor in tensors):
+            self._apart = None
+            return
+        if self._apart is None:
+            self._apart = like(self.model)
+        copy_tensors(self._apart, tensors)
 
     def remember(self, requests: Sequence[Request]) -> None:
         """The next copies are asked some of these prompts: what is proved is what is used. Questions are left out."""
@@ -74,7 +92,8 @@ class Proof:
         keep = np.concatenate([np.arange(start + prompt - 1, start + length) for start, prompt, length in spans])
         targets = np.concatenate([row[prompt:] for row, prompt in zip(rows, prompts, strict=True)])
         ids = torch.as_tensor(np.concatenate([row[:-1] for row in rows]), dtype=torch.long, device=device)
-        logits = forward(self.model, ids, PackedRows(lengths, device), torch.as_tensor(keep, device=device)).float()
+        model = self.model if self._apart is None else self._apart
+        logits = forward(model, ids, PackedRows(lengths, device), torch.as_tensor(keep, device=device)).float()
         logprobs = (logits / self.sampling.temperature).log_softmax(-1)
         chosen = torch.as_tensor(targets, dtype=torch.long, device=device)[:, None]
         own = np.split(logprobs.gather(-1, chosen)[:, 0].cpu().numpy(), np.cumsum(self._counts(copies))[:-1])
@@ -104,6 +123,19 @@ class Proof:
                 "rounding: it did not take the new weights; use engine: transformers"
             )
         self._first_kl = gap.kl if self._first_kl is None else self._first_kl
+
+
+def like(model: torch.nn.Module) -> torch.nn.Module:
+    """A model of the same class, without adapter, whose weights are arbitrary."""
+    from transformers import AutoModelForCausalLM
+
+    config: Any = copy.deepcopy(model.config)
+    first = next(model.parameters())
+    built = with_attention(
+        lambda name: AutoModelForCausalLM.from_config(config, attn_implementation=name, dtype=first.dtype)
+    )
+    ready: torch.nn.Module = built.to(first.device).requires_grad_(False).eval()
+    return ready
 
 
 def _gap(difference: np.ndarray) -> Gap:

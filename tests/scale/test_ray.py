@@ -26,7 +26,7 @@ ITERATIONS, DEATHS = 12, 10
 @pytest.fixture(scope="module")
 def cluster():
     """Two nodes of three cores each, whatever this machine has."""
-    os.environ["RAY_worker_niceness"] = "0"  # beside anything else, workers would starve
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112  (Ray spells it so) beside anything else, workers would starve
     small = {"num_cpus": 3, "object_store_memory": 100 * 2**20}
     nodes = Cluster(initialize_head=True, head_node_args={**small, "include_dashboard": False})
     nodes.add_node(**small)

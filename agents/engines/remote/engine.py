@@ -209,15 +209,14 @@ class VLLMServerEngine:
         begun = time.perf_counter()
         self._updates += 1
         version = f"{self._run_name}:{self._updates}"
+        self._proof.against(tensors)
         self._transfer.take(tensors, version)
         self._replicas.terms = Terms(tuple(self.stops), self._vocabulary, version)
         for number, server in enumerate(self._servers):
             lost = self._updates > 1 and not self._replicas.all[number].alive
             if not server.running or (lost and not answers(f"{server.url}/health", self._replicas.silence)):
                 self._restart(number)
-        updated = [replica for replica in self._replicas.all if self._send(replica)]
-        answered = [(replica, self._questioned(replica)) for replica in updated]
-        copies = [(replica, responses) for replica, responses in answered if responses is not None]
+        copies = self._updated(self._replicas.all)
         if not copies:
             raise ReplicasLost(f"no vLLM server took the weights: {self._replicas.obituary()}")
         gaps = self._proof.gaps(self._proof.questions(), [responses for _, responses in copies])
@@ -229,31 +228,39 @@ class VLLMServerEngine:
         self._awake = True
         self._sync_seconds = time.perf_counter() - begun
 
-    def _send(self, replica: Replica) -> bool:
-        """Whether the server took the weights; one that did not is out of use."""
-        self._replicas.run(self._withdraw(replica, "it is taking new weights"))
-        try:
-            self._transfer.send(replica.client, self._replicas.run, self.sync_deadline)
-        except (ReplicaFault, Refused) as error:
-            self._replicas.run(self._withdraw(replica, str(error)))
-            return False
-        return True
+    def _updated(self, replicas: Sequence[Replica]) -> list[tuple[Replica, list[Response]]]:
+        """Send weights to servers and ask them the proof's questions; those that did both, with their answers.
 
-    def _questioned(self, replica: Replica) -> list[Response] | None:
-        """The server's answers to the proof's questions, None (and the server out of use) where there are none."""
-        try:
-            return self._replicas.run(self._ask(replica))
-        except (ReplicaFault, Refused) as error:
-            self._replicas.run(self._withdraw(replica, str(error)))
-            return None
+        All others are out of use.
+        """
+        for replica in replicas:
+            self._replicas.run(self._withdraw(replica, "it is taking new weights"))
+        clients = [replica.client for replica in replicas]
+        faults: Sequence[Exception | None] = self._transfer.send(clients, self._replicas.run, self.sync_deadline)
+        taken = [replica for replica, fault in zip(replicas, faults, strict=True) if fault is None]
+        answers = dict(zip(map(id, taken), self._replicas.run(self._ask_all(taken)), strict=True))
+        found = []
+        for replica, fault in zip(replicas, faults, strict=True):
+            outcome = answers.get(id(replica), fault)
+            if isinstance(outcome, list):
+                found.append((replica, outcome))
+            else:
+                self._replicas.run(self._withdraw(replica, str(outcome)))
+        return found
 
-    async def _ask(self, replica: Replica) -> list[Response]:
+    async def _ask_all(self, replicas: Sequence[Replica]) -> list[list[Response] | Exception]:
+        return list(await asyncio.gather(*map(self._ask, replicas)))
+
+    async def _ask(self, replica: Replica) -> list[Response] | Exception:
         assert self._replicas.terms is not None
         calls = [
             replica.client.generate(question, self._proof.sampling, self._replicas.terms)
             for question in self._proof.questions()
         ]
-        return list(await asyncio.gather(*calls))
+        try:
+            return list(await asyncio.gather(*calls))
+        except (ReplicaFault, Refused) as error:
+            return error
 
     async def _withdraw(self, replica: Replica, reason: str) -> None:
         self._replicas.withdraw(replica, reason)
@@ -274,14 +281,14 @@ class VLLMServerEngine:
 
     async def _rescue(self) -> None:
         """Bring back the servers of ours when none is left in the middle of a rollout, with the weights of the last
-        update; it is the model's that are proved, not what the copies say."""
+        update. These have been proved once, and the model may train on meanwhile, so it is not asked again."""
         await asyncio.get_running_loop().run_in_executor(None, self._bring_back)
 
     def _bring_back(self) -> None:
-        for number, replica in enumerate(self._replicas.all):
+        for number in range(len(self._servers)):
             self._restart(number)
-            if self._servers[number].running and self._send(replica) and self._questioned(replica) is not None:
-                self._replicas.run(self._admit(replica))
+        for replica, _ in self._updated(self._replicas.all):
+            self._replicas.run(self._admit(replica))
         if not any(replica.alive for replica in self._replicas.all):
             raise ReplicasLost(f"no vLLM server could be brought back: {self._replicas.obituary()}")
 

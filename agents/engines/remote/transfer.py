@@ -2,16 +2,17 @@
 
 ``file``: a folder that trainer and server both see; for CPUs, and where nothing faster reaches. ``nccl``: a broadcast
 from the trainer's GPU to a server's GPUs. ``ipc``: memory of a GPU that trainer and server share. The latter two are
-vLLM's backends, driven by vLLM's trainer side, one server after another, so that one that fails takes no other along.
+vLLM's backends, driven by vLLM's trainer side.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import shutil
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -32,15 +33,22 @@ FILE_BYTES = 2**30  # of one file, and so of what is held in memory beside the m
 BACKEND = "gagpo_file"  # the name that remote/extension.py registers
 
 
+Run = Callable[[Any], Any]
+"""Does a coroutine's work in the clients' loop and gives its result."""
+
+
 class Transfer(Protocol):
-    """Carries the weights of one model. ``deadline`` of :meth:`send`: seconds for one server."""
+    """Carries the weights of one model."""
 
     def take(self, tensors: Iterable[NamedTensor], version: str) -> None:
         """Look at new weights, each tensor once; :class:`WeightsError` for those of another model."""
         ...
 
-    def send(self, client: Client, run: Callable[[Any], Any], deadline: float) -> None:
-        """Bring what was taken last to a server; :class:`ReplicaFault` when that fails. run: does work in the loop."""
+    def send(self, clients: Sequence[Client], run: Run, deadline: float) -> list[ReplicaFault | None]:
+        """Bring what was taken last to servers, within ``deadline`` seconds each; what went wrong at each of them.
+
+        run: does work in the loop that the clients are of.
+        """
         ...
 
     def close(self) -> None:
@@ -88,10 +96,14 @@ class FileTransfer:
         if missing:
             raise WeightsError(f"{len(missing)} parameters were not sent to the engine, the first {min(missing)!r}")
 
-    def send(self, client: Client, run: Callable[[Any], Any], deadline: float) -> None:
-        run(self._send(client, deadline))
+    def send(self, clients: Sequence[Client], run: Run, deadline: float) -> list[ReplicaFault | None]:
+        async def all_at_once() -> list[ReplicaFault | None]:
+            return list(await asyncio.gather(*(self._send(client, deadline) for client in clients)))
 
-    async def _send(self, client: Client, deadline: float) -> None:
+        faults: list[ReplicaFault | None] = run(all_at_once())
+        return faults
+
+    async def _send(self, client: Client, deadline: float) -> ReplicaFault | None:
         info = {"parameters": len(self._shapes)}
         try:
             await client.order("/init_weight_transfer_engine", {"init_info": info}, deadline)
@@ -99,8 +111,11 @@ class FileTransfer:
             for file in self._files:
                 await client.order("/update_weights", {"update_info": {"path": str(file)}}, deadline)
             await client.order("/finish_weight_update", {"weight_version": self._version}, deadline)
+        except ReplicaFault as fault:
+            return fault
         except Refused as error:
-            raise ReplicaFault(str(error)) from None
+            return ReplicaFault(str(error))
+        return None
 
     def close(self) -> None:
         for folder in {file.parent for file in self._files}:
@@ -163,7 +178,11 @@ class DeviceTransfer:
         if sent != [(meta.name, meta.shape) for meta in self._metadata]:
             raise WeightsError("the tensors that were sent are not the parameters of the engine's model, in its order")
 
-    def send(self, client: Client, run: Callable[[Any], Any], deadline: float) -> None:
+    def send(self, clients: Sequence[Client], run: Run, deadline: float) -> list[ReplicaFault | None]:
+        """One server after another, so that one that fails takes no other along."""
+        return [self._send(client, run, deadline) for client in clients]
+
+    def _send(self, client: Client, run: Run, deadline: float) -> ReplicaFault | None:
         """In a thread, since a broadcast to a server that died in the middle of it never returns."""
         failure: list[BaseException] = []
 
@@ -181,10 +200,14 @@ class DeviceTransfer:
         if thread.is_alive() or failure:
             self._engines.pop(client.url, None)
             said = f"took more than {deadline:g} s" if thread.is_alive() else f"failed: {failure[0]}"
-            raise Unreachable(f"sending weights to {client.url} {said}")
-        run(client.order("/update_weight_version", {"new_version": self._version}, deadline))
+            return Unreachable(f"sending weights to {client.url} {said}")
+        try:
+            run(client.order("/update_weight_version", {"new_version": self._version}, deadline))
+        except (ReplicaFault, Refused) as error:
+            return ReplicaFault(str(error))
+        return None
 
-    def _connect(self, client: Client, run: Callable[[Any], Any], deadline: float) -> Any:
+    def _connect(self, client: Client, run: Run, deadline: float) -> Any:
         base, clients, factory = self._vllm
         transfer = self
 
@@ -201,7 +224,7 @@ class DeviceTransfer:
             self._init_info(client, run, deadline), client=control, source=Source()
         )
 
-    def _init_info(self, client: Client, run: Callable[[Any], Any], deadline: float) -> Any:
+    def _init_info(self, client: Client, run: Run, deadline: float) -> Any:
         if self._kind == "ipc":
             from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
 

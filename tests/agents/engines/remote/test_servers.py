@@ -231,6 +231,20 @@ def test_new_weights_reach_every_server_and_each_gap_is_told(tiny, engine, serve
     assert {fake.asked[-1]["cache_salt"].split(":")[1] for fake in servers} == {"4"}
 
 
+def test_weights_laid_out_while_the_model_trains_on_are_proved_as_they_were_laid_out(tiny, engine, servers):
+    change(tiny[0], 1)
+    laid_out = [(name, tensor.detach().clone()) for name, tensor in named_tensors(tiny[0])]
+    before = expected(tiny, requests := requests_of(tiny[1], 4))
+    change(tiny[0], 2)
+    engine.load_weights(laid_out)
+    assert engine.measures()["engine_gap"] < 1e-4
+    assert [out.ids.tolist() for out in engine.generate(requests, GREEDY)] == before != expected(tiny, requests)
+    servers[0].deaf = servers[1].deaf = True
+    change(tiny[0], 3)
+    with pytest.raises(ModelError, match="log-probabilities are"):
+        engine.load_weights([(name, tensor.detach().clone()) for name, tensor in named_tensors(tiny[0])])
+
+
 def test_a_server_that_takes_weights_and_does_not_use_them_is_refused(tiny, engine, servers):
     servers[1].deaf = True
     change(tiny[0])
