@@ -159,7 +159,9 @@ class LoraSettings(_Section):
 class EngineSettings(_Section):
     """What samples the responses; a name alone is short for ``{name: ...}``."""
 
-    name: str = Field("transformers", description="transformers, vllm, an installed package's, or module:Name")
+    name: str = Field(
+        "transformers", description="transformers, vllm, vllm-server, an installed package's, or module:Name"
+    )
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32", description="what is sampled in, and what the reference policy is held in"
     )

@@ -143,7 +143,7 @@ class _Attempt:
         try:
             return self._follow(calls)
         except KeyboardInterrupt:
-            self._interrupt(ranks, calls)
+            self._interrupt(calls)
             raise
 
     def _follow(self, calls: Sequence[Any]) -> str:
@@ -167,17 +167,15 @@ class _Attempt:
                 assert outcome in (DONE, LOST)
         return trouble
 
-    def _interrupt(self, ranks: Sequence[Any], calls: Sequence[Any]) -> None:
+    def _interrupt(self, calls: Sequence[Any]) -> None:
         """Pass Ctrl-C on to the ranks, which write a checkpoint and end."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-        from ray.util.state import list_actors
 
         print("interrupted: waiting for the ranks to write a checkpoint", file=sys.stderr, flush=True)
         with suppress(Exception):
-            nodes = {actor.pid: actor.node_id for actor in list_actors(filters=[("state", "=", "ALIVE")])}
             send = self.ray.remote(os.kill)
-            for process in self.processes:
-                strategy = NodeAffinitySchedulingStrategy(nodes[process], soft=False)
+            for process, node in self.processes:
+                strategy = NodeAffinitySchedulingStrategy(node, soft=False)
                 send.options(num_cpus=0, scheduling_strategy=strategy).remote(process, signal.SIGINT)
             self.ray.wait(list(calls), num_returns=len(calls), timeout=PARTING_SECONDS)
 

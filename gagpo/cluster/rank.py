@@ -22,8 +22,11 @@ class Rank:
         """This node as the others reach it, and a free port on it."""
         return _own_address(), free_port("")
 
-    def process(self) -> int:
-        return os.getpid()
+    def process(self) -> tuple[int, str]:
+        """The id of this process, and of its node as Ray names it."""
+        import ray
+
+        return os.getpid(), str(ray.get_runtime_context().get_node_id())
 
     def train(self, folder: str, settings: str, variables: Mapping[str, str]) -> tuple[str, str]:
         """Run, or go on with, the run in ``folder``; ``settings``: those of a new one, as YAML.
@@ -49,6 +52,8 @@ class Rank:
                 run = RunFolder.new(path, parse(yaml.safe_load(settings), "the settings of the run"))
             here.settle(RayPlace(run.settings, path))
             trainer.train(run, report=lambda metrics: print(describe(metrics), flush=True), quiet=True)
+        except (KeyboardInterrupt, SystemExit):  # a checkpoint has been written
+            return LOST, f"rank {variables['RANK']} was told to end"
         except HostsLost as error:
             return LOST, str(error)
         except GagpoError as error:

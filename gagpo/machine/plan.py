@@ -234,7 +234,9 @@ def _engine(settings: RunSettings, shape: Shape, row: int, card: float | None) -
     held = ("sampling",) if engine.sleep and not rolling.ahead else PHASES
     size = _size(engine.dtype)
     token = 2 * shape.layers * shape.key_value_heads * shape.head_size * size
-    if engine.name == "vllm":
+    if engine.name == "vllm-server" and engine.options.get("placement") != "colocated":
+        return []  # on devices of its own
+    if engine.name in ("vllm", "vllm-server"):
         if settings.device == "cpu":
             cache = max(VLLM_CPU_CACHE, token * row)
             return [

@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ ray = pytest.importorskip("ray", reason="an optional extra: pip install 'gagpo[r
 from ray.cluster_utils import Cluster  # noqa: E402
 
 from gagpo.cluster.driver import ClusterError, train_on  # noqa: E402
-from gagpo.settings import parse  # noqa: E402
+from gagpo.settings import dump, parse  # noqa: E402
 from gagpo.supervised.warm_start import warm_start  # noqa: E402
 from gagpo.training.run_folder import RunFolder  # noqa: E402
 from gagpo.training.trainer import train  # noqa: E402
@@ -26,7 +27,7 @@ ITERATIONS, DEATHS = 12, 10
 @pytest.fixture(scope="module")
 def cluster():
     """Two nodes of three cores each, whatever this machine has."""
-    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112  (Ray spells it so) beside anything else, workers would starve
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112  (beside anything else, workers would starve)
     small = {"num_cpus": 3, "object_store_memory": 100 * 2**20}
     nodes = Cluster(initialize_head=True, head_node_args={**small, "include_dashboard": False})
     nodes.add_node(**small)
@@ -150,8 +151,6 @@ def test_no_room_is_said(cluster, model, tmp_path):
 
 def test_the_command_streams_what_ranks_print(cluster, model, tmp_path):
     config = tmp_path / "config.yaml"
-    from gagpo.settings import dump
-
     config.write_text(dump(settings_of("command", model, training={"iterations": 2, "save_every": 1})))
     line = [sys.executable, "-m", "gagpo", "train", str(config), "--ray", cluster.address, "--runs", str(tmp_path)]
     begun = time.monotonic()
@@ -162,3 +161,24 @@ def test_the_command_streams_what_ranks_print(cluster, model, tmp_path):
     missing = subprocess.run([*line[:-3], "127.0.0.1:1", "--runs", str(tmp_path), "name=other"], capture_output=True)
     assert missing.returncode == 2 and b"cannot be reached" in missing.stderr
     assert not (tmp_path / "other").exists()
+
+
+def test_an_interrupted_run_writes_a_checkpoint_and_goes_on(cluster, model, tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text(dump(settings_of("stopped", model, training={"iterations": 40, "save_every": 40})))
+    line = [sys.executable, "-m", "gagpo", "train", str(config), "--ray", cluster.address, "--runs", str(tmp_path)]
+    folder = tmp_path / "stopped"
+    running = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        end = time.monotonic() + 300
+        while not (folder / "metrics.jsonl").exists() or not RunFolder.open(folder).metrics():
+            assert running.poll() is None and time.monotonic() < end
+            time.sleep(0.1)
+        running.send_signal(signal.SIGINT)
+        said = running.communicate(timeout=300)[0]
+    finally:
+        running.kill()
+    assert running.returncode == 130 and f"gagpo train --resume {folder}" in said, said
+    rows = RunFolder.open(folder).metrics()
+    saved = sorted(path.name for path in (folder / "checkpoints").iterdir())
+    assert len(rows) < 40 and saved == [f"iteration-{rows[-1]['iteration']:06d}"]

@@ -1,0 +1,174 @@
+"""Servers that the engine starts itself: taken back with the next weights, and at once when none is left."""
+
+import numpy as np
+import pytest
+
+from gagpo.agents.engines.base import Request, Sampling
+from gagpo.agents.engines.remote.engine import VLLMServerEngine
+from gagpo.agents.engines.remote.replicas import ReplicasLost
+from gagpo.agents.engines.weights import named_tensors
+from gagpo.agents.model import ModelError
+from gagpo.agents.setup import make_engine
+from gagpo.envs.errors import InvalidArgument
+from tests.agents.engines.remote.fake_server import serving
+
+GREEDY = Sampling(0.0, max_tokens=6)
+
+
+class Starter:
+    """Starts fake servers as the engine's servers; notes what they were started with."""
+
+    def __init__(self, model, tokenizer):
+        self.made, self.model, self.refusing = [], (model, tokenizer), False
+
+    def __call__(self, plan, log):
+        self.made.append(Started(self, plan))
+        return self.made[-1]
+
+    def close(self):
+        for started in self.made:
+            started.close()
+
+
+class Started:
+    def __init__(self, starter, plan):
+        self.starter, self.plan, self.count, self.fake, self._serving = starter, plan, 0, None, None
+
+    @property
+    def url(self):
+        return self.fake.url
+
+    @property
+    def running(self):
+        return self.fake is not None and not self.fake.gone
+
+    def start(self):
+        self.close()
+        if self.starter.refusing:
+            raise ModelError("there is no room")
+        self.count += 1
+        self._serving = serving(*self.starter.model)
+        (self.fake,) = self._serving.__enter__()
+
+    def wait(self, deadline):
+        assert self.running
+
+    def close(self):
+        if self._serving is not None:
+            if self.fake.gone:
+                self.fake.free.set()
+            else:
+                self._serving.__exit__(None, None, None)
+            self._serving = None
+
+
+@pytest.fixture
+def starter(tiny):
+    starter = Starter(*tiny)
+    yield starter
+    starter.close()
+
+
+def engine_of(tiny, starter, **options):
+    return VLLMServerEngine(*tiny, start_with=starter, deadline=20, silence=1.5, **{"replicas": 2, **options})
+
+
+def requests_of(tokenizer, count):
+    rng = np.random.default_rng(0)
+    return [Request(s, rng.integers(5, len(tokenizer), 6 + s).astype(np.int32), 100 + s) for s in range(count)]
+
+
+def answers(engine, tiny):
+    requests = requests_of(tiny[1], 6)
+    own = make_engine("transformers", *tiny).generate(requests, GREEDY)
+    for out, mine in zip(engine.generate(requests, GREEDY), own, strict=True):
+        assert out.ids.tolist() == mine.ids.tolist()
+
+
+def test_when_no_server_is_left_they_are_started_again_at_once_with_the_same_weights(tiny, starter):
+    engine = engine_of(tiny, starter)
+    engine.load_weights(named_tensors(tiny[0]))
+    for started in starter.made:
+        started.fake.delay = 0.3
+    engine.submit(requests_of(tiny[1], 6), GREEDY)
+    for started in starter.made:
+        started.fake.die()
+    found = {}
+    while more := engine.collect():
+        found |= {request.session: out.ids.tolist() for request, out in more}
+    expected = make_engine("transformers", *tiny).generate(requests_of(tiny[1], 6), GREEDY)
+    assert [found[session] for session in range(6)] == [out.ids.tolist() for out in expected]
+    assert engine.counters["lost"] == 2 and engine.counters["revived"] == 2
+    assert [started.count for started in starter.made] == [2, 2]
+    engine.close()
+
+
+def test_one_that_died_is_started_again_with_the_next_weights(tiny, starter):
+    engine = engine_of(tiny, starter)
+    starter.made[0].fake.die()
+    answers(engine, tiny)
+    assert engine.measures()["engine_servers"] == 1 and starter.made[0].count == 1
+    engine.load_weights(named_tensors(tiny[0]))
+    assert engine.measures()["engine_servers"] == 2 and [started.count for started in starter.made] == [2, 1]
+    for session in range(6):
+        engine.release(session)
+    answers(engine, tiny)
+    assert starter.made[0].fake.asked
+    engine.close()
+
+
+def test_one_that_was_only_slow_keeps_running(tiny, starter):
+    engine = engine_of(tiny, starter)
+    starter.made[0].fake.silent = True
+    answers(engine, tiny)
+    assert engine.counters["silent"] == 1
+    starter.made[0].fake.silent = False
+    starter.made[0].fake.free.set()
+    engine.load_weights(named_tensors(tiny[0]))
+    assert engine.measures()["engine_servers"] == 2 and [started.count for started in starter.made] == [1, 1]
+    engine.close()
+
+
+def test_restarts_are_bounded_and_the_end_says_why(tiny, starter):
+    engine = engine_of(tiny, starter, restarts=1)
+    for _ in range(2):
+        for started in starter.made:
+            if started.running:
+                started.fake.die()
+        if engine.counters["revived"]:
+            with pytest.raises(ReplicasLost, match="no vLLM server could be brought back: http"):
+                engine.generate(requests_of(tiny[1], 2), GREEDY)
+        else:
+            answers(engine, tiny)
+    assert sum(started.count for started in starter.made) == 3
+    engine.close()
+
+
+def test_a_start_that_fails_leaves_nothing(tiny, starter):
+    starter.refusing = True
+    with pytest.raises(ModelError, match="no room"):
+        engine_of(tiny, starter)
+
+
+def test_a_colocated_server_sleeps_and_wakes_with_the_trainer(tiny, starter):
+    engine = engine_of(tiny, starter, replicas=None, placement="colocated")
+    (started,) = starter.made
+    assert started.plan.sleeps and started.plan.memory == 0.4
+    engine.sleep()
+    with pytest.raises(InvalidArgument, match="asleep"):
+        answers(engine, tiny)
+    engine.wake()
+    engine.load_weights(named_tensors(tiny[0]))
+    answers(engine, tiny)
+    orders = [order for order in started.fake.orders if "sl" in order or "wake" in order]
+    assert orders == ["/sleep?level=2", "/wake_up"]
+    engine.close()
+
+
+def test_separate_servers_are_given_their_gpus(tiny, starter):
+    engine = engine_of(tiny, starter, gpus=[4, 5, 6, 7], gpus_each=2)
+    assert [started.plan.devices for started in starter.made] == [(4, 5), (6, 7)]
+    assert not starter.made[0].plan.sleeps and starter.made[0].plan.memory == 0.9
+    engine.sleep()
+    answers(engine, tiny)
+    engine.close()
