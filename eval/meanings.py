@@ -78,7 +78,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Engines elsewhere": {
         "engine_gap": (
             "nats",
-            "Largest difference of a log-probability, server to trainer, after the update; `engine_gap_0`, ... of each.",
+            "Largest difference of a log-probability, server to trainer, after an update; `engine_gap_0`, ... of each.",
         ),
         "engine_kl": ("nats per token", "The same as a divergence; of the worst server."),
         "engine_servers": ("count", "Servers in use."),

@@ -8,7 +8,7 @@ rounding does to this model is known from the first copy: a later one may not be
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,19 +52,30 @@ class Proof:
         self._apart: torch.nn.Module | None = None
         self._first_kl: float | None = None
 
-    def against(self, tensors: Iterable[NamedTensor]) -> None:
-        """Compare with these weights from now on, which a copy is about to get.
+    def against(self, tensors: Iterable[NamedTensor]) -> Iterable[NamedTensor]:
+        """The same tensors, which a copy is about to get and which it is compared with from then on.
 
-        A list of tensors other than the model's own was laid out while the model trains on, perhaps at this moment: a
-        second model takes them then. Anything else is what the model holds.
+        A model that is trained here holds them. A list of other tensors was laid out while it trains on, perhaps at
+        this moment: a second model takes them then. A model that nobody trains is filled with them as they pass.
         """
+        trained = any(parameter.requires_grad for parameter in self.model.parameters())
         own = {parameter.data_ptr() for parameter in self.model.parameters()}
+        if not trained:
+            return self._filling(tensors)
         if not isinstance(tensors, list) or all(tensor.data_ptr() in own for _, tensor in tensors):
             self._apart = None
-            return
+            return tensors
         if self._apart is None:
             self._apart = like(self.model)
         copy_tensors(self._apart, tensors)
+        return tensors
+
+    def _filling(self, tensors: Iterable[NamedTensor]) -> Iterator[NamedTensor]:
+        own = dict(self.model.named_parameters(remove_duplicate=False))
+        for name, tensor in tensors:
+            if name in own and own[name].shape == tensor.shape and own[name].data_ptr() != tensor.data_ptr():
+                own[name].data.copy_(tensor)
+            yield name, tensor
 
     def remember(self, requests: Sequence[Request]) -> None:
         """The next copies are asked some of these prompts: what is proved is what is used. Questions are left out."""

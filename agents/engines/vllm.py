@@ -196,7 +196,7 @@ class VLLMEngine:
         Raises :class:`ModelError` when vLLM's log-probabilities are not the model's.
         """
         self._require_open()
-        self._proof.against(tensors)
+        tensors = self._proof.against(tensors)
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(tensors)})
         self.llm.apply_model(_repack_heads)
         self.llm.reset_prefix_cache()

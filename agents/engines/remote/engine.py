@@ -209,8 +209,7 @@ class VLLMServerEngine:
         begun = time.perf_counter()
         self._updates += 1
         version = f"{self._run_name}:{self._updates}"
-        self._proof.against(tensors)
-        self._transfer.take(tensors, version)
+        self._transfer.take(self._proof.against(tensors), version)
         self._replicas.terms = Terms(tuple(self.stops), self._vocabulary, version)
         for number, server in enumerate(self._servers):
             lost = self._updates > 1 and not self._replicas.all[number].alive

@@ -1,5 +1,6 @@
 """Requests to several servers come back once each, whatever the servers do; a broken server is found out."""
 
+import copy
 import time
 
 import numpy as np
@@ -243,6 +244,17 @@ def test_weights_laid_out_while_the_model_trains_on_are_proved_as_they_were_laid
     change(tiny[0], 3)
     with pytest.raises(ModelError, match="log-probabilities are"):
         engine.load_weights([(name, tensor.detach().clone()) for name, tensor in named_tensors(tiny[0])])
+
+
+def test_a_whole_copy_of_a_sharded_model_follows_the_weights_that_pass(tiny, engine, servers):
+    """As among several ranks: the engine's model is nobody's but the engine's."""
+    trained = copy.deepcopy(tiny[0])
+    tiny[0].requires_grad_(False)
+    change(trained)
+    engine.load_weights(named_tensors(trained))
+    assert engine.measures()["engine_gap"] < 1e-4
+    requests = requests_of(tiny[1], 4)
+    assert [out.ids.tolist() for out in engine.generate(requests, GREEDY)] == expected((trained, tiny[1]), requests)
 
 
 def test_a_server_that_takes_weights_and_does_not_use_them_is_refused(tiny, engine, servers):
