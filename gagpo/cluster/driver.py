@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -20,6 +21,7 @@ from gagpo.settings import dump
 from gagpo.training.run_folder import RunFolder
 
 LOCAL = "local"
+REACH_SECONDS = 10.0
 PARTING_SECONDS = 120.0  # for ranks that were interrupted to write a checkpoint
 
 Say = Callable[[str], None]
@@ -57,6 +59,7 @@ def _connected(address: str) -> Iterator[None]:
         import ray
     except ImportError:
         raise MissingPackage("--ray needs the package ray; install the extra ray") from None
+    _require_reachable(address)
     variables = {name: os.environ[name] for name in ("PYTHONPATH", "OMP_NUM_THREADS") if name in os.environ}
     variables["PYTHONUNBUFFERED"] = "1"
     if address == LOCAL:
@@ -77,6 +80,17 @@ def _connected(address: str) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _require_reachable(address: str) -> None:
+    """Ray itself tries for minutes to reach an address where nobody is."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host, int(port)), REACH_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ClusterError(f"the Ray cluster at {address} cannot be reached: {error}") from None
 
 
 class _Attempt:

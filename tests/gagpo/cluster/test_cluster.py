@@ -43,6 +43,16 @@ def test_without_ray_the_extra_is_named(monkeypatch, tmp_path):
         train_on("local", RunFolder.new(tmp_path / "run", settings_of()), print)
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
+def test_an_address_where_nobody_is_is_said_at_once(tmp_path, address, monkeypatch):
+    from gagpo.cluster.driver import ClusterError, train_on
+    from gagpo.training.run_folder import RunFolder
+
+    monkeypatch.setitem(sys.modules, "ray", object())  # not reached
+    with pytest.raises(ClusterError, match=f"the Ray cluster at {address} cannot be reached: .*refused"):
+        train_on(address, RunFolder.new(tmp_path / "run", settings_of()), print)
+
+
 def test_a_process_that_nobody_placed_has_its_own_pool():
     settings = settings_of()
     with here.open_pool(settings) as pool:
