@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from gagpo.cluster.rank import DONE, LOST, MEND, Rank
+from gagpo.cluster.rank import DONE, LOST, MEND, Rank, pass_on
 from gagpo.envs.errors import GagpoError, MissingPackage
 from gagpo.eval.results import EvalResult
 from gagpo.settings import dump
@@ -186,8 +186,8 @@ class _Attempt:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         print("interrupted: waiting for the ranks to write a checkpoint", file=sys.stderr, flush=True)
-        with suppress(Exception):
-            send = self.ray.remote(os.kill)
+        with suppress(self.ray.exceptions.RayError):
+            send = self.ray.remote(pass_on)
             for process, node in self.processes:
                 strategy = NodeAffinitySchedulingStrategy(node, soft=False)
                 send.options(num_cpus=0, scheduling_strategy=strategy).remote(process, signal.SIGINT)

@@ -63,6 +63,11 @@ class Rank:
         return DONE, ""
 
 
+def pass_on(process: int, number: int) -> None:
+    """Send a signal to a process of the node that this runs on."""
+    os.kill(process, number)
+
+
 def _own_address() -> str:
     """This node's address as Ray knows it, which is one that other nodes reach."""
     try:
