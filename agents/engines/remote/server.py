@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -54,8 +55,6 @@ class Plan:
 
 def arguments(plan: Plan) -> list[str]:
     """vLLM's command line, without host and port."""
-    import json
-
     backend = BACKEND if plan.transfer == "file" else plan.transfer
     line = ["--model", plan.folder, "--load-format", "dummy", "--skip-tokenizer-init", "--tokens-only"]
     line += ["--dtype", plan.dtype, "--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
@@ -223,9 +222,7 @@ def save_config(model: Any) -> tempfile.TemporaryDirectory[str]:
 
 def main(line: Sequence[str]) -> None:
     """Become a server."""
-    own, _, more = (
-        (list(line), "", []) if "--" not in line else (line[: line.index("--")], "", line[line.index("--") + 1 :])
-    )
+    border = list(line).index("--") if "--" in line else len(line)
     parser = argparse.ArgumentParser(prog="python -m gagpo.agents.engines.remote.server", description=__doc__)
     parser.add_argument("model", help="a model folder or hub name; only its config is read")
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on")
@@ -234,7 +231,7 @@ def main(line: Sequence[str]) -> None:
     parser.add_argument("--max-length", type=int, help="most tokens of a prompt and its response")
     parser.add_argument("--transfer", choices=("file", "nccl", "ipc"), default="file")
     parser.add_argument("--devices", type=int, nargs="*", default=[], help="numbers of the GPUs; none for a CPU")
-    chosen = parser.parse_args(own)
+    chosen = parser.parse_args(line[:border])
     plan = Plan(
         folder=chosen.model,
         dtype=chosen.dtype,
@@ -242,7 +239,7 @@ def main(line: Sequence[str]) -> None:
         transfer=chosen.transfer,
         devices=tuple(chosen.devices),
         threads=max(1, os.cpu_count() or 1),
-        more=tuple(more),
+        more=tuple(line[border + 1 :]),
     )
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--host", chosen.host]
     os.execve(sys.executable, [*command, "--port", str(chosen.port), *arguments(plan)], environment(plan))

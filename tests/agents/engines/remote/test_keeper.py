@@ -145,3 +145,16 @@ def test_the_command_line_of_a_server(tiny, tmp_path):
     line = arguments(shared)
     assert "--enable-sleep-mode" in line and line[line.index("--tensor-parallel-size") + 1] == "2"
     assert "--worker-extension-cls" not in line and "--enforce-eager" not in line
+
+
+def test_a_server_for_a_trainer_elsewhere(tiny, tmp_path, monkeypatch):
+    tiny[0].config.save_pretrained(tmp_path)
+    became = []
+    monkeypatch.setattr(os, "execve", lambda *words: became.append(words))
+    server_file.main([str(tmp_path), "--port", "9", "--max-length", "300", "--dtype", "float32", "--", "--seed", "3"])
+    program, line, variables = became[0]
+    assert program == sys.executable and variables["VLLM_SERVER_DEV_MODE"] == "1"
+    assert line[line.index("--port") + 1] == "9" and line[line.index("--host") + 1] == "127.0.0.1"
+    assert line[line.index("--model") + 1] == str(tmp_path) and line[-2:] == ["--seed", "3"]
+    with pytest.raises(SystemExit):
+        server_file.main([str(tmp_path), "--transfer", "pigeon"])
