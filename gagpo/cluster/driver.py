@@ -182,7 +182,7 @@ class _Attempt:
         return trouble
 
     def _interrupt(self, calls: Sequence[Any]) -> None:
-        """Pass Ctrl-C on to the ranks, which write a checkpoint and end."""
+        """Have the ranks write a checkpoint and end. Ray blocks SIGINT in its processes, so SIGTERM says it."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         print("interrupted: waiting for the ranks to write a checkpoint", file=sys.stderr, flush=True)
@@ -190,7 +190,7 @@ class _Attempt:
             send = self.ray.remote(pass_on)
             for process, node in self.processes:
                 strategy = NodeAffinitySchedulingStrategy(node, soft=False)
-                send.options(num_cpus=0, scheduling_strategy=strategy).remote(process, signal.SIGINT)
+                send.options(num_cpus=0, scheduling_strategy=strategy).remote(process, signal.SIGTERM)
             self.ray.wait(list(calls), num_returns=len(calls), timeout=PARTING_SECONDS)
 
 

@@ -178,7 +178,7 @@ def test_an_interrupted_run_writes_a_checkpoint_and_goes_on(cluster, model, tmp_
         said = running.communicate(timeout=300)[0]
     finally:
         running.kill()
-    assert running.returncode == 130 and f"gagpo train --resume {folder}" in said, said
+    assert running.returncode == 130 and f"--resume {folder}" in said, said
     rows = RunFolder.open(folder).metrics()
     saved = sorted(path.name for path in (folder / "checkpoints").iterdir())
     assert len(rows) < 40 and saved == [f"iteration-{rows[-1]['iteration']:06d}"]
