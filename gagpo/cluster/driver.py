@@ -6,6 +6,7 @@ What the ranks print comes to this terminal. A run that lost a rank goes on from
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -70,7 +71,7 @@ def _connected(address: str) -> Iterator[None]:
             namespace="gagpo",
             log_to_driver=True,
             runtime_env={"env_vars": variables},
-            logging_level="warning",
+            logging_level=logging.WARNING,
             **({"include_dashboard": False} if address == LOCAL else {}),
         )
     except (ConnectionError, RuntimeError, ValueError) as error:

@@ -111,7 +111,8 @@ class VLLMServerEngine:
         self._temporary = tempfile.TemporaryDirectory(prefix="gagpo-weights-")
         self._config_folder = save_config(model)
         self._servers: list[Server] = []
-        self._close = weakref.finalize(self, _end, self._servers, holders := [self._temporary, self._config_folder])
+        holders: list[Any] = [self._temporary, self._config_folder]
+        self._close = weakref.finalize(self, _end, self._servers, holders)
         self._transfer = make_transfer(kind, model, self.dtype, Path(folder or self._temporary.name))
         try:
             if not urls:
