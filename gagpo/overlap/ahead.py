@@ -19,6 +19,7 @@ from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.episodes import Episode
 from gagpo.agents.rollout import Clock
 from gagpo.agents.setup import make_engine
+from gagpo.cluster import here
 from gagpo.controllers import Controllers
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.pool import Pool
@@ -46,8 +47,8 @@ def sampling_engine(settings: RunSettings, model: torch.nn.Module, tokenizer: An
     """The run's engine; with ``rollout.ahead`` one that keeps weights of its own, or SettingsError."""
     chosen = settings.engine
     if not settings.rollout.ahead:
-        return make_engine(chosen.name, model, tokenizer, **chosen.arguments())
-    arguments = chosen.arguments()
+        return make_engine(chosen.name, model, tokenizer, **here.engine_arguments(chosen))
+    arguments = here.engine_arguments(chosen)
     if chosen.name == "transformers":  # a graph cannot be captured while another thread launches kernels
         arguments |= {"own": True, "compile": "never"}
     engine = make_engine(chosen.name, model, copy.deepcopy(tokenizer), **arguments)
