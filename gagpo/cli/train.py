@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gagpo.cli.options import Json, Quiet, print_json, say
+
+if TYPE_CHECKING:
+    from gagpo.eval.results import EvalResult
+    from gagpo.training.run_folder import RunFolder
 
 configs = typer.Typer(no_args_is_help=False, help="The configs that ship: list them, or print one.")
 
@@ -54,13 +59,14 @@ def train(
     else:
         folder = launch.started(config, changes, runs, auto)
 
+    if ray is not None:
+        _train_in_cluster(ray, folder, as_json)
+        return
+
     from gagpo.cli.view import watched
-    from gagpo.eval.report.report import write_report
     from gagpo.training import trainer
     from gagpo.training.metrics import as_record, describe
 
-    if ray is not None:
-        from gagpo.cluster.driver import train_on
     say(f"run folder: {folder.path}")
     begun, first = time.monotonic(), 0.0
 
@@ -72,24 +78,44 @@ def train(
 
     try:
         with watched(folder.path, watch):
-            if ray is None:
-                results = trainer.train(folder, report=report, quiet=quiet or watch)
-            else:
-                results = train_on(ray, folder, say)
+            results = trainer.train(folder, report=report, quiet=quiet or watch)
     except KeyboardInterrupt:
         if (folder.path / "config.yaml").exists():
             say(f"interrupted; continue with: gagpo train --resume {folder.path}")
         raise
-    page = write_report(folder.path)
-    for split in results:
-        if (folder.path / "evals" / f"before-{split}.json").exists():
-            say(_before_after(folder.path, split))
-    say(f"curves: {folder.path / 'curves.png'}\nreport: {page}")
-    if ray is None:
-        whole = time.monotonic() - begun
-        say(f"first point of the curve after {clock_time(first)}, report after {clock_time(whole)} (minutes:seconds)")
+    _conclude(folder.path, results)
+    whole = time.monotonic() - begun
+    say(f"first point of the curve after {clock_time(first)}, report after {clock_time(whole)} (minutes:seconds)")
     if as_json:
         print_json(as_record(results))
+
+
+def _train_in_cluster(address: str, folder: RunFolder, as_json: bool) -> None:
+    """As the rest of ``train``, with the trainer in a Ray cluster, whose words come here."""
+    from gagpo.cluster.driver import train_on
+    from gagpo.training.metrics import as_record
+
+    say(f"run folder: {folder.path}")
+    try:
+        results = train_on(address, folder, say)
+    except KeyboardInterrupt:
+        if (folder.path / "config.yaml").exists():
+            say(f"interrupted; continue with: gagpo train --ray {address} --resume {folder.path}")
+        raise
+    _conclude(folder.path, results)
+    if as_json:
+        print_json(as_record(results))
+
+
+def _conclude(run: Path, results: Mapping[str, EvalResult]) -> None:
+    """Write the report of a finished run, and say what came of it."""
+    from gagpo.eval.report.report import write_report
+
+    page = write_report(run)
+    for split in results:
+        if (run / "evals" / f"before-{split}.json").exists():
+            say(_before_after(run, split))
+    say(f"curves: {run / 'curves.png'}\nreport: {page}")
 
 
 def clock_time(seconds: float) -> str:
