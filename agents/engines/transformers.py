@@ -216,7 +216,8 @@ class TransformersEngine:
     def _step(self) -> None:
         """One more token of every response under way, and the first of those that are new."""
         was_training = self.model.training
-        self.model.eval()
+        if was_training:  # walking over all modules with every token takes as long as a layer
+            self.model.eval()
         try:
             if self._rows:
                 self._take(self._rows, self._advance())
@@ -229,7 +230,8 @@ class TransformersEngine:
                 self.release(row.request.session)
             raise
         finally:
-            self.model.train(was_training)
+            if was_training:
+                self.model.train()
 
     def _take(self, rows: list[_Row], logits_BV: torch.Tensor) -> None:
         """Sample a token for each of ``rows``; those that end leave the decoding."""
