@@ -23,7 +23,13 @@ import psutil
 
 from gagpo.envs.lookup import find_spec
 
-CODE = "import sys, json; from gagpo.interop.serve import serve; serve(sys.argv[1], **json.loads(sys.argv[2]))"
+CODE = """
+import contextlib, json, sys
+from gagpo.interop.serve import serve
+
+with contextlib.suppress(KeyboardInterrupt):
+    serve(sys.argv[1], **json.loads(sys.argv[2]))
+"""
 
 
 def start(env_id: str, options: str = '{"port": 0, "admissible": true}') -> tuple[subprocess.Popen[str], str]:
