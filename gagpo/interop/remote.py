@@ -105,6 +105,7 @@ class RemoteWorld(RemoteEnv):
         return self._known[split]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        gymnasium.Env.reset(self, seed=seed)  # before a task is drawn
         wanted = (options or {}).get("task")
         holders = [split for split in self.splits if wanted in self.tasks(split)]
         split = holders[0] if holders else self.splits[0]

@@ -248,7 +248,7 @@ def test_the_written_package_is_valid(tmp_path, monkeypatch):
     assert (folder / "server" / "guess.py").is_file()
     command = [sys.executable, "-c", "from openenv.cli.__main__ import main; main()", "validate", "."]
     found = subprocess.run(
-        [*command, "--level", "static", "--skip-build"], cwd=folder, capture_output=True, text=True, timeout=120
+        [*command, "--level", "static", "--skip-build"], cwd=folder, capture_output=True, text=True, timeout=600
     )
     assert found.returncode == 0 and "PASS" in found.stdout, found.stdout + found.stderr
     with pytest.raises(InvalidArgument, match="not empty"):
@@ -260,6 +260,21 @@ def test_experts_are_not_served():
 
     with pytest.raises(ValueError, match="no expert"):
         open_world(CORRIDOR, {"expert": True})
+
+
+def test_a_seed_decides_which_task_a_server_is_asked_for(url):
+    from gagpo.interop.remote import remote
+
+    world = remote(url)()
+    try:
+        world.reset(seed=99)
+        starts = []
+        for seed in (0, 1, 2, 3, 0, 1, 2, 3):
+            observation, info = world.reset(seed=seed)
+            starts.append((observation, info["task"]))
+    finally:
+        world.close()
+    assert starts[:4] == starts[4:] and len({task for _, task in starts}) > 1
 
 
 def test_a_server_is_held_to_the_promises_of_an_environment(url):
