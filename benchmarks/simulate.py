@@ -9,13 +9,16 @@ without lockstep, and, where runs have a setting `processes`, with two of them. 
 from __future__ import annotations
 
 import argparse
+import itertools
+import statistics
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from overlap import BASE, fall_asleep, make_model, predicted, settings_of, timed
+from overlap import BASE, LEFT_OUT, fall_asleep, make_model, predicted, settings_of, timed
 
+from gagpo.eval.runs import metric_rows
 from gagpo.settings import RunSettings
 from gagpo.simulate.measure import measure
 
@@ -45,7 +48,7 @@ def main() -> None:
         print(f"{'':20s}{'measured, s':>14s}{'predicted, s':>14s}{'off by':>9s}", flush=True)
         for number, (title, changes) in enumerate(OTHERS.items()):
             settings = settings_of(model, options.iterations, **changes)
-            seconds, _ = timed(settings, folder / f"run-{number}")
+            seconds = iteration_seconds(timed(settings, folder / f"run-{number}")[1])
             told = found
             if "environment" in changes:  # the only rate that the settings tell
                 slept = BASE["environment"]["kwargs"]["seconds"] - changes["environment"]["kwargs"]["seconds"]
@@ -54,8 +57,18 @@ def main() -> None:
             _print(title, seconds, predicted(told, settings).seconds)
         if "processes" in RunSettings.model_fields:
             settings = settings_of(model, options.iterations).model_copy(update={"processes": 2})
-            seconds, _ = timed(settings, folder / "two")
+            seconds = iteration_seconds(timed(settings, folder / "two")[1])
             _print("two processes", seconds, predicted(found, settings, processes=2).seconds)
+
+
+def iteration_seconds(folder: Path) -> float:
+    """Collecting and updating, by the run's own metrics: its log and its files are not simulated."""
+    rows = metric_rows(folder / "metrics.jsonl")[0]
+    spans = [
+        (after["tokens_total"] - before["tokens_total"]) / after["tokens_per_second"]
+        for before, after in itertools.pairwise(rows)
+    ]
+    return statistics.fmean(spans[LEFT_OUT - 1 :])
 
 
 def _print(title: str, measured: float, told: float) -> None:

@@ -51,15 +51,13 @@ def measure(folder: Path) -> Measured:
     sums = {name: np.array([one[name] for one in counted]) for name in counted[0]}
     fixed, each = _line(sums["passes"], sums["tokens"], sums["generate"])
     step = float(sums["environment"].sum() / max(1.0, sums["waits"].sum()))
+    # Rows and credit take time by the token too: all of an update is laid to its tokens.
     train = float(sums["train"].sum() / max(1.0, sums["trained"].sum()))
-    per_token = float(np.mean(1 / sums["train_rate"])) if (sums["train_rate"] > 0).all() else train
-    fixed_update = max(0.0, float(np.mean(sums["train"] - per_token * settings.training.epochs * sums["trained"])))
     rates = Rates(
         pass_seconds=fixed,
         sequence_seconds=each,
         read_seconds=each,
-        train_seconds=per_token * settings.training.epochs / passes(settings, Rates()),
-        update_seconds=fixed_update,
+        train_seconds=train / passes(settings, Rates()),
         environment_seconds=step,
         environment_spread=_spread(sums["environment"] / np.maximum(1.0, sums["waits"])),
         reset_seconds=step,
@@ -123,7 +121,6 @@ def _count(
         "generate": float(row["seconds_generate"]),
         "environment": float(row["seconds_env"]),
         "train": float(row["seconds_train"]),
-        "train_rate": float(row.get("train_tokens_per_second", 0.0)),
         "seconds": said / float(row["tokens_per_second"]) if row["tokens_per_second"] else 0.0,
     }
 

@@ -35,10 +35,10 @@ def written(folder, config, iterations=5, fixed=0.01, each=0.001, step=0.05, per
         passes = max(said[0][0], 1) + 4 + 2
         waits = 2 + 2 + 2 + 1  # resets, and one worker for both
         count = sum(map(sum, said))
-        generate, train = fixed * passes + each * tokens, 0.5 + per_token * trained
+        generate, train = fixed * passes + each * tokens, per_token * trained
         seconds = generate + train + step * waits
         row = {"iteration": iteration, "seconds_generate": generate, "seconds_env": step * waits}
-        row |= {"seconds_train": train, "train_tokens_per_second": 1 / per_token, "tokens_per_second": count / seconds}
+        row |= {"seconds_train": train, "tokens_per_second": count / seconds}
         rows.append(row)
         path = folder / "episodes" / f"train-{iteration:04d}.jsonl"
         path.write_text("".join(json.dumps(record) + "\n" for record in records))
@@ -54,7 +54,7 @@ def test_rates_are_found_again(corridor, tmp_path):
     rates = found.rates
     assert (rates.pass_seconds, rates.sequence_seconds) == (pytest.approx(0.01), pytest.approx(0.001))
     assert rates.read_seconds == rates.sequence_seconds and rates.environment_seconds == pytest.approx(0.05)
-    assert rates.train_seconds == pytest.approx(2e-3) and rates.update_seconds == pytest.approx(0.5)
+    assert rates.train_seconds == pytest.approx(2e-3) and rates.update_seconds == 0
     assert rates.environment_spread == pytest.approx(0)
     assert len(found.workload.episodes) == 8 and found.workload.mean_turns == 2.5
     assert [turn.read for turn in found.workload.episodes[1]] == [10, 10, 10]
