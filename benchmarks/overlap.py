@@ -6,8 +6,8 @@ A corridor whose steps sleep 50 ms, a small model whose responses are of uneven 
 lockstep is measured first, and its rates predict the other two, which take turns in both orders. Wall time between two
 iterations, the first three of a run left out; evaluations are not among them.
 
---asleep: the engine sleeps 4 ms for a pass and 0.5 ms for each token of it, and an update sleeps 0.8 s, where else they
-compute: for a machine whose cores are taken. Threads, worlds, books and trainer are the real ones then too.
+--asleep: the engine sleeps 4 ms for a pass and 0.5 ms for each token of it, and an update sleeps 50 ms for each episode,
+where else they compute: for a machine whose cores are taken. Threads, worlds, books and trainer are the real ones.
 """
 
 from __future__ import annotations
@@ -127,16 +127,14 @@ class SleepingEngine:
 
 
 def fall_asleep() -> None:
-    """Runs of this process sleep where they would compute, but for one small step."""
-    learn = Trainer._learn
+    """Runs of this process sleep where they would compute; nothing is learned."""
     BASE["engine"] = {"name": "overlap:SleepingEngine"}
-    BASE["training"] |= {"epochs": 1, "minibatches": 1}
 
-    def slow(self: Trainer, collected: Any) -> Any:
-        time.sleep(UPDATE)
-        return learn(self, collected)
+    def learn(self: Trainer, collected: Any) -> Any:
+        time.sleep(UPDATE * len(collected.episodes) / 16)
+        return None, {}
 
-    Trainer._learn = slow  # type: ignore[method-assign]
+    Trainer._learn = learn  # type: ignore[method-assign]
 
 
 def settings_of(model: Path, iterations: int, **changes: dict[str, Any]) -> RunSettings:
