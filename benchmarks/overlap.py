@@ -6,8 +6,8 @@ A corridor whose steps sleep 50 ms, a small model whose responses are of uneven 
 lockstep is measured first, and its rates predict the other two, which take turns in both orders. Wall time between two
 iterations, the first three of a run left out; evaluations are not among them.
 
---asleep: the engine sleeps 4 ms for a pass and 0.5 ms for each token of it, and an update sleeps 50 ms for each episode,
-where else they compute: for a machine whose cores are taken. Threads, worlds, books and trainer are the real ones.
+--asleep: the engine sleeps 4 ms for a pass and 0.5 ms for each token of it, and an update sleeps 50 ms for each
+episode, where else they compute: for a machine whose cores are taken. Threads, worlds, books and trainer are real.
 """
 
 from __future__ import annotations
