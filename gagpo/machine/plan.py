@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gagpo.agents.engines.shape import Shape, sizes
 from gagpo.agents.model import ModelError
+from gagpo.agents.shape import Shape, sizes
 from gagpo.agents.starters import folder_of
 from gagpo.envs.errors import InvalidArgument
 from gagpo.settings import RunSettings, parse

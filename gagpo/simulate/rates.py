@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from gagpo.agents.engines.shape import Shape
+from gagpo.agents.shape import Shape
 from gagpo.machine.plan import row_tokens
 from gagpo.settings import RunSettings, SettingsError
 
