@@ -8,12 +8,13 @@ JOBS   ?= 2
 
 export TORCH_INDEX_URL
 
-.PHONY: docs train test test-slow test-hard test-interop test-interop-environment test-vllm test-vllm-environment lint bench clean help
+.PHONY: docs train test test-slow test-scale test-hard test-interop test-interop-environment test-vllm test-vllm-environment lint bench clean help
 
 help:
 	@echo "make train      install, generate games, train a small model that comes with the package with GAGPO, report"
 	@echo "make test       install, run the linter, the type checker and the tests"
 	@echo "make test-slow  the tests that take longer"
+	@echo "make test-scale many processes against one, checkpoints between them, engines elsewhere"
 	@echo "make test-hard  kills, damages, mutations and hostile actions for hours; SCALE=0.01 for minutes"
 	@echo "make test-vllm  vLLM's tests, in an environment of their own"
 	@echo "make test-interop  the doors to OpenEnv, Inspect, TRL, verl, Tinker and verifiers"
@@ -28,6 +29,9 @@ test: $(VENV)/.dev lint
 
 test-slow: $(VENV)/.dev
 	$(PY) -m pytest -m slow
+
+test-scale: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(PY) -m pytest tests/gagpo/ranks tests/scale
 
 # Tests in environments of their own: each target has one more that only makes the environment, for whoever goes on
 # without it where the network does not reach.

@@ -195,12 +195,15 @@ def choose_path(name: str, model: torch.nn.Module) -> str:
     return reason
 
 
-def save(model: torch.nn.Module, tokenizer: Any, folder: Path) -> None:
-    """Write an ordinary Hugging Face folder: weights as safetensors, config, tokenizer."""
+def save(model: torch.nn.Module, tokenizer: Any, folder: Path, tensors: dict[str, torch.Tensor] | None = None) -> None:
+    """Write an ordinary Hugging Face folder: weights as safetensors, config, tokenizer.
+
+    tensors: what to write in place of the weights that the model has now; tied ones are one tensor.
+    """
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # a bar for every checkpoint would drown the run's own lines
-    model.save_pretrained(folder)  # type: ignore[operator]
+    model.save_pretrained(folder, state_dict=tensors)  # type: ignore[operator]
     tokenizer.save_pretrained(folder)
 
 

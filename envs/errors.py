@@ -9,7 +9,12 @@ from __future__ import annotations
 
 
 class GagpoError(Exception):
-    """Something a user can mend; the message is for people."""
+    """Something a user can mend; the message is for people.
+
+    told: another process has said it already.
+    """
+
+    told = False
 
 
 class InvalidArgument(GagpoError, ValueError):

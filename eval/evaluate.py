@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from gagpo.agents.agent import Agent
 from gagpo.agents.api.streams import Waiter, play_streams
 from gagpo.agents.episodes import Episode
 from gagpo.agents.progress import track
-from gagpo.agents.rollout import group_jobs, rollout
+from gagpo.agents.rollout import Clock, group_jobs, rollout
 from gagpo.envs.pool import Pool
 from gagpo.envs.pool.hall import Hall
 from gagpo.envs.tasks import TaskSet
@@ -43,13 +43,15 @@ def evaluate(
     lockstep: bool = True,
     quiet: bool = False,
     journal: Journal | None = None,
+    rollout: Callable[..., tuple[list[Episode], Clock]] = rollout,
 ) -> tuple[EvalResult, list[Episode]]:
     """Play every task of ``tasks`` ``tries`` times with ``agent``; the result and the episodes, in the panel's order.
 
     ``environment`` and ``kwargs`` say what ``pool`` runs, ``model`` and ``temperature`` who plays (None: it samples
     no tokens): they are printed with the numbers. The seeds are fixed by the panel and ``seed``, so two models meet the
     same episodes. With a hall instead of a pool every episode goes its own way (for agents that wait). Episodes that
-    ``journal`` (open) holds are not played again, and every other is written to it as it ends.
+    ``journal`` (open) holds are not played again, and every other is written to it as it ends. rollout: what plays the
+    jobs over a pool; a trainer of several ranks has one that deals them out.
     """
     tasks.require()
     jobs = group_jobs(tasks.ids, tries, PANEL_SEED + seed, f"panel {tasks.split}")

@@ -222,6 +222,15 @@ class TrainingSettings(_Section):
     keep_episodes: int = Field(5, ge=0, description="every how many iterations the episodes are written; 0 never")
 
 
+class RanksSettings(_Section):
+    """Where several processes train one model; see docs/scale.md."""
+
+    deadline: float = Field(60.0, ge=1, description="seconds without a sign of life after which a process is lost")
+    patience: float = Field(
+        3600.0, ge=1, description="seconds that processes wait for each other, or for a checkpoint to be written"
+    )
+
+
 class EvaluationSettings(_Section):
     """A fixed panel, every task ``tries`` times: before, every ``every`` iterations (0: never between) and after."""
 
@@ -245,6 +254,10 @@ class RunSettings(_Section):
     trust_remote_code: bool = Field(False, description="run the code that a hub model brings along; read it first")
     device: str = Field("cpu", description="cpu, cuda, cuda:1, ...")
     threads: int = Field(0, ge=0, le=1024, description="torch threads; 0 for one per core")
+    processes: int = Field(
+        1, ge=1, le=1024, description="on this machine, that train one model together; torchrun's number goes before it"
+    )
+    ranks: RanksSettings = RanksSettings()
     engine: EngineSettings = EngineSettings()
     environment: EnvironmentSettings
     context: ContextSettings = ContextSettings()

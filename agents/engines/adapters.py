@@ -182,7 +182,7 @@ def digest(model: torch.nn.Module) -> str:
 # Folders --------------------------------------------------------------------------------------------------------------
 
 
-def _stored(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+def stored(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     """The adapter's parameters by their names in peft's files."""
     ending = f".{_NAME}.weight"
     return {
@@ -192,8 +192,11 @@ def _stored(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     }
 
 
-def save(model: Any, base: Base, folder: Path) -> None:
-    """Write the adapter alone as peft does, with ``base.json`` beside it: what it belongs to."""
+def save(model: Any, base: Base, folder: Path, tensors: dict[str, Tensor] | None = None) -> None:
+    """Write the adapter alone as peft does, with ``base.json`` beside it: what it belongs to.
+
+    tensors: what to write in place of the parameters as they are now, by the names of :func:`stored`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     config = model.peft_config[_NAME]
     record = {
@@ -211,7 +214,8 @@ def save(model: Any, base: Base, folder: Path) -> None:
     }
     (folder / CONFIG).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     (folder / BASE).write_text(json.dumps(asdict(base), indent=1) + "\n", encoding="utf-8")
-    tensors = {name: parameter.detach().cpu().contiguous() for name, parameter in _stored(model).items()}
+    if tensors is None:
+        tensors = {name: parameter.detach().cpu().contiguous() for name, parameter in stored(model).items()}
     save_file(tensors, str(folder / WEIGHTS), metadata={"format": "pt"})
 
 
@@ -229,7 +233,7 @@ def load(model: torch.nn.Module, folder: Path, base: Base | None = None) -> None
         tensors = load_file(str(path))
     except (OSError, SafetensorError) as error:
         raise AdapterError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
-    own = _stored(model)
+    own = stored(model)
     if odd := sorted(own.keys() ^ tensors.keys()):
         raise AdapterError(f"{path}: tensor {odd[0]!r} is {'missing' if odd[0] in own else 'not of this model'}")
     for name, parameter in own.items():
@@ -253,7 +257,9 @@ def base_of(folder: Path) -> tuple[str, str | None]:
     if not isinstance(name, str) or not name or not isinstance(revision, str | None):
         raise AdapterError(f"{folder / CONFIG} does not name its base model (base_model_name_or_path)")
     if is_adapter(Path(name)):
-        raise AdapterError(f"the base of {folder} is an adapter itself ({name}); merge that first: gagpo export-model")
+        raise AdapterError(
+            f"the base of {folder} is an adapter itself ({name}); merge that first: gagpo export RUN FOLDER"
+        )
     return name, revision
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from gagpo.agents.engines.adapters import merged_tensors
 from gagpo.agents.engines.base import Engine, NamedTensor
@@ -19,13 +21,17 @@ class WeightsError(GagpoError, ValueError):
 def named_tensors(model: torch.nn.Module, merged: bool = True) -> Iterator[NamedTensor]:
     """What :meth:`Engine.load_weights` takes: every parameter once, tied ones under their first name.
 
-    merged: an adapter is added to the weights it belongs to; false for an engine on this very module.
+    merged: an adapter is added to the weights it belongs to; false for an engine on this very module. Sharded weights
+    are gathered one by one, each when its turn comes: all ranks go through them together.
     """
-    if merged:
-        yield from merged_tensors(model)
-        return
-    for name, parameter in model.named_parameters():
-        yield name, parameter.detach()
+    named = merged_tensors(model) if merged else model.named_parameters()
+    for name, tensor in named:
+        yield name, whole(tensor.detach())
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A sharded tensor with the parts of all ranks, who call this together; another one as it is."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 @contextmanager

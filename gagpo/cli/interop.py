@@ -1,4 +1,4 @@
-"""The commands that lead elsewhere: serving worlds, models behind servers, exports, worlds of one's own."""
+"""The commands that lead elsewhere: serving worlds, models behind servers, worlds of one's own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from gagpo.cli.options import Json, Kwargs, print_table, say, values
 def add_to(app: typer.Typer) -> None:
     """Hang the commands of this file under ``app``."""
     app.command()(serve)
-    app.command()(export)
     app.command("new")(new)
     app.command("list")(list_everything)
 
@@ -48,17 +47,6 @@ def serve(
         session_seconds=60 * session_minutes,
         idle_seconds=60 * idle_minutes,
     )
-
-
-def export(
-    source: Annotated[Path, typer.Argument(help="A journal of an evaluation, or a file of episodes.")],
-    out: Annotated[Path, typer.Argument(help="File (jsonl) or folder (atif, inspect, hf) to write.")],
-    form: Annotated[str, typer.Option("--to", help="jsonl, atif, inspect or hf.")] = "jsonl",
-) -> None:
-    """Write episodes in another suite's format."""
-    from gagpo.interop.export import export as write
-
-    say(f"{write(source, form, out)} episodes: {out}")
 
 
 def new(

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from gagpo.cli import evaluate, interop, lora, models, simulate, tools, train, view
+from gagpo.cli import evaluate, export, interop, models, simulate, tools, train, view
 
 REPORT = "\ngagpo: this is a fault of gagpo, not yours. CONTRIBUTING.md says where to report it; send the lines above."
 
@@ -38,7 +38,7 @@ def options(
     """Train language-model agents that act over many turns, evaluate them, and add environments."""
 
 
-for commands in (train, evaluate, view, tools, models, simulate, lora, interop):
+for commands in (train, evaluate, view, tools, models, simulate, export, interop):
     commands.add_to(app)
 
 
@@ -76,6 +76,8 @@ def _complain(error: Exception) -> int:
         if hasattr(error, "show"):
             error.show()
         return int(error.exit_code)
+    if isinstance(error, GagpoError) and error.told:  # by another process of the same run
+        return int(getattr(error, "status", 2))
     if isinstance(error, GagpoError | OSError) and not os.environ.get("GAGPO_DEBUG"):
         print(f"gagpo: {' '.join(str(error).split())}", file=sys.stderr)
         return 2

@@ -14,7 +14,9 @@ from gagpo.cli.options import Json, Quiet, print_json, say
 
 if TYPE_CHECKING:
     from gagpo.eval.results import EvalResult
+    from gagpo.ranks.ranks import Ranks
     from gagpo.training.run_folder import RunFolder
+    from gagpo.training.trainer import Report
 
 configs = typer.Typer(no_args_is_help=False, help="The configs that ship: list them, or print one.")
 
@@ -53,36 +55,28 @@ def train(
             changes, config = [config, *changes], None
         if config is not None:
             raise SettingsError("give a settings file to start a run, or --resume RUN to continue one (not both)")
-        folder = launch.continued(resume, changes)
     elif config is None:
         raise SettingsError("name a settings file or a shipped config (`gagpo configs` lists them), or --resume RUN")
-    else:
-        folder = launch.started(config, changes, runs, auto)
-
     if ray is not None:
-        _train_in_cluster(ray, folder, as_json)
+        continued = launch.continued(resume, changes) if resume is not None else None
+        _train_in_cluster(ray, continued or launch.started(config or "", changes, runs, auto), as_json)
         return
+    with launch.opened(config, changes, runs, resume, auto, quiet, _words(watch, as_json)) as (folder, ranks):
+        if ranks is None:  # the processes that the settings ask for have done it all
+            return
+        from gagpo.training.metrics import as_record, describe
 
-    from gagpo.cli.view import watched
-    from gagpo.training import trainer
-    from gagpo.training.metrics import as_record, describe
+        begun, first = time.monotonic(), 0.0
 
-    say(f"run folder: {folder.path}")
-    begun, first = time.monotonic(), 0.0
+        def report(metrics: dict[str, Any]) -> None:
+            nonlocal first
+            first = first or time.monotonic() - begun
+            if not watch:
+                say(describe(metrics))
 
-    def report(metrics: dict[str, Any]) -> None:
-        nonlocal first
-        first = first or time.monotonic() - begun
-        if not watch:
-            say(describe(metrics))
-
-    try:
-        with watched(folder.path, watch):
-            results = trainer.train(folder, report=report, quiet=quiet or watch)
-    except KeyboardInterrupt:
-        if (folder.path / "config.yaml").exists():
-            say(f"interrupted; continue with: gagpo train --resume {folder.path}")
-        raise
+        results = _train(folder, ranks, report, watch, quiet)
+    if not ranks.first:
+        return
     _conclude(folder.path, results)
     whole = time.monotonic() - begun
     say(f"first point of the curve after {clock_time(first)}, report after {clock_time(whole)} (minutes:seconds)")
@@ -122,6 +116,28 @@ def clock_time(seconds: float) -> str:
     """Minutes and seconds, as 4:05."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes}:{rest:02d}"
+
+
+def _train(folder: RunFolder, ranks: Ranks, report: Report, watch: bool, quiet: bool) -> dict[str, EvalResult]:
+    """Train to the end; what is said is said by the first rank."""
+    from gagpo.cli.view import watched
+    from gagpo.training import trainer
+
+    watch = watch and ranks.first
+    if ranks.first:
+        say(f"run folder: {folder.path}")
+    try:
+        with watched(folder.path, watch):
+            return trainer.train(folder, report=report, quiet=quiet or watch, ranks=ranks)
+    except KeyboardInterrupt:
+        if ranks.first and (folder.path / "config.yaml").exists():
+            say(f"interrupted; continue with: gagpo train --resume {folder.path}")
+        raise
+
+
+def _words(watch: bool, as_json: bool) -> list[str]:
+    """The options that are passed on to the ranks as they are."""
+    return [word for word, given in (("--watch", watch), ("--json", as_json)) if given]
 
 
 def _before_after(run: Path, split: str) -> str:

@@ -164,11 +164,16 @@ def mini_batches(rows: Sequence[Row], count: int, rng: np.random.Generator) -> I
 
 def micro_batches(rows: Sequence[Row], tokens: int) -> Iterator[MicroBatch]:
     """Micro-batches of rows of like length, each within ``tokens`` when padded to its longest row (or a single row)."""
+    yield from map(micro_batch, cut(rows, tokens))
+
+
+def cut(rows: Sequence[Row], tokens: int) -> Iterator[list[Row]]:
+    """The rows of each of :func:`micro_batches`."""
     in_order = sorted(rows, key=lambda row: row.length)
     begin = 0
     while begin < len(in_order):
         end = begin + 1
         while end < len(in_order) and (end + 1 - begin) * in_order[end].length <= tokens:
             end += 1
-        yield micro_batch(in_order[begin:end])
+        yield in_order[begin:end]
         begin = end

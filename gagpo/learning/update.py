@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gagpo.agents.engines.weights import whole
 from gagpo.algorithms import Algorithm
 from gagpo.credit import Targets
-from gagpo.learning.batch import MicroBatch, Row, micro_batches, mini_batches
+from gagpo.learning.batch import MicroBatch, Row, mini_batches
 from gagpo.learning.logprobs import hidden_of, token_logprobs
 from gagpo.learning.skipping import NonFiniteLoss, Skips, WorthlessWeights
 from gagpo.learning.value_head import Critic
@@ -29,6 +30,9 @@ from gagpo.objectives import (
     summary,
 )
 from gagpo.objectives.value import value_loss
+from gagpo.ranks.deal import Share, share
+from gagpo.ranks.ranks import Ranks
+from gagpo.ranks.sharding import within
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,7 @@ class Updater:
     it is that (of a model with an adapter, the one without it). autocast: a context for forward passes.
     microbatch_tokens: most padded tokens of one forward pass; it changes memory and speed, never the result.
     max_skipped: so many steps in a row whose loss or gradient is not finite end the training; fewer are skipped.
+    ranks: each is given all rows, takes its share of every mini-batch, and returns the same numbers.
     """
 
     def __init__(
@@ -106,8 +111,10 @@ class Updater:
         autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
         device: torch.device | str = "cpu",
         max_skipped: int = 1,
+        ranks: Ranks | None = None,
     ):
         self.model, self.optimizer, self.algorithm = model, optimizer, algorithm
+        self.ranks = ranks or Ranks()
         self.epochs, self.minibatches, self.microbatch_tokens = epochs, minibatches, microbatch_tokens
         self.max_grad_norm = max_grad_norm
         self.reference, self.reference_scope, self.critic = reference, reference_scope, critic
@@ -141,24 +148,24 @@ class Updater:
         gaps: list[dict[str, Tensor]] = []
         losses: list[float] = []
         norms: list[float] = []
-        self.ratio_K = np.ones(len(targets.advantage))
         self.skips.begin()
         self._train(True)
         try:
-            batches = [list(micro_batches(m, self.microbatch_tokens)) for m in self._minis(rows, rng)]
+            batches = self._shares(rows, rng)
             # The first step's own forward pass is a scoring pass: nothing has moved. A second epoch asks for it again.
             fresh = self.epochs == 1 and self.algorithm.correction.name != "none"
             scored = self._score_first(batches[1:] if fresh else batches, len(targets.advantage))
             for epoch in range(self.epochs):
+                self.ratio_K = np.ones(len(targets.advantage)) if self.ranks.alone else np.zeros(len(targets.advantage))
                 if epoch:
-                    batches = [list(micro_batches(m, self.microbatch_tokens)) for m in self._minis(rows, rng)]
-                for micros in batches:
+                    batches = self._shares(rows, rng)
+                for shared in batches:
                     try:
                         first = None if losses else gaps
-                        loss, mini_parts = self._accumulate(micros, targets, controls, scored, first, fresh)
+                        loss, mini_parts = self._accumulate(shared, targets, controls, scored, first, fresh)
                         norms.append(self._step())
                     except NonFiniteLoss as error:
-                        self._skip(error, micros)
+                        self._skip(error, shared)
                         gaps.clear()
                         continue
                     finally:
@@ -166,39 +173,51 @@ class Updater:
                     self.skips.taken()
                     losses.append(loss)
                     parts += mini_parts
-                    tokens += sum(micro.tokens for micro in micros)
+                    tokens += shared.tokens
         except NonFiniteLoss as error:
             after = "go on from the last checkpoint" if isinstance(error, WorthlessWeights) else _left(len(losses))
             raise NonFiniteLoss(f"{error}; {after}", error.turns) from None
         finally:
             self._train(False)
+        self.ratio_K = self.ranks.total(self.ratio_K)
         counted = {"updates": float(len(losses)), "skipped_steps": float(len(self.skips.errors))}
         if not losses:
             return counted
+        losses, tokens = self.ranks.total(np.asarray(losses)).tolist(), int(self.ranks.total(float(tokens)))
+        parts, gaps = self._of_all(parts), self._of_all([*(scored.gaps if scored else []), *gaps])
         metrics = summary(parts)
         clipped = metrics.pop("clip", 0.0)  # a soft gate clips nothing
         return {
             **metrics,
             "clip_fraction": clipped,
             **_critic_summary(parts),
-            **_gap([*(scored.gaps if scored else []), *gaps]),
+            **_gap(gaps),
             "loss": float(np.mean(losses)),
             "grad_norm": float(np.mean(norms)),
             **counted,
             "train_tokens_per_second": tokens / (time.perf_counter() - begun),
         }
 
-    def _skip(self, error: NonFiniteLoss, micros: Sequence[MicroBatch]) -> None:
+    def _skip(self, error: NonFiniteLoss, shared: Share) -> None:
         """Leave out the step of a mini-batch, or raise ``error`` where that must not be."""
         self.optimizer.zero_grad(set_to_none=True)
         if not error.turns:
-            error.turns = sorted({int(turn) for micro in micros for turn in micro.turn_K.tolist()})
-        for micro in micros:
+            error.turns = sorted({int(turn) for micro in shared for turn in micro.turn_K.tolist()})
+        for micro in shared:
             self.ratio_K[micro.token_K.numpy()] = 1.0  # of tokens that were not trained on
         self.skips.skip(error)
 
-    def _minis(self, rows: Sequence[Row], rng: np.random.Generator) -> list[list[Row]]:
-        return list(mini_batches(rows, self.minibatches, rng))
+    def _shares(self, rows: Sequence[Row], rng: np.random.Generator) -> list[Share]:
+        """What this rank reads of each mini-batch of an epoch."""
+        return [share(part, self.microbatch_tokens, self.ranks) for part in mini_batches(rows, self.minibatches, rng)]
+
+    def _of_all(self, parts: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
+        """The sums of the micro-batches of all ranks."""
+        if self.ranks.alone:
+            return parts
+        plain = [{name: float(value) for name, value in part.items()} for part in parts]
+        numbers = [part for found in self.ranks.gathered(plain) for part in found]
+        return [{name: torch.tensor(value, dtype=torch.float64) for name, value in part.items()} for part in numbers]
 
     def _train(self, on: bool) -> None:
         self.model.train(on)
@@ -213,18 +232,27 @@ class Updater:
         """
         drift_K, entropy_K = np.zeros(tokens), np.zeros(tokens)
         self._train(False)
-        for made in micro_batches(rows, self.microbatch_tokens):
-            place_K = made.token_K.numpy()
+
+        def read(made: MicroBatch) -> tuple[Tensor, Tensor]:
             micro = made.to(self.device)
+            seen = replace(micro, temperature_K=None) if plain else micro
             with self.autocast():
-                logprob, entropy = token_logprobs(self.model, replace(micro, temperature_K=None) if plain else micro)
+                logprob, entropy = within(self.model, lambda: token_logprobs(self.model, seen))
             assert entropy is not None
-            drift_K[place_K] = (micro.logprob_K - logprob).double().cpu().numpy()
+            return micro.logprob_K - logprob, entropy
+
+        shared = share(rows, self.microbatch_tokens, self.ranks)
+        for made in shared:
+            drift, entropy = read(made)
+            place_K = made.token_K.numpy()
+            drift_K[place_K] = drift.double().cpu().numpy()
             entropy_K[place_K] = entropy.double().cpu().numpy()
-        return drift_K, entropy_K
+        for blank in shared.blanks:
+            read(blank)
+        return self.ranks.total(drift_K), self.ranks.total(entropy_K)
 
     @torch.no_grad()
-    def _score_first(self, batches: Sequence[Sequence[MicroBatch]], tokens: int) -> Scored | None:
+    def _score_first(self, batches: Sequence[Share], tokens: int) -> Scored | None:
         """The scoring pass, of a batch of ``tokens``; None where there is nothing to score.
 
         It reads the very micro-batches that the first steps read: in half precision the same row gives other numbers
@@ -233,47 +261,51 @@ class Updater:
         correction = self.algorithm.correction
         if correction.name == "none" or not batches:
             return None
-        old_K, weight_K, parts = np.zeros(tokens, np.float32), np.ones(tokens, np.float32), []
-        for one in (micro for micros in batches for micro in micros):
+
+        def read(micro: MicroBatch) -> Tensor:
+            with self.autocast():
+                return within(self.model, lambda: token_logprobs(self.model, micro, entropy="none"))[0]
+
+        old_K, parts = np.zeros(tokens, np.float32), []
+        weight_K = np.ones(tokens, np.float32) if self.ranks.alone else np.zeros(tokens, np.float32)
+        for one in (micro for shared in batches for micro in shared):
             layout = Layout.of(one.turn_K, one.row_K).to(self.device)
             micro = one.to(self.device)
-            with self.autocast():
-                logprob_K = token_logprobs(self.model, micro, entropy="none")[0]
+            logprob_K = read(micro)
             weight, metrics = correction_weights(logprob_K, micro.logprob_K, layout, correction)
             parts.append(_counted(metrics, layout))
-            old_K[one.token_K.numpy()] = logprob_K.float().cpu().numpy()
-            if weight is not None:
-                weight_K[one.token_K.numpy()] = weight.float().cpu().numpy()
+            place_K = one.token_K.numpy()
+            old_K[place_K] = logprob_K.float().cpu().numpy()
+            weight_K[place_K] = 1.0 if weight is None else weight.float().cpu().numpy()
+        for blank in (blank for shared in batches for blank in shared.blanks):
+            read(blank.to(self.device))
+        old_K, weight_K = self.ranks.total(old_K), self.ranks.total(weight_K)
         return Scored(old_K, weight_K if correction.name in ("token", "sequence") else None, parts)
 
     def _accumulate(
         self,
-        micros: Sequence[MicroBatch],
+        shared: Share,
         targets: Targets,
         controls: Callable[[Tensor], Controls] | None,
         scored: Scored | None = None,
         gaps: list[dict[str, Tensor]] | None = None,
         fresh: bool = False,
     ) -> tuple[float, list[dict[str, Tensor]]]:
-        """Gradients of one mini-batch; its loss and the summed metrics of its micro-batches.
+        """Gradients of one mini-batch; this rank's part of its loss, and the summed metrics of its micro-batches.
 
         gaps: takes how far the sampler was from the policy, which has not moved yet. fresh: ratios start from the very
         log-probabilities that this pass finds.
         """
-        layouts = [Layout.of(micro.turn_K, micro.row_K) for micro in micros]
-        normaliser = Normaliser.total(layout.normaliser for layout in layouts)
+        layouts = [Layout.of(micro.turn_K, micro.row_K) for micro in shared]
+        normaliser = self.ranks.total(Normaliser.total(layout.normaliser for layout in layouts))
         total = torch.zeros((), device=self.device)
         parts = []
-        bonus = self.algorithm.entropy > 0
-        for made, segments in zip(micros, layouts, strict=True):
+        trouble: NonFiniteLoss | None = None
+        for made, segments in zip(shared, layouts, strict=True):
             work = Work.of(made, segments, targets, scored).to(self.device)
             micro, layout = work.micro, work.layout
             reference_K = self._reference(micro)
-            with self.autocast():
-                hidden_KD = hidden_of(self.model, micro)
-                logprob_K, entropy_K = token_logprobs(
-                    self.model, micro, "gradient" if bonus else "value", hidden_KD=hidden_KD
-                )
+            logprob_K, entropy_K, value_K = self._read(micro)
             if gaps is not None and (fresh or scored is None):
                 correction = self.algorithm.correction if fresh else Correction()
                 weight_K, metrics = correction_weights(logprob_K.detach(), micro.logprob_K, layout, correction)
@@ -294,38 +326,74 @@ class Updater:
                 entropy_K,
                 work.weight_K,
             )
-            if self.critic is not None:
+            if value_K is not None:
                 count = normaliser.tokens if targets.first is None else normaliser.actions
-                loss = loss + self._value_loss(self.critic, work, hidden_KD, count, metrics)
+                loss = loss + self._value_loss(value_K, work, count, metrics)
             if not torch.isfinite(loss):
-                raise _blame(work, logprob_K, reference_K)
-            loss.backward()
+                trouble = trouble or _blame(work, logprob_K, reference_K)
+                if self.ranks.alone:
+                    break
+            self._backward(loss)
             total += loss.detach()
             parts.append(metrics)
+        for blank in shared.blanks:
+            micro = blank.to(self.device)
+            self._reference(micro)
+            self._backward(sum((x * 0.0).sum() for x in self._read(micro) if x is not None))  # type: ignore[arg-type]
+        self._require_sound(trouble)
         return float(total), parts
 
-    def _value_loss(
-        self, critic: Critic, work: Work, hidden_KD: Tensor, count: int, metrics: dict[str, Tensor]
-    ) -> Tensor:
+    def _read(self, micro: MicroBatch) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Log-probabilities, entropies and, with a critic, values of the response tokens."""
+        critic, bonus = self.critic, self.algorithm.entropy > 0
+
+        def policy() -> tuple[Tensor, Tensor | None, Tensor | None]:
+            hidden_KD = hidden_of(self.model, micro)
+            logprob_K, entropy_K = token_logprobs(
+                self.model, micro, "gradient" if bonus else "value", hidden_KD=hidden_KD
+            )
+            shared = critic is not None and critic.backbone is None
+            return logprob_K, entropy_K, critic.values(hidden_KD) if critic is not None and shared else None
+
         with self.autocast():
-            shared = critic.backbone is None
-            value_K = critic.values(hidden_KD) if shared else critic.read(self.model, work.micro)
+            logprob_K, entropy_K, value_K = within(self.model, policy)
+            if critic is not None and value_K is None:
+                value_K = critic.read(self.model, micro)
+        assert entropy_K is not None
+        return logprob_K, entropy_K, value_K
+
+    def _backward(self, loss: Tensor) -> None:
+        """Add gradients. Ranks average theirs, of losses that are parts of a sum."""
+        (loss if self.ranks.alone else loss * self.ranks.world).backward()
+
+    def _require_sound(self, trouble: NonFiniteLoss | None) -> None:
+        """Raise the trouble that any rank had, on all, before it reaches the weights."""
+        found = self.ranks.gathered(trouble and [str(trouble), trouble.turns])
+        if any(found):
+            self.optimizer.zero_grad(set_to_none=True)
+            if trouble is not None and self.ranks.alone:
+                raise trouble
+            first = next(one for one in found if one)
+            raise NonFiniteLoss(first[0], sorted({turn for one in found if one for turn in one[1]}))
+
+    def _value_loss(self, value_K: Tensor, work: Work, count: int, metrics: dict[str, Tensor]) -> Tensor:
+        assert self.critic is not None
         assert work.value_K is not None and work.target_K is not None
         old_K, target_K = work.value_K, work.target_K
         if work.first_K is not None:
             value_K, old_K, target_K = (x.index_select(0, work.first_K) for x in (value_K, old_K, target_K))
-        loss, value_metrics = value_loss(value_K, old_K, target_K, critic.settings.clip, count)
+        loss, value_metrics = value_loss(value_K, old_K, target_K, self.critic.settings.clip, count)
         metrics.update(value_metrics)
-        return critic.settings.coefficient * loss
+        return self.critic.settings.coefficient * loss
 
     def _step(self) -> float:
         """Clip the gradient and step; its norm before clipping."""
-        norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm))
+        norm = float(whole(torch.nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm)))
         if not np.isfinite(norm):
             raise NonFiniteLoss(f"the gradient's norm is {norm}", [])
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        if not torch.isfinite(torch.nn.utils.get_total_norm(self.parameters)):
+        if not torch.isfinite(whole(torch.nn.utils.get_total_norm(self.parameters))):
             raise WorthlessWeights("a parameter became NaN or infinite in this step; lower the learning rate", [])
         return norm
 
@@ -334,7 +402,8 @@ class Updater:
         if self.reference is None:
             return None
         with self.autocast(), self.reference_scope():
-            return token_logprobs(self.reference, micro, entropy="none")[0]
+            reference = self.reference
+            return within(reference, lambda: token_logprobs(reference, micro, entropy="none"))[0]
 
 
 def _blame(work: Work, logprob_K: Tensor, reference_K: Tensor | None) -> NonFiniteLoss:

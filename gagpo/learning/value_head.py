@@ -12,8 +12,11 @@ import torch
 from torch import Tensor
 
 from gagpo.algorithms import CriticSettings
-from gagpo.learning.batch import MicroBatch, Row, micro_batches
+from gagpo.learning.batch import MicroBatch, Row
 from gagpo.learning.logprobs import hidden_of
+from gagpo.ranks.deal import share
+from gagpo.ranks.ranks import Ranks
+from gagpo.ranks.sharding import within
 
 
 class Critic(torch.nn.Module):
@@ -40,7 +43,8 @@ class Critic(torch.nn.Module):
 
     def read(self, policy: torch.nn.Module, batch: MicroBatch) -> Tensor:
         """Values of a micro-batch by a forward pass of the backbone (the policy's where it is shared)."""
-        return self.values(hidden_of(policy if self.backbone is None else self.backbone, batch))
+        backbone = policy if self.backbone is None else self.backbone
+        return within(backbone, lambda: self.values(hidden_of(backbone, batch)))
 
     @torch.no_grad()
     def of_rows(
@@ -51,11 +55,16 @@ class Critic(torch.nn.Module):
         microbatch_tokens: int,
         autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
         device: torch.device | str = "cpu",
+        ranks: Ranks | None = None,
     ) -> np.ndarray:
         """Values of all ``tokens`` response tokens of a batch, float64[K] in the order of the turns."""
-        value_K = np.zeros(tokens)
-        for batch in micro_batches(rows, microbatch_tokens):
+        value_K, ranks = np.zeros(tokens), ranks or Ranks()
+        shared = share(rows, microbatch_tokens, ranks)
+        for batch in shared:
             with autocast():
                 value = self.read(policy, batch.to(device))
             value_K[batch.token_K.numpy()] = value.double().cpu().numpy()
-        return value_K
+        for blank in shared.blanks:
+            with autocast():
+                self.read(policy, blank.to(device))
+        return ranks.total(value_K)

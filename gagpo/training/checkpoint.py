@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import shutil
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from gagpo.agents import manifest
 from gagpo.agents.engines import adapters
+from gagpo.agents.engines.weights import whole
 from gagpo.agents.model import save
 from gagpo.envs import durable
 from gagpo.envs.errors import GagpoError
+from gagpo.ranks import states
+from gagpo.ranks.background import Background
+from gagpo.ranks.ranks import RankFailed, RankLost, Ranks
+from gagpo.ranks.sharding import local_parts, mesh_of
+from gagpo.ranks.states import names_of, optimizer_tensors
 
 NAME = re.compile(r"iteration-(\d{6})")
 
@@ -54,20 +62,129 @@ class Checkpoint:
                 f"{path} cannot be read ({error}); delete {self.path} to use an earlier one"
             ) from None
 
-    def load_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        self._load("optimizer.pt", optimizer)
+    def load_optimizer(
+        self, optimizer: torch.optim.Optimizer, names: Mapping[str, torch.Tensor], ranks: Ranks | None = None
+    ) -> None:
+        """Fill the optimiser, of one process or sharded over ranks, whichever wrote the file.
+
+        names: of :func:`gagpo.ranks.states.names_of`.
+        """
+        if (self.path / "optimizer").is_dir():
+            self._loaded("optimizer", lambda path: states.fill_optimizer(optimizer, names, path, ranks or Ranks()))
+        else:  # of an earlier version, or with moments in 8 bits
+            self._loaded("optimizer.pt", lambda path: optimizer.load_state_dict(_placed(_read(path), optimizer)))
 
     def load_critic(self, critic: torch.nn.Module) -> None:
-        self._load("critic.pt", critic)
+        """Fill a critic that is not sharded yet."""
+        if (self.path / "critic").is_dir():
+            self._loaded("critic", lambda path: states.read(dict(critic.state_dict()), path, Ranks()))
+        else:  # of an earlier version
+            self._loaded("critic.pt", lambda path: critic.load_state_dict(_read(path)))
 
-    def _load(self, name: str, target: Any) -> None:
+    def _loaded(self, name: str, load: Callable[[Path], object]) -> None:
         path = self.path / name
         try:
-            target.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+            load(path)
+        except RankLost:
+            raise
         except Exception as error:  # torch raises whatever the damaged bytes lead to
+            reason = str(error) if isinstance(error, states.StateError) else type(error).__name__
             raise CheckpointError(
-                f"{path} cannot be read ({type(error).__name__}); delete {self.path} to use an earlier one"
+                f"{path} cannot be read ({reason}); delete {self.path} to use an earlier one"
             ) from None
+
+
+def _read(path: Path) -> Any:
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _placed(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """A whole optimiser's state with its tensors sharded as the parameters are."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for number, parameter in enumerate(parameters):
+        for key, value in state["state"].get(number, {}).items():
+            if isinstance(parameter, DTensor) and value.shape == parameter.shape:
+                mesh = parameter.device_mesh
+                state["state"][number][key] = distribute_tensor(value.to(mesh.device_type), mesh, parameter.placements)
+    return state
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A copy of everything a checkpoint holds, in the host's memory: the run goes on while it is written.
+
+    model, base: for the folder's layout, their weights are not read. tensors: the model's or the adapter's, whole, on
+    the first rank. optimizer and critic: this rank's parts by name. opaque: the state of an optimiser whose moments
+    are not tensors shaped like the parameters (in 8 bits), as it gives it.
+    """
+
+    model: torch.nn.Module
+    base: adapters.Base | None
+    tensors: dict[str, torch.Tensor]
+    optimizer: dict[str, torch.Tensor]
+    critic: dict[str, torch.Tensor]
+    state: dict[str, Any]
+    opaque: dict[str, Any] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        state: dict[str, Any],
+        critic: torch.nn.Module | None = None,
+        base: adapters.Base | None = None,
+        ranks: Ranks | None = None,
+    ) -> Snapshot:
+        """Take the copy; all ranks together. CheckpointError for parameters that are not finite."""
+        ranks = ranks or Ranks()
+        mesh = None if ranks.alone else mesh_of(ranks)
+        named = adapters.stored(model) if base else model.state_dict(keep_vars=True)
+        tensors: dict[str, torch.Tensor] = {}
+        copies: dict[int, torch.Tensor] = {}
+        for name, tensor in named.items():
+            if id(tensor) not in copies:  # tied weights are one tensor
+                full = whole(tensor.detach())
+                copies[id(tensor)] = full.to("cpu", copy=True).contiguous() if ranks.first else full[:0]
+            tensors[name] = copies[id(tensor)]
+        if ranks.first:
+            require_finite(tensors)
+        known = isinstance(optimizer, torch.optim.AdamW)
+        parts = optimizer_tensors(optimizer, names_of(model, critic)) if known else {}
+        own = {} if critic is None else critic.state_dict()
+        return cls(
+            model,
+            base,
+            tensors if ranks.first else {},
+            local_parts(parts.items(), mesh),
+            local_parts(own.items(), mesh),
+            state,
+            None if known else copy.deepcopy(optimizer.state_dict()),
+        )
+
+
+class Saver:
+    """Writes the checkpoints of a run beside it, one at a time, whole or not at all.
+
+    deadline: seconds that one may take. The tokenizer is copied: another thread uses the run's own.
+    """
+
+    def __init__(self, folder: Path, tokenizer: Any, ranks: Ranks | None = None, deadline: float = 3600.0):
+        self.folder, self.tokenizer = folder, copy.deepcopy(tokenizer)
+        self.ranks = (ranks or Ranks()).channel()
+        self._background = Background(f"writing a checkpoint to {folder}", deadline)
+
+    def save(self, iteration: int, taken: Snapshot, keep: int, spared: Collection[int] = ()) -> None:
+        """Begin to write a checkpoint, after the one before is done; see :func:`write`."""
+        self._background.start(lambda: _write(self.folder, iteration, taken, self.tokenizer, keep, spared, self.ranks))
+
+    def check(self) -> None:
+        """Raise what went wrong since the last look."""
+        self._background.check()
+
+    def wait(self) -> None:
+        """Wait until all is on the disk; raises what went wrong."""
+        self._background.wait()
 
 
 def write(
@@ -87,34 +204,40 @@ def write(
     base: of a model with an adapter, which alone is written then. spared: iterations whose checkpoints stay.
 
     Random states are not stored: every random choice of a run is a function of its seed, the iteration and the task.
-    Raises :class:`CheckpointError` for parameters that are not finite, and OSError naming the folder when the disk is
-    full; nothing of the new checkpoint stays then, and the earlier ones are as they were.
+    Raises :class:`CheckpointError` for parameters that are not finite, and when the disk is full, naming the folder;
+    nothing of the new checkpoint stays then, and the earlier ones are as they were.
     """
-    require_finite(model)
-    final = folder / f"iteration-{iteration:06d}"
+    _write(folder, iteration, Snapshot.of(model, optimizer, state, critic, base), tokenizer, keep, spared, Ranks())
+    return Checkpoint(folder / _name(iteration), iteration)
+
+
+def _name(iteration: int) -> str:
+    return f"iteration-{iteration:06d}"
+
+
+def _write(
+    folder: Path, iteration: int, taken: Snapshot, tokenizer: Any, keep: int, spared: Collection[int], ranks: Ranks
+) -> None:
+    """Every rank writes its part of optimiser and critic, the first one the rest."""
+    final = folder / _name(iteration)
     temporary = folder / f".{final.name}.part"
-    for left in folder.glob(".iteration-*"):  # of a process that was killed; the run's lock is ours
-        shutil.rmtree(left, ignore_errors=True)
     try:
-        temporary.mkdir(parents=True)
-        if base is None:
-            save(model, tokenizer, temporary / "model")
-        else:
-            adapters.save(model, base, temporary / "model")
-            tokenizer.save_pretrained(temporary / "model")
-        torch.save(optimizer.state_dict(), temporary / "optimizer.pt")
-        if critic is not None:
-            torch.save(critic.state_dict(), temporary / "critic.pt")
-        (temporary / "state.json").write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
-        manifest.write(temporary)
-        for path in [*temporary.rglob("*"), temporary]:
-            durable.flush(path)
+        ranks.of_first(lambda: _emptied(folder, temporary))
+        if taken.opaque is None:
+            states.write(taken.optimizer, temporary / "optimizer", ranks)
+        if taken.critic:
+            states.write(taken.critic, temporary / "critic", ranks)
+        ranks.of_first(lambda: _finished(temporary, taken, tokenizer))
+    except (RankLost, RankFailed):
+        raise
     except Exception as error:  # torch and safetensors raise errors of their own for a full disk
         shutil.rmtree(temporary, ignore_errors=True)
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).strip()
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else states.reason(error)
         raise CheckpointError(
             f"the checkpoint {final} could not be written: {reason}; the earlier ones stand"
         ) from error
+    if not ranks.first:
+        return
     if final.exists():
         durable.remove(final)
     temporary.rename(final)
@@ -122,13 +245,33 @@ def write(
     for old in checkpoints(folder)[:-keep]:
         if old.iteration not in spared:
             durable.remove(old.path)
-    return Checkpoint(final, iteration)
 
 
-def require_finite(model: torch.nn.Module) -> None:
+def _emptied(folder: Path, temporary: Path) -> None:
+    for left in folder.glob(".iteration-*"):  # of a process that was killed; the run's lock is ours
+        shutil.rmtree(left, ignore_errors=True)
+    temporary.mkdir(parents=True)
+
+
+def _finished(temporary: Path, taken: Snapshot, tokenizer: Any) -> None:
+    """What the first rank writes, and the list of all files."""
+    if taken.base is None:
+        save(taken.model, tokenizer, temporary / "model", taken.tensors)
+    else:
+        adapters.save(taken.model, taken.base, temporary / "model", taken.tensors)
+        tokenizer.save_pretrained(temporary / "model")
+    if taken.opaque is not None:
+        torch.save(taken.opaque, temporary / "optimizer.pt")
+    (temporary / "state.json").write_text(json.dumps(taken.state, indent=1) + "\n", encoding="utf-8")
+    manifest.write(temporary)
+    for path in [*temporary.rglob("*"), temporary]:
+        durable.flush(path)
+
+
+def require_finite(tensors: Mapping[str, torch.Tensor]) -> None:
     """Raise :class:`CheckpointError` naming the first parameter that holds a NaN or an infinity."""
-    for name, parameter in model.named_parameters():
-        if not bool(torch.isfinite(parameter).all()):
+    for name, tensor in tensors.items():
+        if not bool(torch.isfinite(tensor).all()):
             raise CheckpointError(f"parameter {name} is not finite: nothing was saved; lower the learning rate")
 
 

@@ -18,6 +18,7 @@ from gagpo.controllers import Controllers
 from gagpo.credit import turns_for
 from gagpo.envs.pool import Pool
 from gagpo.envs.tasks import TaskSet
+from gagpo.ranks.playing import Rollout
 from gagpo.settings import RunSettings
 
 
@@ -43,13 +44,15 @@ class Collector:
     """Plays the training split, each task once before any comes again, in an order drawn from the run's seed.
 
     ``position`` counts the tasks taken so far, and ``due`` are the places before it that are still to be played (none
-    here, where a batch is played to its end before it is trained on); they are all there is to checkpoint.
+    here, where a batch is played to its end before it is trained on); they are all there is to checkpoint. rollout:
+    what plays the jobs, here or on all ranks together.
     """
 
-    def __init__(self, settings: RunSettings, tasks: TaskSet, controllers: Controllers):
+    def __init__(self, settings: RunSettings, tasks: TaskSet, controllers: Controllers, rollout: Rollout = rollout):
         self.settings = settings
         self.tasks = tasks
         self.controllers = controllers
+        self.rollout = rollout
         self.position = 0
         self.due: list[int] = []
 
@@ -133,7 +136,7 @@ class Collector:
     ) -> list[Episode]:
         rolling = self.settings.rollout
         jobs = group_jobs(names, samples, self.settings.seed, label, temperatures)
-        episodes, spent = rollout(agent, pool, jobs, concurrency=rolling.concurrency, lockstep=rolling.lockstep)
+        episodes, spent = self.rollout(agent, pool, jobs, concurrency=rolling.concurrency, lockstep=rolling.lockstep)
         clock.environment += spent.environment
         clock.generation += spent.generation
         clock.total += spent.total

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gagpo.settings import RunSettings, SettingsError, load
-from gagpo.training.run_folder import RunFolder, require_space
+from gagpo.training.run_folder import ReadOnly, RunFolder, require_space
 
 if TYPE_CHECKING:
     from gagpo.eval.runs import Run
+    from gagpo.ranks.ranks import Ranks
 
 
 def train(
@@ -27,10 +29,65 @@ def train(
     from gagpo.eval.runs import load_run
     from gagpo.training import trainer
 
-    folder = continued(Path(config), overrides) if resume else started(config, overrides, Path(runs))
-    trainer.train(folder, quiet=quiet)
-    write_report(folder.path)
+    where = Path(config) if resume else None
+    with opened(None if resume else config, overrides, Path(runs), where, quiet=quiet) as (folder, ranks):
+        if ranks is not None:
+            trainer.train(folder, quiet=quiet, ranks=ranks)
+    if ranks is not None and ranks.first:
+        write_report(folder.path)
     return load_run(folder.path)
+
+
+@contextmanager
+def opened(
+    config: str | Path | None,
+    overrides: Sequence[str],
+    runs: Path,
+    resume: Path | None = None,
+    auto: bool = False,
+    quiet: bool = False,
+    words: Sequence[str] = (),
+) -> Iterator[tuple[RunFolder, Ranks | None]]:
+    """The folder of a run, new or continued, and this process's place among those that train it.
+
+    Where the settings ask for several processes and this is none of them, they are started, and have run to their end
+    when the block begins: the ranks are None then. words: more options for their command line.
+    """
+    from gagpo.ranks import launch
+    from gagpo.ranks.ranks import joined
+
+    if resume:
+        ours = [override for override in overrides if override.startswith(("processes=", "ranks."))]
+        settings = load(RunFolder.open(resume).path / "config.yaml", ours)
+    else:
+        settings = load(config or "", overrides)
+
+    def folder() -> RunFolder:
+        return continued(resume, overrides) if resume else started(config or "", overrides, runs, auto)
+
+    if launch.wanted_here(settings.processes):
+        from gagpo.ranks.playing import require_fitting
+
+        require_fitting(settings, settings.processes)
+        found = folder()
+        options = ["--runs", str(runs), *(["--auto"] if auto else []), *(["--quiet"] if quiet else []), *words]
+        which = ["--resume", str(resume)] if resume else [str(config)]
+        launch.run(settings.processes, ["train", *which, *overrides, *options])
+        yield RunFolder.open(found.path), None
+        return
+    with joined(settings.ranks.patience, settings.ranks.deadline) as ranks:
+        if ranks.alone:
+            yield folder(), ranks
+            return
+        mine: list[RunFolder] = []
+        path = Path(ranks.of_first(lambda: str(_kept(mine, folder()).path)))
+        others = RunFolder.open(path).settings if resume and not ranks.first else settings
+        yield mine[0] if ranks.first else ReadOnly(path, others), ranks
+
+
+def _kept(folders: list[RunFolder], folder: RunFolder) -> RunFolder:
+    folders.append(folder)
+    return folder
 
 
 def started(config: str | Path, overrides: Sequence[str], runs: Path, auto: bool = False) -> RunFolder:

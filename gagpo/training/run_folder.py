@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import shutil
+import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import metadata
@@ -30,6 +31,9 @@ COMMIT = "model_commit"
 """Where ``versions.json`` names the commit of a hub model."""
 
 CHANGEABLE = (
+    "processes",
+    "ranks.deadline",
+    "ranks.patience",
     "training.iterations",
     "training.turns",
     "training.save_every",
@@ -202,6 +206,31 @@ class RunFolder:
         return path
 
 
+class ReadOnly(RunFolder):
+    """The folder as the other ranks of a trainer see it: they read it, the first one writes it."""
+
+    def write(self) -> None:
+        return
+
+    def log(self, row: dict[str, Any]) -> None:
+        return
+
+    def rewind(self, iteration: int) -> None:
+        return
+
+    def save_evaluation(self, label: str, result: EvalResult, episodes: Sequence[Episode]) -> None:
+        return
+
+    def save_episodes(
+        self, label: str, episodes: Sequence[Episode], tokens: bool = False, decode: Decode | None = None
+    ) -> Path:
+        return self.path / "episodes" / f"{label}.jsonl"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        yield
+
+
 def versions() -> dict[str, str]:
     """Versions of everything that could change a number."""
     found = {"python": platform.python_version(), "machine": platform.machine(), "cores": str(os.cpu_count())}
@@ -210,7 +239,21 @@ def versions() -> dict[str, str]:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return {**found, **_commit()}
+
+
+def _commit() -> dict[str, str]:
+    """The commit of the sources, where they are a checkout."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return {}
+    try:
+        said = subprocess.run(
+            ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return {"commit": said.stdout.strip()}
 
 
 def require_space(path: Path, gigabytes: float) -> None:

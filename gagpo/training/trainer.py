@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import os
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -33,6 +32,10 @@ from gagpo.learning.skipping import NonFiniteLoss
 from gagpo.learning.update import Updater
 from gagpo.learning.value_head import Critic
 from gagpo.overlap.ahead import collector_for, sampling_engine
+from gagpo.ranks.playing import require_fitting, rollout_of
+from gagpo.ranks.ranks import Ranks
+from gagpo.ranks.sharding import sampled_from, shard_all
+from gagpo.ranks.states import names_of
 from gagpo.settings import SettingsError
 from gagpo.supervised.fit import autocast
 from gagpo.trackers import tracking
@@ -42,7 +45,7 @@ from gagpo.training.annotations import annotate
 from gagpo.training.collect import Collection, tasks_of_groups
 from gagpo.training.interrupt import Interruptions
 from gagpo.training.metrics import rollout_metrics
-from gagpo.training.run_folder import RunFolder
+from gagpo.training.run_folder import ReadOnly, RunFolder
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -52,14 +55,25 @@ class NothingToLearn(GagpoError, RuntimeError):
 
 
 class Trainer:
-    """One run. ``report`` is called with the metrics of every iteration; ``quiet`` hides progress bars."""
+    """One run. ``report`` is called with the metrics of every iteration; ``quiet`` hides progress bars.
 
-    def __init__(self, folder: RunFolder, report: Report | None = None, quiet: bool = False):
+    ranks: this process's place among those that train the model together. All do the same; the first one alone writes
+    and reports.
+    """
+
+    def __init__(
+        self, folder: RunFolder, report: Report | None = None, quiet: bool = False, ranks: Ranks | None = None
+    ):
+        self.ranks = ranks = ranks or Ranks()
         self.folder = folder
         self.settings = settings = folder.settings
-        self.report = report or (lambda _: None)
-        self.quiet = quiet
-        torch.set_num_threads(settings.threads or os.cpu_count() or 1)
+        if not ranks.alone:
+            require_fitting(settings, ranks.world)
+            self.folder = folder if ranks.first else ReadOnly(folder.path, settings)
+            self.settings = settings = settings.model_copy(update={"device": ranks.device(settings.device)})
+        self.report = report if report and ranks.first else (lambda _: None)
+        self.quiet = quiet or not ranks.first
+        torch.set_num_threads(ranks.threads(settings.threads))
         self.world = make_world(settings.environment.id, settings.environment.kwargs)
         tasks = tasks_of(self.world, settings.environment.split).require()
         self.panels = {
@@ -68,9 +82,11 @@ class Trainer:
         }
         self.algorithm = settings.algorithm.resolved(settings.rollout.max_tokens)
         self.controllers = Controllers(self.algorithm.controllers)
+        self.interruptions = Interruptions(ranks)
+        self.rollout = rollout_of(ranks, self.interruptions)
         self.collector = collector_for(settings, tasks, self.controllers)
+        self.collector.rollout = self.rollout
         self.iteration = self.turns_total = self.tokens_total = 0
-        self.interruptions = Interruptions()
         self._health = ""
         self._load()
         self._boundary = self._state()
@@ -80,12 +96,14 @@ class Trainer:
         """Model, critic and optimiser, as the last checkpoint left them if there is one."""
         settings, rate, training = self.settings, self.settings.optimizer, self.settings.training
         saved = checkpoints.latest(self.folder.path / "checkpoints")
+        self.ranks.agree("the last checkpoint", saved and saved.iteration)
         if saved:
-            saved.verify()
+            self.ranks.of_first(saved.verify)
         require_device(settings.device)
         require_optimizer(rate, settings.device)
         lora.check(settings)
-        commit, trust = self.folder.commit or commit_of(settings.model, settings.revision), settings.trust_remote_code
+        commit = self.ranks.of_first(lambda: self.folder.commit or commit_of(settings.model, settings.revision))
+        trust = settings.trust_remote_code
         self.tokenizer = load_tokenizer(settings.model, commit, trust_remote_code=trust)
         self.model, self.base = lora.load_policy(settings, saved, commit)
         if training.gradient_checkpointing:
@@ -97,16 +115,22 @@ class Trainer:
             reference = load_model(
                 settings.model, settings.engine.dtype, settings.device, trust_remote_code=trust, revision=commit
             ).requires_grad_(False)
+        self.critic = Critic(self.model, settings.algorithm.critic) if settings.algorithm.critic else None
+        if saved and self.critic is not None:
+            saved.load_critic(self.critic)
+        sampled = sampled_from(self.model, self.ranks, settings.engine.dtype)
+        if not self.ranks.alone:
+            shard_all(self.model, self.critic, reference, self.ranks, settings)
         groups = parameter_groups(self.model, rate)
-        self.critic = None
-        if settings.algorithm.critic:
-            self.critic = Critic(self.model, settings.algorithm.critic)
+        if self.critic is not None and settings.algorithm.critic:
             trained = [parameter for parameter in self.critic.parameters() if parameter.requires_grad]
             groups.append({"params": trained, "lr": settings.algorithm.critic.learning_rate})
         self.rates = [group["lr"] for group in groups]
         learners = [self.model] if self.critic is None else [self.model, self.critic]
         self.optimizer = make_optimizer(learners, groups, rate)
-        self.engine = sampling_engine(settings, self.model, self.tokenizer)
+        self.engine = sampling_engine(settings, sampled, self.tokenizer)
+        if sampled is not self.model:
+            self.engine.shares_weights = False
         if settings.rollout.max_tokens >= self.engine.max_length:
             raise SettingsError(
                 f"rollout.max_tokens={settings.rollout.max_tokens} leaves no room for a prompt in the "
@@ -126,12 +150,17 @@ class Trainer:
             autocast=functools.partial(autocast, settings),
             device=settings.device,
             max_skipped=training.max_skipped,
+            ranks=self.ranks,
+        )
+        self.saver = checkpoints.Saver(
+            self.folder.path / "checkpoints", self.tokenizer, self.ranks, settings.ranks.patience
         )
         self.folder.commit = commit
         if saved:
             self._restore(saved)
         each = keeping.bytes_of(self.model, self.optimizer, self.critic, self.base is not None)
-        keeping.require_room_for_run(self.folder.path / "checkpoints", each, training)
+        folder = self.folder.path / "checkpoints"
+        self.ranks.of_first(lambda: keeping.require_room_for_run(folder, each, training))
 
     @property
     def done(self) -> bool:
@@ -151,7 +180,10 @@ class Trainer:
             self.interruptions.watching(),
             here.open_pool(settings) as pool,
             tracking(
-                settings.trackers, self.folder.path, settings.model_dump(mode="json"), self.iteration
+                settings.trackers if self.ranks.first else (),
+                self.folder.path,
+                settings.model_dump(mode="json"),
+                self.iteration,
             ) as self.trackers,
         ):
             try:
@@ -162,6 +194,7 @@ class Trainer:
                 raise
             finally:
                 self.collector.close()
+                self.saver.wait()
 
     def _run(self, pool: Pool) -> None:
         every = self.settings.evaluation.every
@@ -178,6 +211,7 @@ class Trainer:
                 self.report(metrics)
                 self._tell_health()
                 self._boundary = self._state()
+                self.saver.check()
             if every and self.iteration % every == 0 and not self.done:
                 self._evaluate(pool, f"iteration-{self.iteration:04d}")
             if self.iteration % self.settings.training.save_every == 0 or self.done:
@@ -236,7 +270,8 @@ class Trainer:
         value = None
         if self.critic is not None:
             microbatch = settings.training.microbatch_tokens
-            value = self.critic.of_rows(self.model, rows, tokens, microbatch, self.updater.autocast, settings.device)
+            scope, device = self.updater.autocast, settings.device
+            value = self.critic.of_rows(self.model, rows, tokens, microbatch, scope, device, self.ranks)
         credit, targets = give_credit(turns, algorithm.credit, value)
         scale = rate_scale(settings.optimizer, self.iteration, settings.training.iterations)
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
@@ -287,7 +322,7 @@ class Trainer:
         settings = self.settings
         for split, panel in self.panels.items():
             label = f"{stage}-{split}"
-            if self.folder.evaluation(label) is not None:
+            if self.ranks.of_first(lambda label=label: self.folder.evaluation(label) is not None):
                 continue
             with self.collector.paused(self.engine):
                 result, episodes = evaluate(
@@ -302,6 +337,7 @@ class Trainer:
                     concurrency=settings.rollout.concurrency,
                     lockstep=settings.rollout.lockstep,
                     quiet=self.quiet,
+                    rollout=self.rollout,
                 )
             self.folder.save_evaluation(label, result, episodes)
             self.report({"evaluation": label, "result": result})
@@ -320,25 +356,16 @@ class Trainer:
 
     def _save(self) -> None:
         folder, training = self.folder.path / "checkpoints", self.settings.training
-        keeping.require_room(folder, keeping.bytes_of(self.model, self.optimizer, self.critic, self.base is not None))
-        checkpoints.write(
-            folder,
-            self.iteration,
-            self.model,
-            self.tokenizer,
-            self.optimizer,
-            self._boundary,
-            training.keep,
-            self.critic,
-            self.base,
-            keeping.spared(folder, self.iteration, self.folder.metrics(), training),
-        )
+        self.saver.wait()
+        each = keeping.bytes_of(self.model, self.optimizer, self.critic, self.base is not None)
+        self.ranks.of_first(lambda: keeping.require_room(folder, each))
+        taken = checkpoints.Snapshot.of(self.model, self.optimizer, self._boundary, self.critic, self.base, self.ranks)
+        spared = keeping.spared(folder, self.iteration, self.folder.metrics(), training)
+        self.saver.save(self.iteration, taken, training.keep, spared)
         self._saved_at = self.iteration
 
     def _restore(self, saved: checkpoints.Checkpoint) -> None:
-        saved.load_optimizer(self.optimizer)
-        if self.critic is not None:
-            saved.load_critic(self.critic)
+        saved.load_optimizer(self.optimizer, names_of(self.model, self.critic), self.ranks)
         state = saved.state()
         try:
             self.iteration = int(state["iteration"])
@@ -353,17 +380,22 @@ class Trainer:
             ) from None
 
 
-def train(folder: RunFolder, report: Report | None = None, quiet: bool = False) -> dict[str, EvalResult]:
+def train(
+    folder: RunFolder, report: Report | None = None, quiet: bool = False, ranks: Ranks | None = None
+) -> dict[str, EvalResult]:
     """Run (or continue) the run in ``folder``; returns its final evaluations by split.
 
-    The folder of a new run is made once model, environment, splits, engine and device have been found to work.
+    The folder of a new run is made once model, environment, splits, engine and device have been found to work. Of
+    several ``ranks`` the first one makes, locks and writes it.
     """
-    trainer = None
-    if not (folder.path / "config.yaml").exists():
-        trainer = Trainer(folder, report, quiet)
+    ranks, trainer = ranks or Ranks(), None
+    if not ranks.first:
+        folder = ReadOnly(folder.path, folder.settings)
+    if ranks.of_first(lambda: not (folder.path / "config.yaml").exists()):
+        trainer = Trainer(folder, report, quiet, ranks)
         folder.write()
     with folder.locked():
-        trainer = trainer or Trainer(folder, report, quiet)
+        trainer = trainer or Trainer(folder, report, quiet, ranks)
         trainer.run()
         results = {split: folder.evaluation(f"after-{split}") for split in trainer.panels}
     return {split: result for split, result in results.items() if result is not None}

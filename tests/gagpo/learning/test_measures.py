@@ -64,7 +64,7 @@ def test_a_loss_that_is_not_finite_says_how_many_steps_were_taken(trainer):
     def poisoned(micros, *rest):
         calls.append(1)
         if len(calls) == 3:
-            micros[0].logprob_K[0] = -torch.inf
+            micros.micros[0].logprob_K[0] = -torch.inf
         return accumulate(micros, *rest)
 
     made.updater._accumulate = poisoned

@@ -8,8 +8,9 @@ import torch
 from gagpo.measure import evaluate
 from gagpo.settings import SettingsError, TrainingSettings, load
 from gagpo.training import checkpoint as checkpoints
-from gagpo.training import keeping, lora
+from gagpo.training import keeping
 from gagpo.training.checkpoint import CheckpointError
+from gagpo.training.export import export
 from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer
 
@@ -56,7 +57,7 @@ def test_the_best_checkpoint_stays_beside_the_last_and_is_evaluated_and_exported
     assert [one.iteration for one in checkpoints.checkpoints(run / "checkpoints")] == [2, 5]
     result = evaluate(f"{run}@best", tasks=1, workers=0, quiet=True)
     assert result.model == f"{run}@best"
-    lora.export_merged(tmp_path / "run@best", tmp_path / "exported")
+    export(f"{tmp_path}/run@best", tmp_path / "exported")
     best = checkpoints.checkpoints(run / "checkpoints")[0].path / "model" / "model.safetensors"
     assert (tmp_path / "exported" / "model.safetensors").read_bytes() == best.read_bytes()
     with pytest.raises(SettingsError, match=r"keeps no checkpoint of iteration 3; it has \[2, 5\]"):
@@ -79,6 +80,7 @@ def test_the_size_is_that_of_the_files(corridor, tmp_path):
         parameter.grad = torch.ones_like(parameter)
     trainer.optimizer.step()
     trainer._save()
+    trainer.saver.wait()
     files = checkpoints.latest(tmp_path / "run" / "checkpoints").path.rglob("*")
     written = sum(path.stat().st_size for path in files if path.is_file())
     assert abs(before - keeping.BESIDE - written) < 200_000  # tokenizer, headers

@@ -23,6 +23,7 @@ from gagpo.supervised.warm_start import warm_start
 from gagpo.training import checkpoint as checkpoints
 from gagpo.training import lora
 from gagpo.training.checkpoint import CheckpointError
+from gagpo.training.export import export
 from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer, train
 
@@ -220,7 +221,7 @@ def test_evaluating_and_exporting_a_run(finished, tmp_path, warm_model):
     result = evaluate(str(finished), quiet=True)
     assert 0 <= result.success.value <= 1
 
-    outcome = CliRunner().invoke(app, ["export-model", str(finished), str(tmp_path / "merged")])
+    outcome = CliRunner().invoke(app, ["export", str(finished), str(tmp_path / "merged")])
     assert outcome.exit_code == 0, outcome.output
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "merged").eval()
     own = load_model(str(tmp_path / "merged"))
@@ -230,10 +231,10 @@ def test_evaluating_and_exporting_a_run(finished, tmp_path, warm_model):
         one = theirs(IDS[None, :8]).logits.log_softmax(-1)[0]
     assert (one - wanted[:8]).abs().max() < 1e-4
 
-    outcome = CliRunner().invoke(app, ["export-model", str(finished), str(tmp_path / "alone"), "--adapter"])
+    outcome = CliRunner().invoke(app, ["export", str(finished), str(tmp_path / "alone"), "--adapter"])
     assert outcome.exit_code == 0 and same(load_file(tmp_path / "alone" / adapters.WEIGHTS), adapter_of(finished))
     with pytest.raises(SettingsError, match="exists; name a folder"):
-        lora.export_merged(finished, tmp_path / "merged")
+        export(str(finished), tmp_path / "merged")
     assert not list(tmp_path.glob(".*"))
 
 

@@ -180,7 +180,9 @@ def test_a_run_folder_is_used_once_and_by_one_process(corridor, tmp_path):
         RunFolder.open(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["optimizer.pt", "state.json", "model/model.safetensors"])
+@pytest.mark.parametrize(
+    "name", ["optimizer/shard-00001-model-00001-of-00001.safetensors", "state.json", "model/model.safetensors"]
+)
 def test_a_damaged_checkpoint_is_named(corridor, tmp_path, name):
     folder = run(corridor(training={"iterations": 1}), tmp_path / "run")
     damaged = checkpoints.latest(folder.path / "checkpoints").path / name

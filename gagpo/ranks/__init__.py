@@ -1,0 +1,1 @@
+"""One trainer in many processes: who is who, what is dealt out, what is summed, and what is sharded."""

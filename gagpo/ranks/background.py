@@ -1,0 +1,51 @@
+"""Work that goes on beside the run, one piece at a time: what becomes of it is heard at the next look."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from gagpo.envs.errors import GagpoError
+
+
+class Overdue(GagpoError, TimeoutError):
+    """Background work that was not done by its deadline."""
+
+
+class Background:
+    """A thread for the piece of work under way. what: its name in errors. deadline: seconds it may take."""
+
+    def __init__(self, what: str, deadline: float):
+        self.what, self.deadline = what, deadline
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def start(self, work: Callable[[], object]) -> None:
+        """Begin ``work``, after what was under way has ended; see :meth:`wait`."""
+        self.wait()
+        self._thread = threading.Thread(target=self._run, args=(work,), name=self.what, daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise what the work raised, if it has ended with an error; never waits."""
+        if self._thread is not None and not self._thread.is_alive():
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait for the work under way; raises its error, or :class:`Overdue`."""
+        thread = self._thread
+        if thread is None:
+            return
+        thread.join(self.deadline)
+        if thread.is_alive():
+            raise Overdue(f"{self.what} has not been done in {self.deadline:g} s: look at the disk it is written to")
+        self._thread = None
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _run(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            self._error = error

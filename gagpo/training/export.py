@@ -1,0 +1,192 @@
+"""Handing a trained model on: an ordinary Hugging Face folder with a card that says how good it is, and on what."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gagpo.agents.engines import adapters
+from gagpo.agents.model import load_model, load_tokenizer, save
+from gagpo.envs import durable
+from gagpo.eval.runs import Evaluation, Run, load_run
+from gagpo.settings import SettingsError
+from gagpo.training import checkpoint as checkpoints
+from gagpo.training import keeping
+from gagpo.training.run_folder import RunFolder, versions
+
+CARD = "README.md"
+
+
+def names_a_run(source: str) -> bool:
+    """Whether ``source`` is meant as a run (``runs/X``, ``runs/X@20``, ``runs/X@best``): a folder, or with an ``@``."""
+    return Path(source).is_dir() or keeping.named(Path(source))[1] is not None
+
+
+def export(source: str, out: Path, adapter: bool = False) -> Path:
+    """Write the model of ``RUN``, ``RUN@ITERATION`` or ``RUN@best`` to the folder ``out``, whole or not at all.
+
+    Weights in float32 as safetensors, an adapter merged into them, config, tokenizer, chat template and a model card.
+    adapter: the adapter alone in their place, as peft reads it.
+
+    Raises SettingsError where there is no such checkpoint, no adapter, or something at ``out``; CheckpointError for a
+    checkpoint that is damaged.
+    """
+    run, which = keeping.named(Path(source))
+    settings = RunFolder.open(run).settings
+    if out.exists():
+        raise SettingsError(f"{out} exists; name a folder that is to be made")
+    saved, trust = keeping.chosen(run, which, settings.training), settings.trust_remote_code
+    if adapter and not adapters.is_adapter(Path(saved.model)):
+        raise SettingsError(f"run {run} trains all weights and has no adapter; export it without --adapter")
+    card = model_card(run, saved, adapter)
+
+    def write(folder: Path) -> None:
+        if adapter:
+            shutil.copytree(saved.model, folder)
+        else:
+            model = load_model(saved.model, trust_remote_code=trust)
+            save(model, load_tokenizer(saved.model, trust_remote_code=trust), folder)
+        (folder / CARD).write_text(card, encoding="utf-8")
+
+    return _placed(out, write)
+
+
+def _placed(folder: Path, write: Callable[[Path], object]) -> Path:
+    """``folder`` as ``write`` fills it: whole, or absent."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        write(temporary)
+        for path in [*temporary.rglob("*"), temporary]:
+            durable.flush(path)
+        temporary.rename(folder)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return folder
+
+
+# The card -------------------------------------------------------------------------------------------------------------
+
+
+def model_card(run: Path, saved: checkpoints.Checkpoint, adapter: bool = False) -> str:
+    """Markdown with YAML front matter: results with intervals and panels, settings, versions.
+
+    Results are those of this very checkpoint, and those from before the training to hold them against.
+    """
+    settings = RunFolder.open(run).settings
+    found = _evaluations(run, saved.iteration)
+    name = f"{settings.name}, iteration {saved.iteration}"
+    front: dict[str, Any] = {
+        "library_name": "peft" if adapter else "transformers",
+        "pipeline_tag": "text-generation",
+        "tags": ["reinforcement-learning", "agent", "gagpo", _algorithm(run)],
+    }
+    if _is_hub_name(settings.model):
+        front["base_model"] = settings.model
+    measured = [one for one in found if one.iteration == saved.iteration]
+    if measured:
+        front["model-index"] = [{"name": name, "results": [_indexed(one) for one in measured]}]
+    made = _versions(run)
+    parts = [
+        f"---\n{yaml.safe_dump(front, sort_keys=False, allow_unicode=True)}---",
+        f"# {name}",
+        f"Trained from `{settings.model}` on `{settings.environment.id}` (split `{settings.environment.split}`) with "
+        f"{_algorithm(run)}, {saved.iteration} iterations. "
+        + ("An adapter as peft reads it." if adapter else "An ordinary model folder; weights in float32."),
+        "## Results\n" + _table(found),
+        _conditions(found),
+        f"## Settings\n```yaml\n{(run / 'config.yaml').read_text(encoding='utf-8').strip()}\n```",
+        "## Versions\n" + ", ".join(f"{name} {version}" for name, version in made.items()),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _evaluations(run: Path, iteration: int) -> Sequence[Evaluation]:
+    """Those from before the training and those of ``iteration``."""
+    if not (run / "metrics.jsonl").exists() and not any((run / "evals").glob("*.json")):
+        return ()
+    return [one for one in load_run(run).evaluations if one.stage and one.iteration in (0, iteration)]
+
+
+def _table(found: Sequence[Evaluation]) -> str:
+    if not found:
+        return "This checkpoint has not been evaluated."
+    lines = [
+        "| when | environment | split | hash | tasks | tries | temperature | success, 95 % interval |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for one in found:
+        panel, rate = one.result.panel, one.result.success
+        cells = [
+            "before training" if one.iteration == 0 else f"iteration {one.iteration}",
+            *(_cell(text) for text in (panel.environment, panel.split, f"`{panel.split_hash}`", panel.tasks)),
+            *(_cell(value) for value in (panel.tries, one.result.temperature)),
+            f"{100 * rate.value:.1f} % [{100 * rate.low:.1f}, {100 * rate.high:.1f}]",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    text = "\n".join(lines)
+    return text + "\n\nEvery task of a panel is played exactly as often as stated. The hash is of its task ids."
+
+
+def _conditions(found: Sequence[Evaluation]) -> str:
+    """How the model was spoken to, once for all panels where that is the same."""
+    texts = {json.dumps([one.result.panel.kwargs, one.result.panel.conditions], sort_keys=True) for one in found}
+    lines = []
+    for text in sorted(texts):
+        kwargs, conditions = json.loads(text)
+        lines.append(f"- world `{json.dumps(kwargs)}`, prompt `{json.dumps(conditions)}`")
+    return "## Conditions\n" + "\n".join(lines) if lines else ""
+
+
+def _indexed(one: Evaluation) -> dict[str, Any]:
+    """An entry of the front matter's model index."""
+    panel, rate = one.result.panel, one.result.success
+    about = {"tasks": panel.tasks, "tries": panel.tries, "temperature": one.result.temperature}
+    interval = {"low": round(rate.low, 6), "high": round(rate.high, 6), "level": one.result.level}
+    return {
+        "task": {"type": "reinforcement-learning", "name": "text environment"},
+        "dataset": {
+            "type": panel.environment,
+            "name": panel.environment,
+            "split": panel.split,
+            "revision": panel.split_hash,
+        },
+        "metrics": [
+            {
+                "type": "success_rate",
+                "name": "success rate",
+                "value": round(rate.value, 6),
+                "args": {**about, "interval": interval},
+            }
+        ],
+    }
+
+
+def _cell(value: object) -> str:
+    return " ".join(str(value).split()).replace("|", "\\|")
+
+
+def _algorithm(run: Path) -> str:
+    return Run(run, (), 0, ()).algorithm or "an algorithm of its own"
+
+
+def _is_hub_name(model: str) -> bool:
+    return re.fullmatch(r"[\w.-]+/[\w.-]+", model) is not None and not Path(model).exists()
+
+
+def _versions(run: Path) -> dict[str, str]:
+    """What the run was made with, as its folder says, else what is here."""
+    try:
+        told = json.loads((run / "versions.json").read_text(encoding="utf-8"))
+        found = {str(name): str(value) for name, value in dict(told).items()}
+    except (OSError, ValueError, TypeError):
+        found = {f"{name} (at export)": value for name, value in versions().items()}
+    return {name: value for name, value in found.items() if name.partition(" ")[0] not in ("machine", "cores")}

@@ -1,0 +1,101 @@
+"""A run's model handed on: it loads elsewhere, plays the same, and its card says what it is worth."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from gagpo.agents.engines import adapters
+from gagpo.agents.engines.base import Request, Sampling
+from gagpo.agents.engines.transformers import TransformersEngine
+from gagpo.agents.model import load_model, load_tokenizer
+from gagpo.eval.results import EvalResult
+from gagpo.measure import evaluate
+from gagpo.settings import SettingsError, load
+from gagpo.training.checkpoint import CheckpointError
+from gagpo.training.export import CARD, export, names_a_run
+from gagpo.training.run_folder import RunFolder
+from gagpo.training.trainer import train
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory, warm_model):
+    """A finished run of two iterations, a checkpoint of each."""
+    from tests.gagpo.conftest import CORRIDOR
+
+    folder = tmp_path_factory.mktemp("made")
+    lora = {"rank": 4, "alpha": 4.0}
+    values = {**CORRIDOR, "model": warm_model, "lora": lora, "optimizer": {"learning_rate": 0.02}}
+    (folder / "run.yaml").write_text(yaml.safe_dump(values))
+    train(RunFolder.create(folder / "run", load(folder / "run.yaml")), quiet=True)
+    return folder / "run"
+
+
+def test_it_loads_with_transformers_and_plays_the_same_greedily(made, tmp_path):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    out = export(str(made), tmp_path / "out")
+    assert (out / "model.safetensors").exists() and (out / "chat_template.jinja").exists()
+    theirs, tokenizer = AutoModelForCausalLM.from_pretrained(out).eval(), AutoTokenizer.from_pretrained(out)
+    assert theirs.dtype == torch.float32
+    prompt = tokenizer.apply_chat_template([{"role": "user", "content": "corridor"}], add_generation_prompt=True)
+    ids = np.asarray(prompt["input_ids"] if hasattr(prompt, "keys") else prompt, np.int32)
+    written = theirs.generate(torch.as_tensor(ids[None], dtype=torch.long), max_new_tokens=8, do_sample=False)[0]
+    own = TransformersEngine(load_model(str(out)), load_tokenizer(str(out)))
+    (response,) = own.generate([Request(1, ids, 1)], Sampling(0.0, 8))
+    assert written[len(ids) :].tolist()[: len(response.ids)] == response.ids.tolist()
+    panel = {"environment": "gagpo.envs.testing:gagpo-test/Corridor-v0", "split": "test", "kwargs": {"max_turns": 16}}
+    choices = {**panel, "temperature": 0.0, "max_tokens": 3, "history": 0, "workers": 0, "quiet": True}
+    results = [evaluate(str(model), **choices).tasks for model in (made, out)]
+    assert results[0] == results[1]
+
+
+def test_the_card_says_what_it_is_worth_and_on_what(made, tmp_path):
+    text = (export(str(made), tmp_path / "out") / CARD).read_text()
+    _, front, body = text.split("---\n", 2)
+    head = yaml.safe_load(front)
+    assert head["library_name"] == "transformers" and "gagpo" in head["tags"]
+    after = EvalResult.load(made / "evals" / "after-test.json")
+    (entry,) = head["model-index"][0]["results"]
+    assert entry["dataset"]["revision"] == after.panel.split_hash and entry["dataset"]["split"] == "test"
+    (metric,) = entry["metrics"]
+    assert metric["value"] == pytest.approx(after.success.value, abs=1e-6)
+    assert metric["args"]["interval"]["low"] == pytest.approx(after.success.low, abs=1e-6)
+    assert metric["args"]["tasks"] == after.panel.tasks and metric["args"]["temperature"] == 1.0
+    rates = [EvalResult.load(made / "evals" / f"{stage}-test.json").success for stage in ("before", "after")]
+    for rate in rates:
+        assert f"{100 * rate.value:.1f} % [{100 * rate.low:.1f}, {100 * rate.high:.1f}]" in body
+    assert "before training" in body and "iteration 2" in body and f"`{after.panel.split_hash}`" in body
+    assert (made / "config.yaml").read_text().strip() in body
+    versions = json.loads((made / "versions.json").read_text())
+    assert f"torch {versions['torch']}" in body and "machine" not in body.rpartition("## Versions")[2]
+
+
+def test_an_earlier_iteration_and_an_adapter_alone(made, tmp_path):
+    out = export(f"{made}@1", tmp_path / "first")
+    text = (out / CARD).read_text()
+    assert "iteration 1" in text and "model-index" not in text and "before training" in text
+    alone = export(str(made), tmp_path / "alone", adapter=True)
+    assert adapters.is_adapter(alone) and yaml.safe_load((alone / CARD).read_text().split("---\n")[1])
+    assert not (alone / "model.safetensors").exists()
+
+
+def test_what_is_there_or_not_there_is_refused(made, tmp_path):
+    (tmp_path / "taken").mkdir()
+    for source, out, message in (
+        (made, tmp_path / "taken", "exists; name a folder"),
+        (f"{made}@9", tmp_path / "new", r"keeps no checkpoint of iteration 9; it has \[1, 2\]"),
+        (tmp_path / "taken", tmp_path / "new", "is not a run"),
+    ):
+        with pytest.raises(SettingsError, match=message):
+            export(str(source), out)
+    assert names_a_run(str(made)) and names_a_run(f"{made}@1") and not names_a_run("episodes.jsonl")
+    weights = made / "checkpoints" / "iteration-000001" / "model" / adapters.WEIGHTS
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-1])
+    with pytest.raises(CheckpointError, match="is damaged"):
+        export(f"{made}@1", tmp_path / "new")
+    weights.write_bytes(whole)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["taken"]
