@@ -12,6 +12,7 @@ from gagpo.learning import update as update_module
 from gagpo.learning.batch import build_rows, micro_batches, mini_batches
 from gagpo.learning.update import Updater
 from gagpo.objectives import Correction
+from gagpo.ranks.deal import Share
 from gagpo.settings import load
 from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import train
@@ -123,7 +124,7 @@ def test_the_first_step_scores_itself(tiny, correction, minibatches, scored, mon
 def scored_whole(score, rows, minibatches):
     def whole(updater, batches, tokens):
         parts = mini_batches(rows, minibatches, np.random.default_rng(3))
-        return score(updater, [list(micro_batches(part, 30)) for part in parts], tokens)
+        return score(updater, [Share(list(micro_batches(part, 30))) for part in parts], tokens)
 
     return whole
 
