@@ -110,7 +110,7 @@ class _Attempt:
         group = self._room()
         ranks: list[Any] = []
         try:
-            ranks = [self._place(number, group) for number in range(self.cluster.ranks)]
+            ranks = [self._place(number, group) for number in range(self.settings.processes)]
             return self._train(ranks)
         finally:
             for rank in ranks:
@@ -120,11 +120,11 @@ class _Attempt:
     def _room(self) -> Any:
         """Room for all ranks at once, or for none; near each other where that is possible."""
         need = {"CPU": self.cluster.rank_cpus} | ({"GPU": float(self.gpus)} if self.gpus else {})
-        group = self.ray.util.placement_group([need] * self.cluster.ranks, strategy="PACK")
+        group = self.ray.util.placement_group([need] * self.settings.processes, strategy="PACK")
         if not group.wait(self.cluster.start_deadline):
             self.ray.util.remove_placement_group(group)
             raise ClusterError(
-                f"the cluster has had no room for {self.cluster.ranks} ranks of {need} for "
+                f"the cluster has had no room for {self.settings.processes} ranks of {need} for "
                 f"{self.cluster.start_deadline:g} s; it has {self.ray.available_resources()}"
             )
         return group

@@ -37,6 +37,7 @@ class Rank:
         import yaml
 
         from gagpo.cluster.rays import RayPlace
+        from gagpo.ranks.ranks import RankFailed, RankLost, joined
         from gagpo.settings import parse
         from gagpo.training import trainer
         from gagpo.training.metrics import describe
@@ -51,13 +52,14 @@ class Rank:
             else:
                 run = RunFolder.new(path, parse(yaml.safe_load(settings), "the settings of the run"))
             here.settle(RayPlace(run.settings, path))
-            trainer.train(run, report=lambda metrics: print(describe(metrics), flush=True), quiet=True)
+            with joined(run.settings.ranks.patience, run.settings.ranks.deadline) as ranks:
+                trainer.train(run, report=lambda metrics: print(describe(metrics), flush=True), quiet=True, ranks=ranks)
         except (KeyboardInterrupt, SystemExit):  # a checkpoint has been written
             return LOST, f"rank {variables['RANK']} was told to end"
-        except HostsLost as error:
+        except (HostsLost, RankLost, RankFailed) as error:
             return LOST, str(error)
         except GagpoError as error:
-            return (LOST if type(error).__name__ in ("RankLost", "RankFailed") else MEND), str(error)
+            return MEND, str(error)
         finally:
             here.settle(None)
         return DONE, ""

@@ -10,8 +10,7 @@ from gagpo.section import Section
 class ClusterSettings(Section):
     """How a run is spread with ``gagpo train --ray``; nothing of it changes what is learned."""
 
-    ranks: int = Field(1, ge=1, le=4096, description="trainer processes")
-    rank_cpus: float = Field(1.0, ge=0, description="cores that each of them is given")
+    rank_cpus: float = Field(1.0, ge=0, description="cores that each of the `processes` is given")
     hosts: int = Field(
         0,
         ge=0,

@@ -133,6 +133,27 @@ def test_a_run_whose_actors_are_killed_ten_times_is_the_run_on_one_machine(clust
     assert results["test"].success.value == alone.evaluation("after-test").success.value
 
 
+def test_two_ranks_of_which_one_is_killed_are_the_run_on_one_machine(cluster, model, alone, tmp_path):
+    training = {"iterations": 4, "save_every": 1}
+    settings = settings_of("two", model, processes=2, training=training, cluster={"hosts": 1, "restarts": 5})
+    folder, said, killed = RunFolder.new(tmp_path / "run", settings), [], []
+
+    def kill():
+        while not folder.path.exists() or not folder.metrics():
+            time.sleep(0.1)
+        name = next(name for name in actors() if name.startswith("gagpo-rank-1"))
+        ray.kill(ray.get_actor(name, namespace="gagpo"))
+        killed.append(name)
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    train_on(cluster.address, folder, said.append)
+    print(f"two ranks: killed {killed}, said {said}")
+    assert len(said) == len(killed) == 1
+    for mine, other in zip(numbers(folder), numbers(alone)[:4], strict=True):
+        assert mine == pytest.approx(other, rel=1e-3, abs=1e-5)
+
+
 def test_what_the_user_has_to_mend_ends_the_run_at_once(cluster, model, tmp_path):
     broken = {"id": "gagpo.envs.testing:gagpo-test/Broken-v0", "kwargs": {}}
     evaluation = {"splits": ["test"], "before": False}
@@ -144,7 +165,7 @@ def test_what_the_user_has_to_mend_ends_the_run_at_once(cluster, model, tmp_path
 
 
 def test_no_room_is_said(cluster, model, tmp_path):
-    settings = settings_of("large", model, cluster={"ranks": 50, "start_deadline": 2})
+    settings = settings_of("large", model, processes=50, cluster={"start_deadline": 2})
     with pytest.raises(ClusterError, match=r"no room for 50 ranks of \{'CPU': 1\.0\} for 2 s"):
         train_on(cluster.address, RunFolder.new(tmp_path / "run", settings), print)
 
