@@ -22,8 +22,8 @@ from gagpo.ranks.ranks import Ranks, RanksDiffer
 from gagpo.settings import RunSettings, SettingsError
 from gagpo.training.interrupt import Interruptions
 
-EPISODE = ("task", "task_type", "split", "group", "sample", "seed", "temperature", "success", "outcome", "restarts")
-EPISODE += ("end_observation", "end_state", "info")
+PLAYED = ("task", "task_type", "split", "group", "sample", "seed", "temperature", "success", "outcome", "restarts")
+EPISODE = (*PLAYED, "end_observation", "end_state", "info")
 TURN = ("observation", "response", "action", "reward", "valid", "parsed", "state", "trainable")
 
 

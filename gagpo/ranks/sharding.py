@@ -102,8 +102,8 @@ def blocks_of(model: torch.nn.Module) -> list[torch.nn.Module]:
     if named:
         inner = {id(below) for module in named for below in module.modules() if below is not module}
         return [module for module in named if id(module) not in inner]
-    lists = [module for module in backbone.modules() if isinstance(module, torch.nn.ModuleList)]
-    return list(max(lists, key=len)) if lists else []
+    lists = [list(module) for module in backbone.modules() if isinstance(module, torch.nn.ModuleList)]
+    return max(lists, key=len, default=[])
 
 
 def within(module: torch.nn.Module, compute: Callable[[], T]) -> T:
@@ -130,7 +130,7 @@ def sampled_from(model: torch.nn.Module, ranks: Ranks, dtype: str) -> torch.nn.M
 
 def local_parts(tensors: Iterable[tuple[str, Tensor]], mesh: DeviceMesh | None) -> dict[str, Tensor]:
     """A copy of tensors on the CPU, each rank's part as a part; ``mesh``: of the CPU, None where nothing is sharded."""
-    found = {}
+    found: dict[str, Tensor] = {}
     for name, tensor in tensors:
         if isinstance(tensor, DTensor):
             assert mesh is not None

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
-from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from gagpo.envs.errors import GagpoError
 from gagpo.ranks.ranks import Ranks
@@ -89,13 +90,13 @@ def write(tensors: dict[str, Tensor], folder: Path, ranks: Ranks) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
-    dcp.save(dict(tensors), storage_writer=writer, **_among(ranks))
+    save(dict(tensors), storage_writer=writer, **_among(ranks))
 
 
 def read(tensors: dict[str, Tensor], folder: Path, ranks: Ranks) -> None:
     """Fill ``tensors``, whole or sharded, from the files of ``folder``; StateError for any that is not there."""
     try:
-        dcp.load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)), **_among(ranks))
+        load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)), **_among(ranks))
     except Exception as error:  # torch raises whatever the damaged bytes lead to
         raise StateError(f"{folder} cannot be read: {reason(error)}") from None
 

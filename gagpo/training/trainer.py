@@ -317,12 +317,15 @@ class Trainer:
             template=context.template,
         )
 
+    def _measured(self, label: str) -> bool:
+        return self.folder.evaluation(label) is not None
+
     def _evaluate(self, pool: Pool, stage: str) -> None:
         """Evaluate every panel once per stage; what a resumed run has already measured stands."""
         settings = self.settings
         for split, panel in self.panels.items():
             label = f"{stage}-{split}"
-            if self.ranks.of_first(lambda label=label: self.folder.evaluation(label) is not None):
+            if self.ranks.of_first(functools.partial(self._measured, label)):
                 continue
             with self.collector.paused(self.engine):
                 result, episodes = evaluate(

@@ -98,7 +98,7 @@ def test_a_checkpoint_that_fails_half_way_leaves_the_earlier_ones_and_nothing_el
     def full(*_, **__):
         raise RuntimeError("I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr("gagpo.ranks.states.dcp.save", full)
+    monkeypatch.setattr("gagpo.ranks.states.save", full)
     with pytest.raises(CheckpointError, match=r"iteration-000002 could not be written: .*No space left.*earlier"):
         checkpoints.write(tmp_path, 2, model, tokenizer, optimizer, {}, 2)
     assert [path.name for path in tmp_path.iterdir()] == ["iteration-000001"]
