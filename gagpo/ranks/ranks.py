@@ -31,6 +31,10 @@ ENVIRONMENT = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 """What torchrun tells every process, and what whoever else starts ranks has to set."""
 
 
+MEETING = 600.0
+"""Seconds that ranks look for one another when they start."""
+
+
 class RankLost(GagpoError, RuntimeError):
     """A rank that ended, or that has shown no sign of life; the message names it."""
 
@@ -220,8 +224,8 @@ def started_as_rank() -> bool:
 def joined(patience: float = 3600.0, deadline: float = 60.0) -> Iterator[Ranks]:
     """This process's place among those that were started with it; a world of one where it was started alone.
 
-    Waits for the others, ``patience`` seconds at most. deadline: seconds without a sign of life after which a rank
-    counts as dead, which ends this process too.
+    Waits for the others, ``patience`` seconds at most, to find them for ten minutes. deadline: seconds without a sign of
+    life after which a rank counts as dead, which ends this process too.
     """
     if not started_as_rank():
         yield Ranks()
@@ -229,8 +233,11 @@ def joined(patience: float = 3600.0, deadline: float = 60.0) -> Iterator[Ranks]:
     from gagpo.ranks.watch import Watch
 
     timeout = timedelta(seconds=patience)
+    meeting = timedelta(seconds=min(patience, MEETING))
+    if os.environ["MASTER_PORT"].strip("0") == "":
+        raise RankLost("MASTER_PORT=0 is no port to meet at: with torchrun say --standalone, or name a free port")
     try:
-        store, rank, world = next(iter(dist.rendezvous("env://", timeout=timeout)))  # type: ignore[attr-defined]
+        store, rank, world = next(iter(dist.rendezvous("env://", timeout=meeting)))  # type: ignore[attr-defined]
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         lines = PrefixStore("gagpo", store)
         dist.init_process_group(backend, store=lines, rank=rank, world_size=world, timeout=timeout)

@@ -11,6 +11,7 @@ import pytest
 
 from gagpo.cli.main import app
 from gagpo.ranks import launch
+from gagpo.ranks.ranks import ENVIRONMENT, RankLost, joined
 from gagpo.settings import SettingsError, load
 from gagpo.training import checkpoint as checkpoints
 from gagpo.training.run_folder import RunFolder
@@ -74,6 +75,13 @@ def test_a_launcher_ends_all_with_the_first_that_dies(monkeypatch):
     assert [process.returncode for process in started] == [-signal.SIGTERM, -signal.SIGKILL]
 
 
+def test_no_port_is_no_place_to_meet(monkeypatch):
+    for name, value in dict(zip(ENVIRONMENT, ("0", "2", "0", "127.0.0.1", "0"), strict=True)).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RankLost, match="MASTER_PORT=0 is no port.*--standalone"), joined():
+        pass
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("torchrun", [False, True], ids=["processes", "torchrun"])
 def test_a_run_of_two_is_started_by_either(tmp_path, warm_model, torchrun):
@@ -81,7 +89,7 @@ def test_a_run_of_two_is_started_by_either(tmp_path, warm_model, torchrun):
     config = config_of(tmp_path, warm_model, training=training, optimizer=GENTLE["optimizer"])
     words = ["gagpo", "train", config, "--runs", tmp_path / "runs", "-q", "--json"]
     if torchrun:
-        words = ["torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0", "-m", *words]
+        words = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", *words]
     process = gagpo(*words)
     output, _ = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, output
