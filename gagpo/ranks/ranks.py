@@ -224,8 +224,8 @@ def started_as_rank() -> bool:
 def joined(patience: float = 3600.0, deadline: float = 60.0) -> Iterator[Ranks]:
     """This process's place among those that were started with it; a world of one where it was started alone.
 
-    Waits for the others, ``patience`` seconds at most, to find them for ten minutes. deadline: seconds without a sign of
-    life after which a rank counts as dead, which ends this process too.
+    Waits for the others, ``patience`` seconds at most, and ten minutes to find them. deadline: seconds without a sign
+    of life after which a rank counts as dead, which ends this process too.
     """
     if not started_as_rank():
         yield Ranks()
