@@ -17,6 +17,7 @@ from gagpo.algorithms import Algorithm
 from gagpo.credit import Targets
 from gagpo.learning.batch import MicroBatch, Row, mini_batches
 from gagpo.learning.logprobs import hidden_of, token_logprobs
+from gagpo.learning.reckoning import counted, critic_summary, mismatch
 from gagpo.learning.skipping import NonFiniteLoss, Skips, WorthlessWeights
 from gagpo.learning.value_head import Critic
 from gagpo.objectives import (
@@ -180,9 +181,9 @@ class Updater:
         finally:
             self._train(False)
         self.ratio_K = self.ranks.total(self.ratio_K)
-        counted = {"updates": float(len(losses)), "skipped_steps": float(len(self.skips.errors))}
+        steps = {"updates": float(len(losses)), "skipped_steps": float(len(self.skips.errors))}
         if not losses:
-            return counted
+            return steps
         losses, tokens = self.ranks.total(np.asarray(losses)).tolist(), int(self.ranks.total(float(tokens)))
         parts, gaps = self._of_all(parts), self._of_all([*(scored.gaps if scored else []), *gaps])
         metrics = summary(parts)
@@ -190,11 +191,11 @@ class Updater:
         return {
             **metrics,
             "clip_fraction": clipped,
-            **_critic_summary(parts),
-            **_gap(gaps),
+            **critic_summary(parts),
+            **mismatch(gaps),
             "loss": float(np.mean(losses)),
             "grad_norm": float(np.mean(norms)),
-            **counted,
+            **steps,
             "train_tokens_per_second": tokens / (time.perf_counter() - begun),
         }
 
@@ -273,7 +274,7 @@ class Updater:
             micro = one.to(self.device)
             logprob_K = read(micro)
             weight, metrics = correction_weights(logprob_K, micro.logprob_K, layout, correction)
-            parts.append(_counted(metrics, layout))
+            parts.append(counted(metrics, layout))
             place_K = one.token_K.numpy()
             old_K[place_K] = logprob_K.float().cpu().numpy()
             weight_K[place_K] = 1.0 if weight is None else weight.float().cpu().numpy()
@@ -309,7 +310,7 @@ class Updater:
             if gaps is not None and (fresh or scored is None):
                 correction = self.algorithm.correction if fresh else Correction()
                 weight_K, metrics = correction_weights(logprob_K.detach(), micro.logprob_K, layout, correction)
-                gaps.append(_counted(metrics, layout))
+                gaps.append(counted(metrics, layout))
                 if fresh:
                     weight_K = weight_K if correction.name in ("token", "sequence") else None
                     work = replace(work, old_K=logprob_K.detach().float(), weight_K=weight_K)
@@ -414,42 +415,7 @@ def _blame(work: Work, logprob_K: Tensor, reference_K: Tensor | None) -> NonFini
     return NonFiniteLoss(message, turns)
 
 
-def _counted(metrics: dict[str, Tensor], layout: Layout) -> dict[str, Tensor]:
-    return {**metrics, "tokens": torch.tensor(float(layout.normaliser.tokens))}
-
-
-def _gap(parts: Sequence[dict[str, Tensor]]) -> dict[str, float]:
-    """How far sampler and trainer were apart before the first step, and the share of sequences left out for it."""
-
-    def total(name: str) -> float:
-        return sum(float(part[name]) for part in parts)
-
-    tokens = max(1.0, total("tokens"))
-    return {
-        "mismatch_kl": total("mismatch_kl") / tokens,
-        "mismatch_weight": total("mismatch_weight") / tokens,
-        "mismatch_max": max((float(part["mismatch_max"]) for part in parts), default=0.0),
-        "masked": total("masked") / total("rows") if parts and "masked" in parts[0] else 0.0,
-    }
-
-
 def _left(steps: int) -> str:
     if not steps:
         return "the weights were left as they were"
     return f"{steps} steps of this update had been taken before: go on from the last checkpoint"
-
-
-def _critic_summary(parts: Sequence[dict[str, Tensor]]) -> dict[str, float]:
-    """Explained variance, clip fraction and error of the critic, where there is one."""
-    if not parts or "values" not in parts[0]:
-        return {}
-    names = ("values", "value_clipped", "value_error", "target", "target_squared")
-    total = {name: sum(float(part[name]) for part in parts) for name in names}
-    count = total["values"]
-    spread = total["target_squared"] / count - (total["target"] / count) ** 2
-    error = total["value_error"] / count
-    return {
-        "value_error": error,
-        "value_clip": total["value_clipped"] / count,
-        "value_explained": 1 - error / spread if spread > 1e-12 else 0.0,
-    }
