@@ -105,6 +105,7 @@ def test_vllm_on_a_gpu_sleeps_deeply_and_gets_memory_that_torch_had_kept(tiny, m
     engine.device, engine.max_length, engine._under_way, engine._ready = SimpleNamespace(type="cuda"), 64, {}, True
     monkeypatch.setattr(vllm_engine, "_running", engine.llm)
     monkeypatch.setattr(torch.cuda, "empty_cache", note("empty_cache"))
+    engine._proof = SimpleNamespace(against=lambda tensors: tensors)
     monkeypatch.setattr(engine, "_prove", note("prove"))
     with refreshed(engine, model):
         with pytest.raises(ValueError, match="asleep"):
