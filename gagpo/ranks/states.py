@@ -20,6 +20,9 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from gagpo.envs.errors import GagpoError
 from gagpo.ranks.ranks import Ranks
 
+# A process that trains alone is meant to save alone. For good, since saving goes on in a thread of its own.
+warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+
 RATES = "groups.lr"
 MOMENTS = ("exp_avg", "exp_avg_sq")
 STEP = "step"
