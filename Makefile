@@ -8,7 +8,7 @@ JOBS   ?= 2
 
 export TORCH_INDEX_URL
 
-.PHONY: docs train test test-slow test-scale test-hard test-interop test-interop-environment test-vllm test-vllm-environment lint bench clean help
+.PHONY: docs train test test-slow test-scale test-scale-environment test-hard test-interop test-interop-environment test-vllm test-vllm-environment lint bench clean help
 
 help:
 	@echo "make train      install, generate games, train a small model that comes with the package with GAGPO, report"
@@ -30,8 +30,13 @@ test: $(VENV)/.dev lint
 test-slow: $(VENV)/.dev
 	$(PY) -m pytest -m slow
 
-test-scale: $(VENV)/.dev
+test-scale-environment: $(VENV)/.dev
+	@$(PIP) -e '.[ray]'
+
+# vLLM's servers are tried where its environment has been made (make test-vllm-environment).
+test-scale: test-scale-environment
 	OMP_NUM_THREADS=1 $(PY) -m pytest tests/gagpo/ranks tests/scale
+	@if [ -x .venv-vllm/bin/python ]; then OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest tests/scale/test_vllm_servers.py; fi
 
 # Tests in environments of their own: each target has one more that only makes the environment, for whoever goes on
 # without it where the network does not reach.
