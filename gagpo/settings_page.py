@@ -33,7 +33,7 @@ def page() -> str:
         parts.append(f"\n## {path or 'Top level'}\n\n{_first_paragraph(model)}\n")
         parts.append("| key | type | default | meaning |\n|---|---|---|---|")
         for name, field in model.model_fields.items():
-            parts.append(f"| `{name}` | {_type(field)} | {_default(field)} | {meaning(name, field)} |")
+            parts.append(f"| `{name}` | {_type(field)} | {_default(field)} | {meaning(name, field, path)} |")
     return "\n".join(parts) + "\n"
 
 
@@ -46,11 +46,12 @@ def sections(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, type
                 yield from sections(kind, f"{path}.{name}".strip("."))
 
 
-def meaning(name: str, field: FieldInfo) -> str:
+def meaning(name: str, field: FieldInfo, path: str = "") -> str:
     """The sentence about a key: its description; a section is described under its own heading."""
     text = field.description or ""
     if not text and any(issubclass(kind, BaseModel) for kind in _classes(field.annotation)):
-        text = f"see [{name}](#{name})"
+        anchor = f"{path}.{name}".replace(".", "")
+        text = "a row of [the table](algorithms.md)" if name == "algorithm" else f"see [{name}](#{anchor})"
     return " ".join(text.split()).rstrip(".;").replace("|", "\\|")
 
 
