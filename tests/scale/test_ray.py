@@ -21,7 +21,7 @@ from gagpo.training.trainer import train  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
-ITERATIONS, DEATHS = 12, 10
+ITERATIONS, DEATHS = 20, 10
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ class Killer(threading.Thread):
         self.over = threading.Event()
 
     def run(self):
-        while self.left and not self.over.wait(self.rng.uniform(0.5, 4.0)):
+        while self.left and not self.over.wait(self.rng.uniform(0.2, 1.5)):
             if not ray.is_initialized():
                 continue  # to look would connect
             try:
