@@ -113,6 +113,7 @@ class Study:
             if label != labels[0]
         }
         tested = {label: paired_t(gap) for label, gap in gaps.items() if len(gap) > 1}
+        tested = {label: p for label, p in tested.items() if not math.isnan(p)}
         corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
         return cls(
             tuple(
@@ -191,15 +192,16 @@ class Study:
 def paired_t(differences: Sequence[float]) -> float:
     """Two-sided p of Student's paired t test that the mean difference is zero (Student 1908).
 
-    Raises :class:`InvalidArgument` for fewer than two differences. Without spread it is 1 at zero and 0 elsewhere.
+    Raises :class:`InvalidArgument` for fewer than two differences. Without spread it is 1 at zero and NaN elsewhere:
+    success rates are counts of few tasks, so equal differences come by chance and say nothing of the spread.
     """
     count = len(differences)
     if count < 2:
         raise InvalidArgument(f"a t test needs two differences at least, got {count}")
     mean = math.fsum(differences) / count
     variance = math.fsum((one - mean) ** 2 for one in differences) / (count - 1)
-    if variance <= 0:
-        return 0.0 if mean else 1.0
+    if variance <= 1e-18:
+        return math.nan if mean else 1.0
     return 2.0 * (1.0 - student_cdf(abs(mean) / math.sqrt(variance / count), count - 1))
 
 
