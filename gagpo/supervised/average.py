@@ -36,7 +36,7 @@ def average(models: Sequence[str], folder: Path) -> Path:
         if load_tokenizer(name).get_vocab() != tokenizer.get_vocab():
             raise InvalidArgument(f"{name} has another tokenizer than {models[0]}: there is no mean of the two")
         for key, x in weights.items():
-            x += (other[key] - x) / number
+            x.add_((other[key] - x) / number)
     save_folder(mean, tokenizer, folder)
     return folder
 
