@@ -24,7 +24,8 @@ from gagpo.envs.errors import GagpoError, InvalidArgument
 
 NAME = "flat"
 UNEVEN, WORTHWHILE = 1.2, 2**16  # padded over real scores of rows read together on a CPU; those worth a call
-SMALL_SCORES = 2**25  # attention scores of one layer of a micro-batch, up to which they are written out on a CPU
+SMALL_SCORES = 2**26  # attention scores of one layer of a micro-batch, up to which they are written out on a CPU
+BLOCK = 128  # queries whose scores are written out together
 
 
 @dataclass(frozen=True)
@@ -292,16 +293,28 @@ class PackedRows:
         )
 
     def _attend_small(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        """Attention written out, for short rows in bfloat16 on a CPU, where the fused kernel takes twice as long."""
+        """Attention written out in bfloat16 on a CPU, where the fused kernel takes 1.3 to 4 times as long.
+
+        A block of queries at a time reads no key after itself, and its scores stay in the cache.
+        """
         rows, heads, longest, size = query.shape
         shared = key.shape[1]
+        group = heads // shared
+        # What autocast would cast in every block is cast once.
+        query, key, value = ((query * scale).bfloat16(), key.bfloat16(), value.bfloat16())
         if self._future_LL is None:
             above = torch.ones(longest, longest, dtype=torch.bool).triu(1)
-            self._future_LL = torch.zeros(longest, longest).masked_fill(above, -torch.inf)
-        query = (query * scale).reshape(rows, shared, heads // shared * longest, size)
-        score = (query @ key.transpose(2, 3)).view(rows, shared, heads // shared, longest, longest)
-        weight = (score + self._future_LL.to(score.dtype)).softmax(-1).to(value.dtype)
-        return (weight.view(rows, shared, -1, longest) @ value).view(rows, heads, longest, size)
+            self._future_LL = torch.zeros(longest, longest, dtype=torch.bfloat16).masked_fill(above, -torch.inf)
+        query = query.reshape(rows, shared, group, longest, size)
+        blocks = []
+        for begin in range(0, longest, BLOCK):
+            end = min(begin + BLOCK, longest)
+            asked = query[:, :, :, begin:end].reshape(rows, shared, -1, size)
+            score = (asked @ key[:, :, :end].transpose(2, 3)).view(rows, shared, group, -1, end)
+            weight = (score + self._future_LL[begin:end, :end]).softmax(-1)
+            block = weight.view(rows, shared, -1, end) @ value[:, :, :end]
+            blocks.append(block.view(rows, shared, group, -1, value.shape[-1]))
+        return torch.cat(blocks, 3).view(rows, heads, longest, value.shape[-1])
 
     def _pad(self, x_THD: Tensor) -> Tensor:
         x = x_THD if self.full else x_THD.index_select(0, self.to_padded)

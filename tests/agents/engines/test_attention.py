@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import AutoModelForCausalLM
 
 from gagpo.agents.engines import attention
@@ -37,6 +38,25 @@ def test_packed_rows_equal_rows_alone(tiny, lengths):
     with torch.no_grad():
         logits = forward(model, torch.cat(rows), layout, torch.arange(sum(lengths)))
     torch.testing.assert_close(logits, own_logits(model, rows), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("lengths", [[1], [128], [129, 128, 127], [300, 7], [290, 260, 256]])
+def test_blocks_of_queries_in_bfloat16_are_plain_attention(lengths):
+    """Rows shorter, as long and longer than a block; values and gradients beside float32, each row alone."""
+    generator = torch.Generator().manual_seed(1)
+    tokens, grouped = sum(lengths), {"is_causal": True, "scale": 0.25, "enable_gqa": True}
+    shapes = ((tokens, 4, 16), (tokens, 2, 16), (tokens, 2, 16))
+    parts = [torch.randn(shape, generator=generator).bfloat16().requires_grad_() for shape in shapes]
+    exact = [part.detach().float().requires_grad_() for part in parts]
+    out = PackedRows(lengths).attend(0, *parts, 0.25)
+    rows = [[x.transpose(0, 1) for x in row] for row in zip(*(part.split(lengths) for part in exact), strict=True)]
+    wanted = torch.cat([scaled_dot_product_attention(*row, **grouped).transpose(0, 1) for row in rows])
+    weight = torch.randn(out.shape, generator=generator)
+    (out.float() * weight).sum().backward()
+    (wanted * weight).sum().backward()
+    torch.testing.assert_close(out.float(), wanted, atol=0.03, rtol=0.03)
+    for part, own in zip(parts, exact, strict=True):
+        assert (part.grad.float() - own.grad).norm() <= 0.02 * own.grad.norm()
 
 
 def test_gradients_do_not_cross_rows(tiny):
