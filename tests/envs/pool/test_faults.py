@@ -472,13 +472,20 @@ def script(*arguments: str, **settings: object) -> tuple[subprocess.Popen, list[
     return process, [*workers, psutil.Process(workers[0]).ppid()]
 
 
+def _leads_a_session(process: int) -> bool:
+    try:
+        return os.getsid(process) == process
+    except ProcessLookupError:  # one that came and went while it was looked at
+        return False
+
+
 def test_no_process_in_a_session_of_its_own_outlives_a_killed_caller() -> None:
     process, children = script("escape")
     strays: list[int] = []
 
     def found() -> bool:
         strays[:] = [child.pid for worker in children[:2] for child in psutil.Process(worker).children(recursive=True)]
-        return any(os.getsid(stray) == stray for stray in strays)
+        return any(_leads_a_session(stray) for stray in strays)
 
     until(found, "the one that leaves")
     process.kill()
