@@ -21,14 +21,17 @@ class SmallModelSettings(Section):
     key_value_heads: int = Field(1, ge=1, description="key and value heads; fewer than heads to share them")
     feed_forward: int = Field(384, ge=8, description="width of the layer between")
     vocabulary: int = Field(1024, ge=300, description="at most this many tokens; a small world needs fewer")
-    numbers: Literal["words", "digits", "names", "groups"] = Field(
+    numbers: Literal["words", "digits", "names"] = Field(
         "words",
-        description="tokens of numbers: like words, one per digit, one with the name before (mug 1), or three digits",
+        description="tokens of numbers: like words, one per digit, or one with the name before (mug 1)",
     )
+    marks: list[str] = Field([], description="texts that are one token each, such as ' [SEP] '")
     context: int = Field(4096, ge=64, description="most tokens of a prompt and its response")
 
     @model_validator(mode="after")
     def _divisible(self) -> SmallModelSettings:
+        if "" in self.marks:
+            raise InvalidArgument("a mark is a text of at least one letter; take the empty one out of marks")
         if self.width % self.heads or self.heads % self.key_value_heads:
             raise InvalidArgument("width must be a multiple of heads, and heads of key_value_heads")
         return self

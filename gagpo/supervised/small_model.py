@@ -6,7 +6,7 @@ It is saved as an ordinary Hugging Face folder, so whatever loads it could as we
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,28 +25,29 @@ SPECIAL = ["<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
 
 
 NAME_AND_NUMBER = r" ?\p{L}+ \p{N}+(?![\p{L}\p{N}])"
-DIGIT_GROUP = r"\p{N}{1,3}"
-_OFTEN = 1000  # how often the tokenizer sees each group of digits, so that every group becomes a token
 
 
-def train_tokenizer(texts: Iterable[str], vocabulary: int, numbers: str = "words") -> PreTrainedTokenizerFast:
+def train_tokenizer(
+    texts: Iterable[str], vocabulary: int, numbers: str = "words", marks: Sequence[str] = ()
+) -> PreTrainedTokenizerFast:
     """A byte-level BPE tokenizer: frequent words become one token, and no text whatsoever is unknown.
 
-    numbers: see :class:`SmallModelSettings`. A digit by itself is copied alike wherever it stands, which sums need; a
-    name with its number as one token takes one look back to copy, where its parts take two layers that work together.
-    Groups of at most three digits make a product's number two tokens: the first alone nearly tells which is meant.
-    """
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    marks: texts that are a token each, with their blanks. What stands after one is spelled as after a bracket.
 
+    numbers: see :class:`SmallModelSettings`. A digit by itself is copied alike wherever it stands, which sums and
+    long numbers need; a name with its number as one token takes one look back to copy, where its parts take two layers
+    that work together.
+    """
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    for mark in marks:
+        texts = itertools.chain.from_iterable(text.split(mark) for text in list(texts))
     core = Tokenizer(models.BPE())
     first: list[pre_tokenizers.PreTokenizer] = []
     if numbers == "digits":
         first = [pre_tokenizers.Digits(individual_digits=True)]
     elif numbers == "names":
         first = [pre_tokenizers.Split(Regex(f"{NAME_AND_NUMBER}| ?\\p{{L}}+| ?[^\\s\\p{{L}}]+|\\s+"), "isolated")]
-    elif numbers == "groups":
-        first = [pre_tokenizers.Split(Regex(DIGIT_GROUP), "isolated")]
-        texts = itertools.chain(texts, _digit_groups() * _OFTEN)
     words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=numbers != "names")
     core.pre_tokenizer = pre_tokenizers.Sequence([*first, words])
     core.decoder = decoders.ByteLevel()
@@ -57,14 +58,10 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int, numbers: str = "words
         show_progress=False,
     )
     core.train_from_iterator(texts, trainer)
+    core.add_tokens([AddedToken(mark, normalized=False) for mark in marks])
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|end|>", pad_token="<|pad|>")
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
-
-
-def _digit_groups() -> list[str]:
-    """All strings of one to three digits."""
-    return [f"{number:0{width}d}" for width in (1, 2, 3) for number in range(10**width)]
 
 
 def create(settings: SmallModelSettings, tokenizer: Any, seed: int) -> torch.nn.Module:
@@ -95,7 +92,7 @@ def create(settings: SmallModelSettings, tokenizer: Any, seed: int) -> torch.nn.
 
 def build(settings: SmallModelSettings, texts: Iterable[str], seed: int) -> tuple[torch.nn.Module, Any]:
     """Tokenizer and model in one go; ``texts`` is what the tokenizer learns its words from."""
-    tokenizer = train_tokenizer(texts, settings.vocabulary, settings.numbers)
+    tokenizer = train_tokenizer(texts, settings.vocabulary, settings.numbers, settings.marks)
     return create(settings, tokenizer, seed), tokenizer
 
 

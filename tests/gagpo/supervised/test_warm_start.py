@@ -49,6 +49,23 @@ def test_tokenizers_lose_nothing_and_treat_numbers_as_asked(numbers):
     assert tokens == ["On", " the", *asked[numbers], ",", " you"]
 
 
+def test_a_mark_is_one_token_and_what_follows_is_spelled_as_after_a_bracket():
+    page = "Back to Search [SEP] sky blue [SEP] 00034 [SEP] $8.5"
+    tokenizer = train_tokenizer([page, "click[sky blue]"] * 9, 500, "digits", [" [SEP] "])
+    assert tokenizer.decode(tokenizer.encode(page)) == page
+    tokens = [tokenizer.decode([token]) for token in tokenizer.encode(page)]
+    assert tokens.count(" [SEP] ") == 3
+    assert tokens[tokens.index("0") :][:6] == ["0", "0", "0", "3", "4", " [SEP] "]
+    label = tokenizer.encode("sky blue]")[:-1]
+    assert tokenizer.encode("click[sky blue]")[-len(label) - 1 : -1] == label
+    assert tokenizer.encode("a [SEP] sky blue")[-len(label) :] == label
+
+
+def test_an_empty_mark_is_refused(corridor):
+    with pytest.raises(SettingsError, match="take the empty one out of marks"):
+        load(corridor(), ["warm_start.model.marks=['']"])
+
+
 def test_a_folder_knows_what_it_was_made_with(corridor, tmp_path):
     assert recipe_difference(load(corridor())) == ""
     assert recipe_difference(load(corridor(), ["algorithm.preset=grpo", "seed=7"])) == ""
