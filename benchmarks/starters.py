@@ -43,6 +43,17 @@ def _house(size: str, verb: str, temperature: float, split: str = "valid_unseen"
     return PanelPlan("gagpo/ALFWorld-v0", kwargs, split, temperature)
 
 
+def _shop(split: str, temperature: float, tasks: int | None = None, **more: Any) -> PanelPlan:
+    """The generated shop as it is by default: ten results a page, fifteen turns."""
+    return PanelPlan("gagpo/WebShop-v0", {"products": 1000, **more}, split, temperature, max_tokens=32, tasks=tasks)
+
+
+def _problems(split: str, temperature: float, **more: Any) -> PanelPlan:
+    """All families and levels of generated maths, with the calculator unless said."""
+    kwargs = {"levels": [1, 2, 3, 4], "size": 40000, "test_size": 480, **more}
+    return PanelPlan("gagpo/Math-v0", kwargs, split, temperature, max_tokens=128 if more else 64)
+
+
 WORLDS: dict[str, dict[str, PanelPlan]] = {
     "alfworld": {
         f"{size}-{verb}-{temperature}": _house(size, verb, temperature)
@@ -50,16 +61,17 @@ WORLDS: dict[str, dict[str, PanelPlan]] = {
         for verb in ("move", "put")
         for temperature in (0.4, 0.0)
     },
-    "alfworld-choice": {"seen-both-0.4": _house("full", "both", 0.4, "valid_seen", 4)},  # what a model is chosen on
-    "maths": {
-        f"test-{temperature}": PanelPlan(
-            "gagpo/Math-v0",
-            {"levels": [1, 2, 3, 4], "size": 40000, "test_size": 480},
-            "test",
-            temperature,
-            max_tokens=64,
-        )
-        for temperature in (0.4, 0.0)
+    "alfworld-choice": {  # what a model is chosen on
+        f"{name}seen-both-0.4": _house(size, "both", 0.4, "valid_seen", 4)
+        for name, size in (("", "full"), ("small-", "small"))
+    },
+    "webshop": {f"test-{temperature}": _shop("test", temperature) for temperature in (0.4, 0.0)}
+    | {"other-shop-0.4": _shop("test", 0.4, catalogue_seed=99)},  # products that no starter was trained on
+    "webshop-choice": {"validation-0.4": _shop("validation", 0.4, tasks=200)},
+    "maths": {f"test-{temperature}": _problems("test", temperature) for temperature in (0.4, 0.0)},
+    "maths-choice": {"validation-0.4": _problems("validation", 0.4)},
+    "maths-single": {
+        f"test-{temperature}": _problems("test", temperature, attempts=1, tools=False) for temperature in (0.4, 0.0)
     },
 }
 
