@@ -23,8 +23,9 @@ class Background:
     def start(self, work: Callable[[], object]) -> None:
         """Begin ``work``, after what was under way has ended; see :meth:`wait`."""
         self.wait()
-        self._thread = threading.Thread(target=self._run, args=(work,), name=self.what, daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, args=(work,), name=self.what, daemon=True)
+        thread.start()
+        self._thread = thread  # not before: one whose start was interrupted cannot be joined
 
     def check(self) -> None:
         """Raise what the work raised, if it has ended with an error; never waits."""

@@ -172,7 +172,7 @@ class Trainer:
     def run(self) -> None:
         """Train to the end, evaluating before, in between and after; skips what was done before a resume.
 
-        Ctrl-C and SIGTERM take effect between updates, and a checkpoint is written first.
+        Ctrl-C and SIGTERM take effect between updates and saves, and a checkpoint is written first.
         """
         settings = self.settings
         self.folder.rewind(self.iteration)
@@ -359,13 +359,15 @@ class Trainer:
 
     def _save(self) -> None:
         folder, training = self.folder.path / "checkpoints", self.settings.training
-        self.saver.wait()
-        each = keeping.bytes_of(self.model, self.optimizer, self.critic, self.base is not None)
-        self.ranks.of_first(lambda: keeping.require_room(folder, each))
-        taken = checkpoints.Snapshot.of(self.model, self.optimizer, self._boundary, self.critic, self.base, self.ranks)
-        spared = keeping.spared(folder, self.iteration, self.folder.metrics(), training)
-        self.saver.save(self.iteration, taken, training.keep, spared)
-        self._saved_at = self.iteration
+        with self.interruptions.held():  # a writer half begun is none that can be waited for
+            self.saver.wait()
+            each = keeping.bytes_of(self.model, self.optimizer, self.critic, self.base is not None)
+            self.ranks.of_first(lambda: keeping.require_room(folder, each))
+            boundary = self._boundary
+            taken = checkpoints.Snapshot.of(self.model, self.optimizer, boundary, self.critic, self.base, self.ranks)
+            spared = keeping.spared(folder, self.iteration, self.folder.metrics(), training)
+            self.saver.save(self.iteration, taken, training.keep, spared)
+            self._saved_at = self.iteration
 
     def _restore(self, saved: checkpoints.Checkpoint) -> None:
         saved.load_optimizer(self.optimizer, names_of(self.model, self.critic), self.ranks)

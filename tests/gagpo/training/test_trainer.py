@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -207,7 +209,28 @@ def test_interrupting_says_how_to_go_on_and_leaves_no_process(corridor, tmp_path
     children = psutil.Process(process.pid).children(recursive=True)
     os.kill(process.pid, signal.SIGINT)
     output, _ = process.communicate(timeout=60)
-    assert process.returncode == 130 and "continue with: gagpo train --resume" in output
-    assert "Traceback" not in output
+    assert process.returncode == 130, output
+    assert "continue with: gagpo train --resume" in output and "Traceback" not in output
     _, alive = psutil.wait_procs(children, timeout=20)
     assert children and not alive
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_interrupting_a_save_that_begins_ends_the_run_in_order(corridor, tmp_path, monkeypatch, signals):
+    """While a writer is begun it is none that can be waited for: one signal is held, of two the second ends the run."""
+    told = []
+
+    class Interrupted(threading.Thread):
+        def start(self):
+            while len(told) < signals:
+                told.append(signal.SIGINT)
+                signal.raise_signal(told[-1])
+            super().start()
+
+    monkeypatch.setattr("gagpo.ranks.background.threading", SimpleNamespace(Thread=Interrupted))
+    with pytest.raises(KeyboardInterrupt):
+        run(corridor(training={"iterations": 5}), tmp_path / "run")
+    monkeypatch.undo()
+    assert told and RunFolder.open(tmp_path / "run").metrics()[-1]["iteration"] == 1
+    assert checkpoints.latest(tmp_path / "run" / "checkpoints").iteration == 1
+    train(RunFolder.open(tmp_path / "run"), quiet=True)
