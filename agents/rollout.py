@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from gagpo.agents.agent import Agent, Decision, Live, PatientAgent
@@ -86,8 +87,10 @@ def rollout(
             stage.play_apart(agent)
     except BaseException:
         for slot in list(stage.lives):
-            agent.forget(slot)
-            pool.release(slot)
+            with suppress(Exception):  # an interruption comes at any line, and what it left half-done must not hide it
+                agent.forget(slot)
+            with suppress(Exception):
+                pool.release(slot)
         raise
     stage.clock.total = time.perf_counter() - begun
     return [episode for episode in stage.done if episode is not None], stage.clock

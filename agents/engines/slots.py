@@ -45,13 +45,13 @@ class SlotCache:
         """Make room for ``slots`` sequences of ``capacity`` tokens; what is stored stays."""
         if slots <= self.slots and capacity <= self.capacity:
             return
-        old_slots, old_capacity = self.slots, self.capacity
-        self.slots = max(slots, old_slots)
-        self.capacity = max(-(-capacity // 128) * 128, old_capacity)
+        slots, capacity = max(slots, self.slots), max(-(-capacity // 128) * 128, self.capacity)
         for store in (self.key, self.value):
             for layer, old in enumerate(store):
-                store[layer] = self._empty(self.slots, self.capacity)
-                store[layer][:old_slots, :, :old_capacity] = old
+                new = self._empty(slots, capacity)
+                new[: self.slots, :, : self.capacity] = old[: self.slots, :, : self.capacity]
+                store[layer] = new
+        self.slots, self.capacity = slots, capacity
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copy the first ``length`` tokens of slot ``source`` over slot ``target``."""

@@ -140,7 +140,12 @@ class TransformersEngine:
 
     def close(self) -> None:
         """Drop what is under way and the caches."""
-        self._new, self._rows, self._finished = [], [], []
+        self._finished = []
+        self._abandon()
+
+    def _abandon(self) -> None:
+        """Drop what is under way and all caches: after an interruption none can be trusted; all can be read again."""
+        self._new, self._rows = [], []
         self._forget()
 
     def _require_idle(self) -> None:
@@ -200,15 +205,19 @@ class TransformersEngine:
         """Forget a session and what it has under way."""
         self._new = [row for row in self._new if row.request.session != session]
         self._rows = [row for row in self._rows if row.request.session != session]
-        slot = self._slot.pop(session, None)
-        if slot is None:
-            return
-        last_session, last_cached = self._session.pop(), self._cached.pop()
-        if last_session != session:  # the last slot fills the hole
-            under_way = [row.read for row in self._rows if row.request.session == last_session]
-            self._cache.move(len(self._session), slot, max([len(last_cached), *under_way]))
-            self._slot[last_session] = slot
-            self._session[slot], self._cached[slot] = last_session, last_cached
+        try:
+            slot = self._slot.pop(session, None)
+            if slot is None:
+                return
+            last_session, last_cached = self._session.pop(), self._cached.pop()
+            if last_session != session:  # the last slot fills the hole
+                under_way = [row.read for row in self._rows if row.request.session == last_session]
+                self._cache.move(len(self._session), slot, max([len(last_cached), *under_way]))
+                self._slot[last_session] = slot
+                self._session[slot], self._cached[slot] = last_session, last_cached
+        except BaseException:
+            self._abandon()
+            raise
 
     # Decoding ---------------------------------------------------------------------------------------------------------
 
@@ -223,11 +232,10 @@ class TransformersEngine:
                 self._take(self._rows, self._advance())
             new, self._new = self._new, []
             if new:
-                self._rows = [*self._rows, *new]  # so that an interruption finds them
+                self._rows = [*self._rows, *new]
                 self._take(new, self._read(new))
         except BaseException:
-            for row in (*self._new, *self._rows):  # an interrupted step leaves caches half written
-                self.release(row.request.session)
+            self._abandon()
             raise
         finally:
             if was_training:

@@ -9,6 +9,7 @@ import gagpo.envs.testing  # noqa: F401 (registers the corridor)
 from gagpo.agents.agent import Decision, ExpertAgent, LanguageAgent, Live, RandomAgent
 from gagpo.agents.context import Context
 from gagpo.agents.engines.base import Sampling
+from gagpo.agents.engines.slots import SlotCache
 from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.episodes import Episode
 from gagpo.agents.prompts import STYLES
@@ -124,6 +125,27 @@ def test_an_interrupted_rollout_leaves_the_pool_usable():
             rollout(Interrupted("x"), pool, group_jobs(DOORS, 2, seed=0))
         episodes, _ = rollout(ExpertAgent(), pool, group_jobs(DOORS, 2, seed=0))
     assert all(episode.success for episode in episodes)
+
+
+def test_what_an_interruption_leaves_half_done_does_not_hide_it(tiny, monkeypatch):
+    """Interrupted while the engine's cache grows: the engine's own tidying must not end in another error."""
+    agent, grown = language_agent(tiny), []
+    empty = SlotCache._empty
+
+    def interrupted(cache, slots, capacity):
+        grown.append(slots)
+        if len(grown) == 3:
+            raise KeyboardInterrupt
+        return empty(cache, slots, capacity)
+
+    with Pool(CORRIDOR, {"max_turns": 5}, workers=0) as pool:
+        monkeypatch.setattr(SlotCache, "_empty", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            rollout(agent, pool, group_jobs(DOORS, 2, seed=1))
+        again, _ = rollout(agent, pool, group_jobs(DOORS, 2, seed=1))
+    with Pool(CORRIDOR, {"max_turns": 5}, workers=0) as pool:
+        first, _ = rollout(language_agent(tiny), pool, group_jobs(DOORS, 2, seed=1))
+    assert transcript(again) == transcript(first)
 
 
 def test_noise_is_marked_and_the_expert_recovers():
