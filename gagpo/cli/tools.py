@@ -49,7 +49,7 @@ def check(
 
 
 def games(
-    size: Annotated[str, typer.Option(help="small or full rooms.")] = "small",
+    size: Annotated[str, typer.Option(help="small, full or varied rooms.")] = "small",
     seed: Annotated[int, typer.Option(help="Names the games for ever.")] = 0,
     train: Annotated[int | None, typer.Option(min=0, help="Games of the split train.")] = None,
     valid_seen: Annotated[int | None, typer.Option(min=0)] = None,

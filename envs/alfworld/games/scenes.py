@@ -25,9 +25,8 @@ from gagpo.envs.alfworld.games.draws import Draws
 from gagpo.envs.alfworld.games.shipped import Shipped
 
 _SMALL_RECEPTACLES = (6, 9)
-_SMALL_CLUTTER = (3, 6)
 _FULL_RECEPTACLES = (20, 48)
-_FULL_CLUTTER = (16, 30)
+_CLUTTER = {"small": (3, 6), "full": (16, 30), "varied": (5, 30)}
 
 
 @dataclass(frozen=True)
@@ -102,6 +101,8 @@ def _furnish(draws: Draws, size: str, scene: int, room: Room) -> Layout:
         most = min(_SMALL_RECEPTACLES[1], len(room.always) + len(room.sometimes))
         count = draws.between(_SMALL_RECEPTACLES[0], most)
         types = [*room.always, *draws.shuffled(room.sometimes)[: count - len(room.always)]]
+    elif size == "varied":
+        types = _varied(draws, room)
     else:
         types = [kind for kind, (least, most) in room.ranges.items() for _ in range(draws.between(least, most))]
         fillers = [kind for kind, (_, most) in room.ranges.items() if most >= 4]
@@ -113,13 +114,26 @@ def _furnish(draws: Draws, size: str, scene: int, room: Room) -> Layout:
     receptacles: list[Receptacle] = []
     for kind in sorted(types):
         neighbour = receptacles[-1] if receptacles and receptacles[-1].type == kind else None
-        if size == "full" and neighbour is not None and draws.chance(1, 6):
+        if size != "small" and neighbour is not None and draws.chance(1, 6):
             location = neighbour.location  # in ALFRED's rooms one stands before several drawers at once
         else:
             locations.append(_place(draws, taken))
             location = len(locations) - 1
         receptacles.append(Receptacle(_identify(draws, kind, taken), kind, location))
     return Layout(scene, room, tuple(receptacles), tuple(locations))
+
+
+def _varied(draws: Draws, room: Room) -> list[str]:
+    """Types of receptacles of a room between a small one and a full one; a kind that it could do without may lack."""
+    tenths = draws.between(1, 10)
+    types = list(room.always)
+    for kind, (_, most) in room.ranges.items():
+        count = draws.between(1, max(1, -(-most * tenths // 10)))
+        if kind in room.always:
+            types += [kind] * (count - 1)
+        elif draws.chance(3, 4):
+            types += [kind] * count
+    return types[: _FULL_RECEPTACLES[1]]
 
 
 def _place(draws: Draws, taken: set[str]) -> str:
@@ -150,27 +164,31 @@ def pose(source: Shipped, seed: int, size: str, split: str, task_type: str, inde
     """Problem ``index`` of ``task_type`` in ``split``.
 
     A problem of ``valid_seen`` is set in the room of the training problem with the same type and index, so its room is
-    one that was trained in whenever the training split is at least as large.
+    one that was trained in whenever the training split is at least as large. Of ``varied`` size, things lie anywhere
+    they may in one problem of three, and what is to be cleaned, heated or cooled may lie in the type of place that it
+    is to go to, as in released games.
     """
     layout = furnish(seed, size, _scene_of(seed, size, split, task_type, index))
     draws = Draws("problem", size, seed, split, task_type, index)
     wanted, target, toggle = draws.choose(_goals(source, layout, size, task_type))
+    scattered = size == "varied" and draws.chance(1, 3)
+    kept_out = "" if size == "varied" and task_type in TOOL_OF_TASK else target
     taken: set[str] = set()
     things: list[Thing] = []
 
     def put(kind: str, barred: str = "") -> None:
-        place = _drawn_place(source, draws, layout, kind, barred)
+        place = _drawn_place(source, draws, layout, kind, barred, scattered)
         things.append(Thing(_identify(draws, kind, taken), kind, place.id))
 
     for _ in range((2 if task_type == "pick_two_obj_and_place" else 1) + draws.chance(1, 4)):
-        put(wanted, barred=target)
+        put(wanted, barred=kept_out)
     lamps = [kind for kind in layout.room.lamps if _places(source, layout, kind)]
     if toggle:
         put(toggle)
     elif lamps and draws.chance(1, 3):
         put(draws.choose(lamps))
     kinds = [kind for kind in layout.room.objects(size) if kind != wanted and _places(source, layout, kind)]
-    for _ in range(draws.between(*(_SMALL_CLUTTER if size == "small" else _FULL_CLUTTER))):
+    for _ in range(draws.between(*_CLUTTER[size])):
         put(draws.choose(kinds))
     phrasing = draws.choose(source.goals[task_type][1])
     text = phrasing.format(obj=wanted.lower(), recep=target.lower(), toggle=toggle.lower())
@@ -213,11 +231,13 @@ def _places(source: Shipped, layout: Layout, kind: str, barred: str = "") -> lis
     ]
 
 
-def _drawn_place(source: Shipped, draws: Draws, layout: Layout, kind: str, barred: str) -> Receptacle:
+def _drawn_place(
+    source: Shipped, draws: Draws, layout: Layout, kind: str, barred: str, scattered: bool = False
+) -> Receptacle:
     places = _places(source, layout, kind, barred)
     present = {place.type for place in places}
     usual = [type_ for type_ in USUAL_PLACES.get(kind, ()) if type_ in present]
-    if usual and draws.chance(4, 5):
+    if usual and not scattered and draws.chance(4, 5):
         weighted = [type_ for rank, type_ in enumerate(usual) for _ in range(len(usual) - rank)]
         chosen = draws.choose(weighted)
         places = [place for place in places if place.type == chosen]

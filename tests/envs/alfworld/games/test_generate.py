@@ -8,10 +8,19 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gagpo.envs.alfworld.engine import Scene
-from gagpo.envs.alfworld.games.catalogue import ROOMS, SIZES, TASK_TYPES, USUAL_PLACES, is_unseen, room_of_scene
+from gagpo.envs.alfworld.games.catalogue import (
+    ROOMS,
+    SIZES,
+    TASK_TYPES,
+    TOOL_OF_TASK,
+    USUAL_PLACES,
+    is_unseen,
+    room_of_scene,
+)
 from gagpo.envs.alfworld.games.draws import Draws
 from gagpo.envs.alfworld.games.gamefile import GAME, pddl_problem
 from gagpo.envs.alfworld.games.generate import DEFAULT_COUNTS, SPLITS, UnsolvedGame, files_of, generate, wanted
@@ -128,7 +137,7 @@ def test_counts_are_balanced_over_the_types() -> None:
     assert set(wanted("small", {"train": 8}, TASK_TYPES[:3], ["train"])) <= set(jobs)
 
 
-@pytest.mark.parametrize(("size", "least", "most"), [("small", 6, 9), ("full", 20, 48)])
+@pytest.mark.parametrize(("size", "least", "most"), [("small", 6, 9), ("full", 20, 48), ("varied", 3, 48)])
 def test_rooms_have_the_promised_size(size: str, least: int, most: int) -> None:
     for room in ROOMS.values():
         for scene in range(room.first_scene, room.first_scene + 30):
@@ -138,13 +147,27 @@ def test_rooms_have_the_promised_size(size: str, least: int, most: int) -> None:
             assert set(room.always) <= layout.types
 
 
+def test_varied_rooms_fill_the_gap_between_the_other_two_and_things_lie_anywhere() -> None:
+    rooms = [furnish(0, "varied", room.first_scene + scene) for room in ROOMS.values() for scene in range(30)]
+    counts = [len(layout.receptacles) for layout in rooms]
+    assert min(counts) < 10 and max(counts) > 30 and sum(10 <= count < 20 for count in counts) > 30
+    problems = [pose(shipped(), 0, "varied", *job) for job in wanted("varied", {"train": 120}, TASK_TYPES, ["train"])]
+    usual, at_target = [], 0
+    for problem in problems:
+        places = {place.id: place.type for place in problem.layout.receptacles}
+        usual.append(np.mean([places[thing.place] in USUAL_PLACES[thing.type] for thing in problem.things]))
+        at_target += any(places[t.place] == problem.target for t in problem.things if t.type == problem.wanted)
+    assert sum(share < 0.7 for share in usual) > 15 and sum(share > 0.8 for share in usual) > 50
+    assert at_target > 5
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_nothing_is_solved_before_it_began(size: str) -> None:
     for job in wanted(size, {"train": 60}, TASK_TYPES, ["train"]):
         problem = pose(shipped(), 2, size, *job)
         places = {place.id: place.type for place in problem.layout.receptacles}
         lying = [places[thing.place] for thing in problem.things if thing.type == problem.wanted]
-        assert problem.target not in lying
+        assert problem.target not in lying or (size == "varied" and problem.task_type in TOOL_OF_TASK)
         assert len(lying) >= (2 if "two" in problem.task_type else 1)
         for thing in problem.things:
             if "Lamp" not in thing.type:
@@ -311,7 +334,7 @@ def test_waits_for_another_process_but_not_for_ever_nor_for_a_dead_one(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"size": "huge"}, "no scene size 'huge'; choose one of small, full"),
+        ({"size": "huge"}, "no scene size 'huge'; choose one of small, full, varied"),
         ({"counts": {"test": 3}}, "no split 'test'"),
         ({"counts": {"train": -1}}, "must not be negative"),
         ({"counts": {"train": 5, "valid_seen": 6}}, "rooms are those trained in"),
