@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import copy
 import importlib
+import inspect
 import os
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 import gymnasium
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from gagpo.envs.errors import GagpoError, InvalidArgument
 
@@ -37,6 +40,19 @@ def find_spec(env_id: str) -> EnvSpec:
         known = ", ".join(sorted(name for name in gymnasium.registry if name.startswith("gagpo/")))
         advice = f"known here: {known}, and module:Name-v0 for one of your own"
         raise UnknownEnvironment(f"environment {env_id!r}: {' '.join(str(error).split())[:200]} ({advice})") from None
+
+
+def playing(env_id: str, kwargs: Mapping[str, Any], split: str | None) -> dict[str, Any]:
+    """``kwargs`` with ``split`` (None: the last one) as the environment's own: no other's tasks are looked for then.
+
+    An environment that has no such split, or is told one already, is left as it is.
+    """
+    spec = find_spec(env_id)
+    maker = spec.entry_point if callable(spec.entry_point) else load_env_creator(str(spec.entry_point))
+    splits = getattr(maker, "splits", ())
+    split = split or (splits[-1] if splits else None)
+    takes_one = split in splits and "split" in inspect.signature(maker).parameters
+    return {"split": split, **kwargs} if takes_one else dict(kwargs)
 
 
 def module_path() -> list[str]:

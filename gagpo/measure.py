@@ -17,6 +17,7 @@ from gagpo.agents.model import commit_of, load_model, load_tokenizer
 from gagpo.agents.setup import language_agent, make_engine, make_world, tasks_of
 from gagpo.agents.starters import find, folder_of, is_starter
 from gagpo.envs import durable
+from gagpo.envs.lookup import playing
 from gagpo.envs.pool import Pool
 from gagpo.eval.evaluate import choose_panel
 from gagpo.eval.evaluate import evaluate as play_panel
@@ -73,12 +74,12 @@ def evaluate(
     if environment is None:
         raise SettingsError("name the environment with --env, or a run to take it from with --like")
     own = other.environment.kwargs if other and other.environment.id == environment else {}
-    arguments = {**own, **(kwargs or {})}
+    split = split or (other.evaluation.splits[0] if other else None)
+    arguments = playing(environment, {**own, **(kwargs or {})}, split)
     world = make_world(environment, arguments)
     if like is not None and other is not None and tasks is None:
         tasks = other.evaluation.tasks
-    panel_split = split or (other.evaluation.splits[0] if other else world.splits[-1])
-    panel = choose_panel(tasks_of(world, panel_split), tasks)
+    panel = choose_panel(tasks_of(world, split or world.splits[-1]), tasks)
     if temperature is None:
         temperature = other.evaluation.temperature if other else TEMPERATURE
     speech = _Speech.of(run or other, {"style": style, "history": history, "admissible": admissible}, max_tokens)

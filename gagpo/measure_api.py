@@ -17,7 +17,7 @@ from gagpo.agents.episodes import Episode
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import group_jobs
 from gagpo.envs.errors import InvalidArgument
-from gagpo.envs.lookup import find_spec
+from gagpo.envs.lookup import find_spec, playing
 from gagpo.envs.pool.hall import Hall
 from gagpo.eval.evaluate import choose_panel, evaluate
 from gagpo.eval.journal import Journal
@@ -61,10 +61,11 @@ def evaluate_api(
     journals: folder of the journals, one for each model, panel and settings; None to keep nothing. Raises
     :class:`gagpo.agents.api.client.ApiError` when the server gives up or a limit is reached: what is finished is kept.
     """
-    world = _world(environment, kwargs)
+    arguments = playing(environment, kwargs or {}, split)
+    world = _world(environment, arguments)
     panel = choose_panel(world.tasks(split or world.splits[-1]), tasks)
     talk = _talk(world, style, history, admissible, reasoning, temperature, max_tokens)
-    material = world.material(dict(kwargs or {}))
+    material = world.material(arguments)
     key = {
         "model": f"{PREFIX}{api.model}",
         "server": api.base_url,
@@ -80,7 +81,7 @@ def evaluate_api(
     agent = ApiAgent(client, talk, concurrency)
     with (
         Journal(journals, key) if journals is not None else nullcontext() as journal,
-        Hall(environment, dict(kwargs or {}), workers=workers) as hall,
+        Hall(environment, arguments, workers=workers) as hall,
     ):
         client.spent = _spent_before(journal)
         try:
