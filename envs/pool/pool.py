@@ -23,13 +23,13 @@ import selectors
 import signal
 import time
 import weakref
-from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Literal, NoReturn
 
 from gagpo.envs.errors import GagpoError, InvalidArgument
 from gagpo.envs.lookup import find_spec
+from gagpo.envs.pool.assignments import Episode, Worker
 from gagpo.envs.pool.events import Counters, Event
 from gagpo.envs.pool.link import Link, Resources
 from gagpo.envs.pool.nursery import Nursery, NurseryLost
@@ -44,42 +44,6 @@ _COALESCE_SECONDS = 0.001  # a caller who wants many answers is not woken for ea
 
 class EnvironmentBroken(GagpoError, ValueError):
     """No worker can start: the environment's settings are wrong, or its constructor breaks every time."""
-
-
-class _Episode:
-    """A slot's present episode. A reset makes a new one, so that a late answer to the old one is known by identity."""
-
-    __slots__ = ("charges", "error", "live", "lost", "pending", "seed", "slot", "task", "worker")
-
-    def __init__(self, slot: int, task: str, seed: int | None, worker: _Worker):
-        self.slot = slot
-        self.task = task
-        self.seed = seed
-        self.worker = worker
-        self.pending = True  # the caller waits for an event
-        self.live = False  # the caller may step
-        self.lost = False  # its worker died while the caller was thinking
-        self.charges = 0  # how often it broke something
-        self.error = ""  # why it starts over
-
-
-class _Worker:
-    """What the pool knows of one worker, whose number stays when its process is replaced."""
-
-    def __init__(self, number: int):
-        self.number = number
-        self.load = 0  # slots assigned
-        self.queue: deque[tuple[_Episode, str]] = deque()  # unanswered requests, oldest first
-        self.outbox: list[tuple[Any, ...]] = []  # requests not yet sent
-        self.sent = 0  # how much of the queue is sent
-        self.since = time.monotonic()  # no later than this did the worker come to its present request
-
-    def forget(self) -> None:
-        """Forget what the previous process was asked."""
-        self.queue.clear()
-        self.outbox.clear()
-        self.sent = 0
-        self.since = time.monotonic()
 
 
 class Pool:
@@ -122,7 +86,7 @@ class Pool:
         self._deadlines = {"step": step_deadline, "reset": reset_deadline, "start": max(reset_deadline, START_SECONDS)}
         self._max_restarts = max_restarts
         self._memory_limit_mb = memory_limit_mb
-        self._episodes: dict[int, _Episode] = {}
+        self._episodes: dict[int, Episode] = {}
         self._ready: list[Event] = []
         self._outstanding = 0
         self._failed_starts = 0  # in a row
@@ -130,7 +94,7 @@ class Pool:
         self._started = False  # some worker has once built its environment
         self._closed = False
         self._host: Host | None = None
-        self._workers = [_Worker(number) for number in range(max(workers, 1))]
+        self._workers = [Worker(number) for number in range(max(workers, 1))]
         self._resources = Resources(self._make_nursery() if workers else None)
         self._links = self._resources.links
         self._finalizer = weakref.finalize(self, self._resources.close)
@@ -157,7 +121,7 @@ class Pool:
         else:
             worker = old.worker
             self._outstanding -= old.pending
-        episode = self._episodes[slot] = _Episode(slot, task, seed, worker)
+        episode = self._episodes[slot] = Episode(slot, task, seed, worker)
         self._outstanding += 1
         self._request_reset(episode)
 
@@ -248,7 +212,7 @@ class Pool:
         if self._closed:
             raise InvalidArgument("the pool is closed")
 
-    def _refuse(self, slot: int, episode: _Episode | None) -> None:
+    def _refuse(self, slot: int, episode: Episode | None) -> None:
         self._check_open()
         if episode is None:
             raise InvalidArgument(f"slot {slot} holds no episode: reset it before stepping")
@@ -258,11 +222,11 @@ class Pool:
 
     # Requests and answers ---------------------------------------------------------------------------------------------
 
-    def _request_reset(self, episode: _Episode) -> None:
+    def _request_reset(self, episode: Episode) -> None:
         episode.worker.queue.append((episode, "reset"))
         episode.worker.outbox.append(("reset", episode.slot, episode.task, episode.seed))
 
-    def _answer(self, worker: _Worker, messages: list[tuple[Any, ...]]) -> bool:
+    def _answer(self, worker: Worker, messages: list[tuple[Any, ...]]) -> bool:
         """Turn answers to the worker's oldest requests into events, but for those that nobody waits for any more.
 
         Returns whether they were answers at all; the requests of the first that is none, and of the rest, stay.
@@ -297,7 +261,7 @@ class Pool:
             self._ready.append(event)
         return True
 
-    def _start_over(self, episode: _Episode, error: str) -> None:
+    def _start_over(self, episode: Episode, error: str) -> None:
         """Answer a pending episode's request by a restart, or by ``failed`` when it has broken too often."""
         if episode.charges <= self._max_restarts:
             self.counters.restarts += 1
@@ -321,7 +285,7 @@ class Pool:
 
     # Worker processes -------------------------------------------------------------------------------------------------
 
-    def _deadline(self, worker: _Worker) -> float:
+    def _deadline(self, worker: Worker) -> float:
         """When the worker's start, or its present request, will have taken too long (``time.monotonic``)."""
         if self._links[worker.number].process is None:
             return worker.since + self._deadlines["start"]
@@ -340,7 +304,7 @@ class Pool:
             if now > self._deadline(worker):
                 self._replace(worker, "hung")
 
-    def _read(self, worker: _Worker) -> None:
+    def _read(self, worker: Worker) -> None:
         link = self._links[worker.number]
         messages, alive = link.receive()
         worker.since = time.monotonic()
@@ -374,7 +338,7 @@ class Pool:
         self.close()
         raise EnvironmentBroken(f"environment {self.env_id!r} cannot be built: {error}")
 
-    def _start(self, worker: _Worker) -> None:
+    def _start(self, worker: Worker) -> None:
         while True:
             try:
                 token = secrets.token_bytes(TOKEN_BYTES)
@@ -406,7 +370,7 @@ class Pool:
         if self._failed_starts > self._max_restarts:
             self._give_up(error)
 
-    def _replace(self, worker: _Worker, fault: Literal["died", "hung", "lied"]) -> None:
+    def _replace(self, worker: Worker, fault: Literal["died", "hung", "lied"]) -> None:
         """Kill what is left of a broken worker, start another, and have its episodes start over.
 
         The episode of the request it was at is charged. When it died at none, all its episodes are: any of them may
