@@ -15,7 +15,7 @@ help:
 	@echo "make test       install, run the linter, the type checker and the tests"
 	@echo "make test-slow  the tests that take longer"
 	@echo "make test-scale many processes against one, checkpoints between them, engines elsewhere"
-	@echo "make test-hard  kills, damages, mutations and hostile actions for hours; SCALE=0.01 for minutes"
+	@echo "make test-hard  kills, interruptions, damages, mutations and hostile actions for hours; SCALE=0.01 for minutes"
 	@echo "make test-vllm  vLLM's tests, in an environment of their own"
 	@echo "make test-interop  the doors to OpenEnv, Inspect, TRL, verl, Tinker and verifiers"
 	@echo "make bench      environment, credit and engine benchmarks"

@@ -105,7 +105,11 @@ def _conclude(run: Path, results: Mapping[str, EvalResult]) -> None:
     """Write the report of a finished run, and say what came of it."""
     from gagpo.eval.report.report import write_report
 
-    page = write_report(run)
+    try:
+        page = write_report(run)
+    except KeyboardInterrupt:
+        say(f"interrupted; the run is done, and its report is written by: gagpo report {run}")
+        raise
     for split in results:
         if (run / "evals" / f"before-{split}.json").exists():
             say(_before_after(run, split))

@@ -50,9 +50,9 @@ def kills(folder: Path, count: int, seed: int, only: int | None = None) -> Tally
                 break
             killed += 1
             tally.add("", died)
-        difference = _difference(whole, runs / "corridor")
-        if difference:
-            tally.add(f"kills --seed {seed}, after kill {killed}", Outcome(FAULT, difference))
+        differs = difference(whole, runs / "corridor")
+        if differs:
+            tally.add(f"kills --seed {seed}, after kill {killed}", Outcome(FAULT, differs))
     tally.seconds = time.monotonic() - begin
     return tally
 
@@ -85,7 +85,7 @@ def _kill_within(process: subprocess.Popen[str], seconds: float) -> Outcome:
     return Outcome(FINE, "done")
 
 
-def _difference(whole: Path, other: Path) -> str:
+def difference(whole: Path, other: Path) -> str:
     """Where two finished runs differ: weights, metrics or evaluations; empty when they are bit-equal."""
     one, two = (checkpoints.latest(run / "checkpoints") for run in (whole, other))
     assert one is not None and two is not None

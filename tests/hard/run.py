@@ -17,12 +17,14 @@ from pathlib import Path
 
 from tests.hard.actions import actions
 from tests.hard.damages import damages
+from tests.hard.interruptions import interruptions
 from tests.hard.kills import kills
 from tests.hard.mutations import mutations
 from tests.hard.outcome import FAULT, FINE, REFUSED, Tally
 
 PARTS: dict[str, tuple[Callable[..., Tally | list[Tally]], int]] = {
     "kills": (kills, 50),
+    "interruptions": (interruptions, 1_000),
     "damages": (damages, 1_000),
     "mutations": (mutations, 10_000),
     "actions": (actions, 100_000),
@@ -77,7 +79,7 @@ def main() -> int:
     parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)}; all by default")
     parser.add_argument("--scale", type=float, default=1.0, help="1 is the full length")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", type=int, help="repeat one case of damages or mutations")
+    parser.add_argument("--only", type=int, help="repeat one case of interruptions, damages or mutations")
     parser.add_argument("--report", type=Path, default=Path("build/hard.md"))
     given = parser.parse_args()
     if unknown := [part for part in given.parts if part not in PARTS]:

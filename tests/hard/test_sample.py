@@ -8,6 +8,7 @@ import pytest
 
 from tests.hard.actions import actions
 from tests.hard.damages import damages
+from tests.hard.interruptions import interruptions
 from tests.hard.kills import kills
 from tests.hard.mutations import KINDS, mutations
 from tests.hard.outcome import FINE, REFUSED, Tally
@@ -23,6 +24,12 @@ def test_random_kills(tmp_path: Path) -> None:
     tally = kills(tmp_path, 2, seed=1)
     without_faults(tally)
     assert tally.counts[FINE] >= 2
+
+
+def test_random_interruptions(tmp_path: Path) -> None:
+    tally = interruptions(tmp_path, 10, seed=1)
+    without_faults(tally)
+    assert tally.counts[FINE] == 10
 
 
 def test_random_damages_of_checkpoints(tmp_path: Path) -> None:

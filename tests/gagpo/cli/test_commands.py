@@ -150,6 +150,17 @@ def test_wrong_use_is_one_clear_line(inside, arguments, said):
     assert said in done.stderr and "Traceback" not in done.stderr + done.stdout
 
 
+def test_an_interrupted_report_is_no_lost_run(inside, corridor, tmp_path, monkeypatch):
+    def interrupted(run):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gagpo.eval.report.report.write_report", interrupted)
+    done = inside("train", corridor(training={"iterations": 1}), "--runs", tmp_path / "runs", "-q")
+    assert done.returncode == 130 and f"gagpo report {tmp_path / 'runs' / 'corridor'}" in done.stdout
+    monkeypatch.undo()
+    assert gagpo("report", tmp_path / "runs" / "corridor").returncode == 0
+
+
 def test_a_fault_of_ours_shows_its_traceback_and_where_to_report_it(inside, monkeypatch):
     monkeypatch.setattr("gagpo.training.launch.load", lambda *_: {}["weights"])
     done = inside("train", "alfworld-small")
