@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 import gagpo
 
 ROOT = Path(__file__).parents[1]
@@ -89,3 +91,12 @@ def test_no_room_is_crowded_and_envs_never_sees_torch():
     for name, path in modules():
         if name.startswith("gagpo.envs"):
             assert not any(one.split(".")[0] == "torch" for one in imports(path)), name
+
+
+def test_every_pin_is_a_requirement_that_pip_can_read():
+    for path in (ROOT / "constraints.txt", *(ROOT / "constraints").glob("*.txt")):
+        text = path.read_bytes()
+        assert b"\r" not in text, path
+        for line in text.decode().splitlines():
+            if pin := line.partition("#")[0].strip():
+                assert str(Requirement(pin).specifier).startswith("=="), f"{path.name}: {line}"

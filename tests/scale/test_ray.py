@@ -186,7 +186,7 @@ def test_the_command_streams_what_ranks_print(cluster, model, tmp_path):
 
 def test_an_interrupted_run_writes_a_checkpoint_and_goes_on(cluster, model, tmp_path):
     config = tmp_path / "config.yaml"
-    config.write_text(dump(settings_of("stopped", model, training={"iterations": 40, "save_every": 40})))
+    config.write_text(dump(settings_of("stopped", model, training={"iterations": 4000, "save_every": 4000})))
     line = [sys.executable, "-m", "gagpo", "train", str(config), "--ray", cluster.address, "--runs", str(tmp_path)]
     folder = tmp_path / "stopped"
     running = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -202,4 +202,4 @@ def test_an_interrupted_run_writes_a_checkpoint_and_goes_on(cluster, model, tmp_
     assert running.returncode == 130 and f"--resume {folder}" in said, said
     rows = RunFolder.open(folder).metrics()
     saved = sorted(path.name for path in (folder / "checkpoints").iterdir())
-    assert len(rows) < 40 and saved == [f"iteration-{rows[-1]['iteration']:06d}"]
+    assert len(rows) < 4000 and saved == [f"iteration-{rows[-1]['iteration']:06d}"]
