@@ -2,21 +2,27 @@
 
     python benchmarks/starters.py play starter:alfworld-agent --world alfworld --out data/panels
     python benchmarks/starters.py table data/panels/alfworld-agent-*.json
+    python benchmarks/starters.py rooms starter:alfworld-agent data/panels/alfworld-agent-*.json
 
 ``play`` writes one file a panel, as ``gagpo eval --out`` does, and skips those that are there; ``random`` and
 ``expert`` can play as well. ``table`` prints success with its 95 % interval, turns, invalid turns and the types.
+``rooms`` says how many rooms of an ALFWorld panel have the furniture of one that a starter was trained in.
 """
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass, field
+import json
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from gagpo.eval.results import EvalResult
+from gagpo.agents.starters import PREFIX, find
+from gagpo.envs.alfworld.games.catalogue import ROOMS, SCENES_PER_ROOM, UNSEEN_PER_ROOM
+from gagpo.envs.alfworld.games.scenes import furnish
+from gagpo.eval.results import EvalResult, TaskResult
 from gagpo.eval.tables import percent, plain, with_interval
 from gagpo.measure import evaluate as measure
 
@@ -32,14 +38,15 @@ class PanelPlan:
     max_tokens: int = 12
     style: str = "plain"
     tasks: int | None = None
-    settings: dict[str, Any] = field(default_factory=dict)
 
 
-def _house(size: str, verb: str, temperature: float, split: str = "valid_unseen", seed: int = 0) -> PanelPlan:
+def _house(
+    size: str, verb: str, temperature: float, split: str = "valid_unseen", seed: int = 0, **more: Any
+) -> PanelPlan:
     counts = {"train": 0, "valid_seen": 0, "valid_unseen": 138}
     if split == "valid_seen":
         counts = {"train": 138, "valid_seen": 138, "valid_unseen": 0}
-    kwargs = {"size": size, "verb": verb, "seed": seed, "max_turns": 50, "counts": counts}
+    kwargs = {"size": size, "verb": verb, "seed": seed, "max_turns": 50, "counts": counts, **more}
     return PanelPlan("gagpo/ALFWorld-v0", kwargs, split, temperature)
 
 
@@ -61,9 +68,18 @@ WORLDS: dict[str, dict[str, PanelPlan]] = {
         for verb in ("move", "put")
         for temperature in (0.4, 0.0)
     },
+    "alfworld-wider": {  # rooms that lack things, objects in odd places, tasks in other words
+        "varied-both-0.4": _house("varied", "both", 0.4),
+        "varied-human-0.4": _house("varied", "both", 0.4, texts="human"),
+        "full-human-0.4": _house("full", "both", 0.4, texts="human"),
+    },
     "alfworld-choice": {  # what a model is chosen on
-        f"{name}seen-both-0.4": _house(size, "both", 0.4, "valid_seen", 4)
-        for name, size in (("", "full"), ("small-", "small"))
+        f"{name}seen-both-0.4": _house(size, "both", 0.4, "valid_seen", 4, texts=texts)
+        for name, size, texts in (
+            ("", "full", "template"),
+            ("small-", "small", "template"),
+            ("varied-", "varied", "both"),
+        )
     },
     "webshop": {f"test-{temperature}": _shop("test", temperature) for temperature in (0.4, 0.0)}
     | {"other-shop-0.4": _shop("test", 0.4, catalogue_seed=99)},  # products that no starter was trained on
@@ -119,6 +135,36 @@ def table(paths: list[Path]) -> None:
         print(line(name, result))
 
 
+def rooms(starter: str, paths: list[Path]) -> None:
+    """How many rooms of each panel are furnished like one that the starter was trained in, and how it plays in both.
+
+    Trained in is every training room of every variant of the environment in the starter's manifest.
+    """
+    trained: set[tuple[str, tuple[tuple[str, int], ...]]] = set()
+    for text in find(starter.removeprefix(PREFIX)).manifest["data"]:
+        kwargs = json.loads(text)
+        for room in ROOMS.values():
+            own = range(room.first_scene + UNSEEN_PER_ROOM, room.first_scene + SCENES_PER_ROOM)
+            trained |= {(room.name, furnish(kwargs["seed"], kwargs["size"], scene).furniture) for scene in own}
+    print("| panel | rooms | furnished like one trained in | success % there | success % in the others |")
+    print("|---|---|---|---|---|")
+    for path in paths:
+        result = EvalResult.from_json(path.read_text(encoding="utf-8"), str(path))
+        known: dict[bool, list[TaskResult]] = {True: [], False: []}
+        layouts = {}
+        for task in result.tasks:
+            scene = int(task.task.split("/")[0].rpartition("-")[2])
+            layout = furnish(result.panel.kwargs["seed"], result.panel.kwargs["size"], scene)
+            layouts[scene] = (layout.room.name, layout.furniture) in trained
+            known[layouts[scene]].append(task)
+        shares = [with_interval(_part(result, tasks).success) if tasks else "" for tasks in known.values()]
+        print(f"| {path.stem} | {len(layouts)} | {sum(layouts.values())} | {' | '.join(shares)} |")
+
+
+def _part(result: EvalResult, tasks: list[TaskResult]) -> EvalResult:
+    return replace(result, tasks=tuple(tasks))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Panels of the starter models.")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -129,10 +175,15 @@ def main() -> None:
     playing.add_argument("--only", nargs="*", default=[])
     tables = commands.add_parser("table")
     tables.add_argument("results", type=Path, nargs="+")
+    furnished = commands.add_parser("rooms")
+    furnished.add_argument("starter")
+    furnished.add_argument("results", type=Path, nargs="+")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.command == "play":
         play(arguments.model, arguments.world, arguments.out, arguments.only)
+    elif arguments.command == "rooms":
+        rooms(arguments.starter, arguments.results)
     else:
         table(arguments.results)
 

@@ -1,6 +1,6 @@
 """The mean of the weights of models that come from one another (Wortsman et al. 2022, arXiv 2203.05482).
 
-python -m gagpo.supervised.average data/starters/alfworld-7 data/starters/alfworld-rl data/starters/alfworld-agent
+python -m gagpo.supervised.average data/starters/alfworld-7 data/starters/alfworld-rl data/starters/alfworld-mean
 """
 
 from __future__ import annotations
