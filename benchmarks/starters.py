@@ -157,12 +157,10 @@ def rooms(starter: str, paths: list[Path]) -> None:
             layout = furnish(result.panel.kwargs["seed"], result.panel.kwargs["size"], scene)
             layouts[scene] = (layout.room.name, layout.furniture) in trained
             known[layouts[scene]].append(task)
-        shares = [with_interval(_part(result, tasks).success) if tasks else "" for tasks in known.values()]
+        shares = [
+            with_interval(replace(result, tasks=tuple(tasks)).success) if tasks else "" for tasks in known.values()
+        ]
         print(f"| {path.stem} | {len(layouts)} | {sum(layouts.values())} | {' | '.join(shares)} |")
-
-
-def _part(result: EvalResult, tasks: list[TaskResult]) -> EvalResult:
-    return replace(result, tasks=tuple(tasks))
 
 
 def main() -> None:
