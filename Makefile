@@ -35,7 +35,7 @@ test-scale-environment: $(VENV)/.dev
 
 # vLLM's servers are tried where its environment has been made (make test-vllm-environment).
 test-scale: test-scale-environment
-	OMP_NUM_THREADS=1 $(PY) -m pytest tests/gagpo/ranks tests/scale
+	OMP_NUM_THREADS=1 $(PY) -m pytest tests/gagpo/distributed tests/scale
 	@if [ -x .venv-vllm/bin/python ]; then OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest tests/scale/test_vllm_servers.py; fi
 
 # Tests in environments of their own: each target has one more that only makes the environment, for whoever goes on

@@ -11,7 +11,7 @@ import argparse
 import json
 from pathlib import Path
 
-from gagpo.speed import bench_credit
+from gagpo.planning.speed import bench_credit
 
 SECONDS, GROWTH, RATIO = 0.5, 15.0, 1.2
 

@@ -29,7 +29,7 @@ from gagpo.learning import update as update_module
 from gagpo.learning.batch import MicroBatch, Row, micro_batches
 from gagpo.learning.logprobs import hidden_of, token_logprobs
 from gagpo.learning.update import Updater
-from gagpo.machine.allocated import Allocated
+from gagpo.planning.allocated import Allocated
 
 VOCABULARY = 151_936  # Qwen2.5
 TOLERANCE = 1e-5

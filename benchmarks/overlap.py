@@ -26,12 +26,12 @@ import torch
 import yaml
 
 from gagpo.agents.engines.base import Finished, Request, Response, Sampling
+from gagpo.planning.simulate.measure import Measured, measure
+from gagpo.planning.simulate.simulation import Outcome, Placement, Simulation
 from gagpo.settings import RunSettings, parse
-from gagpo.simulate.measure import Measured, measure
-from gagpo.simulate.simulation import Outcome, Placement, Simulation
-from gagpo.supervised.warm_start import warm_start
 from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer, train
+from gagpo.warm_start.run import warm_start
 
 LEFT_OUT = 3
 PASS, EACH, UPDATE = 4e-3, 0.5e-3, 0.8  # seconds that are slept

@@ -19,8 +19,8 @@ from typing import Any
 from overlap import BASE, LEFT_OUT, fall_asleep, make_model, predicted, settings_of, timed
 
 from gagpo.eval.runs import metric_rows
+from gagpo.planning.simulate.measure import measure
 from gagpo.settings import RunSettings
-from gagpo.simulate.measure import measure
 
 TARGET = 0.15
 OTHERS: dict[str, dict[str, dict[str, Any]]] = {

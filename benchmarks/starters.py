@@ -24,7 +24,7 @@ from gagpo.envs.alfworld.games.catalogue import ROOMS, SCENES_PER_ROOM, UNSEEN_P
 from gagpo.envs.alfworld.games.scenes import furnish
 from gagpo.eval.results import EvalResult, TaskResult
 from gagpo.eval.tables import percent, plain, with_interval
-from gagpo.measure import evaluate as measure
+from gagpo.evaluation.models import evaluate as measure
 
 
 @dataclass(frozen=True)

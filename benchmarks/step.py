@@ -27,10 +27,10 @@ import torch
 from gagpo.envs.alfworld.env import ALFWorldEnv
 from gagpo.envs.base import Outcome
 from gagpo.settings import parse
-from gagpo.supervised.sections import SmallModelSettings
-from gagpo.supervised.small_model import build, save_folder
+from gagpo.settings.warm_start import SmallModelSettings
 from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer
+from gagpo.warm_start.small_model import build, save_folder
 
 WORLD = "gagpo-bench/Wander-v0"
 SHAPE = SmallModelSettings()

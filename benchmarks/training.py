@@ -23,11 +23,11 @@ import torch
 
 from gagpo.learning.batch import Row, micro_batches
 from gagpo.learning.logprobs import token_logprobs
+from gagpo.learning.precision import autocast
 from gagpo.learning.update import Targets, Updater
 from gagpo.objectives import Correction
 from gagpo.settings import RunSettings, load
-from gagpo.supervised.fit import autocast
-from gagpo.supervised.small_model import SmallModelSettings, create, train_tokenizer
+from gagpo.warm_start.small_model import SmallModelSettings, create, train_tokenizer
 
 TARGET = 0.9
 

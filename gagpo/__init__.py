@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gagpo.credit import advantages
     from gagpo.envs.errors import GagpoError
     from gagpo.eval.runs import load_run
-    from gagpo.measure import evaluate
+    from gagpo.evaluation.models import evaluate
     from gagpo.objectives.policy import policy_loss
     from gagpo.training.launch import train
 
@@ -31,7 +31,7 @@ _HOME = {
     "Algorithm": "gagpo.algorithms",
     "GagpoError": "gagpo.envs.errors",
     "advantages": "gagpo.credit",
-    "evaluate": "gagpo.measure",
+    "evaluate": "gagpo.evaluation.models",
     "load_run": "gagpo.eval.runs",
     "policy_loss": "gagpo.objectives.policy",
     "train": "gagpo.training.launch",

@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from gagpo.cells import Cell, by_name, nearest
 from gagpo.controllers import ControllerSettings
 from gagpo.credit import AnyCredit, CreditSettings, find
 from gagpo.credit.gagpo import Gagpo
 from gagpo.envs.errors import InvalidArgument
-from gagpo.objectives.cells import Cispo, Clip, Constant, Geometric, LogClip, ObjectiveSettings, Power
+from gagpo.objectives.options import Cispo, Clip, Constant, Geometric, LogClip, ObjectiveSettings, Power
+from gagpo.options import Cell, by_name, nearest
 
 CLIP = {"name": "clip", "low": 0.2, "high": 0.2}
 KL = {"coefficient": 0.01, "estimator": "k3"}

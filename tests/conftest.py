@@ -9,7 +9,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import pytest
 import torch
 
-from gagpo.supervised.small_model import SmallModelSettings, build
+from gagpo.warm_start.small_model import SmallModelSettings, build
 
 TEXTS = ["You stand at 12. Go to door 3.", "left", "right", "On the table 1, you see a mug 1 and a knife 2."] * 3
 

@@ -6,30 +6,30 @@ from pathlib import Path
 
 import pytest
 
-from gagpo import settings_page
-from gagpo.eval import meanings
+from gagpo.eval.metrics import meanings
+from gagpo.settings import RunSettings, page
 
 DOCS = Path(__file__).parents[1] / "docs"
 
 
 def test_the_settings_reference_is_what_the_code_makes():
-    assert (DOCS / "settings.md").read_text(encoding="utf-8") == settings_page.page(), (
-        "make it anew: python -m gagpo.settings_page > docs/settings.md"
+    assert (DOCS / "settings.md").read_text(encoding="utf-8") == page.page(), (
+        "make it anew: python -m gagpo.settings.page > docs/settings.md"
     )
 
 
 def test_the_metrics_page_is_what_the_code_makes():
     assert (DOCS / "metrics.md").read_text(encoding="utf-8") == meanings.page(), (
-        "make it anew: python -m gagpo.eval.meanings > docs/metrics.md"
+        "make it anew: python -m gagpo.eval.metrics.meanings > docs/metrics.md"
     )
 
 
 def test_every_setting_has_a_sentence():
     silent = [
         f"{path}.{name}".strip(".")
-        for path, model in settings_page.sections(settings_page.RunSettings)
+        for path, model in page.sections(RunSettings)
         for name, field in model.model_fields.items()
-        if not settings_page.meaning(name, field)
+        if not page.meaning(name, field)
     ]
     assert silent == []
 

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from gagpo.envs import durable
 from gagpo.eval.compare import Comparison, DifferentPanels, compare_results
 from gagpo.eval.curves import is_share, plot_curves
-from gagpo.eval.meanings import meaning
+from gagpo.eval.metrics.meanings import meaning
 from gagpo.eval.reading import BadResult, read_record, read_text
 from gagpo.eval.report.charts import Series, line_chart, number
 from gagpo.eval.report.dialogues import dialogue, sample_episodes

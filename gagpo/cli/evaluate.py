@@ -72,8 +72,8 @@ def evaluate(
 
     A model behind a server (openai:MODEL) needs no --out for that: finished episodes are kept in --journals.
     """
-    from gagpo.measure import evaluate as measure
-    from gagpo.measure import require_writable
+    from gagpo.evaluation.models import evaluate as measure
+    from gagpo.evaluation.models import require_writable
 
     server = {
         "base_url": base_url,

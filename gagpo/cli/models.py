@@ -34,7 +34,7 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Say what a run will take of memory, tokens, hours and disk, before anything is loaded."""
-    from gagpo.machine import plan as plans
+    from gagpo.planning import plan as plans
     from gagpo.settings import load
     from gagpo.training.run_folder import RunFolder
 
@@ -63,7 +63,7 @@ def plan(
 def _table(model: str, made: Any) -> Any:
     from rich.table import Table
 
-    from gagpo.machine.plan import GB, PHASES
+    from gagpo.planning.plan import GB, PHASES
 
     table = Table(title=f"{model}: {made.shape.parameters / 1e6:,.1f} M parameters")
     table.add_column("part")
@@ -81,7 +81,7 @@ def _table(model: str, made: Any) -> Any:
 
 
 def _lines(made: Any, iterations: int) -> list[str]:
-    from gagpo.machine.plan import GB
+    from gagpo.planning.plan import GB
 
     tokens, disk = made.tokens, made.disk
     lines = [
@@ -106,7 +106,7 @@ def doctor(
     import torch
 
     from gagpo.agents.precision import require_known
-    from gagpo.machine.doctor import Finding, examine
+    from gagpo.planning.doctor import Finding, examine
 
     require_known(dtype)
 

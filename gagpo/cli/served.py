@@ -88,8 +88,8 @@ def evaluate_served(
     from gagpo.agents.episodes import write_episodes
     from gagpo.envs import durable
     from gagpo.eval.tables import result_lines
-    from gagpo.measure import panel_like
-    from gagpo.measure_api import evaluate_api
+    from gagpo.evaluation.models import panel_like
+    from gagpo.evaluation.served import evaluate_api
 
     given = {_SETTINGS[name]: value for name, value in options.items() if name in _SETTINGS and value is not None}
     if options["completion_tokens"]:

@@ -38,15 +38,15 @@ def simulate(
     from gagpo.settings import load
 
     try:
-        from gagpo.simulate import measure as measuring
-        from gagpo.simulate import study
+        from gagpo.planning.simulate import measure as measuring
+        from gagpo.planning.simulate import study
     except ModuleNotFoundError as error:
         if error.name != "simpy":
             raise
         raise InvalidArgument("simulating needs simpy: pip install 'gagpo[scale]'") from None
-    from gagpo.machine.plan import Guess, shape_of
-    from gagpo.simulate import rates as known
-    from gagpo.simulate.workload import guessed
+    from gagpo.planning.plan import Guess, shape_of
+    from gagpo.planning.simulate import rates as known
+    from gagpo.planning.simulate.workload import guessed
 
     settings = load(config, overrides or [])
     counts, aheads = _numbers("--gpus", gpus, 1), _numbers("--ahead", ahead, 0)

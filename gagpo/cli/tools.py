@@ -133,7 +133,7 @@ def bench_credit(
     as_json: Json = False,
 ) -> None:
     """Seconds of every credit, and every objective relative to a plain PPO clip."""
-    from gagpo.speed import bench_credit as run
+    from gagpo.planning.speed import bench_credit as run
 
     report = run(turns, tokens)
     for title, column in report.items():

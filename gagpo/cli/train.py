@@ -13,8 +13,8 @@ import typer
 from gagpo.cli.options import Json, Quiet, print_json, say
 
 if TYPE_CHECKING:
+    from gagpo.distributed.ranks import Ranks
     from gagpo.eval.results import EvalResult
-    from gagpo.ranks.ranks import Ranks
     from gagpo.training.run_folder import RunFolder
     from gagpo.training.trainer import Report
 
@@ -86,7 +86,7 @@ def train(
 
 def _train_in_cluster(address: str, folder: RunFolder, as_json: bool) -> None:
     """As the rest of ``train``, with the trainer in a Ray cluster, whose words come here."""
-    from gagpo.cluster.driver import train_on
+    from gagpo.ray.driver import train_on
     from gagpo.training.metrics import as_record
 
     say(f"run folder: {folder.path}")
@@ -164,8 +164,8 @@ def warm_start(
     from gagpo.settings import SettingsError, load
 
     settings = load(config, overrides or [])
-    from gagpo.supervised.warm_start import recipe_difference
-    from gagpo.supervised.warm_start import warm_start as make
+    from gagpo.warm_start.run import recipe_difference
+    from gagpo.warm_start.run import warm_start as make
 
     folder = Path(settings.model)
     if is_starter(settings.model):

@@ -26,9 +26,9 @@ def view(
     opened: Annotated[bool, typer.Option("--open/--no-open", help="Open it in the browser.")] = False,
 ) -> None:
     """Write pages to look at every episode of runs: groups, turns, credit. They open from disk."""
+    from gagpo.eval.metrics.health import sentences
     from gagpo.eval.viewer.export import export
-    from gagpo.health import sentences
-    from gagpo.recredit import for_run
+    from gagpo.evaluation.recredit import for_run
 
     page = export(runs, out or runs[0] / "view", for_run(runs[0]), lambda run: sentences(run.metrics))
     say(f"open {page}")
@@ -59,12 +59,12 @@ def follow(
     done: Callable[[], bool] | None = None,
 ) -> None:
     """Show ``run`` until ``done`` or Ctrl-C; ``train --watch`` calls this beside the training."""
+    from gagpo.eval.metrics.health import sentences
     from gagpo.eval.reading import BadResult
     from gagpo.eval.viewer.export import Exporter
     from gagpo.eval.viewer.serve import serving
     from gagpo.eval.watch import watch as show
-    from gagpo.health import sentences
-    from gagpo.recredit import for_run
+    from gagpo.evaluation.recredit import for_run
 
     if not run.is_dir():
         raise BadResult(f"{run}: not a run folder (no such folder)")
@@ -86,9 +86,9 @@ def watched(run: Path, wanted: bool) -> Iterator[None]:
     if not wanted:
         yield
         return
+    from gagpo.eval.metrics.health import sentences
     from gagpo.eval.reading import BadResult
     from gagpo.eval.watch import watch as show
-    from gagpo.health import sentences
 
     over = threading.Event()
 

@@ -9,10 +9,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from gagpo.cells import Cell
 from gagpo.credit.turns import Turns
 from gagpo.credit.turns.dispersion import group_dispersion, group_skewness, vote_entropy
 from gagpo.envs.errors import InvalidArgument
+from gagpo.options import Cell
 
 NOTHING = 1e-8
 """Averages at or below it count as none."""

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gagpo.cells import Cell
 from gagpo.controllers.agpo import Agpo, AgpoController
 from gagpo.controllers.apmpo import Apmpo, ApmpoController
 from gagpo.controllers.sampling import DynamicSampling, Overlong, keep_episodes, shape_overlong
 from gagpo.credit.turns import Turns
 from gagpo.envs.errors import InvalidArgument
+from gagpo.options import Cell
 
 if TYPE_CHECKING:
     from torch import Tensor

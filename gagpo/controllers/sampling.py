@@ -8,11 +8,11 @@ from typing import Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from gagpo.cells import Cell
 from gagpo.credit.turns import Turns
 from gagpo.credit.turns.grouping import varies
 from gagpo.envs.errors import InvalidArgument
-from gagpo.objectives.cells import LIMIT
+from gagpo.objectives.options import LIMIT
+from gagpo.options import Cell
 
 
 class DynamicSampling(Cell):

@@ -15,9 +15,9 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 import numpy as np
 from pydantic import BeforeValidator, SerializeAsAny, ValidationError
 
-from gagpo.cells import Cell, by_name, explain, nearest
 from gagpo.credit.turns import Turns
 from gagpo.envs.errors import InvalidArgument
+from gagpo.options import Cell, by_name, explain, nearest
 
 Level = Literal["episode", "turn", "token"]
 

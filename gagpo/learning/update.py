@@ -15,11 +15,14 @@ from torch import Tensor
 from gagpo.agents.engines.weights import whole
 from gagpo.algorithms import Algorithm
 from gagpo.credit import Targets
+from gagpo.distributed.ranks import Ranks
+from gagpo.distributed.sharding import within
 from gagpo.learning.batch import MicroBatch, Row, mini_batches
+from gagpo.learning.critic import Critic
 from gagpo.learning.logprobs import hidden_of, token_logprobs
-from gagpo.learning.reckoning import counted, critic_summary, mismatch
-from gagpo.learning.skipping import NonFiniteLoss, Skips, WorthlessWeights
-from gagpo.learning.value_head import Critic
+from gagpo.learning.metrics import counted, critic_summary, mismatch
+from gagpo.learning.sharded_batches import Share, share
+from gagpo.learning.skipped_steps import NonFiniteLoss, Skips, WorthlessWeights
 from gagpo.objectives import (
     Controls,
     Correction,
@@ -31,9 +34,6 @@ from gagpo.objectives import (
     summary,
 )
 from gagpo.objectives.value import value_loss
-from gagpo.ranks.deal import Share, share
-from gagpo.ranks.ranks import Ranks
-from gagpo.ranks.sharding import within
 
 
 @dataclass(frozen=True)

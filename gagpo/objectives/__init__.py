@@ -9,21 +9,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gagpo.objectives.cells import Correction, ObjectiveSettings
     from gagpo.objectives.correction import correction_weights
     from gagpo.objectives.gates import Controls
     from gagpo.objectives.layout import Layout, Normaliser
     from gagpo.objectives.metrics import summary
     from gagpo.objectives.nonfinite import find_nonfinite
+    from gagpo.objectives.options import Correction, ObjectiveSettings
     from gagpo.objectives.policy import kl_divergence, policy_loss
     from gagpo.objectives.value import value_loss
 
 _HOME = {
     "Controls": "gates",
-    "Correction": "cells",
+    "Correction": "options",
     "Layout": "layout",
     "Normaliser": "layout",
-    "ObjectiveSettings": "cells",
+    "ObjectiveSettings": "options",
     "correction_weights": "correction",
     "find_nonfinite": "nonfinite",
     "kl_divergence": "policy",

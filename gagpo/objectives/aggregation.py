@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gagpo.objectives.cells import ActionMean, Constant, Geometric, Power, SequenceMean, TokenMean
 from gagpo.objectives.gates import Radius
 from gagpo.objectives.layout import Layout, Normaliser, segment_sum
+from gagpo.objectives.options import ActionMean, Constant, Geometric, Power, SequenceMean, TokenMean
 
 AnyAggregation = TokenMean | SequenceMean | ActionMean | Constant | Geometric | Power
 

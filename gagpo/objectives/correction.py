@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gagpo.objectives.cells import Correction
 from gagpo.objectives.layout import Layout, segment_sum
 from gagpo.objectives.nonfinite import held
+from gagpo.objectives.options import Correction
 
 LOG_WEIGHT_LIMIT = 20.0
 """Log-weights further off are held there: exp(20) is finite in float32."""

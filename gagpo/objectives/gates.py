@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from gagpo.objectives.cells import Cispo, Clip, LogClip, Sapo, Unclipped
+from gagpo.objectives.options import Cispo, Clip, LogClip, Sapo, Unclipped
 
 AnyGate = Clip | LogClip | Sapo | Cispo | Unclipped
 Radius = float | Tensor

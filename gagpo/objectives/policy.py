@@ -7,7 +7,6 @@ from torch import Tensor
 
 from gagpo.envs.errors import InvalidArgument
 from gagpo.objectives.aggregation import segment_power_mean, token_weights
-from gagpo.objectives.cells import Cispo, Geometric, ObjectiveSettings, Power
 from gagpo.objectives.gates import (
     Controls,
     LogBounds,
@@ -19,6 +18,7 @@ from gagpo.objectives.gates import (
 )
 from gagpo.objectives.layout import Layout, Normaliser, segment_sum
 from gagpo.objectives.nonfinite import held
+from gagpo.objectives.options import Cispo, Geometric, ObjectiveSettings, Power
 
 LOG_RATIO_LIMIT = 20.0
 """Log-ratios further off are held there, without gradient: exp(20) and its square are finite in float32."""

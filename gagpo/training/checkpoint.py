@@ -18,13 +18,14 @@ from gagpo.agents import manifest
 from gagpo.agents.engines import adapters
 from gagpo.agents.engines.weights import whole
 from gagpo.agents.model import save
+from gagpo.distributed import states
+from gagpo.distributed.background import Background
+from gagpo.distributed.errors import RankFailed, RankLost
+from gagpo.distributed.ranks import Ranks
+from gagpo.distributed.sharding import local_parts, mesh_of
+from gagpo.distributed.states import names_of, optimizer_tensors
 from gagpo.envs import durable
 from gagpo.envs.errors import GagpoError
-from gagpo.ranks import states
-from gagpo.ranks.background import Background
-from gagpo.ranks.ranks import RankFailed, RankLost, Ranks
-from gagpo.ranks.sharding import local_parts, mesh_of
-from gagpo.ranks.states import names_of, optimizer_tensors
 
 NAME = re.compile(r"iteration-(\d{6})")
 
@@ -67,7 +68,7 @@ class Checkpoint:
     ) -> None:
         """Fill the optimiser, of one process or sharded over ranks, whichever wrote the file.
 
-        names: of :func:`gagpo.ranks.states.names_of`.
+        names: of :func:`gagpo.distributed.states.names_of`.
         """
         if (self.path / "optimizer").is_dir():
             self._loaded("optimizer", lambda path: states.fill_optimizer(optimizer, names, path, ranks or Ranks()))

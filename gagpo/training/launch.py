@@ -11,8 +11,8 @@ from gagpo.settings import RunSettings, SettingsError, load
 from gagpo.training.run_folder import ReadOnly, RunFolder, require_space
 
 if TYPE_CHECKING:
+    from gagpo.distributed.ranks import Ranks
     from gagpo.eval.runs import Run
-    from gagpo.ranks.ranks import Ranks
 
 
 def train(
@@ -53,8 +53,8 @@ def opened(
     Where the settings ask for several processes and this is none of them, they are started, and have run to their end
     when the block begins: the ranks are None then. words: more options for their command line.
     """
-    from gagpo.ranks import launch
-    from gagpo.ranks.ranks import joined
+    from gagpo.distributed import launch
+    from gagpo.distributed.ranks import joined
 
     if resume:
         ours = [override for override in overrides if override.startswith(("processes=", "ranks."))]
@@ -66,7 +66,7 @@ def opened(
         return continued(resume, overrides) if resume else started(config or "", overrides, runs, auto)
 
     if launch.wanted_here(settings.processes):
-        from gagpo.ranks.playing import require_fitting
+        from gagpo.collecting.distributed_rollout import require_fitting
 
         require_fitting(settings, settings.processes)
         found = folder()

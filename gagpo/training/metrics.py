@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from gagpo.agents.episodes import Episode, Turn
+from gagpo.eval.metrics.health import answer_task_information
 from gagpo.eval.results import EvalResult
-from gagpo.health import answer_task_information
 
 
 def rollout_metrics(episodes: Sequence[Episode], max_tokens: int | None = None) -> dict[str, float]:

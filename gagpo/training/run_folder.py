@@ -16,11 +16,11 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from gagpo.agents.episodes import Decode, Episode, write_episodes
-from gagpo.cluster.settings import ClusterSettings
 from gagpo.envs import durable
 from gagpo.eval.results import EvalResult
 from gagpo.eval.runs import metric_rows
 from gagpo.settings import RunSettings, SettingsError, dump, load
+from gagpo.settings.cluster import ClusterSettings
 
 VERSIONED = (
     *("gagpo", "torch", "transformers", "peft", "numpy", "gymnasium"),

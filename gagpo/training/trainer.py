@@ -17,35 +17,36 @@ from gagpo.agents.engines.base import Sampling, engine_measures
 from gagpo.agents.episodes import Episode
 from gagpo.agents.model import commit_of, load_model, load_tokenizer
 from gagpo.agents.setup import language_agent, make_world, tasks_of
-from gagpo.cluster import here
+from gagpo.collecting import placement
+from gagpo.collecting.async_collector import collector_for, sampling_engine
+from gagpo.collecting.collector import Collection, tasks_of_groups
+from gagpo.collecting.distributed_rollout import require_fitting, rollout_of
 from gagpo.controllers import Controllers
 from gagpo.credit import Credit, Turns, give_credit, turns_for
 from gagpo.credit.turns.grouping import group_mean
+from gagpo.distributed.interrupt import Interruptions
+from gagpo.distributed.ranks import Ranks
+from gagpo.distributed.sharding import sampled_from
+from gagpo.distributed.states import names_of
 from gagpo.envs.errors import GagpoError
 from gagpo.envs.pool import Pool
 from gagpo.eval.evaluate import choose_panel, evaluate
+from gagpo.eval.metrics.health import health_line
 from gagpo.eval.results import EvalResult
-from gagpo.health import health_line
 from gagpo.learning.batch import Row, build_rows
+from gagpo.learning.critic import Critic
 from gagpo.learning.optimizer import make_optimizer, parameter_groups, rate_scale, require_optimizer
-from gagpo.learning.skipping import NonFiniteLoss
+from gagpo.learning.precision import autocast
+from gagpo.learning.skipped_steps import NonFiniteLoss
 from gagpo.learning.update import Updater
-from gagpo.learning.value_head import Critic
-from gagpo.overlap.ahead import collector_for, sampling_engine
-from gagpo.ranks.playing import require_fitting, rollout_of
-from gagpo.ranks.ranks import Ranks
-from gagpo.ranks.sharding import sampled_from, shard_all
-from gagpo.ranks.states import names_of
 from gagpo.settings import SettingsError
-from gagpo.supervised.fit import autocast
 from gagpo.trackers import tracking
 from gagpo.training import checkpoint as checkpoints
 from gagpo.training import keeping, lora
 from gagpo.training.annotations import annotate
-from gagpo.training.collect import Collection, tasks_of_groups
-from gagpo.training.interrupt import Interruptions
 from gagpo.training.metrics import rollout_metrics
 from gagpo.training.run_folder import ReadOnly, RunFolder
+from gagpo.training.sharded import shard_all
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -178,7 +179,7 @@ class Trainer:
         self.folder.rewind(self.iteration)
         with (
             self.interruptions.watching(),
-            here.open_pool(settings) as pool,
+            placement.open_pool(settings) as pool,
             tracking(
                 settings.trackers if self.ranks.first else (),
                 self.folder.path,

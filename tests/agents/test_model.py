@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gagpo.agents.model import ModelError, load_model, load_tokenizer
-from gagpo.supervised.small_model import SmallModelSettings, save_folder
+from gagpo.warm_start.small_model import SmallModelSettings, save_folder
 
 WORDS = ["go to cabinet 1", "Your task is to: put a hot mug in shelf.", "naïve 漢字 \x00 ok", "12 345"]
 

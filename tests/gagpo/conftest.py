@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from gagpo.settings import load
-from gagpo.supervised.warm_start import warm_start
+from gagpo.warm_start.run import warm_start
 
 CORRIDOR = {
     "name": "corridor",

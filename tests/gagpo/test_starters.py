@@ -12,9 +12,9 @@ from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.agents.starters import StarterError
 from gagpo.cli import tools
 from gagpo.cli.main import app
-from gagpo.measure import evaluate as measure
+from gagpo.evaluation.models import evaluate as measure
 from gagpo.settings import load
-from gagpo.supervised.ship import MOST_BYTES, TooLarge, first_losses, ship
+from gagpo.warm_start.ship import MOST_BYTES, TooLarge, first_losses, ship
 
 SHIPPED = starters.names()
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
@@ -112,7 +112,7 @@ def test_an_unknown_starter_is_refused_with_the_known_ones(own):
 
 
 def test_what_is_too_large_is_not_shipped(corridor, warm_model, tmp_path, monkeypatch):
-    monkeypatch.setattr("gagpo.supervised.ship.MOST_BYTES", 1000)
+    monkeypatch.setattr("gagpo.warm_start.ship.MOST_BYTES", 1000)
     with pytest.raises(TooLarge, match=r"would take 0\.\d MiB"):
         ship(warm_model, "walker", corridor(), root=tmp_path / "starters")
     assert list((tmp_path / "starters").iterdir()) == []

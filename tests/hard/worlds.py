@@ -8,9 +8,9 @@ from typing import Any
 import yaml
 
 from gagpo.settings import load
-from gagpo.supervised.warm_start import warm_start
 from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import train
+from gagpo.warm_start.run import warm_start
 
 SETTINGS: dict[str, Any] = {
     "name": "corridor",

@@ -13,11 +13,11 @@ import pytest
 ray = pytest.importorskip("ray", reason="an optional extra: pip install 'gagpo[ray]'")
 from ray.cluster_utils import Cluster  # noqa: E402
 
-from gagpo.cluster.driver import ClusterError, train_on  # noqa: E402
+from gagpo.ray.driver import ClusterError, train_on  # noqa: E402
 from gagpo.settings import dump, parse  # noqa: E402
-from gagpo.supervised.warm_start import warm_start  # noqa: E402
 from gagpo.training.run_folder import RunFolder  # noqa: E402
 from gagpo.training.trainer import train  # noqa: E402
+from gagpo.warm_start.run import warm_start  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

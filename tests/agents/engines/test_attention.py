@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from gagpo.agents.engines import attention
 from gagpo.agents.engines.attention import PackedRows, forward
 from gagpo.agents.engines.slots import SlotCache
-from gagpo.supervised.small_model import SmallModelSettings, build
+from gagpo.warm_start.small_model import SmallModelSettings, build
 
 
 def own_logits(model, rows):

@@ -19,11 +19,11 @@ from gagpo.agents.setup import language_agent, make_engine, make_world
 from gagpo.envs.pool import Pool
 from gagpo.eval.results import EvalResult
 from gagpo.settings import parse
-from gagpo.supervised.small_model import SmallModelSettings, build, save_folder
-from gagpo.supervised.warm_start import warm_start
 from gagpo.training.checkpoint import checkpoints
 from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import train
+from gagpo.warm_start.run import warm_start
+from gagpo.warm_start.small_model import SmallModelSettings, build, save_folder
 
 TEXTS = ["You stand at 12. Go to door 3.", "left", "right", "On the table 1, you see a mug 1 and a knife 2."] * 3
 SHAPE = SmallModelSettings(layers=2, width=64, heads=2, key_value_heads=1, feed_forward=96, context=512)

@@ -9,7 +9,7 @@ from gagpo.credit.gagpo import Gagpo
 from gagpo.eval.reading import BadResult
 from gagpo.eval.viewer.export import Exporter, export
 from gagpo.eval.viewer.records import read_episode_file
-from gagpo.recredit import Recredit, for_run
+from gagpo.evaluation.recredit import Recredit, for_run
 
 EXPLAIN = Recredit({"gagpo": Gagpo(), "grpo": Grpo()})
 

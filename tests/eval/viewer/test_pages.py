@@ -12,7 +12,7 @@ from gagpo.credit.episode import Grpo
 from gagpo.credit.gagpo import Gagpo
 from gagpo.eval.viewer.export import Exporter, export
 from gagpo.eval.viewer.serve import serving
-from gagpo.recredit import Recredit
+from gagpo.evaluation.recredit import Recredit
 
 EXPLAIN = Recredit({"gagpo": Gagpo(), "grpo": Grpo()})
 pytestmark = pytest.mark.browser

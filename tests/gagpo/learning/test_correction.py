@@ -10,9 +10,9 @@ from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Targets
 from gagpo.learning import update as update_module
 from gagpo.learning.batch import build_rows, micro_batches, mini_batches
+from gagpo.learning.sharded_batches import Share
 from gagpo.learning.update import Updater
 from gagpo.objectives import Correction
-from gagpo.ranks.deal import Share
 from gagpo.settings import load
 from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import train

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from gagpo.objectives.cells import Cispo, Clip, LogClip, Sapo, Unclipped
 from gagpo.objectives.gates import Controls, LogBounds, cispo_weight, coefficient, log_bounds, log_coefficient
+from gagpo.objectives.options import Cispo, Clip, LogClip, Sapo, Unclipped
 
 GATES = [Clip(), Clip(low=0.2, high=0.28, dual=10.0), LogClip(), Sapo(), Unclipped()]
 

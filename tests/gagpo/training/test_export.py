@@ -12,7 +12,7 @@ from gagpo.agents.engines.base import Request, Sampling
 from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.eval.results import EvalResult
-from gagpo.measure import evaluate
+from gagpo.evaluation.models import evaluate
 from gagpo.settings import SettingsError, load
 from gagpo.training.checkpoint import CheckpointError
 from gagpo.training.export import CARD, export, names_a_run

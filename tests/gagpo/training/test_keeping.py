@@ -5,7 +5,7 @@ from collections import namedtuple
 import pytest
 import torch
 
-from gagpo.measure import evaluate
+from gagpo.evaluation.models import evaluate
 from gagpo.settings import SettingsError, TrainingSettings, load
 from gagpo.training import checkpoint as checkpoints
 from gagpo.training import keeping

@@ -17,15 +17,15 @@ from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.engines.weights import copy_tensors, named_tensors
 from gagpo.agents.model import ModelError, choose_path, load_model, load_tokenizer
 from gagpo.cli.main import app
-from gagpo.measure import evaluate
+from gagpo.evaluation.models import evaluate
 from gagpo.settings import LoraSettings, SettingsError, load
-from gagpo.supervised.warm_start import warm_start
 from gagpo.training import checkpoint as checkpoints
 from gagpo.training import lora
 from gagpo.training.checkpoint import CheckpointError
 from gagpo.training.export import export
 from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer, train
+from gagpo.warm_start.run import warm_start
 
 LORA = {"rank": 4, "alpha": 4.0}
 IDS, LENGTHS = torch.arange(3, 17), [8, 6]

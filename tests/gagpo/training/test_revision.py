@@ -7,7 +7,7 @@ import pytest
 from huggingface_hub import constants
 
 from gagpo.agents.model import ModelError, commit_of, load_model, load_tokenizer
-from gagpo.measure import evaluate
+from gagpo.evaluation.models import evaluate
 from gagpo.settings import load
 from gagpo.training import checkpoint as checkpoints
 from gagpo.training.run_folder import RunFolder

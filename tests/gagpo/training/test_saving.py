@@ -47,7 +47,7 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run_at_the_next_iteration(
 
     def second_fails(place, iteration, *rest):
         if iteration == 4:
-            monkeypatch.setattr("gagpo.ranks.states.save", full)
+            monkeypatch.setattr("gagpo.distributed.states.save", full)
         write(place, iteration, *rest)
 
     def full(*_, **__):

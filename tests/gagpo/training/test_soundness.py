@@ -13,12 +13,12 @@ import torch
 
 from gagpo.agents import manifest
 from gagpo.agents.model import ModelError, load_model
+from gagpo.distributed.interrupt import Interruptions
 from gagpo.envs import durable
 from gagpo.eval.results import EvalResult
 from gagpo.settings import SettingsError, load
 from gagpo.training import checkpoint as checkpoints
 from gagpo.training.checkpoint import CheckpointError
-from gagpo.training.interrupt import Interruptions
 from gagpo.training.launch import continued, started
 from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import NothingToLearn, Trainer, train
@@ -98,7 +98,7 @@ def test_a_checkpoint_that_fails_half_way_leaves_the_earlier_ones_and_nothing_el
     def full(*_, **__):
         raise RuntimeError("I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr("gagpo.ranks.states.save", full)
+    monkeypatch.setattr("gagpo.distributed.states.save", full)
     with pytest.raises(CheckpointError, match=r"iteration-000002 could not be written: .*No space left.*earlier"):
         checkpoints.write(tmp_path, 2, model, tokenizer, optimizer, {}, 2)
     assert [path.name for path in tmp_path.iterdir()] == ["iteration-000001"]

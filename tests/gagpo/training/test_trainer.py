@@ -16,9 +16,9 @@ import pytest
 from safetensors.torch import load_file
 
 from gagpo.algorithms import PRESETS
-from gagpo.eval.meanings import MEANINGS
+from gagpo.eval.metrics.meanings import MEANINGS
 from gagpo.eval.results import EvalResult
-from gagpo.learning.skipping import NonFiniteLoss
+from gagpo.learning.skipped_steps import NonFiniteLoss
 from gagpo.settings import SettingsError, load
 from gagpo.training import checkpoint as checkpoints
 from gagpo.training.checkpoint import CheckpointError
@@ -141,7 +141,7 @@ def test_every_preset_trains_and_logs_the_same_metrics(corridor, tmp_path, algor
     (row,) = run(config, folder).metrics()
     assert row["updates"] > 0 and all(np.isfinite(row[name]) for name in ("loss", "grad_norm", "entropy", "old_kl"))
     assert 0 <= row["clip_fraction"] <= 1
-    assert row.keys() <= MEANINGS.keys(), "every number has a sentence in eval/meanings.py"
+    assert row.keys() <= MEANINGS.keys(), "every number has a sentence in eval/metrics/meanings.py"
 
 
 @pytest.mark.parametrize("minibatches", [1, 3])
@@ -227,7 +227,7 @@ def test_interrupting_a_save_that_begins_ends_the_run_in_order(corridor, tmp_pat
                 signal.raise_signal(told[-1])
             super().start()
 
-    monkeypatch.setattr("gagpo.ranks.background.threading", SimpleNamespace(Thread=Interrupted))
+    monkeypatch.setattr("gagpo.distributed.background.threading", SimpleNamespace(Thread=Interrupted))
     with pytest.raises(KeyboardInterrupt):
         run(corridor(training={"iterations": 5}), tmp_path / "run")
     monkeypatch.undo()

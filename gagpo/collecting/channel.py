@@ -1,0 +1,165 @@
+"""What the trainer's thread and the sampling thread hand each other, under one lock: weights, episodes, errors."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from gagpo.agents.engines.base import Engine, NamedTensor
+from gagpo.agents.episodes import Episode
+from gagpo.collecting.rollout_buffer import Group, Ledger, Ticket
+
+TICK = 0.1  # seconds after which a wait looks whether the run is being ended
+STOP_SECONDS = 30.0  # the sampling thread is waited for at most so long
+
+
+class Stopped(Exception):
+    """The trainer wants no more episodes; ends the sampling thread."""
+
+
+class Desk:
+    """The two threads meet here. Engine and pool belong to the sampling thread, except while it rests.
+
+    version: iterations that the engine's weights have been trained for.
+    """
+
+    def __init__(self, ledger: Ledger):
+        self.ledger = ledger
+        self.version = ledger.iteration
+        self.error: BaseException | None = None
+        self.dropped: list[Episode] = []  # too old, while under way
+        self._condition = threading.Condition()
+        self._weights: tuple[int, list[NamedTensor]] | None = None
+        self._stopping = self._pausing = self._resting = False
+
+    # The trainer's side -----------------------------------------------------------------------------------------------
+
+    def publish(self, tensors: Iterable[NamedTensor], iteration: int) -> None:
+        """Lay out a copy of new weights; the held groups have been trained on. Weights not yet taken are replaced."""
+        copied = [(name, tensor.detach().clone()) for name, tensor in tensors]
+        with self._condition:
+            self._weights = (iteration, copied)
+            self.ledger.trained(iteration)
+            self._condition.notify_all()
+
+    def group(self, thread: threading.Thread) -> tuple[Group, list[Episode]]:
+        """Wait for the next whole group; with it the episodes dropped since the last.
+
+        What ended the sampling thread is raised here.
+        """
+        with self._condition:
+            while True:
+                self._require(thread)
+                self.dropped += self.ledger.drop_stale()
+                found = self.ledger.take()
+                if found is not None:
+                    dropped, self.dropped = self.dropped, []
+                    return found, dropped
+                self._condition.notify_all()  # what was dropped can be begun
+                self._condition.wait(TICK)
+
+    def discard(self, group: Group) -> None:
+        with self._condition:
+            self.ledger.discard(group)
+            self._condition.notify_all()
+
+    @contextmanager
+    def rest(self, thread: threading.Thread, engine: Engine) -> Iterator[None]:
+        """Let the sampling thread rest between turns; the engine then has the newest weights, and is the caller's."""
+        with self._condition:
+            self._pausing = True
+            self._condition.notify_all()
+            while not self._resting:
+                self._require(thread)
+                self._condition.wait(TICK)
+        try:
+            self.renew(engine)
+            yield
+        finally:
+            with self._condition:
+                self._pausing = False
+                self._condition.notify_all()
+
+    def stop(self, thread: threading.Thread) -> None:
+        with self._condition:
+            self._stopping = True
+            self._condition.notify_all()
+        thread.join(STOP_SECONDS)
+
+    def state(self) -> tuple[int, list[int]]:
+        """Position and due places."""
+        with self._condition:
+            return self.ledger.position, self.ledger.due
+
+    def _require(self, thread: threading.Thread) -> None:
+        if self.error is not None:
+            raise self.error
+        if not thread.is_alive():
+            raise RuntimeError("the sampling thread ended without an error")
+
+    # The sampling thread's side ---------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise :class:`Stopped` when the trainer wants no more."""
+        if self._stopping:
+            raise Stopped
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the trainer waits for the engine, or has weights for it: begin no more responses."""
+        return self._pausing or self._weights is not None
+
+    @property
+    def pausing(self) -> bool:
+        return self._pausing
+
+    def renew(self, engine: Engine) -> None:
+        """Load what the trainer has laid out, if anything. No response may be under way in the engine."""
+        with self._condition:
+            weights, self._weights = self._weights, None
+        if weights is not None:
+            engine.load_weights(weights[1])
+            self.version = weights[0]
+
+    def sleep(self) -> None:
+        """Rest until the trainer has done what it wanted engine and pool for."""
+        with self._condition:
+            self._resting = True
+            self._condition.notify_all()
+            try:
+                while self._pausing:
+                    self.check()
+                    self._condition.wait(TICK)
+            finally:
+                self._resting = False
+
+    def next(self) -> Ticket | None:
+        with self._condition:
+            return self.ledger.next()
+
+    def idle(self) -> None:
+        """Wait a moment for something to do."""
+        with self._condition:
+            if not (self._stopping or self.wanted):
+                self._condition.wait(TICK)
+
+    def deliver(self, ticket: Ticket, episode: Episode) -> None:
+        with self._condition:
+            self.ledger.deliver(ticket, episode)
+            self._condition.notify_all()
+
+    def too_old(self, episode: Episode) -> bool:
+        with self._condition:
+            return self.ledger.too_old(episode)
+
+    def drop(self, ticket: Ticket, episode: Episode) -> None:
+        """An episode under way has become too old; it is played anew."""
+        with self._condition:
+            self.dropped.append(episode)
+            self.ledger.again(ticket.place, ticket.sample)
+
+    def fail(self, error: BaseException) -> None:
+        with self._condition:
+            self.error = error
+            self._condition.notify_all()

@@ -1,0 +1,155 @@
+"""Rollouts of all ranks as one: each plays whole task groups, and all get the episodes of all.
+
+What was played is gathered as plain values and token ids, each prompt's new part once. So every rank holds the batch
+that a single process would, and whatever is computed from it (credit, norms, controllers) needs no other message.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from gagpo.agents.agent import Agent
+from gagpo.agents.episodes import Episode, Turn
+from gagpo.agents.rollout import Clock, Job, rollout
+from gagpo.distributed.errors import RanksDiffer
+from gagpo.distributed.interrupt import Interruptions
+from gagpo.distributed.ranks import Ranks
+from gagpo.envs.pool import Pool
+from gagpo.settings import RunSettings, SettingsError
+
+PLAYED = ("task", "task_type", "split", "group", "sample", "seed", "temperature", "success", "outcome", "restarts")
+EPISODE = (*PLAYED, "end_observation", "end_state", "info")
+TURN = ("observation", "response", "action", "reward", "valid", "parsed", "state", "trainable")
+
+
+class Rollout(Protocol):
+    """What plays jobs: :func:`gagpo.agents.rollout.rollout`, or the ranks together."""
+
+    def __call__(
+        self,
+        agent: Agent,
+        pool: Pool,
+        jobs: Sequence[Job],
+        *,
+        concurrency: int = 256,
+        lockstep: bool = True,
+        on_finish: Callable[[Episode], None] | None = None,
+    ) -> tuple[list[Episode], Clock]: ...
+
+
+def require_fitting(settings: RunSettings, world: int) -> None:
+    """SettingsError unless every rank gets as many task groups as any other, and the optimiser can be sharded."""
+    if settings.optimizer.name != "adamw":
+        raise SettingsError(
+            f"optimizer.name={settings.optimizer.name} keeps its moments in blocks that cannot be sharded over "
+            f"{world} processes: set optimizer.name=adamw, or processes=1"
+        )
+    tasks = settings.rollout.tasks
+    if tasks % world:
+        raise SettingsError(
+            f"rollout.tasks={tasks} cannot be divided over {world} processes: set it to a multiple of "
+            f"{world}, or processes to a divisor of {tasks}"
+        )
+
+
+def rollout_of(ranks: Ranks, interruptions: Interruptions) -> Rollout:
+    """How the ranks play together; plainly, where there is one.
+
+    Task group k is played by rank ``k mod world``, with the seeds it would have anywhere. An interruption takes effect
+    while episodes are played, on all ranks once all have met.
+    """
+    if ranks.alone:
+        return rollout
+
+    def play(
+        agent: Agent,
+        pool: Pool,
+        jobs: Sequence[Job],
+        *,
+        concurrency: int = 256,
+        lockstep: bool = True,
+        on_finish: Callable[[Episode], None] | None = None,
+    ) -> tuple[list[Episode], Clock]:
+        mine = [job for job in jobs if job.group % ranks.world == ranks.rank]
+        episodes: list[Episode] = []
+        clock = Clock()
+        error: BaseException | None = None
+        try:
+            with interruptions.heeded():
+                episodes, clock = rollout(
+                    agent, pool, mine, concurrency=concurrency, lockstep=lockstep, on_finish=on_finish
+                )
+        except BaseException as caught:
+            episodes, error = [], caught
+        about = {"error": error and type(error).__name__, "clock": vars(clock), "jobs": _digest(jobs)}
+        found = [unpacked(one) for one in ranks.gathered_bytes(packed(episodes, about))]
+        ranks.raise_together(error, [told["error"] for _, told in found])
+        if any(told["jobs"] != about["jobs"] for _, told in found):
+            raise RanksDiffer("the ranks chose different tasks: all machines need the same software and the same data")
+        place = {(job.group, job.sample): number for number, job in enumerate(jobs)}
+        together = sorted((one for part, _ in found for one in part), key=lambda one: place[one.group, one.sample])
+        own = {(job.group, job.sample) for job in mine}
+        for episode in together:
+            if on_finish and (episode.group, episode.sample) not in own:
+                on_finish(episode)
+        return together, max((Clock(**told["clock"]) for _, told in found), key=lambda clock: clock.total)
+
+    return play
+
+
+def _digest(jobs: Sequence[Job]) -> str:
+    return hashlib.sha256(repr(list(jobs)).encode()).hexdigest()
+
+
+def packed(episodes: Sequence[Episode], about: dict[str, Any]) -> bytes:
+    """Episodes fresh from a rollout, and plain values, as bytes for :func:`unpacked`; nothing in them is evaluated."""
+    heads, ids, logprobs = [], [np.zeros(0, np.int32)], [np.zeros(0, np.float32)]
+    for episode in episodes:
+        turns, before = [], np.zeros(0, np.int32)
+        for turn in episode.turns:
+            known = len(before) if np.array_equal(turn.prompt_ids[: len(before)], before) else 0
+            counts = [known, len(turn.prompt_ids) - known, len(turn.response_ids), len(turn.logprobs)]
+            turns.append([counts, {name: getattr(turn, name) for name in TURN}])
+            ids += [turn.prompt_ids[known:], turn.response_ids]
+            logprobs.append(turn.logprobs)
+            before = np.concatenate([turn.prompt_ids, turn.response_ids])
+        heads.append([{name: getattr(episode, name) for name in EPISODE}, turns])
+    text = json.dumps([about, heads], default=_plain).encode()
+    file = io.BytesIO()
+    np.savez(
+        file,
+        text=np.frombuffer(text, np.uint8),
+        ids=np.concatenate(ids).astype(np.int32),
+        logprobs=np.concatenate(logprobs).astype(np.float32),
+    )
+    return file.getvalue()
+
+
+def unpacked(data: bytes) -> tuple[list[Episode], dict[str, Any]]:
+    """What :func:`packed` was given."""
+    with np.load(io.BytesIO(data), allow_pickle=False) as file:
+        text, ids, logprobs = file["text"].tobytes(), file["ids"], file["logprobs"]
+    about, heads = json.loads(text)
+    episodes, at, place = [], 0, 0
+    for values, turns in heads:
+        episode, before = Episode(**values), np.zeros(0, np.int32)
+        for (known, new, answered, weighed), told in turns:
+            prompt = np.concatenate([before[:known], ids[at : at + new]])
+            response = ids[at + new : at + new + answered].copy()
+            turn = Turn(**told, prompt_ids=prompt, response_ids=response, logprobs=logprobs[place:][:weighed].copy())
+            at, place = at + new + answered, place + weighed
+            before = np.concatenate([prompt, response])
+            episode.turns.append(turn)
+        episodes.append(episode)
+    return episodes, about
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy as Python's."""
+    return value.item()

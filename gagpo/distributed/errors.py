@@ -1,0 +1,25 @@
+"""How ranks end: lost, failed, or no longer of one mind."""
+
+from __future__ import annotations
+
+from gagpo.envs.errors import GagpoError
+
+
+class RankLost(GagpoError, RuntimeError):
+    """A rank that ended, or that has shown no sign of life; the message names it."""
+
+
+class RankFailed(GagpoError, RuntimeError):
+    """Another rank could not go on; it has said why itself, so that this one need not."""
+
+
+class RanksDiffer(GagpoError, RuntimeError):
+    """Ranks that should have computed the same and did not; the message names what."""
+
+
+class RanksEnded(GagpoError, RuntimeError):
+    """A rank ended early, and the others were ended with it; ``status``: what to leave with."""
+
+    def __init__(self, message: str, status: int, told: bool):
+        super().__init__(message)
+        self.status, self.told = status, told

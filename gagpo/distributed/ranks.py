@@ -1,0 +1,251 @@
+"""The processes of one trainer: their number, their place, and the few calls with which they agree.
+
+A process that trains alone is the only rank of a world of one, and every call here then returns what it was given.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+
+from gagpo.distributed.environment import started_as_rank
+from gagpo.distributed.errors import RankFailed, RankLost, RanksDiffer
+from gagpo.distributed.watch import Watch
+from gagpo.envs.errors import GagpoError
+from gagpo.objectives.layout import Normaliser
+
+T = TypeVar("T")
+Summable = TypeVar("Summable", Normaliser, np.ndarray, float)
+
+MEETING = 600.0
+"""Seconds that ranks look for one another when they start."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """One process among those of a trainer, and its channel to the others.
+
+    rank: 0 to ``world - 1``; rank 0 is the ``first``, which alone writes and reports. local: its number on its machine,
+    of ``local_world``. patience: seconds that ranks wait for one another in one call. group and watch: of torch, and of
+    what tells a dead rank from a slow one; None alone.
+    """
+
+    rank: int = 0
+    world: int = 1
+    local: int = 0
+    local_world: int = 1
+    patience: float = 3600.0
+    group: Any = None
+    watch: Watch | None = None
+
+    @property
+    def alone(self) -> bool:
+        return self.world == 1
+
+    @property
+    def first(self) -> bool:
+        return self.rank == 0
+
+    # Plain data -------------------------------------------------------------------------------------------------------
+
+    def gathered_bytes(self, mine: bytes) -> list[bytes]:
+        """What every rank gave, in the order of the ranks."""
+        if self.alone:
+            return [mine]
+        with self._answered():
+            sizes = [torch.zeros(1, dtype=torch.long) for _ in range(self.world)]
+            dist.all_gather(sizes, torch.tensor([len(mine)]), group=self.group)
+            most = max(1, *(int(size) for size in sizes))
+            padded = torch.zeros(most, dtype=torch.uint8)
+            padded[: len(mine)] = torch.frombuffer(bytearray(mine), dtype=torch.uint8) if mine else padded[:0]
+            found = [torch.empty(most, dtype=torch.uint8) for _ in range(self.world)]
+            dist.all_gather(found, padded, group=self.group)
+        return [one.numpy()[: int(size)].tobytes() for one, size in zip(found, sizes, strict=True)]
+
+    def gathered(self, mine: Any) -> list[Any]:
+        """The JSON values that the ranks gave, in their order."""
+        if self.alone:
+            return [mine]
+        return [json.loads(text) for text in self.gathered_bytes(json.dumps(mine).encode())]
+
+    def of_first(self, call: Callable[[], T]) -> T:
+        """What ``call``, made on the first rank alone, gave: a JSON value. Its error ends every rank."""
+        if self.alone:
+            return call()
+        values: list[T] = self.together(lambda: call() if self.first else None)
+        return values[0]
+
+    def together(self, call: Callable[[], Any]) -> list[Any]:
+        """What ``call`` gave on each rank, as JSON values.
+
+        Where it was interrupted on any rank it is on all; where it failed, the failing rank raises its error and the
+        others :class:`RankFailed`. So nobody waits for a rank that has given up.
+        """
+        if self.alone:
+            return [call()]
+        value: Any = None
+        error: BaseException | None = None
+        try:
+            value = call()
+        except BaseException as caught:
+            error = caught
+        outcomes = self.gathered([_name_of(error), value])
+        self.raise_together(error, [outcome[0] for outcome in outcomes])
+        return [outcome[1] for outcome in outcomes]
+
+    def raise_together(self, mine: BaseException | None, names: Sequence[str | None]) -> None:
+        """Raise this rank's own error, or what those of the others (``names``, None for none) mean for it."""
+        if mine is not None and isinstance(mine, Exception):
+            raise mine
+        failed = [rank for rank, name in enumerate(names) if name is not None and name not in _INTERRUPTIONS]
+        if failed:
+            raise RankFailed(f"rank {failed[0]} of {self.world} could not go on") from mine
+        for name in names:
+            if name is not None:
+                raise mine or _INTERRUPTIONS[name]()
+
+    def any(self, mine: bool) -> bool:
+        """Whether it is so on any rank."""
+        return any(self.gathered(bool(mine)))
+
+    def agree(self, what: str, mine: T) -> T:
+        """``mine``, a JSON value; :class:`RanksDiffer` where the ranks do not all have the same."""
+        for rank, other in enumerate(self.gathered(mine)):
+            if not self.alone and other != json.loads(json.dumps(mine)):
+                raise RanksDiffer(
+                    f"ranks {self.rank} and {rank} differ in {what}: all machines need the same software and hardware"
+                )
+        return mine
+
+    # Numbers ----------------------------------------------------------------------------------------------------------
+
+    def total(self, mine: Summable) -> Summable:
+        """The sum over ranks, the same on each; of arrays elementwise."""
+        if self.alone:
+            return mine
+        total: Any
+        if isinstance(mine, Normaliser):
+            counts = self._sum(np.asarray([mine.tokens, mine.actions, mine.rows], np.int64))
+            total = Normaliser(*(int(count) for count in counts))
+        elif isinstance(mine, np.ndarray):
+            total = self._sum(mine)
+        else:
+            total = float(self._sum(np.asarray([mine], np.float64))[0])
+        return total  # type: ignore[no-any-return]
+
+    def _sum(self, mine: np.ndarray) -> np.ndarray:
+        total = torch.from_numpy(np.array(mine))
+        with self._answered():
+            dist.all_reduce(total, group=self.group)
+        return total.numpy()
+
+    # Waiting ----------------------------------------------------------------------------------------------------------
+
+    def barrier(self) -> None:
+        """Wait until every rank is here, for ``patience`` seconds at most."""
+        self.gathered_bytes(b"")
+
+    def channel(self) -> Ranks:
+        """The same ranks over another line, for another thread; every rank opens its channels in the same order."""
+        if self.alone:
+            return self
+        with self._answered():
+            return replace(self, group=_line(self.patience))
+
+    @contextmanager
+    def _answered(self) -> Iterator[None]:
+        """Say in plain words that a rank did not answer."""
+        try:
+            yield
+        except RuntimeError as error:
+            if isinstance(error, GagpoError):
+                raise
+            said = self.watch.verdict() if self.watch else ""
+            raise RankLost(said or f"the ranks lost each other: {' '.join(str(error).split())[:200]}") from error
+
+    def device(self, name: str) -> str:
+        """The device of this rank where the settings say ``cuda`` for all."""
+        if self.alone or name != "cuda":
+            return name
+        torch.cuda.set_device(self.local)
+        return f"cuda:{self.local}"
+
+    def threads(self, wanted: int) -> int:
+        """Torch threads of this rank: those wanted, or its part of the machine's cores."""
+        return wanted or max(1, (os.cpu_count() or 1) // self.local_world)
+
+
+_INTERRUPTIONS: Mapping[str, Callable[[], BaseException]] = {
+    "KeyboardInterrupt": KeyboardInterrupt,
+    "SystemExit": lambda: SystemExit(143),
+}
+
+
+def _name_of(error: BaseException | None) -> str | None:
+    return None if error is None else type(error).__name__
+
+
+def _line(patience: float) -> Any:
+    return dist.new_group(backend="gloo", timeout=timedelta(seconds=patience))
+
+
+@contextmanager
+def joined(patience: float = 3600.0, deadline: float = 60.0) -> Iterator[Ranks]:
+    """This process's place among those that were started with it; a world of one where it was started alone.
+
+    Waits for the others, ``patience`` seconds at most, and ten minutes to find them. deadline: seconds without a sign
+    of life after which a rank counts as dead, which ends this process too.
+    """
+    if not started_as_rank():
+        yield Ranks()
+        return
+    timeout = timedelta(seconds=patience)
+    meeting = timedelta(seconds=min(patience, MEETING))
+    if os.environ["MASTER_PORT"].strip("0") == "":
+        raise RankLost("MASTER_PORT=0 is no port to meet at: with torchrun say --standalone, or name a free port")
+    try:
+        store, rank, world = next(iter(dist.rendezvous("env://", timeout=meeting)))  # type: ignore[attr-defined]
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        lines = PrefixStore("gagpo", store)
+        dist.init_process_group(backend, store=lines, rank=rank, world_size=world, timeout=timeout)
+    except (RuntimeError, ValueError, dist.DistError) as error:
+        first = " ".join(str(error).split())[:200]
+        raise RankLost(f"the {os.environ['WORLD_SIZE']} ranks did not find each other: {first}") from None
+    watch = Watch(store, rank, world, deadline)
+    local, local_world = int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", world))
+    ranks = Ranks(rank, world, local, local_world, patience, _line(patience), watch)
+    try:
+        with watch:
+            try:
+                yield ranks
+            except RuntimeError as error:
+                if not _is_of_the_line(error):
+                    raise
+                with ranks._answered():  # in a forward or backward pass, where torch itself talks to the others
+                    raise
+            ranks.barrier()
+    finally:
+        _leave()
+
+
+def _is_of_the_line(error: RuntimeError) -> bool:
+    """Whether torch says that it could not reach another rank."""
+    return isinstance(error, dist.DistError) or any(word in str(error) for word in ("gloo", "NCCL", "closed by peer"))
+
+
+def _leave() -> None:
+    """Close the channels; a peer that is gone must not keep this process."""
+    try:
+        dist.destroy_process_group()
+    except (RuntimeError, ValueError):
+        return

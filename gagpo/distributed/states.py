@@ -1,0 +1,116 @@
+"""Optimiser states as named tensors on disk, written by any number of ranks and read by any other.
+
+Torch's distributed checkpoints in safetensors files: every rank writes its own parts, whose headers say where in the
+whole tensor they stand, and reads what its own parts overlap. Nothing in them is evaluated.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from gagpo.distributed.ranks import Ranks
+from gagpo.envs.errors import GagpoError
+
+# A process that trains alone is meant to save alone. For good, since saving goes on in a thread of its own.
+warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+
+RATES = "groups.lr"
+MOMENTS = ("exp_avg", "exp_avg_sq")
+STEP = "step"
+
+warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+
+
+class StateError(GagpoError, ValueError):
+    """States that cannot be read, or that belong to other parameters."""
+
+
+def names_of(model: torch.nn.Module, critic: torch.nn.Module | None) -> dict[str, Tensor]:
+    """The trained parameters of a run by the names of their states, in the order of the optimiser's groups' making."""
+    found: dict[str, Tensor] = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if critic is not None:
+        found |= {f"critic.{name}": p for name, p in critic.named_parameters() if p.requires_grad}
+    return found
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer, names: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """AdamW's state under names that say whose it is; parameters that had no step yet are left out."""
+    found = {RATES: torch.tensor([group["lr"] for group in optimizer.param_groups], dtype=torch.float64)}
+    for name, parameter in names.items():
+        state = optimizer.state.get(parameter) or {}
+        found |= {f"{name}.{key}": state[key] for key in (STEP, *MOMENTS) if key in state}
+    return found
+
+
+def fill_optimizer(optimizer: torch.optim.Optimizer, names: Mapping[str, Tensor], folder: Path, ranks: Ranks) -> None:
+    """Give the optimiser the state of :func:`optimizer_tensors` in ``folder``, whoever wrote it.
+
+    Raises :class:`StateError`.
+    """
+    there = stored_names(folder)
+    wanted: dict[str, Tensor] = {RATES: torch.zeros(len(optimizer.param_groups), dtype=torch.float64)}
+    for name, parameter in names.items():
+        if f"{name}.{STEP}" in there:
+            wanted[f"{name}.{STEP}"] = torch.zeros((), dtype=torch.float32)
+            wanted |= {f"{name}.{key}": torch.zeros_like(parameter.detach()) for key in MOMENTS}
+    if odd := sorted(there - wanted.keys()):
+        raise StateError(f"{folder} holds {odd[0]!r}, which is of no parameter of this run")
+    read(wanted, folder, ranks)
+    for group, rate in zip(optimizer.param_groups, wanted.pop(RATES).tolist(), strict=True):
+        group["lr"] = rate
+    for name, parameter in names.items():
+        if f"{name}.{STEP}" in wanted:
+            optimizer.state[parameter] = {key: wanted[f"{name}.{key}"] for key in (STEP, *MOMENTS)}
+
+
+def stored_names(folder: Path) -> set[str]:
+    """The names of the tensors in the files of ``folder``."""
+    from safetensors import SafetensorError, safe_open
+
+    found: set[str] = set()
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(path, framework="pt") as file:
+                found |= set(file.keys())
+        except (OSError, SafetensorError) as error:
+            raise StateError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
+    return found
+
+
+def write(tensors: dict[str, Tensor], folder: Path, ranks: Ranks) -> None:
+    """Write tensors, each rank its parts; all are on the disk when it returns on the first rank.
+
+    Raises what torch makes of a full disk.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
+    save(dict(tensors), storage_writer=writer, **_among(ranks))
+
+
+def read(tensors: dict[str, Tensor], folder: Path, ranks: Ranks) -> None:
+    """Fill ``tensors``, whole or sharded, from the files of ``folder``; StateError for any that is not there."""
+    try:
+        load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)), **_among(ranks))
+    except Exception as error:  # torch raises whatever the damaged bytes lead to
+        raise StateError(f"{folder} cannot be read: {reason(error)}") from None
+
+
+def _among(ranks: Ranks) -> dict[str, Any]:
+    return {"no_dist": True} if ranks.alone else {"process_group": ranks.group}
+
+
+def reason(error: Exception) -> str:
+    """The first failure that torch's own error holds, on one line."""
+    failures: Mapping[int, Any] = getattr(error, "failures", {})
+    inner: Sequence[Any] = next(iter(failures.values()), (error,))
+    said = inner[0] if isinstance(inner, tuple) else inner
+    return " ".join(str(said).split())[:200] or type(error).__name__

@@ -1,0 +1,70 @@
+"""PPO's learned value: a linear head on the policy's own backbone, or on one of its own."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gagpo.algorithms import CriticSettings
+from gagpo.distributed.ranks import Ranks
+from gagpo.distributed.sharding import within
+from gagpo.learning.batch import MicroBatch, Row
+from gagpo.learning.logprobs import hidden_of
+from gagpo.learning.sharded_batches import share
+
+
+class Critic(torch.nn.Module):
+    """Values of response tokens, read where the model predicts the token, that is before it is written.
+
+    The value of a turn is that of its first response token: what the model expects having read the prompt. The head
+    starts at zero, so the first advantages are the returns themselves.
+    """
+
+    def __init__(self, policy: torch.nn.Module, settings: CriticSettings):
+        super().__init__()
+        config: Any = policy.config
+        self.settings = settings
+        weight = next(policy.parameters())
+        self.head = torch.nn.Linear(config.hidden_size, 1, device=weight.device, dtype=torch.float32)
+        torch.nn.init.zeros_(self.head.weight)
+        torch.nn.init.zeros_(self.head.bias)
+        self.backbone = copy.deepcopy(policy) if settings.head == "separate" else None
+
+    def values(self, hidden_KD: Tensor) -> Tensor:
+        """``(K,)`` float32 from hidden states ``(K, D)``."""
+        value_K: Tensor = self.head(hidden_KD.float())[:, 0]
+        return value_K
+
+    def read(self, policy: torch.nn.Module, batch: MicroBatch) -> Tensor:
+        """Values of a micro-batch by a forward pass of the backbone (the policy's where it is shared)."""
+        backbone = policy if self.backbone is None else self.backbone
+        return within(backbone, lambda: self.values(hidden_of(backbone, batch)))
+
+    @torch.no_grad()
+    def of_rows(
+        self,
+        policy: torch.nn.Module,
+        rows: Sequence[Row],
+        tokens: int,
+        microbatch_tokens: int,
+        autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        device: torch.device | str = "cpu",
+        ranks: Ranks | None = None,
+    ) -> np.ndarray:
+        """Values of all ``tokens`` response tokens of a batch, float64[K] in the order of the turns."""
+        value_K, ranks = np.zeros(tokens), ranks or Ranks()
+        shared = share(rows, microbatch_tokens, ranks)
+        for batch in shared:
+            with autocast():
+                value = self.read(policy, batch.to(device))
+            value_K[batch.token_K.numpy()] = value.double().cpu().numpy()
+        for blank in shared.blanks:
+            with autocast():
+                self.read(policy, blank.to(device))
+        return ranks.total(value_K)

@@ -1,0 +1,186 @@
+"""The cells of an objective: ratio level, gate, aggregation, KL and entropy."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from gagpo.envs.errors import InvalidArgument
+from gagpo.options import Cell, by_name
+
+LIMIT = 512
+"""Response limit where nothing sets one, as in a rollout's defaults."""
+
+
+# Gates: what happens to ratio * advantage --------------------------------------------------------------------------
+
+
+class Clip(Cell):
+    """PPO's hard clip, ``min(r A, clip(r, 1-low, 1+high) A)``; ``dual``: for A < 0 never below ``dual * A``."""
+
+    name: Literal["clip"] = "clip"
+    low: float = Field(default=0.2, gt=0, le=1)
+    high: float = Field(default=0.2, gt=0)
+    dual: float | None = Field(default=None, gt=1)
+
+
+class LogClip(Cell):
+    """GMPO's one-sided clip of the log-ratio: at most ``high`` for A > 0, at least ``-low`` for A < 0."""
+
+    name: Literal["log_clip"] = "log_clip"
+    low: float = Field(default=0.4, gt=0)
+    high: float = Field(default=0.4, gt=0)
+
+
+class Sapo(Cell):
+    """SAPO's sigmoid gate, ``4/tau sigmoid(tau (r-1)) A``; tau depends on the sign of A."""
+
+    name: Literal["sapo"] = "sapo"
+    positive: float = Field(default=1.0, gt=0)
+    negative: float = Field(default=1.05, gt=0)
+
+
+class Cispo(Cell):
+    """CISPO's detached weight, ``sg[clamp(r, 1-low, 1+high)] A logp``.
+
+    ``high`` is a radius above 1 as in every other gate, so that the weight is at most ``1 + high``; TRL's
+    ``epsilon_high`` for this loss is that absolute bound. ``low`` is usually left open.
+    """
+
+    name: Literal["cispo"] = "cispo"
+    low: float | None = Field(default=None, gt=0, le=1)
+    high: float = Field(default=4.0, gt=0)
+
+
+class Unclipped(Cell):
+    """The bare importance weight, ``r A``."""
+
+    name: Literal["none"] = "none"
+
+
+Gate = Annotated[
+    Annotated[Clip | LogClip | Sapo | Cispo | Unclipped, Field(discriminator="name")], BeforeValidator(by_name)
+]
+
+
+# Aggregations: how tokens are averaged -----------------------------------------------------------------------------
+
+
+class TokenMean(Cell):
+    """Every token of the mini-batch counts the same."""
+
+    name: Literal["token_mean"] = "token_mean"
+
+
+class SequenceMean(Cell):
+    """Every sequence counts the same: mean over rows of the mean over their tokens."""
+
+    name: Literal["sequence_mean"] = "sequence_mean"
+
+
+class ActionMean(Cell):
+    """Every action counts the same: mean over turns of the mean over their tokens."""
+
+    name: Literal["action_mean"] = "action_mean"
+
+
+class Constant(Cell):
+    """Token sum over (rows * length), whatever the rows' lengths (Dr.GRPO).
+
+    length: tokens; None follows the rollout's response limit (:meth:`gagpo.algorithms.Algorithm.resolved`), and is
+    512 where there is no rollout.
+    """
+
+    name: Literal["constant"] = "constant"
+    length: int | None = Field(default=None, gt=0)
+
+    @property
+    def tokens(self) -> int:
+        return self.length or LIMIT
+
+
+class Geometric(Cell):
+    """Geometric mean of the gated ratios of a sequence or action, times its advantage; mean over those (GMPO)."""
+
+    name: Literal["geometric"] = "geometric"
+    per: Literal["sequence", "action"] = "sequence"
+
+
+class Power(Cell):
+    """Power mean of the gated ratios of a sequence or action, times its advantage; mean over those (APMPO)."""
+
+    name: Literal["power"] = "power"
+    per: Literal["sequence", "action"] = "sequence"
+    exponent: float = Field(default=1.0, ge=0.05, le=2)
+
+
+Aggregation = Annotated[
+    Annotated[TokenMean | SequenceMean | ActionMean | Constant | Geometric | Power, Field(discriminator="name")],
+    BeforeValidator(by_name),
+]
+
+
+# What is added to the objective ------------------------------------------------------------------------------------
+
+
+class Kl(Cell):
+    """Penalty ``coefficient * KL`` towards the reference policy, averaged as the objective is.
+
+    estimator, with x = logp - logp_ref: ``k1`` x (its expected gradient is 0), ``k2`` x²/2, ``k3`` exp(-x)+x-1.
+    """
+
+    coefficient: float = Field(default=0.0, ge=0)
+    estimator: Literal["k1", "k2", "k3"] = "k3"
+
+
+# Where sampler and trainer differ -------------------------------------------------------------------------------------
+
+
+class Correction(Cell):
+    """What is done about the difference between sampler and trainer.
+
+    ``none``: ratios start from the sampler's log-probabilities. ``recompute``: they start from the trainer's own, of a
+    pass before the first update; so they do with the others. ``token``: each token's term is weighted by
+    ``min(exp(x), cap)``. ``sequence``: sequences (rows) whose ``exp(mean x)`` leaves [low, high] are left out; they
+    still count in what the objective is divided by.
+    """
+
+    name: Literal["none", "recompute", "token", "sequence"] = "none"
+    cap: float = Field(default=2.0, gt=0)
+    low: float = Field(default=1 / 3, ge=0, lt=1)
+    high: float = Field(default=3.0, gt=1)
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether the trainer's own log-probabilities before the first update are needed."""
+        return self.name != "none"
+
+    @model_validator(mode="after")
+    def _options_of_their_kind(self) -> Correction:
+        for kind, options in (("token", ("cap",)), ("sequence", ("low", "high"))):
+            for option in options:
+                if self.name != kind and getattr(self, option) != type(self).model_fields[option].default:
+                    raise InvalidArgument(
+                        f"{option} is an option of correction {kind}, and the correction is {self.name}"
+                    )
+        return self
+
+
+class ObjectiveSettings(Cell):
+    """One objective.
+
+    ratio: level of the importance ratio. ratio_pool: how log-ratios make an action's or sequence's one: ``mean``
+    (length-normalised) or ``sum``. ratio_gradient: ``segment``, or ``token``: the value of the action's or sequence's
+    ratio with the gradient of each token's own (GSPO-token). entropy: coefficient of the entropy bonus. correction:
+    what is done where the sampler's log-probabilities are not the trainer's.
+    """
+
+    ratio: Literal["token", "action", "sequence"] = "token"
+    ratio_pool: Literal["mean", "sum"] = "mean"
+    ratio_gradient: Literal["segment", "token"] = "segment"
+    gate: Gate = Clip()
+    aggregation: Aggregation = TokenMean()
+    kl: Kl = Kl()
+    entropy: float = Field(default=0.0, ge=0)
+    correction: Annotated[Correction, BeforeValidator(by_name)] = Correction()

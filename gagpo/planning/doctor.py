@@ -1,0 +1,324 @@
+"""Whether this machine computes right: versions, devices, engine, weights, memory, speed, and a short run that learns.
+
+Everything is done on the device with a tiny model that is made on the spot; nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import platform
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gagpo.agents.engines.attention import NAME, PackedRows, forward
+from gagpo.agents.engines.base import Request, Sampling
+from gagpo.agents.engines.weights import named_tensors
+from gagpo.agents.model import load_model, load_tokenizer
+from gagpo.agents.setup import make_engine
+from gagpo.algorithms import load as load_algorithm
+from gagpo.credit import Targets
+from gagpo.learning.batch import Row
+from gagpo.learning.update import Updater
+from gagpo.planning import cards
+from gagpo.planning import plan as plans
+from gagpo.planning.allocated import Allocated
+from gagpo.settings import RunSettings, parse
+from gagpo.settings.warm_start import SmallModelSettings
+from gagpo.training.run_folder import RunFolder, versions
+from gagpo.training.trainer import require_device, train
+from gagpo.warm_start.run import warm_start
+from gagpo.warm_start.small_model import build, save_folder
+
+PARITY = {"float32": 1e-3, "bfloat16": 0.5}  # nats that a sampled log-probability may be off
+MEMORY = 0.25  # share by which the peak of an update may differ from the plan
+RISE = 0.15  # how much the success rate must rise
+ITERATIONS = 10
+SHAPE = SmallModelSettings(layers=4, width=128, heads=4, key_value_heads=2, feed_forward=384, context=512)
+LARGE: dict[str, Any] = {  # Qwen2.5-0.5B
+    "hidden_size": 896,
+    "intermediate_size": 4864,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 14,
+    "num_key_value_heads": 2,
+    "vocab_size": 151936,
+    "max_position_embeddings": 32768,
+    "tie_word_embeddings": True,
+}
+TEXTS = ["You stand at 12. Go to door 3.", "left", "right"]
+
+CORRIDOR: dict[str, Any] = {
+    "name": "doctor",
+    "threads": 1,
+    "environment": {"id": "gagpo.envs.testing:gagpo-test/Corridor-v0", "kwargs": {"max_turns": 16}},
+    "context": {"history": 0},
+    "rollout": {"tasks": 8, "samples": 8, "max_tokens": 3, "workers": 0},
+    "algorithm": {"preset": "gagpo", "kl": {"coefficient": 0.0}},
+    "optimizer": {"learning_rate": 5e-3},
+    "training": {"iterations": ITERATIONS, "minibatches": 2, "save_every": ITERATIONS, "keep_episodes": 0},
+    "evaluation": {"splits": ["test"], "temperature": 1.0, "tries": 8},
+    "warm_start": {
+        "episodes": 60,
+        "noise": 0.5,
+        "steps": 25,
+        "batch": 32,
+        "learning_rate": 1e-2,
+        "model": {"layers": 1, "width": 32, "heads": 2, "feed_forward": 32, "vocabulary": 300, "context": 128},
+    },
+}
+
+
+@dataclass
+class Finding:
+    """One item: whether it is as it should be, one line about it, its numbers, and the seconds that it took."""
+
+    name: str
+    ok: bool
+    said: str
+    values: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+@dataclass
+class Patient:
+    """What the items look at. A folder with a tiny random model is made for them."""
+
+    device: str
+    engine: str
+    dtype: str
+    folder: Path
+
+    @property
+    def model(self) -> str:
+        return str(self.folder / "model")
+
+    def settings(self, **changes: Any) -> RunSettings:
+        """Settings of the short run with some sections' keys changed."""
+        engine = {"name": self.engine, "dtype": self.dtype}
+        values = {**CORRIDOR, "model": self.model, "device": self.device, "engine": engine}
+        for section, value in changes.items():
+            values[section] = {**values[section], **value} if isinstance(value, dict) else value
+        return parse(values, "the doctor's run")
+
+
+def examine(
+    device: str = "cpu",
+    engine: str = "transformers",
+    dtype: str = "float32",
+    learn: bool = True,
+    report: Callable[[Finding], None] | None = None,
+) -> list[Finding]:
+    """Every item in turn; ``report`` hears of each as it is done. An item that raises has failed, and the rest go on.
+
+    learn: also the short run, which takes most of the time.
+    """
+    torch.set_num_threads(1)
+    found = []
+    with tempfile.TemporaryDirectory(prefix="gagpo-doctor-") as folder:
+        patient = Patient(device, engine, dtype, Path(folder))
+        for name, item in ITEMS.items():
+            if name == "learning" and not learn:
+                continue
+            begun = time.perf_counter()
+            try:
+                finding = item(patient)
+            except Exception as error:  # whatever is wrong with this machine is the answer
+                finding = Finding(name, False, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+            finding.seconds = time.perf_counter() - begun
+            found.append(finding)
+            if report:
+                report(finding)
+    return found
+
+
+def check_versions(patient: Patient) -> Finding:
+    """Of Python and of the packages that results depend on."""
+    own = {"python": platform.python_version(), **versions()}
+    known = {name: str(value) for name, value in own.items() if isinstance(value, str)}
+    said = ", ".join(f"{name} {known[name]}" for name in ("python", "gagpo", "torch", "transformers") if name in known)
+    return Finding("versions", True, said, known)
+
+
+def check_device(patient: Patient) -> Finding:
+    """That torch can compute on the device, and how much memory it has."""
+    require_device(patient.device)
+    square = torch.arange(9.0, device=patient.device).view(3, 3)
+    right = bool(torch.equal((square @ square).cpu(), torch.arange(9.0).view(3, 3) @ torch.arange(9.0).view(3, 3)))
+    memory = plans.memory_here(patient.device)
+    name = torch.cuda.get_device_name(patient.device) if patient.device.startswith("cuda") else platform.machine()
+    values = {"device": patient.device, "name": name, "gigabytes": memory, "cards": torch.cuda.device_count()}
+    return Finding("device", right, f"{patient.device} ({name}), {memory or 0:.1f} GB", values)
+
+
+def check_weights(patient: Patient) -> Finding:
+    """That a model which was saved is loaded to the last bit."""
+    model, tokenizer = build(SHAPE, TEXTS, seed=0)
+    save_folder(model, tokenizer, Path(patient.model))
+    loaded = dict(named_tensors(load_model(patient.model, "float32", patient.device)))
+    other = [name for name, tensor in named_tensors(model) if not torch.equal(tensor, loaded[name].cpu())]
+    said = f"{len(loaded)} tensors, {f'{other[0]} differs' if other else 'all the same'}"
+    return Finding("weights", not other, said, {"tensors": len(loaded), "different": other})
+
+
+def check_parity(patient: Patient) -> Finding:
+    """That the engine's log-probabilities are those of a scoring pass, before and after it takes new weights."""
+    model = load_model(patient.model, "float32", patient.device)
+    tokenizer = load_tokenizer(patient.model)
+    engine = make_engine(patient.engine, model, tokenizer, dtype=patient.dtype)
+    gaps = {"gap": _gap(model, engine)}
+    with torch.no_grad():
+        generator = torch.Generator().manual_seed(1)
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator).to(parameter.device), alpha=0.02)
+    engine.load_weights(named_tensors(model))
+    gaps["gap_after_new_weights"] = _gap(model, engine)
+    engine.close()
+    worst, limit = max(gaps.values()), PARITY[patient.dtype]
+    said = f"log-probabilities {worst:.2g} nats from a scoring pass (at most {limit:g}), new weights included"
+    return Finding("engine parity", worst <= limit, said, {**gaps, "limit": limit})
+
+
+@torch.no_grad()
+def _gap(model: torch.nn.Module, engine: Any) -> float:
+    """The largest difference (nats) between what the engine reports of its tokens and a forward pass of the model."""
+    rng = np.random.default_rng(0)
+    requests = [Request(i, rng.integers(5, 250, 4 + 5 * i).astype(np.int32), i) for i in range(8)]
+    worst = 0.0
+    for request, response in zip(requests, engine.generate(requests, Sampling(1.0, 16)), strict=True):
+        device = next(model.parameters()).device
+        ids = torch.as_tensor(np.concatenate([request.prompt_ids, response.ids]), dtype=torch.long, device=device)
+        keep = torch.arange(len(request.prompt_ids) - 1, len(ids) - 1, device=device)
+        logits = forward(model, ids[:-1], PackedRows([len(ids) - 1], device), keep).float()
+        own = logits.log_softmax(-1).gather(-1, ids[len(request.prompt_ids) :, None])[:, 0].cpu().numpy()
+        worst = max(worst, float(np.abs(own - response.logprobs).max()))
+        engine.release(request.session)
+    return worst
+
+
+def check_memory(patient: Patient) -> Finding:
+    """That an update takes as much memory as the plan says."""
+    settings = patient.settings(training={"microbatch_tokens": 2048}, rollout={"max_tokens": 32})
+    before = _allocated(patient.device)
+    model = load_model(patient.model, "float32", patient.device)
+    optimizer = torch.optim.AdamW(model.parameters())
+    updater = Updater(model, optimizer, load_algorithm("cispo"), microbatch_tokens=2048, device=patient.device)
+    counted = Allocated() if patient.device == "cpu" else None
+    rows, targets, rng = _rows(32), Targets(np.ones(32 * 32)), np.random.default_rng(0)
+    if counted is None:
+        torch.cuda.reset_peak_memory_stats(patient.device)
+    with counted or nullcontext():
+        for _ in range(2):
+            updater.update(rows, targets, rng)
+    held = 4 * sum(parameter.numel() for parameter in model.parameters())
+    peak = counted.peak + held if counted else torch.cuda.max_memory_allocated(patient.device) - before
+    parts = [p for p in plans.plan(settings, plans.Guess(prompt=96)).parts if p.name not in ("KV cache", "sampling")]
+    parts = [part for part in parts if not part.name.startswith(("engine", "reference"))]
+    said = plans.Plan(plans.shape_of(settings), parts, {}, None, {}).peak()[0]
+    off = peak / said - 1
+    values = {"measured": peak, "planned": said, "off": off}
+    line = f"an update took {peak / 1e6:.1f} MB, planned were {said / 1e6:.1f} ({100 * off:+.0f} %)"
+    return Finding("memory", abs(off) <= MEMORY, line, values)
+
+
+def _allocated(device: str) -> int:
+    return 0 if device == "cpu" else torch.cuda.memory_allocated(device)
+
+
+def _rows(count: int, length: int = 128, said: int = 32) -> list[Row]:
+    """Rows of random tokens, the last ``said`` of them a response."""
+    rng = np.random.default_rng(0)
+    place_K = np.arange(length - said, length)
+    old_K = np.full(said, -5.0, np.float32)
+    made = []
+    for i in range(count):
+        ids = rng.integers(5, 250, length).astype(np.int32)
+        made.append(Row(ids, place_K, np.full(said, i), i * said + np.arange(said), old_K, 1.0, i))
+    return made
+
+
+def check_speed(patient: Patient) -> Finding:
+    """Tokens per second of sampling and of training, and what share of a card's peak that is; no speed is wrong.
+
+    A CPU has a tiny model to do, a GPU a model of random weights in the shape of Qwen2.5-0.5B.
+    """
+    gpu = patient.device.startswith("cuda")
+    model = _large(patient.device) if gpu else load_model(patient.model, "float32", patient.device)
+    sampling, training = speeds(patient, model, 16384 if gpu else 2048)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    values: dict[str, Any] = {"parameters": parameters, "sampled_per_second": sampling, "trained_per_second": training}
+    said = f"{sampling:,.0f} tokens/s sampled, {training:,.0f} trained on ({parameters / 1e6:.1f} M parameters)"
+    if not gpu:
+        return Finding("speed", True, f"{said}; no GPU here, so no share of a card's peak", values)
+    name = torch.cuda.get_device_name(patient.device)
+    reached = cards.training_teraflops(parameters, training)
+    line, share = cards.share_line(name, reached)
+    plain = cards.product_teraflops(patient.device)
+    values |= {"card": name, "teraflops": reached, "share_of_peak": share, "product_teraflops": plain}
+    return Finding("speed", True, f"{said}: {line}; matrix products alone {cards.share_line(name, plain)[0]}", values)
+
+
+def speeds(patient: Patient, model: torch.nn.Module, tokens: int) -> tuple[float, float]:
+    """Tokens per second sampled, and trained on in micro-batches of ``tokens``; bfloat16 passes on a GPU."""
+    engine = make_engine(patient.engine, model, load_tokenizer(patient.model), dtype=patient.dtype)
+    prompt = np.arange(5, 37, dtype=np.int32)
+    requests = [Request(i, prompt, i) for i in range(32)]
+    engine.generate(requests[:2], Sampling(1.0, 4))
+    begun = time.perf_counter()
+    sampled = sum(len(response.ids) for response in engine.generate(requests, Sampling(1.0, 64)))
+    sampling = sampled / (time.perf_counter() - begun)
+    engine.close()
+    half = patient.device.startswith("cuda")
+    updater = Updater(
+        model,
+        torch.optim.AdamW(model.parameters()),
+        load_algorithm("cispo"),
+        microbatch_tokens=tokens,
+        autocast=lambda: torch.autocast(torch.device(patient.device).type, torch.bfloat16, enabled=half),
+        device=patient.device,
+    )
+    count = max(32, tokens // 128)
+    rows, targets, rng = _rows(count), Targets(np.ones(count * 32)), np.random.default_rng(0)
+    updater.update(rows, targets, rng)
+    return sampling, updater.update(rows, targets, rng)["train_tokens_per_second"]
+
+
+def _large(device: str) -> torch.nn.Module:
+    """Random weights in the shape of Qwen2.5-0.5B, 494 M parameters."""
+    from transformers import AutoModelForCausalLM, Qwen2Config
+
+    config = Qwen2Config(**LARGE)
+    with torch.device(device):
+        model: torch.nn.Module = AutoModelForCausalLM.from_config(config, attn_implementation=NAME, dtype=torch.float32)
+    return model.eval()
+
+
+def check_learning(patient: Patient) -> Finding:
+    """That a model which now and then says the right word comes to say it, in ten iterations of GAGPO."""
+    settings = patient.settings(model=str(patient.folder / "warm"))
+    warm_start(settings.model_copy(update={"device": "cpu"}), quiet=True)
+    run = RunFolder.create(patient.folder / "run", settings)
+    rates: list[float] = []
+    results = train(run, lambda row: rates.append(row["success_rate"]) if "success_rate" in row else None, quiet=True)
+    before = run.evaluation("before-test")
+    assert before is not None
+    first, last = before.success.value, results["test"].success.value
+    said = f"success {100 * first:.0f} % before, {100 * last:.0f} % after {ITERATIONS} iterations"
+    values = {"before": first, "after": last, "success_by_iteration": rates}
+    return Finding("learning", last >= first + RISE, said, values)
+
+
+ITEMS: dict[str, Callable[[Patient], Finding]] = {
+    "versions": check_versions,
+    "device": check_device,
+    "weights": check_weights,
+    "engine parity": check_parity,
+    "memory": check_memory,
+    "speed": check_speed,
+    "learning": check_learning,
+}

@@ -1,0 +1,153 @@
+"""What a run costs on so many processors: the placement that suits them, simulated, and one line about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gagpo.planning.simulate.rates import Rates
+from gagpo.planning.simulate.simulation import Outcome, Placement, Simulation
+from gagpo.planning.simulate.update import update_seconds
+from gagpo.planning.simulate.workload import Workload
+from gagpo.settings import RunSettings
+
+TAIL = 1.5  # the longest episodes over the mean one, for choosing a placement only
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row of the table. gpus: that there are; the placement leaves those idle that would not help."""
+
+    gpus: int
+    ahead: int
+    placement: Placement
+    outcome: Outcome
+
+    def record(self) -> dict[str, Any]:
+        """Plain values."""
+        placed = {**asdict(self.placement), "processors": self.placement.processors}
+        return {
+            "gpus": self.gpus,
+            "ahead": self.ahead,
+            "placement": placed,
+            **asdict(self.outcome),
+            "bottleneck": self.outcome.bottleneck,
+        }
+
+
+def study(
+    settings: RunSettings,
+    workload: Workload,
+    rates: Rates,
+    gpus: Sequence[int],
+    aheads: Sequence[int] = (0, 1),
+    iterations: int = 3,
+) -> Iterator[Line]:
+    """A line for every number of processors and every ``ahead``, each with the faster of two placements.
+
+    Of those that put both roles on the same processors, and of those that keep them apart, the one expected to be the
+    fastest is simulated.
+    """
+    for count in gpus:
+        for ahead in aheads:
+            changed = with_ahead(settings, ahead)
+            lines = []
+            for shared in (True, False):
+                kind = [placed for placed in placements(count, ahead) if placed.shared == shared]
+                if not kind:
+                    continue
+                placement = min(
+                    kind, key=lambda placed: (expected(changed, workload, rates, placed), placed.processors)
+                )
+                outcome = Simulation(changed, workload, rates, placement, iterations).run()
+                lines.append(Line(count, ahead, placement, outcome))
+            yield min(lines, key=lambda line: (line.outcome.seconds, line.placement.processors))
+
+
+def with_ahead(settings: RunSettings, ahead: int) -> RunSettings:
+    """The settings with ``rollout.ahead`` and the correction that comes with it."""
+    stale = max(settings.rollout.max_staleness, ahead)
+    rollout = settings.rollout.model_copy(update={"ahead": ahead, "max_staleness": stale})
+    algorithm = settings.algorithm
+    if ahead and not algorithm.correction.recomputes:
+        correction = type(algorithm.correction)(name="token")
+        algorithm = algorithm.model_copy(update={"correction": correction})
+    return settings.model_copy(update={"rollout": rollout, "algorithm": algorithm})
+
+
+def placements(gpus: int, ahead: int) -> list[Placement]:
+    """Both roles on the same processors, on all of them, on half, a quarter, ...; with ``ahead`` also apart."""
+    found = []
+    used = gpus
+    while used:
+        found.append(Placement(used, used, shared=True))
+        if ahead:
+            found += [
+                Placement(used - ranks, ranks, shared=False)
+                for ranks in sorted({max(1, round(used * share / 8)) for share in range(1, 8)})
+                if ranks < used
+            ]
+        used //= 2
+    return found
+
+
+def expected(settings: RunSettings, workload: Workload, rates: Rates, placed: Placement) -> float:
+    """Seconds of an iteration by means alone: what :func:`study` chooses a placement by."""
+    rolling = settings.rollout
+    episodes = rolling.tasks * rolling.samples
+    each = min(rolling.concurrency, -(-episodes // placed.replicas))
+    waves = max(1.0, episodes / placed.replicas / each)
+    read = sum(turn.read for played in workload.episodes for turn in played) / len(workload.episodes)
+    turns, said = workload.mean_turns, workload.mean_said
+    tail = 1.0 if rolling.ahead else TAIL
+    sampling = waves * (
+        turns * said * rates.decode_seconds(each) * tail
+        + each * read * rates.read_seconds
+        + turns * rates.environment_seconds * max(1.0, each / max(1, rolling.workers))
+    )
+    batch = [workload.episodes[number % len(workload.episodes)] for number in range(episodes)]
+    rows = [tokens for played in batch for tokens in workload.rows(played)]
+    training = update_seconds(settings, rates, rows, placed.ranks).total
+    if placed.shared or not rolling.ahead:
+        return sampling + training + rates.transfer_seconds
+    return max(sampling + rates.transfer_seconds, training)
+
+
+def table(lines: Sequence[Line], title: str) -> Any:
+    """A rich table of the lines."""
+    from rich.table import Table
+
+    made = Table(title=title)
+    for name in ("GPUs", "ahead", "used as"):
+        made.add_column(name, justify="right" if name != "used as" else "left")
+    for name in ("iteration, s", "tokens/s", "sampling", "training", "staleness"):
+        made.add_column(name, justify="right")
+    made.add_column("bottleneck", overflow="fold")
+    for line in lines:
+        out = line.outcome
+        made.add_row(
+            str(line.gpus),
+            str(line.ahead),
+            line.placement.describe(),
+            f"{out.seconds:,.3g}" if out.seconds < 1000 else f"{out.seconds:,.0f}",
+            f"{out.tokens_per_second:,.0f}",
+            f"{100 * out.sampling:.0f} %",
+            f"{100 * out.training:.0f} %",
+            f"{out.staleness:.2f}",
+            out.bottleneck,
+        )
+    return made
+
+
+def price_of_waiting(lines: Sequence[Line]) -> list[str]:
+    """A sentence for every number of processors: what on-policy sampling costs against the least ``ahead``."""
+    said = []
+    for count in dict.fromkeys(line.gpus for line in lines):
+        by_ahead = {line.ahead: line.outcome for line in lines if line.gpus == count}
+        others = [ahead for ahead in by_ahead if ahead]
+        if 0 in by_ahead and others:
+            ahead = min(others)
+            times = by_ahead[0].seconds / by_ahead[ahead].seconds
+            said.append(f"{count} GPUs: on-policy (ahead 0) takes {times:.2f} times as long as ahead {ahead}")
+    return said

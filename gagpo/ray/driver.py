@@ -1,0 +1,219 @@
+"""``gagpo train --ray ADDRESS``: places the ranks of a run in a cluster and starts them again when one is lost.
+
+What the ranks print comes to this terminal. A run that lost a rank goes on from its last checkpoint, as with
+``gagpo train --resume``; so its folder lies where every node that may hold a rank sees it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from gagpo.envs.errors import GagpoError, MissingPackage
+from gagpo.eval.results import EvalResult
+from gagpo.ray.rank import DONE, LOST, MEND, Rank, pass_on
+from gagpo.settings import dump
+from gagpo.training.run_folder import RunFolder
+
+LOCAL = "local"
+REACH_SECONDS = 10.0
+PARTING_SECONDS = 120.0  # for ranks that were interrupted to write a checkpoint
+
+Say = Callable[[str], None]
+
+
+class ClusterError(GagpoError, RuntimeError):
+    """A cluster that cannot be reached, has no room, or lost the run too often."""
+
+
+def train_on(address: str, folder: RunFolder, say: Say) -> dict[str, EvalResult]:
+    """Train the run in ``folder`` to its end in the Ray cluster at ``address`` (``local``: one on this machine).
+
+    Gives the final evaluations by split. Raises :class:`ClusterError`, also for what a rank says that users can mend.
+    """
+    with _connected(address):
+        settings = folder.settings
+        left = settings.cluster.restarts
+        while True:
+            trouble = _Attempt(folder).run()
+            if not trouble:
+                found = {split: folder.evaluation(f"after-{split}") for split in settings.evaluation.splits}
+                return {split: result for split, result in found.items() if result is not None}
+            if not left:
+                raise ClusterError(
+                    f"{trouble}; started again {settings.cluster.restarts} times (cluster.restarts) before"
+                )
+            left -= 1
+            number = settings.cluster.restarts - left
+            say(f"{trouble}; starting again from the last checkpoint ({number} of {settings.cluster.restarts})")
+
+
+@contextmanager
+def _connected(address: str) -> Iterator[None]:
+    try:
+        import ray
+    except ImportError:
+        raise MissingPackage("--ray needs the package ray; install the extra ray") from None
+    _require_reachable(address)
+    variables = {name: os.environ[name] for name in ("PYTHONPATH", "OMP_NUM_THREADS") if name in os.environ}
+    variables["PYTHONUNBUFFERED"] = "1"
+    if address == LOCAL:
+        os.environ.setdefault("RAY_worker_niceness", "0")  # beside anything else on this machine, ranks would starve
+    try:
+        ray.init(
+            address=LOCAL if address == LOCAL else address,
+            namespace="gagpo",
+            log_to_driver=True,
+            runtime_env={"env_vars": variables},
+            logging_level=logging.WARNING,
+            **({"include_dashboard": False} if address == LOCAL else {}),
+        )
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        first = str(error).strip().splitlines()[0][:200]
+        raise ClusterError(f"the Ray cluster at {address} cannot be reached: {first}") from None
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _require_reachable(address: str) -> None:
+    """Ray itself tries for minutes to reach an address where nobody is."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host, int(port)), REACH_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ClusterError(f"the Ray cluster at {address} cannot be reached: {error}") from None
+
+
+class _Attempt:
+    """The ranks of one start."""
+
+    def __init__(self, folder: RunFolder):
+        import ray
+
+        self.ray = ray
+        self.folder, self.settings = folder, folder.settings
+        self.cluster = self.settings.cluster
+        self.gpus = 1 if self.settings.device.startswith("cuda") else 0
+
+    def run(self) -> str:
+        """Train; '' at the end of the run, else what was lost. Raises what the user has to mend."""
+        group = self._room()
+        ranks: list[Any] = []
+        try:
+            ranks = [self._place(number, group) for number in range(self.settings.processes)]
+            return self._train(ranks)
+        finally:
+            for rank in ranks:
+                self.ray.kill(rank)
+            self.ray.util.remove_placement_group(group)
+
+    def _room(self) -> Any:
+        """Room for all ranks at once, or for none; near each other where that is possible."""
+        need = {"CPU": self.cluster.rank_cpus} | ({"GPU": float(self.gpus)} if self.gpus else {})
+        group = self.ray.util.placement_group([need] * self.settings.processes, strategy="PACK")
+        if not group.wait(self.cluster.start_deadline):
+            self.ray.util.remove_placement_group(group)
+            raise ClusterError(
+                f"the cluster has had no room for {self.settings.processes} ranks of {need} for "
+                f"{self.cluster.start_deadline:g} s; it has {self.ray.available_resources()}"
+            )
+        return group
+
+    def _place(self, number: int, group: Any) -> Any:
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        strategy = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=number)
+        kind = self.ray.remote(Rank).options(
+            name=f"gagpo-rank-{number}-{os.urandom(4).hex()}",
+            num_cpus=self.cluster.rank_cpus,
+            num_gpus=self.gpus,
+            scheduling_strategy=strategy,
+            max_restarts=0,  # all ranks start again together, from the checkpoint
+        )
+        return kind.remote()
+
+    def _train(self, ranks: Sequence[Any]) -> str:
+        from ray.exceptions import GetTimeoutError, RayActorError
+
+        try:
+            places = self.ray.get([rank.address.remote() for rank in ranks], timeout=self.cluster.start_deadline)
+            self.processes = self.ray.get([rank.process.remote() for rank in ranks], timeout=60)
+        except (RayActorError, GetTimeoutError) as error:
+            return f"a rank was lost while it started ({_first_line(error)})"
+        path, text = str(self.folder.path.absolute()), dump(self.settings)
+        calls = [
+            rank.train.remote(path, text, variables)
+            for rank, variables in zip(ranks, variables_of(places), strict=True)
+        ]
+        try:
+            return self._follow(calls)
+        except KeyboardInterrupt:
+            self._interrupt(calls)
+            raise
+
+    def _follow(self, calls: Sequence[Any]) -> str:
+        """Wait for the ranks; the first that is lost ends the attempt."""
+        from ray.exceptions import RayActorError
+
+        left, trouble = list(calls), ""
+        while left and not trouble:
+            done, left = self.ray.wait(left, num_returns=1, timeout=1.0)
+            for call in done:
+                number = list(calls).index(call)
+                try:
+                    outcome, said = self.ray.get(call)
+                except RayActorError as error:
+                    trouble = f"rank {number} was lost ({_first_line(error)})"
+                    continue
+                if outcome == MEND:
+                    raise ClusterError(said)
+                if outcome == LOST:
+                    trouble = said
+                assert outcome in (DONE, LOST)
+        return trouble
+
+    def _interrupt(self, calls: Sequence[Any]) -> None:
+        """Have the ranks write a checkpoint and end. Ray blocks SIGINT in its processes, so SIGTERM says it."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        print("interrupted: waiting for the ranks to write a checkpoint", file=sys.stderr, flush=True)
+        with suppress(self.ray.exceptions.RayError):
+            send = self.ray.remote(pass_on)
+            for process, node in self.processes:
+                strategy = NodeAffinitySchedulingStrategy(node, soft=False)
+                send.options(num_cpus=0, scheduling_strategy=strategy).remote(process, signal.SIGTERM)
+            self.ray.wait(list(calls), num_returns=len(calls), timeout=PARTING_SECONDS)
+
+
+def variables_of(places: Sequence[tuple[str, int]]) -> list[dict[str, str]]:
+    """What torchrun would tell the ranks at these addresses, of which the first is the meeting point.
+
+    Every rank sees its own GPU alone, as number 0.
+    """
+    nodes = [address for address, _ in places]
+    return [
+        {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(len(places)),
+            "LOCAL_RANK": "0",
+            "LOCAL_WORLD_SIZE": str(nodes.count(nodes[rank])),
+            "MASTER_ADDR": places[0][0],
+            "MASTER_PORT": str(places[0][1]),
+        }
+        for rank in range(len(places))
+    ]
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines or [type(error).__name__])[0][:200]

@@ -1,0 +1,91 @@
+"""A vLLM server on some node, started by an actor there and seen from the trainer as if it were on its own machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gagpo.agents.engines.remote.server import Plan, Server
+from gagpo.agents.model import ModelError
+from gagpo.ray.pool import HostLost
+
+ASK_SECONDS = 30.0  # within which an actor answers what takes no time
+
+
+class ServerHost:
+    """Runs in an actor: starts a server with the config that is sent along, on the GPUs that the actor was given."""
+
+    def __init__(self, address: str, gpus: tuple[int, ...] = ()):
+        self._address, self._gpus = address, gpus
+        self._folder = tempfile.TemporaryDirectory(prefix="gagpo-vllm-")
+        self._server: Server | None = None
+
+    def start(self, plan: Plan, config: str) -> tuple[str, int | None]:
+        """Begin to start a server; its address, and the process."""
+        folder = Path(self._folder.name)
+        (folder / "config.json").write_text(config, encoding="utf-8")
+        here = dataclasses.replace(plan, folder=str(folder), devices=self._gpus if plan.devices else ())
+        self._server = Server(here, folder / "log", self._address)
+        self._server.start()
+        return self._server.url, self._server.process
+
+    def ready(self, seconds: float) -> bool:
+        """Whether the server is well, waiting for so long; ModelError when it has ended."""
+        assert self._server is not None
+        return self._server.ready(seconds)
+
+    def running(self) -> bool:
+        return self._server is not None and self._server.running
+
+
+class PlacedServer:
+    """What :class:`gagpo.agents.engines.remote.server.Server` is to the engine, for a server in a cluster.
+
+    place: makes an actor that runs :class:`ServerHost` somewhere with room; gives two calls: ask a method of it with a
+    deadline (:class:`HostLost` where it is gone), and end it.
+    """
+
+    def __init__(self, plan: Plan, place: Callable[[Plan], tuple[Callable[..., Any], Callable[[], None]]]):
+        self.plan = plan
+        self._config = (Path(plan.folder) / "config.json").read_text(encoding="utf-8")
+        self._place = place
+        self._ask: Callable[..., Any] | None = None
+        self._end: Callable[[], None] = lambda: None
+        self.url = ""
+        self.process: int | None = None
+
+    @property
+    def running(self) -> bool:
+        try:
+            return self._ask is not None and bool(self._ask("running", deadline=ASK_SECONDS))
+        except HostLost:
+            return False
+
+    def start(self) -> None:
+        """Find room and begin to start, in place of what runs."""
+        self.close()
+        self._ask, self._end = self._place(self.plan)
+        try:
+            self.url, self.process = self._ask("start", self.plan, self._config, deadline=600.0)
+        except HostLost as error:
+            raise ModelError(f"a vLLM server could not be started in the cluster: {error}") from None
+
+    def wait(self, deadline: float) -> None:
+        """Return when the server is well, ModelError when it ends or takes too long."""
+        assert self._ask is not None
+        end = time.monotonic() + deadline
+        try:
+            while not self._ask("ready", 5.0, deadline=ASK_SECONDS):
+                if time.monotonic() > end:
+                    raise ModelError(f"a vLLM server in the cluster was not ready after {deadline:g} s")
+        except HostLost as error:
+            raise ModelError(f"a vLLM server in the cluster ended while it started: {error}") from None
+
+    def close(self) -> None:
+        """End the server; closing twice is once."""
+        self._end()
+        self._ask, self._end = None, lambda: None

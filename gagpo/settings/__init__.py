@@ -1,0 +1,40 @@
+"""Every key of a run: what it may hold, how it is read from a file, and what is said of a wrong one."""
+
+from gagpo.settings.cluster import ClusterSettings
+from gagpo.settings.environment import ContextSettings, EnvironmentSettings
+from gagpo.settings.errors import SettingsError
+from gagpo.settings.files import dump, find_config, load, parse, shipped_configs
+from gagpo.settings.rollout import EngineSettings, RolloutSettings
+from gagpo.settings.run import RunSettings
+from gagpo.settings.training import (
+    EvaluationSettings,
+    LoraSettings,
+    OptimizerSettings,
+    RanksSettings,
+    TrainingSettings,
+)
+from gagpo.settings.warm_start import MixtureSettings, SmallModelSettings, TeacherSettings, WarmStartSettings
+
+__all__ = [
+    "ClusterSettings",
+    "ContextSettings",
+    "EngineSettings",
+    "EnvironmentSettings",
+    "EvaluationSettings",
+    "LoraSettings",
+    "MixtureSettings",
+    "OptimizerSettings",
+    "RanksSettings",
+    "RolloutSettings",
+    "RunSettings",
+    "SettingsError",
+    "SmallModelSettings",
+    "TeacherSettings",
+    "TrainingSettings",
+    "WarmStartSettings",
+    "dump",
+    "find_config",
+    "load",
+    "parse",
+    "shipped_configs",
+]

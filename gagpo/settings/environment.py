@@ -1,0 +1,64 @@
+"""The world of a run, and what the model is shown of it."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from gagpo.agents.prompts import STYLES
+from gagpo.envs.errors import InvalidArgument
+from gagpo.settings.section import Section
+
+
+def _plain(value: Any, where: str = "") -> Any:
+    """``value`` if JSON can hold it as it is: what it could not would change on its way to the run's config.yaml."""
+    if isinstance(value, dict):
+        for key, part in value.items():
+            if not isinstance(key, str):
+                raise ValueError(f"the key {key!r}{where} is not text; quote it")
+            _plain(part, f" of {key}")
+    elif isinstance(value, list):
+        for part in value:
+            _plain(part, where)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"the value {value}{where} is not a finite number")
+    elif not isinstance(value, str | int | float | None):
+        raise ValueError(f"the value {value!s:.40}{where} is of type {type(value).__name__}; quote it to make it text")
+    return value
+
+
+Kwargs = Annotated[dict[Any, Any], AfterValidator(_plain)]
+"""Plain values by name, as YAML and JSON both write them."""
+
+
+class EnvironmentSettings(Section):
+    """Which environment, and with what arguments; ``kwargs`` are those of its constructor."""
+
+    id: str = Field(description="a registered id, or module:Name-v0 of a file in the working directory")
+    split: str = Field("train", description="the split that is trained on")
+    kwargs: Kwargs = Field({}, description="arguments of the environment's constructor")
+
+
+class ContextSettings(Section):
+    """What the model is shown. history: ``full``, or the number of earlier turns a window shows."""
+
+    style: str = Field(
+        "plain",
+        description="how observations become messages: plain for small models, tags or whole for instruct models",
+    )
+    history: Literal["full"] | int = Field(
+        "full", description="full, or the number of earlier turns that a window shows"
+    )
+    admissible: bool = Field(False, description="list the admissible actions in the prompt")
+    template: dict[str, str | int | float | bool | datetime.date] = Field(
+        {}, description="variables of the chat template; date (YYYY-MM-DD) stands for today's"
+    )
+
+    @model_validator(mode="after")
+    def _known_style(self) -> ContextSettings:
+        if self.style not in STYLES:
+            raise InvalidArgument(f"unknown style {self.style!r}; choose one of {', '.join(STYLES)}")
+        return self

@@ -1,0 +1,103 @@
+"""Settings as files: one YAML file, typed, with dotted overrides and errors that name the nearest valid key."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from gagpo.settings import keys
+from gagpo.settings.errors import SettingsError
+from gagpo.settings.run import RunSettings
+
+SHIPPED = Path(__file__).parents[1] / "configs"
+"""The configs that come with the package."""
+
+
+def shipped_configs() -> dict[str, Path]:
+    """The configs that come with the package, by name."""
+    return {path.stem: path for path in sorted(SHIPPED.glob("*.yaml"))}
+
+
+def find_config(config: str | Path) -> Path:
+    """The settings file of a path, or of the name of a shipped config (``alfworld-small``); else SettingsError."""
+    path = Path(config)
+    if path.is_file():
+        return path
+    known = shipped_configs()
+    if str(config) in known:
+        return known[str(config)]
+    if path.is_dir() and (path / "config.yaml").is_file():
+        raise SettingsError(f"{path} is a run folder; `gagpo train --resume {path}` continues it")
+    near = difflib.get_close_matches(path.stem, known, n=1, cutoff=0.3)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise SettingsError(f"there is no settings file {path}{hint} (`gagpo configs` lists those that ship)")
+
+
+def load(config: str | Path, overrides: Sequence[str] = ()) -> RunSettings:
+    """Read a YAML file and apply ``section.key=value`` overrides (values are YAML too).
+
+    config: a path, or the name of a shipped config. Raises :class:`SettingsError` for a file that is not YAML, an
+    unknown key (naming the nearest) or a wrong type.
+    """
+    path = find_config(config)
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        first = str(error).replace("\n", " ")[:300] or type(error).__name__
+        raise SettingsError(f"{path} is not a YAML file: {first}") from None
+    if not isinstance(values, dict):
+        raise SettingsError(f"{path} must hold keys and values, got {type(values).__name__}")
+    for override in overrides:
+        _apply(values, override)
+    return parse(values, str(path))
+
+
+def parse(values: dict[str, Any], where: str) -> RunSettings:
+    """Typed settings from plain values; ``where`` names their origin in errors."""
+    try:
+        return RunSettings.model_validate(values)
+    except ValidationError as error:
+        raise SettingsError("; ".join(_explain(item, where) for item in error.errors()[:5])) from None
+
+
+def dump(settings: RunSettings) -> str:
+    """The resolved settings as YAML, readable by :func:`load`."""
+    return yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def _apply(values: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise SettingsError(f"an override looks like section.key=value, got {override!r}")
+    *path, last = key.split(".")
+    place = values
+    for depth, part in enumerate(path):
+        inner = place.setdefault(part, {})
+        if inner is None:
+            inner = place[part] = {}
+        if isinstance(inner, str) and path[0] == "algorithm":  # a mere name is short for a cell
+            inner = place[part] = {"name" if depth else "preset": inner}
+        if not isinstance(inner, dict):
+            raise SettingsError(f"override {override!r}: {part!r} holds a single value, not a section")
+        place = inner
+    try:
+        place[last] = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise SettingsError(f"override {override!r}: the value is not YAML; quote it") from None
+
+
+def _explain(item: Any, where: str) -> str:
+    location = [str(part) for part in item["loc"]]
+    key = keys.place(RunSettings, location)
+    if item["type"] == "extra_forbidden":
+        return f"{where}: unknown key {key!r}; the nearest valid key is {keys.nearest(RunSettings, key)!r}"
+    if item["type"] == "missing":
+        return f"{where}: key {key!r} is missing"
+    message = item["msg"].removeprefix("Value error, ")
+    plain = isinstance(item["input"], str | int | float | None)
+    return f"{where}: {key or 'settings'}: {message}" + (f", got {item['input']!r:.80}" if location and plain else "")

@@ -1,0 +1,98 @@
+"""How episodes are collected, and what samples their responses."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from gagpo.agents.engines.base import Sampling
+from gagpo.agents.engines.registry import place_of
+from gagpo.agents.precision import require_known
+from gagpo.envs.errors import InvalidArgument
+from gagpo.settings.section import Section
+
+
+class RolloutSettings(Section):
+    """How episodes are collected: ``tasks`` x ``samples`` episodes an iteration."""
+
+    tasks: int = Field(16, ge=1, description="task groups of an iteration")
+    samples: int = Field(8, ge=1, description="episodes of a group")
+    temperature: float = Field(1.0, gt=0, description="that responses are sampled at")
+    max_tokens: int = Field(512, ge=1, description="most tokens of a response")
+    workers: int = Field(2, ge=0, le=1024, description="environment processes; 0 steps them in the trainer's own")
+    concurrency: int = Field(256, ge=1, description="most episodes under way at once")
+    lockstep: bool = Field(True, description="bit-for-bit repeatable batches; false for slow, uneven environments")
+    ahead: int = Field(
+        0,
+        ge=0,
+        le=64,
+        description="batches sampled while an update runs; 0: only the newest weights sample, repeatably",
+    )
+    max_staleness: int = Field(
+        4,
+        ge=1,
+        description="with ahead: updates that an episode's first turn may lie behind; older ones are played again",
+    )
+    worker_memory: int | None = Field(
+        4096, ge=1, description="MiB that an environment process may take beyond what all share; null: no limit"
+    )
+    step_deadline: float = Field(60.0, gt=0, description="seconds")
+    reset_deadline: float = Field(300.0, gt=0, description="seconds")
+
+    @property
+    def sampling(self) -> Sampling:
+        return Sampling(self.temperature, self.max_tokens)
+
+    @model_validator(mode="after")
+    def _young_enough(self) -> RolloutSettings:
+        if self.ahead > self.max_staleness:
+            raise InvalidArgument(
+                f"ahead={self.ahead} samples with weights that many updates old, which max_staleness="
+                f"{self.max_staleness} refuses: raise max_staleness or lower ahead"
+            )
+        if self.ahead and not self.workers:
+            raise InvalidArgument(
+                "ahead samples in a thread, and workers=0 steps environments in whatever thread asks: set workers=1"
+            )
+        return self
+
+
+class EngineSettings(Section):
+    """What samples the responses; a name alone is short for ``{name: ...}``."""
+
+    name: str = Field(
+        "transformers", description="transformers, vllm, vllm-server, an installed package's, or module:Name"
+    )
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="what is sampled in, and what the reference policy is held in"
+    )
+    memory: float | None = Field(None, gt=0, lt=1, description="share of the device for an engine with its own memory")
+    sleep: bool = Field(
+        True, description="free the engine's memory during updates; false where it has a device or machine of its own"
+    )
+    compile: Literal["auto", "never"] = Field(
+        "auto", description="auto: the transformers engine decodes in CUDA graphs on a GPU; never: kernel by kernel"
+    )
+    options: dict[str, Any] = Field({}, description="what else the engine takes")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            value = {"name": value}
+        if isinstance(value, dict) and value.get("dtype") == "float16":
+            require_known("float16")
+        return value
+
+    @model_validator(mode="after")
+    def _known(self) -> EngineSettings:
+        place_of(self.name)
+        return self
+
+    def arguments(self) -> dict[str, Any]:
+        """Keyword arguments for :func:`gagpo.agents.setup.make_engine`."""
+        shared: dict[str, Any] = {} if self.memory is None else {"memory": self.memory}
+        if self.compile != "auto":
+            shared["compile"] = self.compile
+        return {"dtype": self.dtype, **shared, **self.options}

@@ -1,0 +1,105 @@
+"""Everything a run is made of, and which settings do not go together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from gagpo.algorithms import Algorithm
+from gagpo.envs.errors import InvalidArgument
+from gagpo.settings.cluster import ClusterSettings
+from gagpo.settings.environment import ContextSettings, EnvironmentSettings
+from gagpo.settings.rollout import EngineSettings, RolloutSettings
+from gagpo.settings.section import Section
+from gagpo.settings.training import (
+    EvaluationSettings,
+    LoraSettings,
+    OptimizerSettings,
+    RanksSettings,
+    TrainingSettings,
+)
+from gagpo.settings.warm_start import WarmStartSettings
+
+LORA_RATE = 1e-5
+"""The learning rate of an adapter unless it is set: ten times that of all weights."""
+
+
+class RunSettings(Section):
+    """Everything a run is made of."""
+
+    name: str = Field(description="of the run and its folder")
+    seed: int = Field(1, ge=0, description="of everything that is drawn")
+    model: str = Field(description="a model folder, a hub name, or starter:NAME")
+    revision: str | None = Field(
+        None, description="branch, tag or commit of a hub model; a run goes on with the commit that it began with"
+    )
+    trust_remote_code: bool = Field(False, description="run the code that a hub model brings along; read it first")
+    device: str = Field("cpu", description="cpu, cuda, cuda:1, ...")
+    threads: int = Field(0, ge=0, le=1024, description="torch threads; 0 for one per core")
+    processes: int = Field(
+        1, ge=1, le=1024, description="on this machine, that train one model together; torchrun's number goes before it"
+    )
+    ranks: RanksSettings = RanksSettings()
+    engine: EngineSettings = EngineSettings()
+    environment: EnvironmentSettings
+    context: ContextSettings = ContextSettings()
+    rollout: RolloutSettings = RolloutSettings()
+    invalid_penalty: float = Field(0.01, ge=0, description="what a turn without a valid action costs")
+    algorithm: Algorithm
+    optimizer: OptimizerSettings = OptimizerSettings()
+    lora: LoraSettings | None = Field(None, description="train an adapter; absent: all weights")
+    training: TrainingSettings = TrainingSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    cluster: ClusterSettings = ClusterSettings()
+    trackers: list[str] = Field(["tensorboard"], description="where numbers go besides the run's folder; see docs")
+    warm_start: WarmStartSettings | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _precisions(cls, value: Any) -> Any:
+        """Runs of earlier versions say ``dtype: float32``, which is what weights in training are now in any case."""
+        if not isinstance(value, dict) or "dtype" not in value:
+            return value
+        if value["dtype"] != "float32":
+            raise InvalidArgument(
+                "dtype: weights in training are always float32, or small updates are rounded away; set "
+                "training.precision=bfloat16 for what is computed in and engine.dtype=bfloat16 for what is sampled in"
+            )
+        return {key: other for key, other in value.items() if key != "dtype"}
+
+    @model_validator(mode="after")
+    def _fitting_correction(self) -> RunSettings:
+        """Where sampler and trainer compute differently, ratios start from the trainer's own numbers unless said.
+
+        Where the sampler's weights are older too, each token is weighted for it: the clip's decoupled objective (Hilton
+        et al. 2021), whose trust region lies around the weights before the update and not around the sampler's.
+        """
+        same = self.engine.name == "transformers" and self.engine.dtype == self.training.precision == "float32"
+        ahead = self.rollout.ahead > 0
+        if (ahead or not same) and "correction" not in self.algorithm.model_fields_set:
+            correction = type(self.algorithm.correction)(name="token" if ahead else "recompute")
+            object.__setattr__(self, "algorithm", self.algorithm.model_copy(update={"correction": correction}))
+        return self
+
+    @model_validator(mode="after")
+    def _controllers_that_can_wait(self) -> RunSettings:
+        if self.rollout.ahead and self.algorithm.controllers.agpo:
+            raise InvalidArgument(
+                "controllers.agpo sets temperatures and clip radii from probes of the weights that are about to be "
+                "updated, and rollout.ahead samples with older ones: set rollout.ahead=0"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _rate_of_an_adapter(self) -> RunSettings:
+        if self.lora is not None and "learning_rate" not in self.optimizer.model_fields_set:
+            optimizer = self.optimizer.model_copy(update={"learning_rate": LORA_RATE})
+            object.__setattr__(self, "optimizer", optimizer)
+        return self
+
+    @model_validator(mode="after")
+    def _safe_name(self) -> RunSettings:
+        if not self.name or self.name.startswith(".") or any(c in self.name for c in "/\\\0"):
+            raise InvalidArgument(f"a run's name is one plain folder name, got {self.name!r}")
+        return self

@@ -1,0 +1,173 @@
+"""Supervised training on rows of demonstrations, which can be stopped at any moment and gone on with."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from gagpo.agents.progress import track
+from gagpo.envs.errors import GagpoError
+from gagpo.learning.batch import Row, micro_batches
+from gagpo.learning.logprobs import token_logprobs
+from gagpo.learning.precision import autocast
+from gagpo.settings import RunSettings
+from gagpo.settings.warm_start import WarmStartSettings
+
+RESPONSE, PROMPT, STRAY = 0, 1, 2
+STATE = "supervised.pt"
+
+Saver = Callable[[torch.nn.Module, int], None]
+"""Called with the model and the number of steps done, whenever a state has been written."""
+
+
+class SupervisedStateError(GagpoError, ValueError):
+    """A state of supervised training that cannot be gone on with; the message names the file."""
+
+
+def fit(
+    model: torch.nn.Module,
+    rows: Sequence[Row],
+    settings: RunSettings,
+    quiet: bool = False,
+    folder: Path | None = None,
+    on_save: Saver | None = None,
+) -> list[float]:
+    """Train ``model`` in place; returns the mean loss on response tokens (nats per token) of every step.
+
+    The loss is that mean plus ``observations`` times the mean over all other tokens. :func:`rate` says how the learning
+    rate goes. With a ``folder`` the state is written there every ``save_minutes`` and gone on with if there is one;
+    what comes out is the same, interrupted or not. Raises :class:`SupervisedStateError` for a damaged state.
+    """
+    warm, training = settings.warm_start, settings.training
+    assert warm is not None
+    pair = optimizers(model)
+    losses: list[float] = _restore(folder / STATE, model, pair) if folder is not None else []
+    model.train()
+    supply = itertools.islice(_endless(rows, np.random.default_rng([warm.seed, 1])), len(losses) * warm.batch, None)
+    saved = time.monotonic()
+    with track("warm start", warm.steps, "steps", quiet) as meter:
+        for _ in losses:
+            meter.advance()
+        for step in range(len(losses), warm.steps):
+            for optimizer in pair:
+                for group in optimizer.param_groups:
+                    group["lr"] = rate(warm, step)
+            batch = [_predicted(row, warm) for row in itertools.islice(supply, warm.batch)]
+            said = sum(int((row.turn_K == RESPONSE).sum()) for row in batch)
+            read = max(1, sum(len(row.turn_K) for row in batch) - said)
+            total = 0.0
+            for made in micro_batches(batch, training.microbatch_tokens):
+                micro = made.to(settings.device)
+                with autocast(settings):
+                    logprob_K, _ = token_logprobs(model, micro, entropy="none")
+                said_K = micro.turn_K == RESPONSE
+                loss = -logprob_K[said_K].sum() / said
+                total += loss.item()
+                (loss - warm.observations * logprob_K[~said_K].sum() / read).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            for optimizer in pair:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+            losses.append(total)
+            meter.advance(note=f"loss {total:.3f}")
+            if not math.isfinite(total):
+                raise FloatingPointError(
+                    f"the warm start's loss became {total} at step {step}; lower its learning_rate"
+                )
+            if folder is not None and time.monotonic() - saved > 60 * warm.save_minutes:
+                _store(folder / STATE, model, pair, losses)
+                if on_save is not None:
+                    on_save(model, len(losses))
+                    model.train()
+                saved = time.monotonic()
+    model.eval()
+    return losses
+
+
+def rate(warm: WarmStartSettings, step: int) -> float:
+    """The learning rate of a step, counted from 0.
+
+    It rises over the first twentieth of the steps and falls to zero along a cosine. With ``decay`` it rises over the
+    first hundred steps at most, stays, and falls linearly over that share of the steps; then ``steps`` can still be
+    raised on the way, as nothing before the fall depends on it.
+    """
+    if warm.decay is None:
+        rise = max(1, warm.steps // 20)
+        return warm.learning_rate * min(1.0, (step + 1) / rise) * 0.5 * (1 + math.cos(math.pi * step / warm.steps))
+    rise = min(100, max(1, warm.steps // 20))
+    left = (warm.steps - step) / max(1.0, warm.decay * warm.steps)
+    return warm.learning_rate * min(1.0, (step + 1) / rise, left)
+
+
+def optimizers(model: torch.nn.Module) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices between layers (Jordan et al. 2024), AdamW for embeddings, gains and biases.
+
+    Muon's steps are scaled to the size of AdamW's (Liu et al. 2025), so both take the same learning rate.
+    """
+    embedded = {id(p) for m in model.modules() if isinstance(m, torch.nn.Embedding) for p in m.parameters()}
+    head = model.get_output_embeddings()  # type: ignore[operator]
+    embedded |= {id(p) for p in head.parameters()}
+    matrices = [p for p in model.parameters() if p.ndim == 2 and id(p) not in embedded]
+    others = [p for p in model.parameters() if p.ndim != 2 or id(p) in embedded]
+    return [
+        torch.optim.Muon(matrices, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(others, weight_decay=0.01, betas=(0.9, 0.98)),
+    ]
+
+
+def everything(row: Row) -> Row:
+    """The row with every token but the first to be predicted; ``turn_K`` tells what is said from what is read.
+
+    Responses that are :data:`STRAY` in the row are left out.
+    """
+    kind_L = np.full(len(row.ids), PROMPT)
+    kind_L[row.place_K] = np.where(row.turn_K == STRAY, STRAY, RESPONSE)
+    kind_L[0] = STRAY
+    place_K = np.flatnonzero(kind_L != STRAY)
+    turn_K = kind_L[place_K]
+    return replace(row, place_K=place_K, turn_K=turn_K, token_K=place_K, logprob_K=np.zeros(len(place_K), np.float32))
+
+
+def _predicted(row: Row, warm: WarmStartSettings) -> Row:
+    if warm.observations:
+        return everything(row)
+    kept = row.turn_K != STRAY
+    parts = {name: getattr(row, name)[kept] for name in ("place_K", "token_K", "logprob_K")}
+    return replace(row, **parts, turn_K=np.full(int(kept.sum()), RESPONSE))
+
+
+def _endless(rows: Sequence[Row], rng: np.random.Generator) -> Iterator[Row]:
+    """Every row once, in random order, again and again."""
+    while True:
+        yield from (rows[i] for i in rng.permutation(len(rows)))
+
+
+def _store(path: Path, model: torch.nn.Module, pair: list[torch.optim.Optimizer], losses: list[float]) -> None:
+    fresh = path.with_suffix(".part")
+    state = {"model": model.state_dict(), "optimizers": [o.state_dict() for o in pair], "losses": losses}
+    torch.save(state, fresh)
+    os.replace(fresh, path)
+
+
+def _restore(path: Path, model: torch.nn.Module, pair: list[torch.optim.Optimizer]) -> list[float]:
+    """Put the stored state into model and optimizers; the losses so far, none when nothing is stored."""
+    if not path.exists():
+        return []
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        model.load_state_dict(state["model"])
+        for optimizer, stored in zip(pair, state["optimizers"], strict=True):
+            optimizer.load_state_dict(stored)
+        return [float(loss) for loss in state["losses"]]
+    except Exception as error:  # torch raises whatever the damaged bytes lead to
+        raise SupervisedStateError(
+            f"{path} cannot be read ({type(error).__name__}); delete it to begin the warm start anew"
+        ) from None

@@ -1,0 +1,68 @@
+"""Demonstrations by a model behind a server: a large model's way of playing, in a small one's words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gagpo.agents.episodes import Episode
+from gagpo.agents.parsing import parse
+from gagpo.agents.progress import Meter
+from gagpo.agents.prompts import STYLES
+from gagpo.envs.errors import InvalidArgument
+from gagpo.evaluation.served import teach
+from gagpo.settings import RunSettings
+from gagpo.settings.warm_start import TeacherSettings
+
+_AS_RESPONSE = {"line": "{}", "whole": "{}", "tag": "<action>{}</action>"}  # by parser: an action and nothing else
+
+
+def lessons(
+    settings: RunSettings,
+    teacher: TeacherSettings,
+    kwargs: dict[str, Any],
+    tasks: list[str],
+    meter: Meter,
+    work: Path | None = None,
+) -> list[Episode]:
+    """The episodes of ``tasks`` that the teacher solved, said as the learner will have to say them.
+
+    work: folder in which finished lessons are kept, so that none is paid for twice. Raises
+    :class:`gagpo.agents.api.client.ApiError` when the server gives up or a limit is reached, and InvalidArgument when
+    not one lesson ends well.
+    """
+    environment = settings.environment
+    played = teach(
+        teacher.api(),
+        environment.id,
+        {**kwargs, "split": environment.split},
+        tasks,
+        seed=settings.warm_start.seed if settings.warm_start else 0,
+        temperature=teacher.temperature,
+        max_tokens=teacher.max_tokens,
+        style=teacher.style,
+        history=settings.context.history,
+        workers=settings.rollout.workers,
+        concurrency=teacher.concurrency,
+        journals=None if work is None else work / "lessons",
+        on_finish=meter.advance,
+    )
+    solved = [episode for episode in played if episode.success and episode.turns]
+    if not solved:
+        raise InvalidArgument(f"the teacher {teacher.model} solved none of {len(played)} episodes of {environment.id}")
+    for episode in solved:
+        in_the_learners_words(episode, settings.context.style)
+    return solved
+
+
+def in_the_learners_words(episode: Episode, style: str) -> None:
+    """Say every turn so that the learner's own parser finds the action that was played.
+
+    A response that it reads so already is kept, thoughts included; any other becomes the action alone. Turns in which
+    the teacher gave no action, or one that the world refused, are not imitated.
+    """
+    parser = STYLES[style].parser
+    for turn in episode.turns:
+        if parse(turn.response, parser) != (turn.action or None):
+            turn.response = _AS_RESPONSE[parser].format(turn.action) if turn.action else ""
+        turn.trainable = turn.valid

@@ -1,0 +1,70 @@
+"""Health: each rule speaks when its number is bad, in words that say what to do, and is silent without numbers."""
+
+import random
+
+import pytest
+
+from gagpo.eval.metrics.health import RULES, answer_task_information, health, health_line, sentences
+
+GOOD = {
+    "zero_groups": 0.2,
+    "coverage": 0.8,
+    "clip_fraction": 0.01,
+    "mismatch_kl": 2e-4,
+    "entropy": 0.5,
+    "invalid_rate": 0.05,
+    "truncated_responses": 0.0,
+    "answer_task_information": 0.9,
+    "grad_norm": 0.3,
+    "failed_episodes": 0.0,
+}
+
+
+def rows(count=12, **changes):
+    return [{**GOOD, "iteration": i, "success_rate": 0.2 + 0.03 * i, **changes} for i in range(1, count + 1)]
+
+
+def test_a_healthy_run_has_nothing_to_act_on():
+    assert health_line(rows()) == ""
+    assert {one.level for one in health(rows())} == {"good"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"zero_groups": 0.9}, "90 % of the groups teach nothing"),
+        ({"coverage": 0.1}, "coarser state key"),
+        ({"clip_fraction": 0.5}, "learning rate is too high"),
+        ({"mismatch_kl": 0.09}, "not the same policy"),
+        ({"entropy": 1e-4}, "all tries become the same one"),
+        ({"invalid_rate": 0.7}, "does not speak the world's language"),
+        ({"truncated_responses": 0.6}, "raise rollout.max_tokens"),
+        ({"answer_task_information": 0.01}, "no longer depend"),
+    ],
+)
+def test_a_bad_number_is_named_first_and_says_what_to_do(changes, said):
+    found = health(rows(**changes))
+    assert found[0].level == "bad" and said in found[0].sentence and said in health_line(rows(**changes))
+    assert sentences(rows(**changes))[0].startswith("Act: ")
+
+
+def test_a_rule_is_about_the_last_iterations_alone():
+    assert health_line(rows(invalid_rate=0.9)[:7] + rows()[7:]) == ""
+    assert "getting worse" in health_line(rows(6) + [{**GOOD, "success_rate": 0.01}] * 6)
+    assert "times its usual size" in health_line([*rows(), {**rows()[-1], "grad_norm": 30.0}])
+
+
+def test_missing_and_nonfinite_numbers_say_nothing():
+    assert health([]) == [] and health_line([]) == ""
+    assert health([{"iteration": 1.0}]) == []
+    assert all(rule([{key: float("nan") for key in GOOD}] * 12) is None for rule in RULES)
+
+
+def test_information_of_answers_about_their_tasks():
+    """Against the joint entropy by hand, for independent answers, and for one answer to everything."""
+    pairs = [("a", "x")] * 30 + [("a", "y")] * 10 + [("b", "x")] * 10 + [("b", "y")] * 30
+    assert answer_task_information(pairs) == pytest.approx(0.1308 - 1 / 160, abs=1e-4)
+    rng = random.Random(0)
+    drawn = [(str(rng.randrange(16)), str(rng.randrange(10))) for _ in range(1500)]
+    assert answer_task_information(drawn) < 0.02
+    assert answer_task_information([("a", "x"), ("b", "x")]) == 0 == answer_task_information([])

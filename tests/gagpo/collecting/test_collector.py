@@ -1,0 +1,144 @@
+"""Which tasks an iteration plays, and what is played again."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gagpo.agents.agent import Decision
+from gagpo.agents.setup import make_world
+from gagpo.collecting.collector import Collector, usable
+from gagpo.controllers import Controllers
+from gagpo.envs.pool import Pool
+from gagpo.settings import load
+
+
+class Walker:
+    """Walks left with the probability of its task's door number over ten, so that far doors fail; counts its calls."""
+
+    def __init__(self, always=None):
+        self.always = always
+
+    def decide(self, lives):
+        decisions = []
+        for live in lives:
+            rng = np.random.default_rng([live.episode.seed, len(live.episode.turns)])
+            word = self.always or ("left" if rng.random() < 0.75 else "stay")
+            tokens = np.array([1, 2], np.int32)
+            decisions.append(
+                Decision(word, word, prompt_ids=tokens, response_ids=tokens, logprobs=np.zeros(2, np.float32))
+            )
+        return decisions
+
+    def forget(self, slot):
+        pass
+
+
+@pytest.fixture
+def collector(corridor):
+    def make(algorithm="gagpo", **rollout):
+        settings = load(corridor(algorithm=algorithm, rollout=rollout))
+        tasks = make_world(settings.environment.id, settings.environment.kwargs).tasks("train")
+        return Collector(settings, tasks, Controllers(settings.algorithm.controllers))
+
+    return make
+
+
+def play(collector, agent, iteration=0):
+    environment = collector.settings.environment
+    with Pool(environment.id, environment.kwargs, workers=0) as pool:
+        return collector.collect(agent, pool, iteration)
+
+
+def test_each_task_once_before_any_comes_again(collector):
+    made = collector(tasks=3)
+    names = made.upcoming(16)
+    assert sorted(names[:8]) == sorted(names[8:]) == made.tasks.ids and names[:8] != names[8:]
+    assert play(made, Walker()).rounds == 1 and made.position == 3 and made.upcoming(5) == names[3:8]
+
+
+def test_groups_have_their_size_and_share_their_task(collector):
+    found = play(collector(tasks=3, samples=5), Walker())
+    assert [(e.group, e.sample) for e in found.episodes] == [(g, s) for g in range(3) for s in range(5)]
+    assert all(len({e.task for e in found.episodes if e.group == g}) == 1 for g in range(3))
+
+
+def test_iterations_differ_and_repeat(collector):
+    first, again, later = (play(collector(), Walker(), iteration) for iteration in (0, 0, 1))
+    turns = [[len(e.turns) for e in found.episodes] for found in (first, again, later)]
+    assert turns[0] == turns[1] != turns[2]
+
+
+def test_groups_that_teach_nothing_are_replaced(collector):
+    made = collector({"preset": "dapo"}, tasks=4, samples=4)
+    found = play(made, Walker())
+    assert 1 < found.rounds <= 10 and made.position > 4
+    groups = {e.group for e in found.episodes}
+    assert len(groups) == 4
+    for group in groups:
+        assert len({e.success for e in found.episodes if e.group == group}) == 2
+    assert len(found.played) == 4 * made.position
+    assert len({e.group for e in found.played}) == made.position
+
+
+def test_a_world_that_teaches_nothing_ends_after_the_rounds(collector):
+    made = collector({"preset": "dapo", "controllers": {"dynamic_sampling": {"rounds": 3}}}, tasks=2, samples=2)
+    found = play(made, Walker(always="left"))
+    assert found.rounds == 3 and len(found.played) == 3 * 4
+    assert found.episodes == found.played[-4:]  # what the last round played, not three batches in one
+
+
+def test_a_probe_chooses_each_groups_temperature(collector):
+    made = collector({"preset": "agpo_adaptive", "controllers": {"agpo": {"probe": 4}}}, tasks=3)
+    for iteration in range(3):
+        found = play(made, Walker(), iteration)
+    assert len(found.probe) == 12 and {e.temperature for e in found.probe} == {1.0}
+    by_group = {e.group: e.temperature for e in found.episodes}
+    assert len(set(by_group.values())) > 1 and all(0.5 <= t <= 1.5 for t in by_group.values())
+    assert {e.seed for e in found.probe}.isdisjoint({e.seed for e in found.episodes})
+
+
+def test_replaced_tasks_are_probed_too_and_temperatures_go_by_task(collector):
+    algorithm = {"preset": "agpo_adaptive", "controllers": {"agpo": {"probe": 4}, "dynamic_sampling": {"rounds": 4}}}
+    made = collector(algorithm, tasks=3, samples=4)
+    for iteration in range(4):
+        found = play(made, Walker(), iteration)
+        state = made.controllers.agpo.state
+        assert state.by_task.keys() == {episode.task for episode in found.probe}
+        assert {episode.task for episode in found.played} <= state.by_task.keys()
+        for episode in found.played:
+            assert episode.temperature == made.controllers.temperatures(1.0, [episode.task])[0]
+
+
+def test_a_probe_that_failed_leaves_its_task_alone(collector):
+    made = collector({"preset": "agpo_adaptive", "controllers": {"agpo": {"probe": 4}}}, tasks=3)
+    play(made, Walker())
+    whole = made._play
+
+    def breaking(agent, pool, names, samples, label, *rest):
+        episodes = whole(agent, pool, names, samples, label, *rest)
+        if "probe" in label:
+            for episode in episodes:
+                episode.outcome = "failed" if episode.group == 1 else episode.outcome
+        return episodes
+
+    made._play = breaking
+    names = made.upcoming(3)
+    found = play(made, Walker(), 1)
+    temperature = {episode.task: episode.temperature for episode in found.episodes}
+    assert temperature[names[1]] == 1.0 and temperature[names[0]] != 1.0
+    assert made.controllers.agpo.state.by_task.keys() == {names[0], names[2]}
+
+
+def test_episodes_keep_what_the_world_showed_last(collector):
+    for episode in play(collector(), Walker()).episodes:
+        place, door = episode.end_state.split(">")
+        assert episode.end_observation == f"You stand at {place}. Go to door {door}."
+        assert episode.success == (place == door)
+
+
+def test_broken_and_empty_episodes_are_left_out(collector):
+    found = play(collector(), Walker())
+    broken = replace(found.episodes[0], outcome="failed")
+    empty = replace(found.episodes[1], turns=[])
+    assert usable([broken, empty, found.episodes[2]]) == [found.episodes[2]]

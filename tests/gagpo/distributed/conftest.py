@@ -1,0 +1,131 @@
+"""Two processes that train together, and how their run is compared with that of one."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from gagpo.learning import logprobs
+from gagpo.settings import load
+from gagpo.training import checkpoint as checkpoints
+from gagpo.training.run_folder import RunFolder
+from gagpo.training.trainer import train
+from tests.gagpo.conftest import CORRIDOR
+
+WORKER = Path(__file__).with_name("worker.py")
+GENTLE = {"optimizer": {"learning_rate": 1e-3}, "evaluation": {"tasks": 2, "before": False}}
+"""Small steps: AdamW makes whole ones of gradients that are nothing but rounding."""
+
+
+def free_port():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+def start_ranks(command, world=2, **more):
+    """The processes of ``command``, as torchrun would start them."""
+    place = {"WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    processes = []
+    for rank in range(world):
+        names = {**place, "RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": 1, **more}
+        environment = {**os.environ, **{name: str(value) for name, value in names.items()}}
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, *map(str, command)],
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+    return processes
+
+
+def train_in_two(jobs, folder):
+    """Train every (config, folder, logits at a time or None) with two ranks."""
+    listed = folder / "jobs.json"
+    listed.write_text(json.dumps([[str(config), str(place), chunk] for config, place, chunk in jobs]))
+    ranks = start_ranks([WORKER, listed])
+    outputs = [process.communicate(timeout=1500)[0] for process in ranks]
+    assert [process.returncode for process in ranks] == [0, 0], "\n".join(outputs)
+
+
+def train_in_one(jobs):
+    usual = logprobs.CHUNK
+    for config, place, chunk in jobs:
+        path, logprobs.CHUNK = Path(place), chunk or usual
+        there = (path / "config.yaml").exists()
+        train(RunFolder.open(path) if there else RunFolder.new(path, load(config)), quiet=True)
+    logprobs.CHUNK = usual
+
+
+def write_config(folder, model, **changes):
+    values = {**CORRIDOR, "model": model}
+    for section, value in {**GENTLE, **changes}.items():
+        values[section] = {**values.get(section, {}), **value} if isinstance(value, dict) else value
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "run.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return path
+
+
+def weights(folder):
+    saved = checkpoints.latest(Path(folder) / "checkpoints")
+    name = "model.safetensors" if (saved.path / "model" / "model.safetensors").exists() else "adapter_model.safetensors"
+    return load_file(str(saved.path / "model" / name))
+
+
+def states(folder, part="optimizer"):
+    """The whole tensors of a checkpoint's part, whoever wrote it."""
+    from torch.distributed.checkpoint import HuggingFaceStorageReader
+
+    from gagpo.distributed.ranks import Ranks
+    from gagpo.distributed.states import read, stored_names
+
+    saved = checkpoints.latest(Path(folder) / "checkpoints")
+    if not (saved.path / part).exists():
+        return {}
+    metadata = HuggingFaceStorageReader(str(saved.path / part)).read_metadata().state_dict_metadata
+    assert metadata.keys() == stored_names(saved.path / part)
+    tensors = {name: torch.zeros(one.size, dtype=one.properties.dtype) for name, one in metadata.items()}
+    read(tensors, saved.path / part, Ranks())
+    return tensors
+
+
+def require_close(one, two, atol):
+    assert one.keys() == two.keys()
+    for name, value in one.items():
+        np.testing.assert_allclose(value.numpy(), two[name].numpy(), atol=atol, rtol=0, err_msg=name)
+
+
+def timeless(rows):
+    clock = ("seconds", "per_second", "busy", "restarts")
+    return [{key: value for key, value in row.items() if not any(word in key for word in clock)} for row in rows]
+
+
+def require_same_run(one, two, atol=1e-5):
+    """The same weights, states, numbers and results to ``atol``, from the same episodes."""
+    require_close(weights(one), weights(two), atol)
+    for part in ("optimizer", "critic"):
+        require_close(states(one, part), states(two, part), atol)
+    rows = [timeless(RunFolder.open(folder).metrics()) for folder in (one, two)]
+    assert len(rows[0]) == len(rows[1])
+    for row, other in zip(*rows, strict=True):
+        assert row.keys() == other.keys()
+        for key, value in row.items():
+            assert value == pytest.approx(other[key], abs=2e-4, rel=2e-3), key
+    for kind in ("evals/after-test.json", "episodes/after-test.jsonl"):
+        assert (one / kind).read_text() == (two / kind).read_text()
+    for number in ("0001",):
+        lists = [[json.loads(line) for line in (f / "episodes" / f"train-{number}.jsonl").open()] for f in (one, two)]
+        shown = [[[turn["response"] for turn in episode["turns"]] for episode in episodes] for episodes in lists]
+        assert shown[0] == shown[1]

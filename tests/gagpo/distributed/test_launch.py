@@ -1,0 +1,151 @@
+"""Whole runs of several processes from the command line: started by the settings or by torchrun, killed, stopped."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from gagpo.cli.main import app
+from gagpo.distributed import launch
+from gagpo.distributed.environment import ENVIRONMENT
+from gagpo.distributed.errors import RankLost
+from gagpo.distributed.ranks import joined
+from gagpo.settings import SettingsError, load
+from gagpo.training import checkpoint as checkpoints
+from gagpo.training.run_folder import RunFolder
+from gagpo.training.trainer import train
+from tests.gagpo.distributed.conftest import GENTLE, require_same_run, write_config
+
+SECONDS = 900
+DEADLINE = 40  # on a machine that is busy with other things
+
+
+def gagpo(*words, **more):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", *map(str, words)]
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **more
+    )
+
+
+def config_of(folder, model, **changes):
+    short = {"evaluation": {**GENTLE["evaluation"]}, "ranks": {"deadline": DEADLINE}, "processes": 2}
+    return write_config(folder, model, **{**short, **changes})
+
+
+def children_of(process):
+    return [child for child in psutil.Process(process.pid).children() if "gagpo" in " ".join(child.cmdline())]
+
+
+def wait_for_rows(path, count, process):
+    deadline = time.monotonic() + SECONDS
+    while not path.exists() or path.read_text().count("\n") < count:
+        assert process.poll() is None, process.stdout.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def rank(children, number):
+    return next(child for child in children if child.environ().get("RANK") == str(number))
+
+
+def test_tasks_that_do_not_divide_are_refused_in_one_line(tmp_path, warm_model):
+    from typer.testing import CliRunner
+
+    config = config_of(tmp_path, warm_model, processes=3)
+    outcome = CliRunner().invoke(app, ["train", str(config), "--runs", str(tmp_path / "runs"), "-q"])
+    assert isinstance(outcome.exception, SettingsError)
+    assert "rollout.tasks=4 cannot be divided over 3 processes" in str(outcome.exception)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_launcher_ends_all_with_the_first_that_dies(monkeypatch):
+    code = "import os, signal, time; os.environ['RANK'] == '1' and os.kill(os.getpid(), signal.SIGKILL); time.sleep(99)"
+    started, popen = [], subprocess.Popen
+
+    def plain(command, **more):
+        started.append(popen([sys.executable, "-c", code], **more))
+        return started[-1]
+
+    monkeypatch.setattr(launch.subprocess, "Popen", plain)
+    with pytest.raises(launch.RanksEnded, match=r"rank 1 of 2 was killed by signal 9 \(SIGKILL\).*--resume"):
+        launch.run(2, ["train"])
+    assert [process.returncode for process in started] == [-signal.SIGTERM, -signal.SIGKILL]
+
+
+def test_no_port_is_no_place_to_meet(monkeypatch):
+    for name, value in dict(zip(ENVIRONMENT, ("0", "2", "0", "127.0.0.1", "0"), strict=True)).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RankLost, match=r"MASTER_PORT=0 is no port.*--standalone"), joined():
+        pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("torchrun", [False, True], ids=["processes", "torchrun"])
+def test_a_run_of_two_is_started_by_either(tmp_path, warm_model, torchrun):
+    training = {"iterations": 2, "save_every": 2}
+    config = config_of(tmp_path, warm_model, training=training, optimizer=GENTLE["optimizer"])
+    words = ["gagpo", "train", config, "--runs", tmp_path / "runs", "-q", "--json"]
+    if torchrun:
+        words = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", *words]
+    process = gagpo(*words)
+    output, _ = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, output
+    assert output.count("run folder:") == output.count("report:") == 1
+    made = tmp_path / "runs" / "corridor"
+    assert (made / "report.html").exists()
+    train(RunFolder.new(tmp_path / "one", load(config)), quiet=True)
+    require_same_run(tmp_path / "one", made)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_a_rank_that_dies_ends_the_other_and_the_run_goes_on(tmp_path, warm_model, number):
+    config = config_of(tmp_path, warm_model, training={"iterations": 400, "save_every": 1, "keep": 3})
+    process = gagpo("gagpo", "train", config, "--runs", tmp_path / "runs", "-q", "training.iterations=400")
+    made = tmp_path / "runs" / "corridor"
+    wait_for_rows(made / "metrics.jsonl", 3, process)
+    children = children_of(process)
+    every = [*children, *(below for child in children for below in child.children(recursive=True))]
+    victim = rank(children, 1)
+    os.kill(victim.pid, number)
+    output, _ = process.communicate(timeout=SECONDS)
+    assert process.returncode == 2, output
+    assert output.count("gagpo: ") == 1 and "Traceback" not in output
+    said = "was killed by signal 9" if number == signal.SIGKILL else f"has given no sign of life for {DEADLINE} s"
+    assert f"rank 1 of 2 {said}" in output and "--resume" in output
+    assert not psutil.wait_procs(every, timeout=30)[1]
+    done = RunFolder.open(made).metrics()[-1]["iteration"]
+    kept = checkpoints.latest(made / "checkpoints")
+    kept.verify()
+    assert kept.iteration >= done - 1
+    RunFolder.open(made).change([f"training.iterations={kept.iteration + 1}", "processes=1"])
+    train(RunFolder.open(made), quiet=True)
+    assert RunFolder.open(made).metrics()[-1]["iteration"] == kept.iteration + 1
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_and_ends_both(tmp_path, warm_model):
+    config = config_of(tmp_path, warm_model, training={"iterations": 400, "save_every": 400})
+    process = gagpo("gagpo", "train", config, "--runs", tmp_path / "runs", "-q", start_new_session=True)
+    made = tmp_path / "runs" / "corridor"
+    wait_for_rows(made / "metrics.jsonl", 2, process)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=SECONDS)
+    assert process.returncode == 130, output
+    assert output.count("continue with: gagpo train --resume") == 1 and "Traceback" not in output
+    done = RunFolder.open(made).metrics()[-1]["iteration"]
+    assert checkpoints.latest(made / "checkpoints").iteration == done
+
+
+@pytest.mark.slow
+def test_what_is_wrong_on_both_is_said_once(tmp_path, warm_model):
+    config = config_of(tmp_path, warm_model, rollout={"max_tokens": 128})
+    process = gagpo("gagpo", "train", config, "--runs", tmp_path / "runs", "-q")
+    output, _ = process.communicate(timeout=SECONDS)
+    assert process.returncode == 2 and output.count("gagpo: rollout.max_tokens=128 leaves no room") == 1, output
+    assert not (tmp_path / "runs" / "corridor").exists()

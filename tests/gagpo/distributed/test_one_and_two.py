@@ -1,0 +1,97 @@
+"""Two ranks do what one process does, in weights, states, numbers and results; and each goes on from the other."""
+
+import pytest
+
+from gagpo.training.run_folder import RunFolder
+from tests.gagpo.distributed.conftest import require_same_run, train_in_one, train_in_two, write_config
+
+NO_KL = {"kl": {"coefficient": 0.0}}
+CASES = {
+    "gagpo": {"algorithm": {"preset": "gagpo", **NO_KL}},
+    "lora": {
+        "algorithm": {"preset": "gagpo", "kl": {"coefficient": 0.05}},
+        "lora": {"rank": 4, "alpha": 4.0},
+    },
+    "ppo with a backbone": {"algorithm": {"preset": "ppo_token", "critic": {"head": "separate"}, **NO_KL}},
+    "group baseline, batch norm": {"algorithm": {"preset": "reinforce_baseline", **NO_KL}},
+    "gagpo, batch norm": {"algorithm": {"preset": "gagpo", "credit": {"norm": "batch"}, **NO_KL}},
+    "apmpo": {"algorithm": {"preset": "apmpo", **NO_KL}},
+    "ppo": {"algorithm": {"preset": "ppo_turn", **NO_KL}},
+    "reference": {"algorithm": {"preset": "gagpo", "kl": {"coefficient": 0.05}}},
+    "dynamic sampling": {"algorithm": {"preset": "dapo", **NO_KL}},
+    "probes": {"algorithm": {"preset": "agpo_adaptive", "controllers": {"agpo": {"probe": 3}}, **NO_KL}},
+    "hgpo": {"algorithm": {"preset": "hgpo", **NO_KL}},
+    "correction": {
+        "algorithm": {"preset": "gspo", "correction": {"name": "sequence"}, **NO_KL},
+        "training": {"epochs": 5, "minibatches": 1, "microbatch_tokens": 300, "gradient_checkpointing": True},
+    },
+    "chunks and decay": {
+        "algorithm": {"preset": "gagpo", **NO_KL},
+        "optimizer": {"learning_rate": 1e-3, "weight_decay": 0.1},
+        "training": {"microbatch_tokens": 100},
+    },
+}
+CHUNK = 4096  # logits, about a dozen tokens: the output layer is computed again in the backward pass
+QUICK = ("gagpo", "lora", "ppo with a backbone")
+
+
+def both(folder, model, names, minibatches):
+    """Two iterations of each case in one process and in two; their folders by name."""
+    found, jobs = {}, {1: [], 2: []}
+    for name in names:
+        case = {**CASES[name]}
+        training = {"iterations": 2, "minibatches": minibatches, "save_every": 100, **case.pop("training", {})}
+        config = write_config(folder / name, model, training=training, **case)
+        found[name] = {world: folder / name / f"of-{world}" for world in (1, 2)}
+        for world, place in found[name].items():
+            jobs[world].append((config, place, CHUNK if name == "chunks and decay" else None))
+    train_in_one(jobs[1])
+    train_in_two(jobs[2], folder)
+    return found
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory, warm_model):
+    return both(tmp_path_factory.mktemp("quick"), warm_model, QUICK, 2)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_four_updates_of_two_ranks_are_those_of_one(quick, name):
+    require_same_run(quick[name][1], quick[name][2])
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory, warm_model):
+    return both(tmp_path_factory.mktemp("long"), warm_model, CASES, 5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_ten_updates_of_two_ranks_are_those_of_one(long, name):
+    assert sum(row["updates"] for row in RunFolder.open(long[name][1]).metrics()) == 10
+    require_same_run(long[name][1], long[name][2])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", [(1, 2, 1), (2, 1, 2)], ids=str)
+def test_a_checkpoint_goes_on_in_another_number_of_ranks_and_back(tmp_path, warm_model, order):
+    names = ("lora", "ppo with a backbone", "apmpo", "probes")
+    jobs = []
+    for name in names:
+        case = {**CASES[name], "training": {"iterations": 3, "save_every": 1}}
+        whole = write_config(tmp_path / name, warm_model, **case)
+        jobs.append((whole, tmp_path / name / "whole", None))
+    train_in_one(jobs)
+    for stage, world in enumerate(order, 1):
+        part = []
+        for name, (config, *_) in zip(names, jobs, strict=True):
+            place = tmp_path / name / "parts"
+            if stage > 1:
+                RunFolder.open(place).change([f"training.iterations={stage}"])
+            else:
+                case = {**CASES[name], "training": {"iterations": 1, "save_every": 1}}
+                config = write_config(tmp_path / name / "first", warm_model, **case)
+            part.append((config, place, None))
+        train_in_one(part) if world == 1 else train_in_two(part, tmp_path)
+    for name in names:
+        require_same_run(tmp_path / name / "whole", tmp_path / name / "parts")

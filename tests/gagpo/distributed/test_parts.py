@@ -1,0 +1,161 @@
+"""The parts that need no second process: dealing, packing, background work, states on disk."""
+
+import random
+import threading
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gagpo.agents.episodes import Episode, Turn
+from gagpo.collecting.distributed_rollout import packed, unpacked
+from gagpo.distributed.background import Background, Overdue
+from gagpo.distributed.ranks import Ranks
+from gagpo.distributed.states import StateError, fill_optimizer, names_of, optimizer_tensors, write
+from gagpo.learning.batch import Row
+from gagpo.learning.sharded_batches import deal, share
+from gagpo.objectives.layout import Normaliser
+from gagpo.training import checkpoint as checkpoints
+
+
+def row(length, number):
+    one = np.asarray([length])
+    return Row(np.full(length + 1, number, np.int32), one, np.asarray([number]), np.asarray([number]), np.zeros(1))
+
+
+LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=40)
+
+
+@given(LENGTHS, st.integers(1, 6))
+@settings(max_examples=40, deadline=None)
+def test_rows_are_dealt_out_by_their_tokens(lengths, world):
+    rows = [row(length, number) for number, length in enumerate(lengths)]
+    parts = deal(rows, world)
+    assert sorted(int(one.turn_K[0]) for part in parts for one in part) == list(range(len(rows)))
+    loads = [sum(one.length for one in part) for part in parts]
+    assert max(loads) - min(loads) <= max(lengths)
+
+
+@given(LENGTHS, st.integers(2, 5), st.integers(1, 100))
+@settings(max_examples=20, deadline=None)
+def test_every_rank_makes_as_many_passes(lengths, world, tokens):
+    rows = [row(length, number) for number, length in enumerate(lengths)]
+    shares = [share(rows, tokens, Ranks(rank, world)) for rank in range(world)]
+    assert len({len(one.micros) + len(one.blanks) for one in shares}) == 1
+    seen = sorted(int(turn) for one in shares for micro in one for turn in micro.turn_K)
+    assert seen == list(range(len(rows)))
+    assert sum(one.tokens for one in shares) == sum(lengths)
+
+
+TEXTS = ["", "go north", "\ud800", "\x00", 'a "quoted" word', "Ärger"]
+
+
+def some_episodes(seed):
+    """Conversations that go on, windows that begin anew, empty responses, odd texts."""
+    rng = random.Random(seed)
+
+    def ids(count):
+        return np.asarray([rng.randrange(2**31) for _ in range(count)], np.int32)
+
+    made = []
+    for number in range(rng.randrange(4)):
+        episode = Episode(rng.choice(TEXTS), group=number, seed=2**47, temperature=0.7, end_state=rng.choice(TEXTS))
+        episode.info = {"score": rng.random(), "won": True, "count": 3, "note": rng.choice(TEXTS)}
+        before = ids(0)
+        for _ in range(rng.randrange(5)):
+            turn = Turn(rng.choice(TEXTS), rng.choice(TEXTS), rng.choice(TEXTS), rng.gauss(0, 1))
+            turn.state, turn.parsed = rng.choice([None, "s"]), rng.random() < 0.5
+            turn.prompt_ids = np.concatenate([before if rng.random() < 0.7 else ids(0), ids(rng.randrange(5))])
+            turn.response_ids = ids(rng.randrange(4))
+            turn.logprobs = np.asarray([-rng.random() for _ in turn.response_ids], np.float32)
+            before = np.concatenate([turn.prompt_ids, turn.response_ids])
+            episode.turns.append(turn)
+        made.append(episode)
+    return made
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=40, deadline=None)
+def test_episodes_arrive_as_they_were(seed):
+    played = some_episodes(seed)
+    found, about = unpacked(packed(played, {"error": None}))
+    assert about == {"error": None} and len(found) == len(played)
+    for one, other in zip(played, found, strict=True):
+        assert one.record(tokens=True) == other.record(tokens=True)
+        assert (one.end_state, one.end_observation) == (other.end_state, other.end_observation)
+        for turn, same in zip(one.turns, other.turns, strict=True):
+            assert (turn.parsed, turn.trainable) == (same.parsed, same.trainable)
+            for name in ("prompt_ids", "response_ids", "logprobs"):
+                assert getattr(turn, name).dtype == getattr(same, name).dtype
+                assert np.array_equal(getattr(turn, name), getattr(same, name))
+
+
+def test_a_long_conversation_travels_once():
+    turns, prompt = [], np.zeros(0, np.int32)
+    for _ in range(50):
+        prompt = np.concatenate([prompt, np.arange(100, dtype=np.int32)])
+        turns.append(Turn("", "", "", prompt_ids=prompt, response_ids=np.arange(10, dtype=np.int32)))
+        prompt = np.concatenate([prompt, turns[-1].response_ids])
+    assert len(packed([Episode("t", turns=turns)], {})) < 50 * 110 * 4 + 20_000
+
+
+def test_alone_every_call_gives_back_what_it_got():
+    ranks = Ranks()
+    assert ranks.alone and ranks.first and ranks.channel() is ranks
+    array, normaliser = np.arange(3.0), Normaliser(1, 2, 3)
+    assert ranks.total(array) is array and ranks.total(normaliser) is normaliser and ranks.total(2.5) == 2.5
+    assert ranks.gathered("x") == ["x"] and ranks.of_first(lambda: 3) == 3 and ranks.agree("it", 4) == 4
+    assert ranks.device("cuda") == "cuda" and ranks.threads(3) == 3
+
+
+def test_background_work_is_heard_of():
+    def fail():
+        raise OSError("no room")
+
+    work = Background("writing", 0.2)
+    work.start(fail)
+    with pytest.raises(OSError, match="no room"):
+        work.wait()
+    work.check()
+    go = threading.Event()
+    work.start(go.wait)
+    work.check()
+    with pytest.raises(Overdue, match=r"writing has not been done in 0\.2 s"):
+        work.wait()
+    go.set()
+
+
+def fitted():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Linear(5, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    model(torch.randn(4, 3)).sum().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+def test_an_optimiser_is_filled_from_names(tmp_path):
+    model, optimizer = fitted()
+    optimizer.param_groups[0]["lr"] = 0.025
+    write(optimizer_tensors(optimizer, names_of(model, None)), tmp_path / "states", Ranks())
+    other = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Linear(5, 1))
+    fresh = torch.optim.AdamW(other.parameters(), lr=0.1)
+    fill_optimizer(fresh, names_of(other, None), tmp_path / "states", Ranks())
+    assert fresh.param_groups[0]["lr"] == 0.025
+    for one, two in zip(model.parameters(), other.parameters(), strict=True):
+        assert all(torch.equal(optimizer.state[one][key], fresh.state[two][key]) for key in optimizer.state[one])
+    smaller = torch.nn.Linear(3, 5)
+    with pytest.raises(StateError, match="of no parameter of this run"):
+        fill_optimizer(torch.optim.AdamW(smaller.parameters()), names_of(smaller, None), tmp_path / "states", Ranks())
+
+
+def test_optimisers_of_earlier_versions_are_read(tmp_path):
+    _, optimizer = fitted()
+    torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
+    _, fresh = fitted()
+    fresh.state.clear()
+    checkpoints.Checkpoint(tmp_path, 1).load_optimizer(fresh, {})
+    states = zip(optimizer.state.values(), fresh.state.values(), strict=True)
+    assert all(torch.equal(one[key], two[key]) for one, two in states for key in one)

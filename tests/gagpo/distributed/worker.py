@@ -1,0 +1,30 @@
+"""A rank that trains one run after another: ``python worker.py FILE``, with torchrun's environment variables.
+
+FILE: JSON, a list of [config, folder, chunk]; a folder that is there is continued. chunk: logits at a time, or null.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from gagpo.distributed.ranks import joined
+from gagpo.learning import logprobs
+from gagpo.settings import load
+from gagpo.training.run_folder import ReadOnly, RunFolder
+from gagpo.training.trainer import train
+
+
+def main() -> None:
+    with joined(patience=300, deadline=60) as ranks:
+        usual = logprobs.CHUNK
+        for config, place, *chunk in json.loads(Path(sys.argv[1]).read_text()):
+            logprobs.CHUNK = (chunk and chunk[0]) or usual
+            path = Path(place)
+            there = ranks.of_first(lambda path=path: (path / "config.yaml").exists())
+            settings = None if there else load(config)
+            kind = RunFolder if ranks.first else ReadOnly
+            train(kind(path, settings), quiet=True, ranks=ranks)
+
+
+if __name__ == "__main__":
+    main()

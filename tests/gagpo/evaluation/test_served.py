@@ -1,0 +1,216 @@
+"""Evaluations through a server: killed and continued, limited, never mistaken for another model's."""
+
+import json
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("openai")
+pytest.importorskip("flask")
+
+from gagpo.agents.api.client import ApiSettings, LimitReached
+from gagpo.cli.main import main
+from gagpo.eval.journal import read_journal
+from gagpo.eval.results import EvalResult
+from gagpo.evaluation.served import evaluate_api, teach
+from tests.agents.chat_server import serving
+
+pytestmark = pytest.mark.interop
+CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
+
+LONG = """
+import gymnasium
+from gagpo.envs import Task, TaskSet
+from gagpo.envs.testing import CorridorEnv
+
+class LongEnv(CorridorEnv):
+    def tasks(self, split):
+        return TaskSet(split, [Task(f"t{n:03d}", split, "corridor", digest=str(n % 12)) for n in range(200)])
+
+gymnasium.register("Long-v0", "long_corridor:LongEnv", disable_env_checker=True, order_enforce=False)
+"""
+
+KILLED = """
+import json, os, random, signal, sys, time
+from pathlib import Path
+from gagpo.agents.api.client import ApiSettings
+from gagpo.evaluation.served import evaluate_api
+
+url, folder, rng, kills = sys.argv[1], Path(sys.argv[2]), random.Random(7), 0
+
+def lines():
+    return sum(path.read_bytes().count(b"\\n") for path in folder.glob("*.jsonl"))
+
+while True:
+    child = os.fork()
+    if not child:
+        report = evaluate_api(
+            ApiSettings("m", url, timeout=20.0, backoff=0.01, attempts=30), environment="long_corridor:Long-v0",
+            split="test", style="plain", workers=0, concurrency=8, journals=folder, quiet=True,
+        )
+        report.result.save(folder / "result.json")
+        os._exit(0)
+    until = lines() + rng.randrange(5, 15)
+    while kills < 10 and lines() < until:
+        time.sleep(0.003)
+    if kills < 10:
+        time.sleep(rng.random() * 0.05)
+        os.kill(child, signal.SIGKILL)
+        kills += 1
+    _, status = os.waitpid(child, 0)
+    if status == 0:
+        break
+    if kills == 10 and os.WIFEXITED(status):
+        sys.exit("the last evaluation failed")
+print(kills)
+"""
+
+
+@pytest.mark.slow
+def test_two_hundred_tasks_killed_ten_times_are_each_played_exactly_once(tmp_path):
+    (tmp_path / "long_corridor.py").write_text(LONG)
+    root = str(Path(__file__).parents[2])
+    with serving(faults=("error", "limit", "garbage"), rate=0.05, delay=0.005) as server:
+        done = subprocess.run(
+            [sys.executable, "-c", KILLED, server.url, str(tmp_path / "evals")],
+            env={"PYTHONPATH": f"{tmp_path}:{root}", "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=1500,  # a busy machine
+        )
+        assert done.returncode == 0 and done.stdout.strip() == "10", done.stderr[-2000:]
+        begun = sum(len(one["messages"]) == 1 for one in server.requests)
+    result = EvalResult.load(tmp_path / "evals" / "result.json")
+    wanted = [f"t{n:03d}" for n in range(200)]
+    assert [task.task for task in result.tasks] == wanted and all(len(task.tries) == 1 for task in result.tasks)
+    assert result.successes == 200
+    (path,) = (tmp_path / "evals").glob("*.jsonl")
+    texts = [json.loads(line.rpartition(" ")[0]) for line in path.read_text().splitlines()]
+    assert sorted(one["episode"]["task"] for one in texts if "episode" in one) == wanted
+    assert begun <= 200 * 1.3 + 10 * 8  # at most what was under way at a kill was begun again, faults aside
+
+
+def run(server, folder, model="m", **changes):
+    api = ApiSettings(model, server.url, backoff=0.01, **changes.pop("api", {}))
+    settings = {"split": "test", "style": "plain", "workers": 0, "journals": folder, "quiet": True, **changes}
+    return evaluate_api(api, environment=CORRIDOR, **settings)
+
+
+def test_the_same_command_plays_nothing_again_and_another_reuses_nothing(tmp_path):
+    with serving() as server:
+        first = run(server, tmp_path)
+        asked = len(server.requests)
+        again = run(server, tmp_path)
+        assert len(server.requests) == asked and again.result.to_json() == first.result.to_json()
+        assert again.usage == first.usage and first.usage["requests"] == asked
+        for change in (
+            {"model": "n"},
+            {"temperature": 0.5},
+            {"max_tokens": 9},
+            {"history": 2},
+            {"kwargs": {"max_turns": 40}},
+            {"tasks": 3},
+            {"admissible": True},
+            {"split": "train"},
+            {"api": {"extra": {"top_p": 0.5}}},
+        ):
+            before = len(server.requests)
+            run(server, tmp_path, **change)
+            assert len(server.requests) > before, change
+        before = len(server.requests)
+        more = run(server, tmp_path, tries=2)  # the first tries are known
+        assert len(server.requests) - before == sum(t.tries[1].turns for t in more.result.tasks)
+
+
+def test_a_limit_keeps_what_is_finished_and_holds_over_interruptions(tmp_path):
+    prices = {"input_price": 1e5, "output_price": 0.0}  # a dollar a request
+    with serving() as server:
+        with pytest.raises(LimitReached, match=r"of 4 episodes are kept, the same command goes on"):
+            run(server, tmp_path, api={**prices, "limit_cost": 6.0}, concurrency=1)
+        asked = len(server.requests)
+        assert asked == 6
+        with pytest.raises(LimitReached):
+            run(server, tmp_path, api={**prices, "limit_cost": 6.0}, concurrency=1)
+        assert len(server.requests) == asked
+        report = run(server, tmp_path, api={**prices, "limit_cost": 200.0}, concurrency=1)
+        assert report.usage["cost"] == pytest.approx(len(server.requests))
+        key, episodes = read_journal(report.journal)
+        assert key["model"] == "openai:m" and sum(1 for _ in episodes) == 4
+
+
+def test_a_large_model_plays_lessons(tmp_path):
+    with serving() as server:
+        episodes = teach(ApiSettings("m", server.url), CORRIDOR, {}, ["door-01", "door-01", "door-02"], workers=0)
+    assert [one.task for one in episodes] == ["door-01", "door-01", "door-02"]
+    assert all(one.success and one.turns[-1].response == "left" for one in episodes)
+
+
+def test_the_file_names_who_played(tmp_path):
+    with serving() as server:
+        report = run(server, tmp_path, model="qwen/Qwen3 32B")
+    assert report.journal.name.startswith("openai-qwen-Qwen3-32B-")
+    assert textwrap.shorten(report.result.model, 50) == "openai:qwen/Qwen3 32B"
+
+
+def command(monkeypatch, *arguments):
+    """The command line in this process: its status."""
+    monkeypatch.setattr(sys, "argv", ["gagpo", *map(str, arguments)])
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main()
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    return ended.value.code
+
+
+def test_one_command_evaluates_whatever_answers(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with serving(style="<action>{}</action>") as server:
+        common = ["eval", "openai:m", "--base-url", server.url, "--env", CORRIDOR, "--split", "test", "-q"]
+        prices = ["--price-in", 2, "--price-out", 4, "--completion-tokens"]
+        assert command(monkeypatch, *common, *prices, "--json", "--out", "r.json", "--episodes", "e.jsonl") == 0
+        asked = len(server.requests)
+        assert server.requests[0]["max_completion_tokens"] == 512 and server.requests[0]["temperature"] == 0.4
+        told = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert told["success_rate"] == 1.0 and told["usage"]["requests"] == asked and told["usage"]["cost"] > 0
+        assert EvalResult.load(Path("r.json")).successes == 4 and len(Path("e.jsonl").read_text().splitlines()) == 4
+        assert command(monkeypatch, *common) == 0 and len(server.requests) == asked  # all is known from evals/
+        assert command(monkeypatch, *common, "--seed", 1, "--style", "plain") == 0 and len(server.requests) > asked
+
+
+def test_a_served_model_meets_the_panel_of_a_config(tmp_path, monkeypatch, capsys):
+    import yaml
+
+    from tests.gagpo.conftest import CORRIDOR as settings
+
+    monkeypatch.chdir(tmp_path)
+    context = {"history": 1, "style": "tags"}
+    Path("run.yaml").write_text(yaml.safe_dump({**settings, "context": context, "model": "nowhere"}))
+    with serving(style="<action>{}</action>") as server:
+        common = ["eval", "openai:m", "--base-url", server.url, "--like", "run.yaml", "-q", "--out", "r.json"]
+        assert command(monkeypatch, *common) == 0
+        assert all(len(body["messages"]) == 1 for body in server.requests)  # a window of one turn
+        assert {(body["max_tokens"], body["temperature"]) for body in server.requests} == {(3, 1.0)}
+    result = EvalResult.load(Path("r.json"))
+    assert (result.panel.split, result.panel.kwargs["max_turns"]) == ("test", 16)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["openai:m", "--env", CORRIDOR, "--device", "cpu"], "--device is about a model in this process"),
+        (["random", "--env", CORRIDOR, "--price-in", "1"], "--price-in is about a model behind a server"),
+        (["openai:m", "--base-url", "http://127.0.0.1:9/v1"], "name the environment with --env"),
+        (["openai:", "--base-url", "http://127.0.0.1:9/v1", "--env", CORRIDOR], "name the model, as in openai:MODEL"),
+        (["openai:m", "--base-url", "http://127.0.0.1:9/v1", "--env", CORRIDOR, "--style", "x"], "unknown style 'x'"),
+    ],
+)
+def test_options_of_the_other_kind_of_model_are_refused(monkeypatch, capsys, arguments, said):
+    assert command(monkeypatch, "eval", *arguments, "-q") == 2
+    printed = capsys.readouterr()
+    assert said in printed.err and len(printed.err.splitlines()) == 1

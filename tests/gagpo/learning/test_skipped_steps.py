@@ -1,0 +1,139 @@
+"""A loss that is not finite costs a step and nothing else, until there are too many of them."""
+
+import copy
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from gagpo.algorithms import load as load_algorithm
+from gagpo.credit import Targets
+from gagpo.learning.batch import build_rows
+from gagpo.learning.skipped_steps import NonFiniteLoss
+from gagpo.learning.update import Updater
+from gagpo.settings import load
+from gagpo.training import checkpoint as checkpoints
+from gagpo.training.run_folder import RunFolder
+from gagpo.training.trainer import Trainer
+from tests.gagpo.learning.test_batch import conversation
+
+TOKENS = 4
+
+
+def rows_of(seed):
+    rng = np.random.default_rng(seed)
+    return build_rows([conversation((rng.integers(5, 99, 6), rng.integers(5, 99, TOKENS))) for _ in range(4)])
+
+
+def updater(model, **changes):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    return Updater(model, optimizer, load_algorithm("cispo"), **{"max_skipped": 3, **changes})
+
+
+def update(made, seed=0, poison=False):
+    rows = rows_of(seed)
+    if poison:
+        rows[1].logprob_K[0] = np.nan
+    return made.update(rows, Targets(np.linspace(-1.0, 1.0, 4 * TOKENS)), np.random.default_rng(seed))
+
+
+def state(made):
+    return copy.deepcopy([made.model.state_dict(), made.optimizer.state_dict()])
+
+
+def same(a, b):
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    return a == b
+
+
+@pytest.mark.parametrize("what", ["loss", "gradient"])
+def test_a_skipped_step_leaves_weights_and_optimiser_as_they_were(tiny, what):
+    made = updater(tiny[0])
+    update(made)
+    before = state(made)
+    poisoned = tiny[0].get_input_embeddings().weight
+    handle = poisoned.register_hook(lambda gradient: gradient * torch.inf) if what == "gradient" else None
+    learned = update(made, 1, poison=what == "loss")
+    if handle:
+        handle.remove()
+    assert same(state(made), before)
+    assert learned == {"updates": 0.0, "skipped_steps": 1.0}
+    assert made.skips.turns == ([1] if what == "loss" else [0, 1, 2, 3])
+    assert (made.ratio_K == 1).all() and all(p.grad is None for p in made.parameters) and not made.model.training
+    after = update(made, 2)
+    assert not same(state(made), before) and after["skipped_steps"] == 0 and after["updates"] == 1
+
+    never = updater(copy.deepcopy(tiny[0]))  # what follows is as if the skipped update had never been
+    never.model.load_state_dict(before[0])
+    never.optimizer.load_state_dict(before[1])
+    update(never, 2)
+    assert same(state(never), state(made))
+
+
+def test_the_other_steps_of_the_update_are_taken_and_measured(tiny):
+    made = updater(tiny[0], minibatches=4)
+    learned = update(made, poison=True)
+    assert (learned["updates"], learned["skipped_steps"]) == (3.0, 1.0)
+    assert all(np.isfinite(value) for value in learned.values())
+
+
+def test_so_many_in_a_row_end_it_across_updates_and_a_taken_step_forgives(tiny):
+    made = updater(tiny[0])
+    for poison in (True, True, False, True, True):
+        update(made, poison=poison)
+    assert made.skips.row == 2
+    before = state(made)
+    with pytest.raises(NonFiniteLoss, match=r"old_logprob .* is nan; 3 steps in a row; the weights were left"):
+        update(made, poison=True)
+    assert same(state(made), before)
+
+
+def test_a_parameter_that_is_not_finite_ends_it_at_once(tiny):
+    made = updater(tiny[0])
+    made.optimizer.param_groups[0]["lr"] = 1e36
+    with pytest.raises(NonFiniteLoss, match=r"parameter became NaN or infinite .*go on from the last checkpoint"):
+        for seed in range(2):
+            update(made, seed)
+    assert made.skips.row == 1
+
+
+def poisoned(trainer, iterations):
+    """The trainer's log-probabilities of one episode are NaN in some iterations, counted from 0."""
+    learn = trainer._learn
+
+    def changed(collected):
+        if trainer.iteration in iterations:
+            collected.episodes[3].turns[0].logprobs[:] = np.nan
+        return learn(collected)
+
+    trainer._learn = changed
+    return trainer
+
+
+def test_a_run_goes_on_counts_and_keeps_the_evidence(corridor, tmp_path):
+    config = corridor(training={"iterations": 3, "minibatches": 1}, evaluation={"before": False, "tasks": 1})
+    said = []
+    folder = RunFolder.create(tmp_path / "run", load(config))
+    poisoned(Trainer(folder, report=said.append, quiet=True), {1}).run()
+    assert [row["skipped_steps"] for row in folder.metrics()] == [0.0, 1.0, 0.0]
+    (line,) = (folder.path / "episodes" / "nonfinite-0002.jsonl").read_text().splitlines()
+    assert json.loads(line)["sample"] == 3
+    assert any("skipped; see" in one.get("skipped", "") for one in said)
+
+
+def test_the_count_in_a_row_is_resumed(corridor, tmp_path):
+    training = {"iterations": 2, "minibatches": 1, "max_skipped": 2}
+    config = corridor(training=training, evaluation={"before": False, "tasks": 1})
+    folder = RunFolder.create(tmp_path / "run", load(config))
+    trainer = poisoned(Trainer(folder, quiet=True), {0, 1})
+    with pytest.raises(NonFiniteLoss, match=r"iteration 2: .*2 steps in a row.*nonfinite-0002"):
+        trainer.run()
+    assert checkpoints.latest(folder.path / "checkpoints").state()["skipped_in_a_row"] == 1
+    with pytest.raises(NonFiniteLoss, match="iteration 2: "):
+        poisoned(Trainer(RunFolder.open(folder.path), quiet=True), {1}).run()

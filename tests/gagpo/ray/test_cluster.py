@@ -1,0 +1,121 @@
+"""What the driver tells ranks, what a rank is given, and that nothing of Ray is there without the flag."""
+
+import subprocess
+import sys
+
+import pytest
+
+from gagpo.agents.engines.remote.server import Plan
+from gagpo.agents.model import ModelError
+from gagpo.collecting import placement
+from gagpo.envs.errors import MissingPackage
+from gagpo.envs.pool import Pool
+from gagpo.ray.driver import variables_of
+from gagpo.ray.pool import HostLost
+from gagpo.ray.server import PlacedServer
+from gagpo.settings import EngineSettings, parse
+
+
+def settings_of(**sections):
+    world = {"id": "gagpo.envs.testing:gagpo-test/Corridor-v0"}
+    values = {"name": "run", "model": "m", "environment": world, "algorithm": {"preset": "gagpo"}, **sections}
+    return parse({**values, "rollout": {"workers": 0, "step_deadline": 7.0}}, "these settings")
+
+
+def test_ranks_are_told_who_they_are_as_torchrun_does():
+    told = variables_of([("10.0.0.1", 5001), ("10.0.0.2", 5002), ("10.0.0.1", 5003)])
+    assert [one["RANK"] for one in told] == ["0", "1", "2"] and {one["WORLD_SIZE"] for one in told} == {"3"}
+    assert {(one["MASTER_ADDR"], one["MASTER_PORT"]) for one in told} == {("10.0.0.1", "5001")}
+    assert [one["LOCAL_WORLD_SIZE"] for one in told] == ["2", "1", "2"]
+
+
+def test_training_imports_no_ray():
+    code = "import sys, gagpo.cli.main, gagpo.training.trainer, gagpo.ray.driver; sys.exit('ray' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_without_ray_the_extra_is_named(monkeypatch, tmp_path):
+    from gagpo.ray.driver import train_on
+    from gagpo.training.run_folder import RunFolder
+
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingPackage, match="install the extra ray"):
+        train_on("local", RunFolder.new(tmp_path / "run", settings_of()), print)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
+def test_an_address_where_nobody_is_is_said_at_once(tmp_path, address, monkeypatch):
+    from gagpo.ray.driver import ClusterError, train_on
+    from gagpo.training.run_folder import RunFolder
+
+    monkeypatch.setitem(sys.modules, "ray", object())  # not reached
+    with pytest.raises(ClusterError, match=f"the Ray cluster at {address} cannot be reached: .*refused"):
+        train_on(address, RunFolder.new(tmp_path / "run", settings_of()), print)
+
+
+def test_a_process_that_nobody_placed_has_its_own_pool():
+    settings = settings_of()
+    with placement.open_pool(settings) as pool:
+        assert isinstance(pool, Pool) and pool._deadlines["step"] == 7.0
+    assert placement.engine_arguments(EngineSettings(name="vllm-server", options={"replicas": 2})) == {
+        "dtype": "float32",
+        "replicas": 2,
+    }
+
+
+def test_a_placed_process_asks_its_place():
+    class Place:
+        def pool(self, settings):
+            return None if settings.cluster.hosts else "elsewhere"
+
+        def engine_arguments(self, settings):
+            return {"start_with": len}
+
+    placement.settle(Place())
+    try:
+        assert placement.open_pool(settings_of()) == "elsewhere"
+        assert placement.engine_arguments(EngineSettings(name="vllm-server"))["start_with"] is len
+        with placement.open_pool(settings_of(cluster={"hosts": 1})) as pool:
+            assert isinstance(pool, Pool)
+    finally:
+        placement.settle(None)
+
+
+class Actor:
+    """What a server's host answers."""
+
+    def __init__(self):
+        self.dead, self.well, self.calls = False, True, []
+
+    def __call__(self, plan):
+        return self.ask, self.end
+
+    def ask(self, method, *arguments, deadline):
+        self.calls.append(method)
+        if self.dead:
+            raise HostLost("its node is gone")
+        return {"start": ("http://10.0.0.2:9", 7), "ready": self.well, "running": True}[method]
+
+    def end(self):
+        self.dead = True
+
+
+def test_a_placed_server_is_one_to_the_engine(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    actor = Actor()
+    server = PlacedServer(Plan(str(tmp_path)), actor)
+    assert not server.running
+    server.start()
+    server.wait(5)
+    assert server.running and server.url == "http://10.0.0.2:9" and server.process == 7
+    actor.well = False
+    with pytest.raises(ModelError, match="not ready after 0 s"):
+        server.wait(0)
+    actor.dead = True
+    assert not server.running
+    with pytest.raises(ModelError, match="its node is gone"):
+        server.wait(5)
+    with pytest.raises(ModelError, match="could not be started in the cluster: its node is gone"):
+        server.start()
+    server.close()
+    server.close()
