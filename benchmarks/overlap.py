@@ -26,8 +26,8 @@ import torch
 import yaml
 
 from gagpo.agents.engines.base import Finished, Request, Response, Sampling
-from gagpo.planning.simulate.measure import Measured, measure
-from gagpo.planning.simulate.simulation import Outcome, Placement, Simulation
+from gagpo.planning.simulate.measure import MeasuredRun, measure
+from gagpo.planning.simulate.simulation import Placement, Simulation, SimulationResult
 from gagpo.settings import RunSettings, parse
 from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer, train
@@ -161,7 +161,7 @@ def timed(settings: RunSettings, folder: Path) -> tuple[float, Path]:
     return statistics.fmean(spans), folder
 
 
-def predicted(found: Measured, settings: RunSettings, processes: int = 1) -> Outcome:
+def predicted(found: MeasuredRun, settings: RunSettings, processes: int = 1) -> SimulationResult:
     """The simulator's iteration: sampling and updating have a core each, so that they do not share one."""
     ahead = settings.rollout.ahead > 0
     placement = Placement(processes, processes, shared=not ahead)

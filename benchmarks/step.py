@@ -113,7 +113,7 @@ def theirs(model: str, work: Work, iterations: int, folder: Path) -> list[float]
     from trl import GRPOConfig, GRPOTrainer
     from trl.trainer import grpo_trainer
 
-    from gagpo.interop.games import Game, rows
+    from gagpo.interop.games import TextGame, rows
     from gagpo.interop.trl import environment_factory
 
     tokenizer = AutoTokenizer.from_pretrained(model)
@@ -125,7 +125,7 @@ def theirs(model: str, work: Work, iterations: int, folder: Path) -> list[float]
         many = {"environment_factory": environment_factory(WORLD, work.kwargs, verbs=False)}
         grpo_trainer.parse_response = lambda _, ids, *__, **___: _called(tokenizer.decode(ids))
     else:
-        game = Game(WORLD, work.kwargs)
+        game = TextGame(WORLD, work.kwargs)
         texts = [game.start(row["task"], row["seed"]) for row in played]
         prompts = [{"prompt": [{"role": "user", "content": text}]} for text in texts]
         many = {"reward_funcs": lambda completions, **_: [float(zlib.crc32(str(c).encode()) % 2) for c in completions]}

@@ -163,7 +163,7 @@ def plot_each(
     return _write(figure, output)
 
 
-def _legend(groups: Mapping[str, list[Run]], panels: Sequence[Panel]) -> str:
+def _legend(groups: Mapping[str, list[Run]], panels: Sequence[ChartPanel]) -> str:
     """What lines, bands and whiskers stand for, as far as there are any."""
     seeds = {len(group) for group in groups.values()}
     told = []
@@ -176,7 +176,7 @@ def _legend(groups: Mapping[str, list[Run]], panels: Sequence[Panel]) -> str:
 
 
 @dataclass(frozen=True)
-class Panel:
+class ChartPanel:
     """One picture. share: drawn in per cent. evaluations: points are marked, those of a lone seed with intervals."""
 
     title: str
@@ -185,24 +185,24 @@ class Panel:
     evaluations: Mapping[str, list[tuple[list[float], list[Interval]]]] | None = None
 
 
-def _panels(groups: Mapping[str, list[Run]], x: str, metric: str, smooth: int) -> list[Panel]:
-    panels: list[Panel] = []
+def _panels(groups: Mapping[str, list[Run]], x: str, metric: str, smooth: int) -> list[ChartPanel]:
+    panels: list[ChartPanel] = []
     training = {label: training_lines(group, metric, x, smooth) for label, group in groups.items()}
     if any(line[0] for lines in training.values() for line in lines):
         share = is_share(metric)
         name = "success in training" if metric == "success_rate" else metric.replace("_", " ")
         window = f", mean of {smooth} iterations" if smooth > 1 else ""
-        panels.append(Panel(name + window, share, training))
+        panels.append(ChartPanel(name + window, share, training))
     splits = [split for group in groups.values() for run in group for split in run.splits()]
     for split in dict.fromkeys(splits):
         points = {label: evaluation_points(group, split, x) for label, group in groups.items()}
         lines = {label: [(at, [r.value for r in rates]) for at, rates in group] for label, group in points.items()}
         if any(len(line[0]) > 1 for group_lines in lines.values() for line in group_lines):
-            panels.append(Panel(f"success on {split}", True, lines, points))
+            panels.append(ChartPanel(f"success on {split}", True, lines, points))
     return panels
 
 
-def _draw_panel(axis: Axes, panel: Panel, styles: Mapping[str, tuple[str, str]]) -> None:
+def _draw_panel(axis: Axes, panel: ChartPanel, styles: Mapping[str, tuple[str, str]]) -> None:
     scale = 100.0 if panel.share else 1.0
     marked = panel.evaluations is not None
     ends: list[tuple[float, float, str, str]] = []

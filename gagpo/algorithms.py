@@ -13,7 +13,7 @@ from gagpo.credit import AnyCredit, CreditSettings, find
 from gagpo.credit.gagpo import Gagpo
 from gagpo.envs.errors import InvalidArgument
 from gagpo.objectives.options import Cispo, Clip, Constant, Geometric, LogClip, ObjectiveSettings, Power
-from gagpo.options import Cell, by_name, nearest
+from gagpo.options import Options, by_name, nearest
 
 CLIP = {"name": "clip", "low": 0.2, "high": 0.2}
 KL = {"coefficient": 0.01, "estimator": "k3"}
@@ -126,7 +126,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 """One row per algorithm; cells that are not named have their defaults."""
 
 
-class CriticSettings(Cell):
+class CriticSettings(Options):
     """The learned value of PPO.
 
     head: a linear head on the policy's own backbone (``shared``) or on one of its own (``separate``).

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 
-class Cell(BaseModel):
+class Options(BaseModel):
     """Options that cannot be changed once made; unknown keys, NaN and infinity are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

@@ -29,7 +29,7 @@ BLOCK = 128  # queries whose scores are written out together
 
 
 @dataclass(frozen=True)
-class Kind:
+class LayerKind:
     """What a layer's attention has besides the softmax of scaled products.
 
     window: a token sees itself and the ``window - 1`` before it. softcap: scores pass ``c tanh(score / c)``. sinks_H: a
@@ -46,16 +46,16 @@ class Kind:
         return self.softcap is None and self.sinks_H is None
 
 
-PLAIN = Kind()
+PLAIN = LayerKind()
 
 
-class Layout(Protocol):
+class AttentionLayout(Protocol):
     """Attends from the queries of one layer; tensors are ``(T, H, D)``, keys and values with their own head count."""
 
     position_T: Tensor
 
     def attend(
-        self, layer: int, query_THD: Tensor, key_THD: Tensor, value_THD: Tensor, scale: float, kind: Kind = PLAIN
+        self, layer: int, query_THD: Tensor, key_THD: Tensor, value_THD: Tensor, scale: float, kind: LayerKind = PLAIN
     ) -> Tensor: ...
 
 
@@ -81,7 +81,7 @@ def _flat_attention(
     sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
-    layout: Layout | None = None,
+    layout: AttentionLayout | None = None,
     **more: Any,
 ) -> tuple[Tensor, None]:
     if layout is None:
@@ -93,7 +93,7 @@ def _flat_attention(
     query_THD, key_THD, value_THD = (x[0].transpose(0, 1) for x in (query, key, value))
     layer: int = module.layer_idx  # type: ignore[assignment]
     plain = sliding_window is None and softcap is None and s_aux is None
-    kind = PLAIN if plain else Kind(sliding_window, softcap, s_aux)
+    kind = PLAIN if plain else LayerKind(sliding_window, softcap, s_aux)
     return layout.attend(layer, query_THD, key_THD, value_THD, scale, kind)[None], None
 
 
@@ -111,7 +111,7 @@ def backbone_of(model: torch.nn.Module) -> Any:
     return model.model if backbone is model and hasattr(model, "model") else backbone
 
 
-def hidden_states(model: torch.nn.Module, ids_T: Tensor, layout: Layout, keep_K: Tensor) -> Tensor:
+def hidden_states(model: torch.nn.Module, ids_T: Tensor, layout: AttentionLayout, keep_K: Tensor) -> Tensor:
     """What enters the output layer after the tokens at flat positions ``keep_K``: ``(K, width)``.
 
     A model that is not flat reads the rows of a :class:`PackedRows` padded on the right, where whatever is causal does
@@ -152,7 +152,7 @@ def head(model: torch.nn.Module, hidden_KD: Tensor) -> Tensor:
         del backbone.forward
 
 
-def forward(model: torch.nn.Module, ids_T: Tensor, layout: Layout, keep_K: Tensor) -> Tensor:
+def forward(model: torch.nn.Module, ids_T: Tensor, layout: AttentionLayout, keep_K: Tensor) -> Tensor:
     """Logits ``(K, vocabulary)`` after the tokens at flat positions ``keep_K``."""
     if not is_flat(model):
         return head(model, hidden_states(model, ids_T, layout, keep_K))
@@ -163,7 +163,7 @@ def forward(model: torch.nn.Module, ids_T: Tensor, layout: Layout, keep_K: Tenso
 
 
 def written_out(
-    query: Tensor, key: Tensor, value: Tensor, visible: Tensor, scale: float, kind: Kind, group: int
+    query: Tensor, key: Tensor, value: Tensor, visible: Tensor, scale: float, kind: LayerKind, group: int
 ) -> Tensor:
     """Attention without a fused kernel: ``(B, H, Q, D)`` queries, where ``H`` are key heads and the ``group`` query
     heads that share one lie one after the other on the query axis. visible: broadcasts to ``(B, H, Q, L)``.
@@ -229,14 +229,14 @@ class PackedRows:
         return moved
 
     def attend(
-        self, layer: int, query_THD: Tensor, key_THD: Tensor, value_THD: Tensor, scale: float, kind: Kind = PLAIN
+        self, layer: int, query_THD: Tensor, key_THD: Tensor, value_THD: Tensor, scale: float, kind: LayerKind = PLAIN
     ) -> Tensor:
         if query_THD.device.type == "cpu" and (runs := self._alike()):
             sizes, layouts = zip(*runs, strict=True)
             cut = zip(layouts, *(x.split(sizes) for x in (query_THD, key_THD, value_THD)), strict=True)
             return torch.cat([layout.attend(layer, q, k, v, scale, kind) for layout, q, k, v in cut])
         if kind.window is not None and kind.window >= self.shape[1]:  # as wide as the longest row: no window
-            kind = Kind(None, kind.softcap, kind.sinks_H)
+            kind = LayerKind(None, kind.softcap, kind.sinks_H)
         if kind.window is not None and kind.fused and query_THD.is_cuda and value_THD.dtype == torch.bfloat16:
             return self._attend_ragged(query_THD, key_THD, value_THD, scale, kind.window)
         query, key, value = (self._pad(x) for x in (query_THD, key_THD, value_THD))
@@ -264,7 +264,7 @@ class PackedRows:
             self._visible_LL[window] = seen if window is None else seen.triu(1 - window)
         return self._visible_LL[window]
 
-    def _attend_written(self, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: Kind) -> Tensor:
+    def _attend_written(self, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: LayerKind) -> Tensor:
         rows, heads, longest, size = query.shape
         shared = key.shape[1]
         group = heads // shared

@@ -128,7 +128,7 @@ FAMILIES = [
 
 
 @dataclass(frozen=True)
-class Verdict:
+class FamilySupport:
     """way: flat, general or refused; why: what stood against the better way."""
 
     family: str
@@ -162,7 +162,7 @@ def tiny(family: Family) -> torch.nn.Module:
     return model.eval()
 
 
-def judge(family: Family) -> Verdict:
+def judge(family: Family) -> FamilySupport:
     """Put one family to the proof."""
     from gagpo.agents.model import choose_path
 
@@ -170,11 +170,11 @@ def judge(family: Family) -> Verdict:
         model = tiny(family)
         why = choose_path(family.name, model)
     except Exception as error:  # whatever a family's own code raises is the answer to the question
-        return Verdict(family.name, family.kind, "refused", " ".join(str(error).split())[:200])
-    return Verdict(family.name, family.kind, "flat" if is_flat(model) else "general", why)
+        return FamilySupport(family.name, family.kind, "refused", " ".join(str(error).split())[:200])
+    return FamilySupport(family.name, family.kind, "flat" if is_flat(model) else "general", why)
 
 
-def table(verdicts: list[Verdict]) -> str:
+def table(verdicts: list[FamilySupport]) -> str:
     """The verdicts as Markdown."""
     lines = ["| family | `model_type` | way | why not flat |", "|---|---|---|---|"]
     lines += [f"| {v.family} | `{v.kind}` | {v.way} | {v.why.replace('|', ' ')} |" for v in verdicts]

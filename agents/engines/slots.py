@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from gagpo.agents.engines.attention import PLAIN, Kind, forward, written_out
+from gagpo.agents.engines.attention import PLAIN, LayerKind, forward, written_out
 
 SHORTEST = 128  # tokens of a slot that a step reads at least
 WARM = 2  # steps before a graph is captured: kernels that are chosen or compiled at their first use are so by then
@@ -96,7 +96,7 @@ class SlotCache:
         return self._visible_B1LL[window]
 
     def attend(
-        self, layer: int, query_THD: Tensor, key_THD: Tensor, value_THD: Tensor, scale: float, kind: Kind = PLAIN
+        self, layer: int, query_THD: Tensor, key_THD: Tensor, value_THD: Tensor, scale: float, kind: LayerKind = PLAIN
     ) -> Tensor:
         rows, new, longest = self._shape
         self.key[layer][self._slot_T, :, self.position_T] = key_THD.to(self.dtype)
@@ -196,7 +196,7 @@ class StaticStep:
         return self._visible[window]
 
     def attend(
-        self, layer: int, query_THD: Tensor, key_THD: Tensor, value_THD: Tensor, scale: float, kind: Kind = PLAIN
+        self, layer: int, query_THD: Tensor, key_THD: Tensor, value_THD: Tensor, scale: float, kind: LayerKind = PLAIN
     ) -> Tensor:
         stored_key, stored_value = self._cache.key[layer], self._cache.value[layer]
         stored_key[self._slot_S, :, self.position_T] = key_THD.to(stored_key.dtype)

@@ -37,7 +37,7 @@ class Scene:
     state: str | None = None
 
 
-class Engine(Protocol):
+class GameEngine(Protocol):
     """Plays one game at a time. ``reset`` may be called with another game, or the same, at any moment."""
 
     def reset(self, game: Path) -> Scene:
@@ -50,7 +50,7 @@ class Engine(Protocol):
         """Free what the engine holds; calling it again does nothing."""
 
 
-def make_engine(name: str = DEFAULT_ENGINE) -> Engine:
+def make_engine(name: str = DEFAULT_ENGINE) -> GameEngine:
     """The engine called ``name``: ``native``, or ``textworld`` (the reference; needs alfworld's dependencies)."""
     if name == "textworld":
         if sys.version_info >= (3, 13):  # its text generator changes locals(), which PEP 667 made a copy

@@ -14,7 +14,7 @@ from gagpo.envs.webshop import expert
 from gagpo.envs.webshop.catalogue import find_sources
 from gagpo.envs.webshop.generate import generated_folder
 from gagpo.envs.webshop.goals import KINDS
-from gagpo.envs.webshop.pages import DONE, Page, Shop, State, parse_action
+from gagpo.envs.webshop.pages import DONE, Page, PageState, Shop, parse_action
 from gagpo.envs.webshop.render import EXACT_MODES, MODES, observation
 from gagpo.envs.webshop.store import Store, open_store, store_for
 
@@ -102,7 +102,7 @@ class WebShopEnv(TextEnv):
         self.goals = goals
         self.store = open_catalogue(data, products, catalogue_seed, exact)
         self.shop = Shop(self.store, results_per_page, strict_options, show_attributes, exact)
-        self.state = State("")
+        self.state = PageState("")
 
     def tasks(self, split: str) -> TaskSet:
         if split not in self.splits:
@@ -120,7 +120,7 @@ class WebShopEnv(TextEnv):
         self.state = state
         return self._outcome()
 
-    def follow(self, action: str) -> State | None:
+    def follow(self, action: str) -> PageState | None:
         """Where ``action`` leads from here, None when it is not an action of this page."""
         parsed = parse_action(action, self.shop.exact)
         if parsed is None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from gagpo.envs.webshop.goals import Goal
-from gagpo.envs.webshop.pages import BUY, DONE, ITEM, NEXT, PART, PREVIOUS, RESULTS, Shop, State, regular_query
+from gagpo.envs.webshop.pages import BUY, DONE, ITEM, NEXT, PART, PREVIOUS, RESULTS, PageState, Shop, regular_query
 from gagpo.envs.webshop.reward import alike, colour_of, same
 from gagpo.envs.webshop.search import STOP_WORDS, searched_text
 
@@ -37,7 +37,7 @@ def queries(shop: Shop, goal: Goal) -> list[str]:
     return list(dict.fromkeys(query for query in plain if query))
 
 
-def next_action(shop: Shop, state: State, hasty: bool = False) -> str | None:
+def next_action(shop: Shop, state: PageState, hasty: bool = False) -> str | None:
     """The expert's action in ``state``; None after the purchase or when no search finds the product."""
     goal = shop.goal(state.task)
     number = shop.store.number(goal.asin)
@@ -61,7 +61,7 @@ def next_action(shop: Shop, state: State, hasty: bool = False) -> str | None:
     return f"search[{later[0]}]" if later else None
 
 
-def _at_item(shop: Shop, state: State, goal: Goal) -> str:
+def _at_item(shop: Shop, state: PageState, goal: Goal) -> str:
     page = shop.page(state)
     chosen = dict(state.options)
     for name, value in options_to_choose(shop, state, goal):
@@ -71,7 +71,7 @@ def _at_item(shop: Shop, state: State, goal: Goal) -> str:
     return _click(BUY)
 
 
-def options_to_choose(shop: Shop, state: State, goal: Goal) -> list[tuple[str, str]]:
+def options_to_choose(shop: Shop, state: PageState, goal: Goal) -> list[tuple[str, str]]:
     """For each option the goal asks for, the product's own (name, value) that satisfies it best."""
     options = shop.store.product(state.product).options
     choices = []

@@ -25,7 +25,7 @@ FEWEST, MOST = 10, 100_000
 MOST_INSTRUCTED = 1_500  # products with instructions: goals stay a list that a worker can hold
 
 
-class Kind(NamedTuple):
+class ProductKind(NamedTuple):
     """A type of product: its name, its place in the category tree, what can be chosen, and usual prices in dollars."""
 
     name: str
@@ -38,7 +38,7 @@ class Kind(NamedTuple):
 class Department(NamedTuple):
     name: str
     root: str
-    kinds: tuple[Kind, ...]
+    kinds: tuple[ProductKind, ...]
     attributes: tuple[str, ...]
     audiences: tuple[str, ...]
 
@@ -47,9 +47,9 @@ def _listed(text: str) -> tuple[str, ...]:
     return tuple(text.split(", "))
 
 
-def _kinds(options: str, low: float, high: float, **paths: str) -> list[Kind]:
+def _kinds(options: str, low: float, high: float, **paths: str) -> list[ProductKind]:
     return [
-        Kind(name.strip(), path.replace("_", " "), tuple(options.split()), low, high)
+        ProductKind(name.strip(), path.replace("_", " "), tuple(options.split()), low, high)
         for path, names in paths.items()
         for name in names.split(",")
     ]
@@ -249,7 +249,7 @@ def _product(asin: str, rng: random.Random, instructed: bool) -> tuple[dict[str,
     return row, annotation, human
 
 
-def _options(kind: Kind, rng: random.Random) -> dict[str, Any] | None:
+def _options(kind: ProductKind, rng: random.Random) -> dict[str, Any] | None:
     options: dict[str, Any] = {}
     for choice in kind.options:
         name, values = _CHOICES[choice]
@@ -262,7 +262,7 @@ def _options(kind: Kind, rng: random.Random) -> dict[str, Any] | None:
     return options or None
 
 
-def _pricing(kind: Kind, rng: random.Random) -> str | None:
+def _pricing(kind: ProductKind, rng: random.Random) -> str | None:
     chance = rng.random()
     if chance < 0.05:
         return None
@@ -272,7 +272,7 @@ def _pricing(kind: Kind, rng: random.Random) -> str | None:
     return f"${price:,.2f}"
 
 
-def _description(kind: Kind, brand: str, audience: str, attributes: list[str], rng: random.Random) -> Any:
+def _description(kind: ProductKind, brand: str, audience: str, attributes: list[str], rng: random.Random) -> Any:
     sentences = [
         f"{brand} makes this {kind.name} with {audience} in mind.",
         f"It is {', '.join(attributes[:-1])} and {attributes[-1]}.",

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.webshop.goals import Goal
-from gagpo.envs.webshop.reward import Verdict, judge
+from gagpo.envs.webshop.reward import PurchaseScore, judge
 from gagpo.envs.webshop.store import Store
 from gagpo.envs.webshop.texts import clean, visible
 
@@ -27,7 +27,7 @@ LAST_PAGE = 999_999_999
 REMEMBERED_PAGES = 1_024
 
 
-class State(NamedTuple):
+class PageState(NamedTuple):
     """Where a shopper is. Fields that a kind of page does not need hold their defaults, so equal pages are equal.
 
     page: of the results, from 1. product: number in the store, -1 for none. part: one of ``PARTS`` or ``ATTRIBUTES``,
@@ -55,7 +55,7 @@ class Piece(NamedTuple):
     group: str | None = None
 
 
-class Section(NamedTuple):
+class PageSection(NamedTuple):
     """Pieces that belong together on the page; the role says how to lay them out."""
 
     role: str
@@ -65,22 +65,22 @@ class Section(NamedTuple):
 class Page(NamedTuple):
     """What a state shows, top to bottom."""
 
-    state: State
-    sections: tuple[Section, ...]
+    state: PageState
+    sections: tuple[PageSection, ...]
     pieces: tuple[Piece, ...]
     clickables: dict[str, int]
     has_search_bar: bool
 
 
-_CONTROLS = Section("controls", (Piece(BACK, "button"), Piece(PREVIOUS, "button")))
-_BUY = Section("buy", (Piece(BUY, "button"),))
+_CONTROLS = PageSection("controls", (Piece(BACK, "button"), Piece(PREVIOUS, "button")))
+_BUY = PageSection("buy", (Piece(BUY, "button"),))
 
 
 class Unreachable(ValueError):
     """A state that no sequence of actions leads to."""
 
 
-def make_page(state: State, sections: Iterable[Section]) -> Page:
+def make_page(state: PageState, sections: Iterable[PageSection]) -> Page:
     """Put a page together and find what can be clicked on it."""
     sections = tuple(sections)
     pieces = tuple(piece for section in sections for piece in section.pieces)
@@ -159,32 +159,32 @@ class Shop:
         self.show_attributes = show_attributes
         self.exact = exact
         parts = (*PARTS, ATTRIBUTES) if show_attributes else PARTS
-        self._parts = Section("parts", tuple(Piece(part, "button") for part in parts))
+        self._parts = PageSection("parts", tuple(Piece(part, "button") for part in parts))
         self._goals: OrderedDict[str, Goal] = OrderedDict()
-        self._pages: OrderedDict[State, Page] = OrderedDict()
-        self._cards: OrderedDict[int, Section] = OrderedDict()
-        self._choices: OrderedDict[int, tuple[Section, ...]] = OrderedDict()
+        self._pages: OrderedDict[PageState, Page] = OrderedDict()
+        self._cards: OrderedDict[int, PageSection] = OrderedDict()
+        self._choices: OrderedDict[int, tuple[PageSection, ...]] = OrderedDict()
 
     # Moving ---------------------------------------------------------------------------------------------------------
 
-    def start(self, task: str) -> State:
+    def start(self, task: str) -> PageState:
         """The first page of a task; raises UnknownTask."""
-        return State(self.goal(task).id)
+        return PageState(self.goal(task).id)
 
-    def search(self, state: State, words: str) -> State | None:
+    def search(self, state: PageState, words: str) -> PageState | None:
         """Where searching leads; None for an empty text or after the purchase. Works on every page."""
         if not words or state.kind == DONE:
             return None
         query = words.lower()[:LONGEST_EXACT_QUERY] if self.exact else regular_query(words)
-        return State(state.task, RESULTS, query, 1, seen=state.seen)
+        return PageState(state.task, RESULTS, query, 1, seen=state.seen)
 
-    def click(self, state: State, label: str) -> State | None:
+    def click(self, state: PageState, label: str) -> PageState | None:
         """Where clicking ``label`` (any case) leads, None when the page has no such thing to click."""
         page = self.page(state)
         number = page.clickables.get(label.lower())
         return None if number is None else self.press(state, page.pieces[number])
 
-    def press(self, state: State, piece: Piece) -> State:
+    def press(self, state: PageState, piece: Piece) -> PageState:
         """Where pressing a clickable piece of the page of ``state`` leads."""
         if piece.kind in ("product", "visited"):
             number = self.store.number(piece.text)
@@ -192,9 +192,9 @@ class Shop:
         if piece.group is not None and piece.text != ATTRIBUTES.lower():
             return self._choose(state, piece.group, piece.text)
         if piece.text == BACK:
-            return State(state.task)
+            return PageState(state.task)
         if piece.text == BUY:
-            return State(state.task, DONE, product=state.product, options=state.options, seen=state.seen)
+            return PageState(state.task, DONE, product=state.product, options=state.options, seen=state.seen)
         if piece.text == NEXT:
             return state._replace(page=state.page + 1)
         if piece.text == PREVIOUS and state.kind == RESULTS:
@@ -202,41 +202,41 @@ class Shop:
         if piece.text == PREVIOUS and state.kind == PART:
             return state._replace(kind=ITEM, part="")
         if piece.text == PREVIOUS:
-            return State(state.task, RESULTS, state.query, state.page, seen=state.seen)
+            return PageState(state.task, RESULTS, state.query, state.page, seen=state.seen)
         return state._replace(kind=PART, part=piece.text.lower())
 
-    def _choose(self, state: State, name: str, value: str) -> State:
+    def _choose(self, state: PageState, name: str, value: str) -> PageState:
         chosen = {**dict(state.options), name: value}
         names = self.store.product(state.product).options
         return state._replace(options=tuple((name, chosen[name]) for name in names if name in chosen))
 
-    def validate(self, state: State) -> State:
+    def validate(self, state: PageState) -> PageState:
         """``state`` itself if actions lead to it; raises Unreachable with the reason."""
         self.goal(state.task)
         if state.kind == INDEX:
-            good = state == State(state.task)
+            good = state == PageState(state.task)
         elif state.kind == RESULTS:
-            good = state == State(state.task, RESULTS, regular_query(state.query), state.page) and self._has(state)
+            good = state == PageState(state.task, RESULTS, regular_query(state.query), state.page) and self._has(state)
         elif state.kind in (ITEM, PART):
             good = self._has(state) and state.product in self._shown(state) and self._has_options(state)
             item = state._replace(kind=ITEM, part="")
             good = good and (state == item or self.click(item, state.part) == state)
         else:
-            good = state == State(state.task, DONE, product=state.product, options=state.options)
+            good = state == PageState(state.task, DONE, product=state.product, options=state.options)
             good = good and 0 <= state.product < len(self.store) and self._has_options(state)
         if not good:
             raise Unreachable("no such page: the address was changed or is out of date")
         return state
 
-    def _has(self, state: State) -> bool:
+    def _has(self, state: PageState) -> bool:
         """Whether the state's query and results page exist. Pages go on after the last result, empty."""
         return state.query == regular_query(state.query) and 1 <= state.page <= LAST_PAGE
 
-    def _shown(self, state: State) -> tuple[int, ...]:
+    def _shown(self, state: PageState) -> tuple[int, ...]:
         first = (state.page - 1) * self.results_per_page
         return self.store.index.search(state.query)[first : first + self.results_per_page]
 
-    def _has_options(self, state: State) -> bool:
+    def _has_options(self, state: PageState) -> bool:
         options = self.store.product(state.product).options
         names = [name for name in options if name in dict(state.options)]
         return names == [name for name, _ in state.options] and all(v and v in options[n] for n, v in state.options)
@@ -252,7 +252,7 @@ class Shop:
                 self._goals.popitem(last=False)
         return goal
 
-    def page(self, state: State) -> Page:
+    def page(self, state: PageState) -> Page:
         """What ``state`` shows. The latest pages are remembered."""
         page = self._pages.get(state)
         if page is None:
@@ -267,7 +267,7 @@ class Shop:
                 self._pages.popitem(last=False)
         return page
 
-    def verdict(self, state: State) -> Verdict:
+    def verdict(self, state: PageState) -> PurchaseScore:
         """What the purchase shown by a ``DONE`` state is worth."""
         goal = self.goal(state.task)
         return judge(
@@ -279,14 +279,18 @@ class Shop:
             self.strict_options,
         )
 
-    def _sections(self, state: State) -> list[Section]:
+    def _sections(self, state: PageState) -> list[PageSection]:
         if state.kind == DONE:
-            return [Section("done", self._thanks(state))]
+            return [PageSection("done", self._thanks(state))]
         # The first page of the published environment has a blank more.
         label = Piece("Instruction: " if state.kind == INDEX else "Instruction:")
-        instruction = Section("instruction", (label, *texts(self.goal(state.task).instruction)))
+        instruction = PageSection("instruction", (label, *texts(self.goal(state.task).instruction)))
         if state.kind == INDEX:
-            return [Section("brand", (Piece("WebShop"),)), instruction, Section("search", (Piece(SEARCH, "search"),))]
+            return [
+                PageSection("brand", (Piece("WebShop"),)),
+                instruction,
+                PageSection("search", (Piece(SEARCH, "search"),)),
+            ]
         if state.kind == RESULTS:
             return [instruction, *self._results(state)]
         if state.kind == ITEM:
@@ -301,9 +305,9 @@ class Shop:
             shown = texts(*(f" {attribute}" for attribute in product.attributes), *facts)
         else:
             shown = ()
-        return [instruction, _CONTROLS, Section("part", shown)]
+        return [instruction, _CONTROLS, PageSection("part", shown)]
 
-    def _thanks(self, state: State) -> tuple[Piece, ...]:
+    def _thanks(self, state: PageState) -> tuple[Piece, ...]:
         score = str(self.verdict(state).reward)
         if not self.exact:
             return texts("Thank you for shopping with us!", "Your score (min 0.0, max 1.0)", score)
@@ -320,7 +324,7 @@ class Shop:
             *(score, "Reward Details ", "None"),
         )
 
-    def _results(self, state: State) -> list[Section]:
+    def _results(self, state: PageState) -> list[PageSection]:
         total = len(self.store.index.search(state.query))
         controls = [Piece(BACK, "button"), Piece(f"Page {state.page} (Total results: {total})")]
         if state.page > 1:
@@ -330,32 +334,32 @@ class Shop:
         for number in self._shown(state):
             card = self._card(number)
             if number in state.seen:
-                card = Section(card.role, (card.pieces[0]._replace(kind="visited"), *card.pieces[1:]))
+                card = PageSection(card.role, (card.pieces[0]._replace(kind="visited"), *card.pieces[1:]))
             cards.append(card)
-        return [Section("controls", tuple(controls)), *cards]
+        return [PageSection("controls", tuple(controls)), *cards]
 
-    def _card(self, number: int) -> Section:
+    def _card(self, number: int) -> PageSection:
         card = self._cards.get(number)
         if card is None:
             product = self.store.product(number)
             pieces = (Piece(product.asin, "product"), *texts(product.title, product.price_tag))
-            card = self._cards[number] = Section("card", pieces)
+            card = self._cards[number] = PageSection("card", pieces)
             if len(self._cards) > 4 * REMEMBERED_PAGES:
                 self._cards.popitem(last=False)
         return card
 
-    def _item(self, state: State) -> list[Section]:
+    def _item(self, state: PageState) -> list[PageSection]:
         product = self.store.product(state.product)
         sections = list(self._choices_of(state.product))
         if state.options or self.exact:
             sections = [
-                Section(role, tuple(p._replace(kind="chosen") if self._is_chosen(state, p) else p for p in pieces))
+                PageSection(role, tuple(p._replace(kind="chosen") if self._is_chosen(state, p) else p for p in pieces))
                 for role, pieces in sections
             ]
         facts = texts(product.title, f"Price: {product.price_tag}", "Rating: N.A.")
-        return [*sections, Section("facts", facts), self._parts, _BUY]
+        return [*sections, PageSection("facts", facts), self._parts, _BUY]
 
-    def _is_chosen(self, state: State, piece: Piece) -> bool:
+    def _is_chosen(self, state: PageState, piece: Piece) -> bool:
         """Whether an option is marked as clicked.
 
         The published environment looks for the value in quotes in the page's address, where the query and the options
@@ -365,13 +369,13 @@ class Shop:
             return (piece.group, piece.text) in state.options
         return f'"{piece.text}"' in f"{'+'.join(state.query.split(' '))}/{state.page}/{json.dumps(dict(state.options))}"
 
-    def _choices_of(self, number: int) -> tuple[Section, ...]:
+    def _choices_of(self, number: int) -> tuple[PageSection, ...]:
         """The options of a product, none of them chosen."""
         sections = self._choices.get(number)
         if sections is None:
             options = self.store.product(number).options
             sections = self._choices[number] = tuple(
-                Section("options", (*texts(name), *(Piece(value, "option", name) for value in values if value)))
+                PageSection("options", (*texts(name), *(Piece(value, "option", name) for value in values if value)))
                 for name, values in options.items()
             )
             if len(self._choices) > REMEMBERED_PAGES:

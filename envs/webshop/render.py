@@ -16,10 +16,10 @@ from gagpo.envs.webshop.pages import (
     PART,
     RESULTS,
     Page,
+    PageSection,
+    PageState,
     Piece,
-    Section,
     Shop,
-    State,
     Unreachable,
     regular_query,
 )
@@ -69,7 +69,7 @@ def text_rich(pieces: tuple[Piece, ...]) -> str:
 # Addresses ------------------------------------------------------------------------------------------------------------
 
 
-def address(shop: Shop, state: State) -> str:
+def address(shop: Shop, state: PageState) -> str:
     """Path and query of the state's page on the site. All of the state is in it and it is the only one of the page."""
     path = f"{ROOT}/{_quoted(state.task)}"
     if state.kind == INDEX:
@@ -87,7 +87,7 @@ def _quoted(text: str) -> str:
     return quote_plus(text)
 
 
-def state_at(shop: Shop, task: str, kind: str, query: str) -> State:
+def state_at(shop: Shop, task: str, kind: str, query: str) -> PageState:
     """The state whose page is at ``/shop/<task>/<kind>?<query>``.
 
     Fields that no page knows are ignored, a missing page number is 1. Raises UnknownTask for an unknown task and
@@ -95,7 +95,7 @@ def state_at(shop: Shop, task: str, kind: str, query: str) -> State:
     """
     shop.goal(task)
     if kind == INDEX:
-        return State(task)
+        return PageState(task)
     try:
         fields = dict(parse_qsl(query, keep_blank_values=True, errors="replace", max_num_fields=100))
         product = shop.store.number(fields["asin"]) if kind != RESULTS else -1
@@ -108,12 +108,12 @@ def state_at(shop: Shop, task: str, kind: str, query: str) -> State:
     if kind == RESULTS:
         # The form sent empty, unlike a search for blanks, says no page number.
         asked = words or "page" in fields
-        return shop.validate(State(task, RESULTS, regular_query(words), page)) if asked else State(task)
+        return shop.validate(PageState(task, RESULTS, regular_query(words), page)) if asked else PageState(task)
     if kind == DONE:
-        return shop.validate(State(task, DONE, product=product, options=options))
+        return shop.validate(PageState(task, DONE, product=product, options=options))
     if kind == ITEM:
-        return shop.validate(State(task, ITEM, words, page, product, options=options))
-    return shop.validate(State(task, PART, words, page, product, unquote(kind), options))
+        return shop.validate(PageState(task, ITEM, words, page, product, options=options))
+    return shop.validate(PageState(task, PART, words, page, product, unquote(kind), options))
 
 
 # HTML -----------------------------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ def html(shop: Shop, page: Page) -> str:
     return "".join(parts)
 
 
-def _section(shop: Shop, state: State, section: Section) -> str:
+def _section(shop: Shop, state: PageState, section: PageSection) -> str:
     role, pieces = section
     if role == "search":
         return _search_form(shop, state, pieces[0])
@@ -179,9 +179,10 @@ def _section(shop: Shop, state: State, section: Section) -> str:
     return f'<nav class="{role}" aria-label="{_NAVIGATION[role]}">{inner}</nav>\n'
 
 
-def _search_form(shop: Shop, state: State, button: Piece) -> str:
+def _search_form(shop: Shop, state: PageState, button: Piece) -> str:
+    target = escape(address(shop, PageState(state.task)))
     return (
-        f'<form class="search" role="search" method="get" action="{escape(address(shop, State(state.task)))}/results">'
+        f'<form class="search" role="search" method="get" action="{target}/results">'
         f'<input type="search" name="q" maxlength="{LONGEST_QUERY}" aria-label="Words to search for" '
         f'required autofocus autocomplete="off">'
         f'<button type="submit" data-kind="search">{_words(button)}</button></form>\n'
@@ -207,7 +208,7 @@ def _price(piece: Piece) -> str:
     return f'<bdi data-kind="text" data-text="{_words(piece)}" dir="auto">{escape(cents)}</bdi>'
 
 
-def _link(shop: Shop, state: State, piece: Piece) -> str:
+def _link(shop: Shop, state: PageState, piece: Piece) -> str:
     current = ' aria-current="true"' if piece.kind == "chosen" else ""
     to = escape(address(shop, shop.press(state, piece)))
     mark = f'data-kind="{piece.kind}"'
@@ -219,7 +220,7 @@ def _link(shop: Shop, state: State, piece: Piece) -> str:
     return f'<a class="button" href="{to}" {mark}{current}><bdi dir="auto">{_words(piece)}</bdi></a>'
 
 
-def _breakdown(shop: Shop, state: State) -> str:
+def _breakdown(shop: Shop, state: PageState) -> str:
     """Where the score of a purchase comes from."""
     goal, verdict = shop.goal(state.task), shop.verdict(state)
     lines = [f"Kind of product: times {verdict.r_type:g}"]
@@ -233,7 +234,7 @@ def _breakdown(shop: Shop, state: State) -> str:
     return f'<ul class="breakdown" aria-label="What the score is made of">{listed}</ul>\n'
 
 
-def _next_task(shop: Shop, state: State) -> str:
+def _next_task(shop: Shop, state: PageState) -> str:
     kind, split = shop.store.place(state.task)
     return f'<p><a class="button" href="/start?goals={kind}&amp;split={split}">Next task</a></p>\n'
 

@@ -33,7 +33,7 @@ _LATIN_1 = dict.fromkeys(range(128, 256))
 
 
 @dataclass(frozen=True)
-class Verdict:
+class PurchaseScore:
     """A purchase's reward and its parts; ``r_option`` is None when the goal asks for no option."""
 
     reward: float
@@ -57,7 +57,7 @@ def judge(
     price: float,
     options: dict[str, str],
     strict_options: bool = False,
-) -> Verdict:
+) -> PurchaseScore:
     """Score buying ``bought`` at ``price`` dollars with ``options`` (name -> value) for ``goal``.
 
     wanted: the goal's own product. With ``strict_options`` an option counts when its very value was chosen, under its
@@ -68,7 +68,7 @@ def judge(
     matched = sum(option_matches(option, options, strict_options) for option in goal.options)
     affordable = price <= goal.budget
     reward = r_type * ((attributes + matched + affordable) / (len(goal.attributes) + len(goal.options) + 1))
-    return Verdict(
+    return PurchaseScore(
         reward=reward,
         r_type=r_type,
         r_att=attributes / len(goal.attributes),

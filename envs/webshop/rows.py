@@ -32,7 +32,7 @@ def iterate_list(path: Path, expected: str) -> Iterator[tuple[int, Any]]:
 
     Raises CatalogueError for a missing or unreadable file, another shape, bad UTF-8 and broken JSON.
     """
-    reader = _Reader(path, expected)
+    reader = _RowReader(path, expected)
     reader.open("[")
     row = 0
     while not reader.closes("]", first=row == 0):
@@ -42,7 +42,7 @@ def iterate_list(path: Path, expected: str) -> Iterator[tuple[int, Any]]:
 
 def iterate_object(path: Path, expected: str) -> Iterator[tuple[int, str, Any]]:
     """Yield ``(row, key, value)`` of a JSON object, rows counted from 1; errors as in :func:`iterate_list`."""
-    reader = _Reader(path, expected)
+    reader = _RowReader(path, expected)
     reader.open("{")
     row = 0
     while not reader.closes("}", first=row == 0):
@@ -54,7 +54,7 @@ def iterate_object(path: Path, expected: str) -> Iterator[tuple[int, str, Any]]:
         yield row, key, reader.value(row)
 
 
-class _Reader:
+class _RowReader:
     def __init__(self, path: Path, expected: str):
         self.path = path
         self.expected = expected

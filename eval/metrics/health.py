@@ -18,7 +18,7 @@ RECENT = 5  # iterations that a sentence is about
 
 
 @dataclass(frozen=True)
-class Finding:
+class HealthFinding:
     """One sentence. level: ``bad`` needs action, ``watch`` a look, ``good`` is as it should be."""
 
     level: Level
@@ -26,7 +26,7 @@ class Finding:
     sentence: str
 
 
-def health(rows: Sequence[Row]) -> list[Finding]:
+def health(rows: Sequence[Row]) -> list[HealthFinding]:
     """What the last iterations say, worst first; empty without rows."""
     if not rows:
         return []
@@ -77,7 +77,7 @@ def answer_task_information(pairs: Sequence[tuple[str, str]]) -> float:
 # The rules ------------------------------------------------------------------------------------------------------------
 
 
-def contrast(rows: Sequence[Row]) -> Finding | None:
+def contrast(rows: Sequence[Row]) -> HealthFinding | None:
     """Groups whose tries all came out alike teach nothing to a method that compares them."""
     share = recent(rows, "zero_groups")
     if math.isnan(share):
@@ -86,79 +86,81 @@ def contrast(rows: Sequence[Row]) -> Finding | None:
     if share > 0.7:
         success = recent(rows, "success_rate")
         remedy = "harder tasks" if success > 0.5 else "easier tasks, a better start or more tries"
-        return Finding("bad", "contrast", f"{told}: give it {remedy}")
-    return Finding("watch" if share > 0.4 else "good", "contrast", told)
+        return HealthFinding("bad", "contrast", f"{told}: give it {remedy}")
+    return HealthFinding("watch" if share > 0.4 else "good", "contrast", told)
 
 
-def coverage(rows: Sequence[Row]) -> Finding | None:
+def coverage(rows: Sequence[Row]) -> HealthFinding | None:
     """State groups of one turn have no value but their own: GAGPO, GiGPO and HGPO then fall back to the episode."""
     share = recent(rows, "coverage")
     if math.isnan(share):
         return None
     told = f"{_percent(share)} of the turns meet a state that another try met too"
     if share < 0.2:
-        return Finding("bad", "coverage", f"{told}: a coarser state key or more tries per task would help")
-    return Finding("watch" if share < 0.5 else "good", "coverage", told)
+        return HealthFinding("bad", "coverage", f"{told}: a coarser state key or more tries per task would help")
+    return HealthFinding("watch" if share < 0.5 else "good", "coverage", told)
 
 
-def clipping(rows: Sequence[Row]) -> Finding | None:
+def clipping(rows: Sequence[Row]) -> HealthFinding | None:
     """Far more than a few clipped ratios mean that the steps are too large, or the sampler is another policy."""
     share = recent(rows, "clip_fraction")
     if math.isnan(share):
         return None
     told = f"{_percent(share)} of the ratios are clipped"
     if share > 0.3:
-        return Finding("bad", "clipping", f"{told}: the learning rate is too high or the sampler strays")
-    return Finding("watch" if share > 0.1 else "good", "clipping", told)
+        return HealthFinding("bad", "clipping", f"{told}: the learning rate is too high or the sampler strays")
+    return HealthFinding("watch" if share > 0.1 else "good", "clipping", told)
 
 
-def sampler_gap(rows: Sequence[Row]) -> Finding | None:
+def sampler_gap(rows: Sequence[Row]) -> HealthFinding | None:
     """The KL between the sampler's and the trainer's probabilities of one policy; healthy is below 2e-3."""
     gap = recent(rows, "mismatch_kl")
     if math.isnan(gap):
         return None
     told = f"sampler and trainer differ by a KL of {gap:.1e}"
     if gap > 0.02:
-        return Finding("bad", "sampler gap", f"{told}: they are not the same policy (weights, precision or template)")
-    return Finding("watch" if gap > 0.002 else "good", "sampler gap", told)
+        return HealthFinding(
+            "bad", "sampler gap", f"{told}: they are not the same policy (weights, precision or template)"
+        )
+    return HealthFinding("watch" if gap > 0.002 else "good", "sampler gap", told)
 
 
-def entropy(rows: Sequence[Row]) -> Finding | None:
+def entropy(rows: Sequence[Row]) -> HealthFinding | None:
     """A policy without entropy samples the same try again and again, and one whose entropy rises forgets."""
     first, last = recent(rows[:RECENT], "entropy"), recent(rows, "entropy")
     if math.isnan(last):
         return None
     told = f"entropy is {last:.3f} per token"
     if last < 0.1 * first or last < 1e-3:
-        return Finding("bad", "entropy", f"{told}, from {first:.3f}: all tries become the same one")
+        return HealthFinding("bad", "entropy", f"{told}, from {first:.3f}: all tries become the same one")
     if len(rows) > RECENT and last > 2 * first:
-        return Finding("watch", "entropy", f"{told}, from {first:.3f}: answers become more random")
-    return Finding("good", "entropy", told)
+        return HealthFinding("watch", "entropy", f"{told}, from {first:.3f}: answers become more random")
+    return HealthFinding("good", "entropy", told)
 
 
-def invalid(rows: Sequence[Row]) -> Finding | None:
+def invalid(rows: Sequence[Row]) -> HealthFinding | None:
     """Actions that the world does not accept."""
     share = recent(rows, "invalid_rate")
     if math.isnan(share):
         return None
     told = f"{_percent(share)} of the actions are invalid"
     if share > 0.5:
-        return Finding("bad", "invalid actions", f"{told}: the model does not speak the world's language")
-    return Finding("watch" if share > 0.2 else "good", "invalid actions", told)
+        return HealthFinding("bad", "invalid actions", f"{told}: the model does not speak the world's language")
+    return HealthFinding("watch" if share > 0.2 else "good", "invalid actions", told)
 
 
-def truncated(rows: Sequence[Row]) -> Finding | None:
+def truncated(rows: Sequence[Row]) -> HealthFinding | None:
     """Answers cut at the token limit cannot end in an action; they are counted by ``truncated_responses``."""
     share = recent(rows, "truncated_responses")
     if math.isnan(share):
         return None
     told = f"{_percent(share)} of the answers are cut at the token limit"
     if share > 0.3:
-        return Finding("bad", "cut answers", f"{told}: raise rollout.max_tokens or ask for shorter ones")
-    return Finding("watch" if share > 0.05 else "good", "cut answers", told)
+        return HealthFinding("bad", "cut answers", f"{told}: raise rollout.max_tokens or ask for shorter ones")
+    return HealthFinding("watch" if share > 0.05 else "good", "cut answers", told)
 
 
-def collapse(rows: Sequence[Row]) -> Finding | None:
+def collapse(rows: Sequence[Row]) -> HealthFinding | None:
     """Answers that no longer depend on the task: ``answer_task_information``, in nats, near nothing.
 
     A policy may earn more than before with one fixed routine; then what it says carries no information about the task
@@ -169,11 +171,11 @@ def collapse(rows: Sequence[Row]) -> Finding | None:
         return None
     told = f"answers carry {last:.2f} nats about their task"
     if last < 0.05 or (len(rows) > RECENT and last < 0.2 * first):
-        return Finding("bad", "answers", f"{told}, from {first:.2f}: they no longer depend on it")
-    return Finding("good", "answers", told)
+        return HealthFinding("bad", "answers", f"{told}, from {first:.2f}: they no longer depend on it")
+    return HealthFinding("good", "answers", told)
 
 
-def gradient(rows: Sequence[Row]) -> Finding | None:
+def gradient(rows: Sequence[Row]) -> HealthFinding | None:
     """A gradient that jumps to ten times its usual size announces a step that breaks the model."""
     values = sorted(row["grad_norm"] for row in rows if math.isfinite(row.get("grad_norm", math.nan)))
     last = rows[-1].get("grad_norm", math.nan)
@@ -181,11 +183,11 @@ def gradient(rows: Sequence[Row]) -> Finding | None:
         return None
     usual = values[len(values) // 2]
     if usual > 0 and last > 10 * usual:
-        return Finding("watch", "gradient", f"the gradient is {last / usual:.0f} times its usual size")
+        return HealthFinding("watch", "gradient", f"the gradient is {last / usual:.0f} times its usual size")
     return None
 
 
-def progress(rows: Sequence[Row]) -> Finding | None:
+def progress(rows: Sequence[Row]) -> HealthFinding | None:
     """Success now against success at the start."""
     if len(rows) < 2 * RECENT:
         return None
@@ -194,27 +196,27 @@ def progress(rows: Sequence[Row]) -> Finding | None:
         return None
     told = f"success in training went from {_percent(first)} to {_percent(last)}"
     if last < first - 0.1:
-        return Finding("bad", "progress", f"{told}: it is getting worse")
-    return Finding("good" if last > first + 0.02 else "watch", "progress", told)
+        return HealthFinding("bad", "progress", f"{told}: it is getting worse")
+    return HealthFinding("good" if last > first + 0.02 else "watch", "progress", told)
 
 
-def failures(rows: Sequence[Row]) -> Finding | None:
+def failures(rows: Sequence[Row]) -> HealthFinding | None:
     """Episodes whose environment broke for good."""
     count = recent(rows, "failed_episodes") * min(RECENT, len(rows))
     if math.isnan(count) or count == 0:
         return None
-    return Finding("watch", "environments", f"{count:.0f} episodes failed in their environment lately")
+    return HealthFinding("watch", "environments", f"{count:.0f} episodes failed in their environment lately")
 
 
-def skipped(rows: Sequence[Row]) -> Finding | None:
+def skipped(rows: Sequence[Row]) -> HealthFinding | None:
     """Steps that were left out because loss or gradient was not finite."""
     count = recent(rows, "skipped_steps") * min(RECENT, len(rows))
     if math.isnan(count) or count == 0:
         return None
-    return Finding("watch", "skipped", f"{count:.0f} steps were skipped lately: their loss was not finite")
+    return HealthFinding("watch", "skipped", f"{count:.0f} steps were skipped lately: their loss was not finite")
 
 
-RULES: tuple[Callable[[Sequence[Row]], Finding | None], ...] = (
+RULES: tuple[Callable[[Sequence[Row]], HealthFinding | None], ...] = (
     contrast,
     coverage,
     clipping,

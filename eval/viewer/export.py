@@ -28,7 +28,7 @@ Notes = Callable[[Run], list[str]]
 
 
 @dataclass
-class Source:
+class EpisodeFile:
     """One episode file: what the index says of it. groups and episodes are columns, one entry each."""
 
     run: int
@@ -63,7 +63,7 @@ class Exporter:
         self, runs: Sequence[Path], output: Path, explain: Explain, notes: Notes | None = None, live: bool = False
     ):
         self.folders, self.output, self.explain, self.notes, self.live = list(runs), output, explain, notes, live
-        self.known: dict[Path, tuple[tuple[int, int], Source]] = {}
+        self.known: dict[Path, tuple[tuple[int, int], EpisodeFile]] = {}
 
     def write(self) -> Path:
         """The path of the page to open. Raises :class:`BadResult` when a folder is no run or has no episodes."""
@@ -92,7 +92,7 @@ class Exporter:
             if page.name.endswith((".html", ".css", ".js")) and not (self.known and target.exists()):
                 target.write_bytes(page.read_bytes())
 
-    def _source(self, run: int, path: Path) -> Source:
+    def _source(self, run: int, path: Path) -> EpisodeFile:
         state = path.stat()
         stamp = (state.st_mtime_ns, state.st_size)
         if path in self.known and self.known[path][0] == stamp:
@@ -129,7 +129,7 @@ class Exporter:
         found = iter(self.explain(usable)) if usable else iter(())
         return (next(found) if one.turns and one.outcome != "failed" else None for one in episodes)
 
-    def _shard(self, source: Source, groups: list[Any]) -> None:
+    def _shard(self, source: EpisodeFile, groups: list[Any]) -> None:
         slug = re.sub(r"[^A-Za-z0-9]+", "-", source.label)[:40]
         name = f"{source.run}-{slug}-{zlib.crc32(source.label.encode()):08x}-{len(source.shards)}.js"
         _write_script(self.output / "data" / name, "viewer.shard", groups, name)
@@ -146,19 +146,19 @@ def export(runs: Sequence[Path], output: Path, explain: Explain, notes: Notes | 
 # The parts of the index -----------------------------------------------------------------------------------------------
 
 
-def _described(run: int, label: str) -> Source:
+def _described(run: int, label: str) -> EpisodeFile:
     """What an episode file is, from its name: ``train-0005``, ``after-valid_unseen``, ``iteration-0010-test``."""
     training = re.fullmatch(r"train-(\d{1,9})", label)
     if training:
-        return Source(run, label, "train", "train", int(training[1]))
+        return EpisodeFile(run, label, "train", "train", int(training[1]))
     match = LABEL.fullmatch(label)
     if not match:
-        return Source(run, label, "other", "", None)
+        return EpisodeFile(run, label, "other", "", None)
     stage, iteration, split = match.groups()
-    return Source(run, label, stage or "iteration", split, int(iteration) if iteration else None)
+    return EpisodeFile(run, label, stage or "iteration", split, int(iteration) if iteration else None)
 
 
-def _reading_order(source: Source) -> tuple[Any, ...]:
+def _reading_order(source: EpisodeFile) -> tuple[Any, ...]:
     order = {"before": 0, "train": 1, "iteration": 2, "after": 3, "other": 4}
     return (source.run, order[source.stage], source.iteration or 0, source.label)
 
@@ -208,7 +208,7 @@ def _shown(one: EpisodeRecord, credit: Explained | None) -> dict[str, Any]:
     return record
 
 
-def _index(runs: Sequence[Run], sources: Sequence[Source], notes: Notes | None, live: bool) -> dict[str, Any]:
+def _index(runs: Sequence[Run], sources: Sequence[EpisodeFile], notes: Notes | None, live: bool) -> dict[str, Any]:
     tasks: dict[str, int] = {}
     kinds: dict[str, int] = {}
     groups: dict[str, list[Any]] = {

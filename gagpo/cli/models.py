@@ -106,11 +106,11 @@ def doctor(
     import torch
 
     from gagpo.agents.precision import require_known
-    from gagpo.planning.doctor import Finding, examine
+    from gagpo.planning.doctor import DoctorFinding, examine
 
     require_known(dtype)
 
-    def show(finding: Finding) -> None:
+    def show(finding: DoctorFinding) -> None:
         mark = "ok    " if finding.ok else "FAILED"
         say(f"{mark} {finding.name:14s} {finding.said} ({finding.seconds:.1f} s)")
 

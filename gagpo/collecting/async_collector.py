@@ -20,10 +20,10 @@ from gagpo.agents.episodes import Episode
 from gagpo.agents.rollout import Clock
 from gagpo.agents.setup import make_engine
 from gagpo.collecting import placement
-from gagpo.collecting.async_rollout import Stream, StreamingAgent
-from gagpo.collecting.channel import Desk
+from gagpo.collecting.async_rollout import AsyncRollout, VersionedAgent
+from gagpo.collecting.channel import Channel
 from gagpo.collecting.collector import Collection, Collector, usable
-from gagpo.collecting.rollout_buffer import Ledger
+from gagpo.collecting.rollout_buffer import RolloutBuffer
 from gagpo.controllers import Controllers
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.pool import Pool
@@ -39,7 +39,7 @@ def collector_for(settings: RunSettings, tasks: TaskSet, controllers: Controller
             "rollout.ahead samples in a thread of one process, and several train this model: set rollout.ahead=0, or "
             "train in one process"
         )
-    kind = AheadCollector if settings.rollout.ahead else Collector
+    kind = AsyncCollector if settings.rollout.ahead else Collector
     return kind(settings, tasks, controllers)
 
 
@@ -60,7 +60,7 @@ def sampling_engine(settings: RunSettings, model: torch.nn.Module, tokenizer: An
     return engine
 
 
-class AheadCollector(Collector):
+class AsyncCollector(Collector):
     """Hands over groups in the order in which they become whole; each task is trained on once, as without ``ahead``.
 
     The thread begins with the first :meth:`collect` and ends with :meth:`close`. ``stats`` of a collection are
@@ -70,9 +70,9 @@ class AheadCollector(Collector):
 
     def __init__(self, settings: RunSettings, tasks: TaskSet, controllers: Controllers):
         super().__init__(settings, tasks, controllers)
-        self._desk: Desk | None = None
+        self._channel: Channel | None = None
         self._thread: threading.Thread | None = None
-        self._stream: Stream | None = None
+        self._rollout: AsyncRollout | None = None
         self._heard = Clock()  # the stream's, at the last collection
         self._since = 0.0
 
@@ -82,13 +82,13 @@ class AheadCollector(Collector):
         Groups that teach nothing count towards the rounds of dynamic sampling: ``rounds`` batches are looked at.
         """
         begun = time.perf_counter()
-        desk, thread = self._started(agent, pool, iteration)
+        channel, thread = self._started(agent, pool, iteration)
         wanted, found = self.settings.rollout.tasks, Collection()
         self.controllers.begin()
         looked = kept = 0
         last: list[list[Episode]] = []
         while kept < wanted and looked < wanted * self.controllers.sampling_rounds:
-            group, dropped = desk.group(thread)
+            group, dropped = channel.group(thread)
             played = [replace(episode, group=looked) for episode in group.played()]
             looked += 1
             found.stale += dropped
@@ -99,7 +99,7 @@ class AheadCollector(Collector):
                 kept += 1
                 found.episodes += lessons
             else:
-                desk.discard(group)
+                channel.discard(group)
         found.episodes = found.episodes or usable([episode for played in last for episode in played])
         found.rounds = -(-looked // wanted)
         found.clock = self._spent()
@@ -107,25 +107,27 @@ class AheadCollector(Collector):
         found.stats["seconds_waited"] = time.perf_counter() - begun
         return found
 
-    def _started(self, agent: Any, pool: Pool, iteration: int) -> tuple[Desk, threading.Thread]:
-        if self._desk is not None and self._thread is not None:
-            return self._desk, self._thread
+    def _started(self, agent: Any, pool: Pool, iteration: int) -> tuple[Channel, threading.Thread]:
+        if self._channel is not None and self._thread is not None:
+            return self._channel, self._thread
         if not isinstance(agent, LanguageAgent):
             raise InvalidArgument(f"rollout.ahead samples with a language agent, got {type(agent).__name__}")
-        ledger = Ledger(self.settings, self.task_at)
-        ledger.restore(self.position, self.due, iteration)
-        self._desk = Desk(ledger)
+        buffer = RolloutBuffer(self.settings, self.task_at)
+        buffer.restore(self.position, self.due, iteration)
+        self._channel = Channel(buffer)
         rolling = self.settings.rollout
-        self._stream = Stream(StreamingAgent(agent, self._desk), pool, self._desk, rolling.concurrency)
-        self._thread = threading.Thread(target=self._stream.run, args=(rolling.lockstep,), name="sampling", daemon=True)
+        self._rollout = AsyncRollout(VersionedAgent(agent, self._channel), pool, self._channel, rolling.concurrency)
+        self._thread = threading.Thread(
+            target=self._rollout.run, args=(rolling.lockstep,), name="sampling", daemon=True
+        )
         self._since = time.perf_counter()
         self._thread.start()
-        return self._desk, self._thread
+        return self._channel, self._thread
 
     def _spent(self) -> Clock:
         """The stream's time since the last collection."""
-        assert self._stream is not None
-        now, clock, before = time.perf_counter(), self._stream.clock, self._heard
+        assert self._rollout is not None
+        now, clock, before = time.perf_counter(), self._rollout.clock, self._heard
         self._heard = Clock(clock.environment, clock.generation)
         spent = Clock(clock.environment - before.environment, clock.generation - before.generation, now - self._since)
         self._since = now
@@ -134,22 +136,22 @@ class AheadCollector(Collector):
     @contextmanager
     def updating(self, engine: Engine, model: torch.nn.Module, iteration: int) -> Iterator[None]:
         """The engine goes on sampling meanwhile, awake, and takes the new weights between turns."""
-        assert self._desk is not None
+        assert self._channel is not None
         yield
-        self._desk.publish(named_tensors(model), iteration)
-        self.position, self.due = self._desk.state()
+        self._channel.publish(named_tensors(model), iteration)
+        self.position, self.due = self._channel.state()
 
     def paused(self, engine: Engine) -> AbstractContextManager[None]:
         """A context in which engine and pool are the caller's, the engine with the newest weights."""
-        if self._desk is None or self._thread is None:
+        if self._channel is None or self._thread is None:
             return nullcontext()
-        return self._desk.rest(self._thread, engine)
+        return self._channel.rest(self._thread, engine)
 
     def close(self) -> None:
         """End the thread, within seconds; what was under way is given up."""
-        if self._desk is not None and self._thread is not None:
-            self._desk.stop(self._thread)
-        self._desk = self._thread = None
+        if self._channel is not None and self._thread is not None:
+            self._channel.stop(self._thread)
+        self._channel = self._thread = None
 
 
 def _staleness(episodes: Sequence[Episode], iteration: int) -> dict[str, float]:

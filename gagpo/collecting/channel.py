@@ -8,25 +8,25 @@ from contextlib import contextmanager
 
 from gagpo.agents.engines.base import Engine, NamedTensor
 from gagpo.agents.episodes import Episode
-from gagpo.collecting.rollout_buffer import Group, Ledger, Ticket
+from gagpo.collecting.rollout_buffer import Group, RolloutBuffer, RolloutRequest
 
 TICK = 0.1  # seconds after which a wait looks whether the run is being ended
 STOP_SECONDS = 30.0  # the sampling thread is waited for at most so long
 
 
-class Stopped(Exception):
+class SamplingStopped(Exception):
     """The trainer wants no more episodes; ends the sampling thread."""
 
 
-class Desk:
+class Channel:
     """The two threads meet here. Engine and pool belong to the sampling thread, except while it rests.
 
     version: iterations that the engine's weights have been trained for.
     """
 
-    def __init__(self, ledger: Ledger):
-        self.ledger = ledger
-        self.version = ledger.iteration
+    def __init__(self, buffer: RolloutBuffer):
+        self.buffer = buffer
+        self.version = buffer.iteration
         self.error: BaseException | None = None
         self.dropped: list[Episode] = []  # too old, while under way
         self._condition = threading.Condition()
@@ -40,7 +40,7 @@ class Desk:
         copied = [(name, tensor.detach().clone()) for name, tensor in tensors]
         with self._condition:
             self._weights = (iteration, copied)
-            self.ledger.trained(iteration)
+            self.buffer.trained(iteration)
             self._condition.notify_all()
 
     def group(self, thread: threading.Thread) -> tuple[Group, list[Episode]]:
@@ -51,8 +51,8 @@ class Desk:
         with self._condition:
             while True:
                 self._require(thread)
-                self.dropped += self.ledger.drop_stale()
-                found = self.ledger.take()
+                self.dropped += self.buffer.drop_stale()
+                found = self.buffer.take()
                 if found is not None:
                     dropped, self.dropped = self.dropped, []
                     return found, dropped
@@ -61,7 +61,7 @@ class Desk:
 
     def discard(self, group: Group) -> None:
         with self._condition:
-            self.ledger.discard(group)
+            self.buffer.discard(group)
             self._condition.notify_all()
 
     @contextmanager
@@ -90,7 +90,7 @@ class Desk:
     def state(self) -> tuple[int, list[int]]:
         """Position and due places."""
         with self._condition:
-            return self.ledger.position, self.ledger.due
+            return self.buffer.position, self.buffer.due
 
     def _require(self, thread: threading.Thread) -> None:
         if self.error is not None:
@@ -101,9 +101,9 @@ class Desk:
     # The sampling thread's side ---------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raise :class:`Stopped` when the trainer wants no more."""
+        """Raise :class:`SamplingStopped` when the trainer wants no more."""
         if self._stopping:
-            raise Stopped
+            raise SamplingStopped
 
     @property
     def wanted(self) -> bool:
@@ -134,9 +134,9 @@ class Desk:
             finally:
                 self._resting = False
 
-    def next(self) -> Ticket | None:
+    def next(self) -> RolloutRequest | None:
         with self._condition:
-            return self.ledger.next()
+            return self.buffer.next()
 
     def idle(self) -> None:
         """Wait a moment for something to do."""
@@ -144,20 +144,20 @@ class Desk:
             if not (self._stopping or self.wanted):
                 self._condition.wait(TICK)
 
-    def deliver(self, ticket: Ticket, episode: Episode) -> None:
+    def deliver(self, request: RolloutRequest, episode: Episode) -> None:
         with self._condition:
-            self.ledger.deliver(ticket, episode)
+            self.buffer.deliver(request, episode)
             self._condition.notify_all()
 
     def too_old(self, episode: Episode) -> bool:
         with self._condition:
-            return self.ledger.too_old(episode)
+            return self.buffer.too_old(episode)
 
-    def drop(self, ticket: Ticket, episode: Episode) -> None:
+    def drop(self, request: RolloutRequest, episode: Episode) -> None:
         """An episode under way has become too old; it is played anew."""
         with self._condition:
             self.dropped.append(episode)
-            self.ledger.again(ticket.place, ticket.sample)
+            self.buffer.again(request.place, request.sample)
 
     def fail(self, error: BaseException) -> None:
         with self._condition:

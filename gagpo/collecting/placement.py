@@ -12,7 +12,7 @@ from gagpo.envs.pool import Pool
 from gagpo.settings import EngineSettings, RunSettings
 
 
-class Place(Protocol):
+class Placement(Protocol):
     """What a cluster gives to a rank."""
 
     def pool(self, settings: RunSettings) -> Any:
@@ -24,10 +24,10 @@ class Place(Protocol):
         ...
 
 
-_place: Place | None = None
+_place: Placement | None = None
 
 
-def settle(place: Place | None) -> None:
+def settle(place: Placement | None) -> None:
     """This process has been placed, or no longer is."""
     global _place
     _place = place

@@ -12,13 +12,13 @@ from pydantic import Field
 from gagpo.credit.turns import Turns
 from gagpo.credit.turns.dispersion import group_dispersion, group_skewness, vote_entropy
 from gagpo.envs.errors import InvalidArgument
-from gagpo.options import Cell
+from gagpo.options import Options
 
 NOTHING = 1e-8
 """Averages at or below it count as none."""
 
 
-class Agpo(Cell):
+class Agpo(Options):
     """AGPO's sampling temperature and clip radius from probe rollouts, entropy and KL (arXiv 2605.20722).
 
     probe: episodes per task of the probe. per: each task ``group`` its own temperature and radius, or one for the

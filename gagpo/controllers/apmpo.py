@@ -10,10 +10,10 @@ from pydantic import Field, model_validator
 from gagpo.credit.turns import BadTurns, Turns
 from gagpo.credit.turns.grouping import group_mean, group_std
 from gagpo.envs.errors import InvalidArgument
-from gagpo.options import Cell
+from gagpo.options import Options
 
 
-class Apmpo(Cell):
+class Apmpo(Options):
     """APMPO's exponent of the power mean and upper clip radius from the rewards of the batch (arXiv 2605.04066).
 
     exponent: ``exponential`` exp(-exponent_scale * mean), ``linear`` 1 - exponent_scale * mean, ``fixed`` (the

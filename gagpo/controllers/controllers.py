@@ -26,7 +26,7 @@ from gagpo.controllers.apmpo import Apmpo, ApmpoController
 from gagpo.controllers.sampling import DynamicSampling, Overlong, keep_episodes, shape_overlong
 from gagpo.credit.turns import Turns
 from gagpo.envs.errors import InvalidArgument
-from gagpo.options import Cell
+from gagpo.options import Options
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gagpo.objectives.gates import Controls
 
 
-class ControllerSettings(Cell):
+class ControllerSettings(Options):
     """The controllers an algorithm has; None where it has not."""
 
     apmpo: Apmpo | None = None

@@ -12,17 +12,17 @@ from gagpo.credit.turns import Turns
 from gagpo.credit.turns.grouping import varies
 from gagpo.envs.errors import InvalidArgument
 from gagpo.objectives.options import LIMIT
-from gagpo.options import Cell
+from gagpo.options import Options
 
 
-class DynamicSampling(Cell):
+class DynamicSampling(Options):
     """DAPO: drop groups whose episodes all came out alike, sample on until the batch is full (arXiv 2503.14476)."""
 
     rounds: int = Field(default=10, ge=1)
     reward: Literal["sum", "success"] = "sum"
 
 
-class Overlong(Cell):
+class Overlong(Options):
     """DAPO: a response longer than ``limit - buffer`` tokens costs reward, linearly up to 1 at ``limit``, then 1.
 
     limit: tokens; None follows the rollout's response limit. buffer: None for a quarter of the limit.

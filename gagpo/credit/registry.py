@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, SerializeAsAny, ValidationError
 
 from gagpo.credit.turns import Turns
 from gagpo.envs.errors import InvalidArgument
-from gagpo.options import Cell, by_name, explain, nearest
+from gagpo.options import Options, by_name, explain, nearest
 
 Level = Literal["episode", "turn", "token"]
 
@@ -42,7 +42,7 @@ OURS = {
 """Place of each credit of this package."""
 
 
-class CreditSettings(Cell):
+class CreditSettings(Options):
     """A credit with its options.
 
     name: what it is found by. level: what shares one advantage, an ``episode``, a ``turn`` or a ``token``. critic: it

@@ -13,7 +13,7 @@ from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.lookup import find_spec
 
 
-class Game:
+class TextGame:
     """An environment with the facts of its present episode.
 
     reward: sum so far; last_reward: of the last action. success, truncated, done, valid: as the environment says.
@@ -66,7 +66,7 @@ def rows(
 
     A group of episodes made from one row shares task and start, which group-based credit relies on.
     """
-    game = Game(env_id, kwargs)
+    game = TextGame(env_id, kwargs)
     try:
         tasks = game.env.unwrapped.tasks(split).require()  # type: ignore[attr-defined]
     finally:

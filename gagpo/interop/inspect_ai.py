@@ -18,7 +18,7 @@ from gagpo.agents.api.agent import without_thoughts
 from gagpo.agents.episodes import Turn
 from gagpo.agents.parsing import parse
 from gagpo.agents.prompts import STYLES, admissible_line, message, window
-from gagpo.interop.games import Game, rows
+from gagpo.interop.games import TextGame, rows
 
 
 @solver
@@ -27,7 +27,7 @@ def play(env_id: str, kwargs: dict[str, Any], style: str, history: int | str, ad
     form = STYLES[style]
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
-        game = await asyncio.to_thread(Game, env_id, kwargs)
+        game = await asyncio.to_thread(TextGame, env_id, kwargs)
         turns: list[Turn] = []
         head = [ChatMessageSystem(content=form.system)] if form.system else []
         try:
@@ -79,7 +79,7 @@ def _task(
     env_id: str, split: str | None = None, tasks: int | None = None, style: str = "tags", *,
     history: int | str = "full", admissible: bool = False, **kwargs: Any,
 ) -> Task:  # fmt: skip
-    game = Game(env_id, kwargs)
+    game = TextGame(env_id, kwargs)
     try:
         chosen = split or game.env.unwrapped.splits[-1]  # type: ignore[attr-defined]
         panel = game.env.unwrapped.tasks(chosen)  # type: ignore[attr-defined]

@@ -59,7 +59,7 @@ class TextAndActions(TextObservation):
     admissible_actions: list[str] | None = None
 
 
-class Refused(HTTPException):
+class ActionRefused(HTTPException):
     """A request that makes no sense now; ``detail`` says why."""
 
     def __str__(self) -> str:
@@ -67,7 +67,7 @@ class Refused(HTTPException):
 
 
 @dataclass(frozen=True)
-class World:
+class OpenEnvWorld:
     """What all sessions of a server share. ``tasks`` holds every split's tasks."""
 
     name: str
@@ -80,7 +80,7 @@ class World:
 
     def of(self, split: str) -> TaskSet:
         if split not in self.tasks:
-            raise Refused(404, f"no split {str(split)[:80]!r}; choose one of {', '.join(self.tasks)}")
+            raise ActionRefused(404, f"no split {str(split)[:80]!r}; choose one of {', '.join(self.tasks)}")
         return self.tasks[split]
 
 
@@ -93,7 +93,7 @@ def open_world(
     session_seconds: float = 3600.0,
     step_deadline: float = 60.0,
     reset_deadline: float = 300.0,
-) -> World:
+) -> OpenEnvWorld:
     """Start the processes behind a server of ``env_id``; InvalidArgument for arguments that cannot be right."""
     arguments = dict(kwargs or {})
     if arguments.pop("expert", False):
@@ -107,7 +107,7 @@ def open_world(
     finally:
         env.close()
     hall = Hall(env_id, arguments, workers=workers, step_deadline=step_deadline, reset_deadline=reset_deadline)
-    return World(short_name(env_id), described, hall, tasks, split, admissible, session_seconds)
+    return OpenEnvWorld(short_name(env_id), described, hall, tasks, split, admissible, session_seconds)
 
 
 def short_name(env_id: str) -> str:
@@ -124,7 +124,7 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
-    def __init__(self, world: World):
+    def __init__(self, world: OpenEnvWorld):
         super().__init__()
         self.world = world
         self.slot = world.hall.open()
@@ -143,9 +143,9 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
     ) -> TextObservation:
         """Start the ``index``-th task of ``split`` (or ``task``, by its id); without either ``seed`` draws one."""
         if unknown:
-            raise Refused(422, f"unknown reset argument {min(unknown)[:80]!r}; known: seed, split, index, task")
+            raise ActionRefused(422, f"unknown reset argument {min(unknown)[:80]!r}; known: seed, split, index, task")
         if seed is not None and (type(seed) is not int or not 0 <= seed < 2**63):
-            raise Refused(422, "seed must be a whole number from 0 to 2^63 - 1")
+            raise ActionRefused(422, "seed must be a whole number from 0 to 2^63 - 1")
         tasks = self.world.of(self.world.split if split is None else split)
         chosen = self._choose(tasks, seed, index, task)
         event = await self._ask("reset", chosen.id, seed)
@@ -206,31 +206,35 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
 
     def _choose(self, tasks: TaskSet, seed: int | None, index: int | None, task: str | None) -> Task:
         if not len(tasks):
-            raise Refused(404, f"split {tasks.split!r} is empty")
+            raise ActionRefused(404, f"split {tasks.split!r} is empty")
         if task is not None:
             if task not in tasks:
-                raise Refused(404, f"split {tasks.split!r} has no task {str(task)[:80]!r}")
+                raise ActionRefused(404, f"split {tasks.split!r} has no task {str(task)[:80]!r}")
             return tasks[task]
         if index is None:
             return tasks.draw(seeding.np_random(seed)[0])
         if type(index) is not int or not 0 <= index < len(tasks):
-            raise Refused(404, f"split {tasks.split!r} has {len(tasks)} tasks, no index {str(index)[:20]}")
+            raise ActionRefused(404, f"split {tasks.split!r} has {len(tasks)} tasks, no index {str(index)[:20]}")
         return tasks[tasks.ids[index]]
 
     async def _ask(self, operation: str, *arguments: Any) -> Event:
         if time.monotonic() > self.until:
             self.close()
         if self._closed:
-            raise Refused(410, f"the session is over (it may last {self.world.session_seconds:g} s): open another")
+            raise ActionRefused(
+                410, f"the session is over (it may last {self.world.session_seconds:g} s): open another"
+            )
         try:
             event = await asyncio.wrap_future(getattr(self.world.hall, operation)(self.slot, *arguments))
         except ValueError as error:
-            raise Refused(409, str(error).replace(f"slot {self.slot}", "this session")) from None
+            raise ActionRefused(409, str(error).replace(f"slot {self.slot}", "this session")) from None
         except (HallClosed, CancelledError) as error:
-            raise Refused(503, f"the server is closing: {error}") from None
+            raise ActionRefused(503, f"the server is closing: {error}") from None
         if (event.kind in ("restarted", "failed") and operation == "step") or event.kind == "failed":
             self.world.hall.release(self.slot)
-            raise Refused(500, f"the world broke and the episode is lost; reset to play again ({event.error[:300]})")
+            raise ActionRefused(
+                500, f"the world broke and the episode is lost; reset to play again ({event.error[:300]})"
+            )
         return event
 
     def _observation(self, event: Event, more: dict[str, Any]) -> TextObservation:
@@ -257,7 +261,7 @@ def _described(task: Task, index: int) -> dict[str, Any]:
 
 
 def make_app(
-    world: World, *, max_sessions: int = 64, idle_seconds: float = 600.0, max_message: int = 1 << 20
+    world: OpenEnvWorld, *, max_sessions: int = 64, idle_seconds: float = 600.0, max_message: int = 1 << 20
 ) -> FastAPI:
     """The web application; sessions that nobody has used for ``idle_seconds`` are ended."""
     app = create_app(

@@ -10,7 +10,7 @@ from tinker_cookbook.rl.message_env import MessageEnv, MessageStepResult
 
 from gagpo.agents.parsing import parse
 from gagpo.agents.prompts import STYLES, message
-from gagpo.interop.games import Game
+from gagpo.interop.games import TextGame
 
 
 class WorldMessages(MessageEnv):
@@ -24,7 +24,7 @@ class WorldMessages(MessageEnv):
         self, env_id: str, task: str, seed: int = 0, kwargs: Mapping[str, Any] | None = None, style: str = "tags"
     ):
         self.example_id = task
-        self._game = Game(env_id, kwargs)
+        self._game = TextGame(env_id, kwargs)
         self._task, self._seed = task, seed
         self._style = STYLES[style]
         self._messages: list[Any] = []

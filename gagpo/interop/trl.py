@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gagpo.interop.games import Game, rows
+from gagpo.interop.games import TextGame, rows
 from gagpo.interop.verbs import ACT, as_method, verbs_of
 
 
@@ -21,7 +21,7 @@ class _Environment:
     _kwargs: Mapping[str, Any]
 
     def __init__(self) -> None:
-        self._game = Game(self._env_id, self._kwargs)
+        self._game = TextGame(self._env_id, self._kwargs)
 
     def reset(self, task: str, seed: int = 0, **row: Any) -> str:
         """Start ``task``; the first observation, which TRL appends to the prompt."""
@@ -65,7 +65,7 @@ def dataset(
     """
     from datasets import Dataset
 
-    game = Game(env_id, kwargs)
+    game = TextGame(env_id, kwargs)
     try:
         told = game.instructions if not verbs else ""
     finally:

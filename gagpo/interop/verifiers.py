@@ -16,7 +16,7 @@ from pydantic import Field
 from gagpo.agents.api.agent import without_thoughts
 from gagpo.agents.parsing import parse
 from gagpo.agents.prompts import STYLES, message
-from gagpo.interop.games import Game, rows
+from gagpo.interop.games import TextGame, rows
 
 __all__ = ["WorldEnv", "WorldTaskset"]
 
@@ -79,7 +79,7 @@ class WorldEnv(vf.Env[WorldEnvConfig]):
     async def run(self, task: Any, agents: Any) -> None:
         data = task.data
         style = STYLES[data.style]
-        game = await asyncio.to_thread(Game, data.env_id, data.kwargs)
+        game = await asyncio.to_thread(TextGame, data.env_id, data.kwargs)
         invalid = 0
         try:
             observation = await asyncio.to_thread(game.start, data.task, data.start)

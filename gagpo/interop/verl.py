@@ -19,7 +19,7 @@ from gagpo.agents.context import Context
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.agents.parsing import parse
 from gagpo.agents.prompts import STYLES
-from gagpo.interop.games import Game, rows
+from gagpo.interop.games import TextGame, rows
 
 
 @register("gagpo")
@@ -32,7 +32,7 @@ class WorldLoop(AgentLoopBase):
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
         style = STYLES[row.get("style") or "tags"]
-        game = await asyncio.to_thread(Game, row["env_id"], row.get("env_kwargs") or {})
+        game = await asyncio.to_thread(TextGame, row["env_id"], row.get("env_kwargs") or {})
         try:
             observation = await asyncio.to_thread(game.start, row["task"], int(row["seed"]))
             context = Context(self.tokenizer, style, game.instructions)
@@ -62,7 +62,7 @@ class WorldLoop(AgentLoopBase):
             game.close()
 
 
-def _output(episode: Episode, game: Game, scores: list[float], with_logprobs: bool) -> AgentLoopOutput:
+def _output(episode: Episode, game: TextGame, scores: list[float], with_logprobs: bool) -> AgentLoopOutput:
     """The episode as one row: the first prompt, then responses (mask 1) with what was read in between (mask 0)."""
     turns = episode.turns
     first = len(turns[0].prompt_ids)

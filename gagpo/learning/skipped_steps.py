@@ -13,7 +13,7 @@ class NonFiniteLoss(GagpoError, FloatingPointError):
         self.turns = turns
 
 
-class WorthlessWeights(NonFiniteLoss):
+class NonFiniteWeights(NonFiniteLoss):
     """A step was taken and left a parameter that is not finite: nothing can go on from there."""
 
 
@@ -40,7 +40,7 @@ class Skips:
         """A step was left out for ``error``, which is raised again if it is one too many, or left worthless weights."""
         self.errors.append(error)
         self.row += 1
-        if isinstance(error, WorthlessWeights) or self.limit == 1:
+        if isinstance(error, NonFiniteWeights) or self.limit == 1:
             raise error
         if self.row >= self.limit:
             raise NonFiniteLoss(f"{error}; {self.row} steps in a row", error.turns)

@@ -22,7 +22,7 @@ from gagpo.learning.critic import Critic
 from gagpo.learning.logprobs import hidden_of, token_logprobs
 from gagpo.learning.metrics import counted, critic_summary, mismatch
 from gagpo.learning.sharded_batches import Share, share
-from gagpo.learning.skipped_steps import NonFiniteLoss, Skips, WorthlessWeights
+from gagpo.learning.skipped_steps import NonFiniteLoss, NonFiniteWeights, Skips
 from gagpo.objectives import (
     Controls,
     Correction,
@@ -176,7 +176,7 @@ class Updater:
                     parts += mini_parts
                     tokens += shared.tokens
         except NonFiniteLoss as error:
-            after = "go on from the last checkpoint" if isinstance(error, WorthlessWeights) else _left(len(losses))
+            after = "go on from the last checkpoint" if isinstance(error, NonFiniteWeights) else _left(len(losses))
             raise NonFiniteLoss(f"{error}; {after}", error.turns) from None
         finally:
             self._train(False)
@@ -395,7 +395,7 @@ class Updater:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         if not torch.isfinite(whole(torch.nn.utils.get_total_norm(self.parameters))):
-            raise WorthlessWeights("a parameter became NaN or infinite in this step; lower the learning rate", [])
+            raise NonFiniteWeights("a parameter became NaN or infinite in this step; lower the learning rate", [])
         return norm
 
     @torch.no_grad()

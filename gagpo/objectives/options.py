@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from gagpo.envs.errors import InvalidArgument
-from gagpo.options import Cell, by_name
+from gagpo.options import Options, by_name
 
 LIMIT = 512
 """Response limit where nothing sets one, as in a rollout's defaults."""
@@ -16,7 +16,7 @@ LIMIT = 512
 # Gates: what happens to ratio * advantage --------------------------------------------------------------------------
 
 
-class Clip(Cell):
+class Clip(Options):
     """PPO's hard clip, ``min(r A, clip(r, 1-low, 1+high) A)``; ``dual``: for A < 0 never below ``dual * A``."""
 
     name: Literal["clip"] = "clip"
@@ -25,7 +25,7 @@ class Clip(Cell):
     dual: float | None = Field(default=None, gt=1)
 
 
-class LogClip(Cell):
+class LogClip(Options):
     """GMPO's one-sided clip of the log-ratio: at most ``high`` for A > 0, at least ``-low`` for A < 0."""
 
     name: Literal["log_clip"] = "log_clip"
@@ -33,7 +33,7 @@ class LogClip(Cell):
     high: float = Field(default=0.4, gt=0)
 
 
-class Sapo(Cell):
+class Sapo(Options):
     """SAPO's sigmoid gate, ``4/tau sigmoid(tau (r-1)) A``; tau depends on the sign of A."""
 
     name: Literal["sapo"] = "sapo"
@@ -41,7 +41,7 @@ class Sapo(Cell):
     negative: float = Field(default=1.05, gt=0)
 
 
-class Cispo(Cell):
+class Cispo(Options):
     """CISPO's detached weight, ``sg[clamp(r, 1-low, 1+high)] A logp``.
 
     ``high`` is a radius above 1 as in every other gate, so that the weight is at most ``1 + high``; TRL's
@@ -53,7 +53,7 @@ class Cispo(Cell):
     high: float = Field(default=4.0, gt=0)
 
 
-class Unclipped(Cell):
+class Unclipped(Options):
     """The bare importance weight, ``r A``."""
 
     name: Literal["none"] = "none"
@@ -67,25 +67,25 @@ Gate = Annotated[
 # Aggregations: how tokens are averaged -----------------------------------------------------------------------------
 
 
-class TokenMean(Cell):
+class TokenMean(Options):
     """Every token of the mini-batch counts the same."""
 
     name: Literal["token_mean"] = "token_mean"
 
 
-class SequenceMean(Cell):
+class SequenceMean(Options):
     """Every sequence counts the same: mean over rows of the mean over their tokens."""
 
     name: Literal["sequence_mean"] = "sequence_mean"
 
 
-class ActionMean(Cell):
+class ActionMean(Options):
     """Every action counts the same: mean over turns of the mean over their tokens."""
 
     name: Literal["action_mean"] = "action_mean"
 
 
-class Constant(Cell):
+class Constant(Options):
     """Token sum over (rows * length), whatever the rows' lengths (Dr.GRPO).
 
     length: tokens; None follows the rollout's response limit (:meth:`gagpo.algorithms.Algorithm.resolved`), and is
@@ -100,14 +100,14 @@ class Constant(Cell):
         return self.length or LIMIT
 
 
-class Geometric(Cell):
+class Geometric(Options):
     """Geometric mean of the gated ratios of a sequence or action, times its advantage; mean over those (GMPO)."""
 
     name: Literal["geometric"] = "geometric"
     per: Literal["sequence", "action"] = "sequence"
 
 
-class Power(Cell):
+class Power(Options):
     """Power mean of the gated ratios of a sequence or action, times its advantage; mean over those (APMPO)."""
 
     name: Literal["power"] = "power"
@@ -124,7 +124,7 @@ Aggregation = Annotated[
 # What is added to the objective ------------------------------------------------------------------------------------
 
 
-class Kl(Cell):
+class Kl(Options):
     """Penalty ``coefficient * KL`` towards the reference policy, averaged as the objective is.
 
     estimator, with x = logp - logp_ref: ``k1`` x (its expected gradient is 0), ``k2`` x²/2, ``k3`` exp(-x)+x-1.
@@ -137,7 +137,7 @@ class Kl(Cell):
 # Where sampler and trainer differ -------------------------------------------------------------------------------------
 
 
-class Correction(Cell):
+class Correction(Options):
     """What is done about the difference between sampler and trainer.
 
     ``none``: ratios start from the sampler's log-probabilities. ``recompute``: they start from the trainer's own, of a
@@ -167,7 +167,7 @@ class Correction(Cell):
         return self
 
 
-class ObjectiveSettings(Cell):
+class ObjectiveSettings(Options):
     """One objective.
 
     ratio: level of the importance ratio. ratio_pool: how log-ratios make an action's or sequence's one: ``mean``

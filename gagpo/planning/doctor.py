@@ -75,7 +75,7 @@ CORRIDOR: dict[str, Any] = {
 
 
 @dataclass
-class Finding:
+class DoctorFinding:
     """One item: whether it is as it should be, one line about it, its numbers, and the seconds that it took."""
 
     name: str
@@ -112,8 +112,8 @@ def examine(
     engine: str = "transformers",
     dtype: str = "float32",
     learn: bool = True,
-    report: Callable[[Finding], None] | None = None,
-) -> list[Finding]:
+    report: Callable[[DoctorFinding], None] | None = None,
+) -> list[DoctorFinding]:
     """Every item in turn; ``report`` hears of each as it is done. An item that raises has failed, and the rest go on.
 
     learn: also the short run, which takes most of the time.
@@ -129,7 +129,7 @@ def examine(
             try:
                 finding = item(patient)
             except Exception as error:  # whatever is wrong with this machine is the answer
-                finding = Finding(name, False, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+                finding = DoctorFinding(name, False, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
             finding.seconds = time.perf_counter() - begun
             found.append(finding)
             if report:
@@ -137,15 +137,15 @@ def examine(
     return found
 
 
-def check_versions(patient: Patient) -> Finding:
+def check_versions(patient: Patient) -> DoctorFinding:
     """Of Python and of the packages that results depend on."""
     own = {"python": platform.python_version(), **versions()}
     known = {name: str(value) for name, value in own.items() if isinstance(value, str)}
     said = ", ".join(f"{name} {known[name]}" for name in ("python", "gagpo", "torch", "transformers") if name in known)
-    return Finding("versions", True, said, known)
+    return DoctorFinding("versions", True, said, known)
 
 
-def check_device(patient: Patient) -> Finding:
+def check_device(patient: Patient) -> DoctorFinding:
     """That torch can compute on the device, and how much memory it has."""
     require_device(patient.device)
     square = torch.arange(9.0, device=patient.device).view(3, 3)
@@ -153,20 +153,20 @@ def check_device(patient: Patient) -> Finding:
     memory = plans.memory_here(patient.device)
     name = torch.cuda.get_device_name(patient.device) if patient.device.startswith("cuda") else platform.machine()
     values = {"device": patient.device, "name": name, "gigabytes": memory, "cards": torch.cuda.device_count()}
-    return Finding("device", right, f"{patient.device} ({name}), {memory or 0:.1f} GB", values)
+    return DoctorFinding("device", right, f"{patient.device} ({name}), {memory or 0:.1f} GB", values)
 
 
-def check_weights(patient: Patient) -> Finding:
+def check_weights(patient: Patient) -> DoctorFinding:
     """That a model which was saved is loaded to the last bit."""
     model, tokenizer = build(SHAPE, TEXTS, seed=0)
     save_folder(model, tokenizer, Path(patient.model))
     loaded = dict(named_tensors(load_model(patient.model, "float32", patient.device)))
     other = [name for name, tensor in named_tensors(model) if not torch.equal(tensor, loaded[name].cpu())]
     said = f"{len(loaded)} tensors, {f'{other[0]} differs' if other else 'all the same'}"
-    return Finding("weights", not other, said, {"tensors": len(loaded), "different": other})
+    return DoctorFinding("weights", not other, said, {"tensors": len(loaded), "different": other})
 
 
-def check_parity(patient: Patient) -> Finding:
+def check_parity(patient: Patient) -> DoctorFinding:
     """That the engine's log-probabilities are those of a scoring pass, before and after it takes new weights."""
     model = load_model(patient.model, "float32", patient.device)
     tokenizer = load_tokenizer(patient.model)
@@ -181,7 +181,7 @@ def check_parity(patient: Patient) -> Finding:
     engine.close()
     worst, limit = max(gaps.values()), PARITY[patient.dtype]
     said = f"log-probabilities {worst:.2g} nats from a scoring pass (at most {limit:g}), new weights included"
-    return Finding("engine parity", worst <= limit, said, {**gaps, "limit": limit})
+    return DoctorFinding("engine parity", worst <= limit, said, {**gaps, "limit": limit})
 
 
 @torch.no_grad()
@@ -201,7 +201,7 @@ def _gap(model: torch.nn.Module, engine: Any) -> float:
     return worst
 
 
-def check_memory(patient: Patient) -> Finding:
+def check_memory(patient: Patient) -> DoctorFinding:
     """That an update takes as much memory as the plan says."""
     settings = patient.settings(training={"microbatch_tokens": 2048}, rollout={"max_tokens": 32})
     before = _allocated(patient.device)
@@ -219,11 +219,11 @@ def check_memory(patient: Patient) -> Finding:
     peak = counted.peak + held if counted else torch.cuda.max_memory_allocated(patient.device) - before
     parts = [p for p in plans.plan(settings, plans.Guess(prompt=96)).parts if p.name not in ("KV cache", "sampling")]
     parts = [part for part in parts if not part.name.startswith(("engine", "reference"))]
-    said = plans.Plan(plans.shape_of(settings), parts, {}, None, {}).peak()[0]
+    said = plans.MemoryPlan(plans.shape_of(settings), parts, {}, None, {}).peak()[0]
     off = peak / said - 1
     values = {"measured": peak, "planned": said, "off": off}
     line = f"an update took {peak / 1e6:.1f} MB, planned were {said / 1e6:.1f} ({100 * off:+.0f} %)"
-    return Finding("memory", abs(off) <= MEMORY, line, values)
+    return DoctorFinding("memory", abs(off) <= MEMORY, line, values)
 
 
 def _allocated(device: str) -> int:
@@ -242,7 +242,7 @@ def _rows(count: int, length: int = 128, said: int = 32) -> list[Row]:
     return made
 
 
-def check_speed(patient: Patient) -> Finding:
+def check_speed(patient: Patient) -> DoctorFinding:
     """Tokens per second of sampling and of training, and what share of a card's peak that is; no speed is wrong.
 
     A CPU has a tiny model to do, a GPU a model of random weights in the shape of Qwen2.5-0.5B.
@@ -254,13 +254,15 @@ def check_speed(patient: Patient) -> Finding:
     values: dict[str, Any] = {"parameters": parameters, "sampled_per_second": sampling, "trained_per_second": training}
     said = f"{sampling:,.0f} tokens/s sampled, {training:,.0f} trained on ({parameters / 1e6:.1f} M parameters)"
     if not gpu:
-        return Finding("speed", True, f"{said}; no GPU here, so no share of a card's peak", values)
+        return DoctorFinding("speed", True, f"{said}; no GPU here, so no share of a card's peak", values)
     name = torch.cuda.get_device_name(patient.device)
     reached = cards.training_teraflops(parameters, training)
     line, share = cards.share_line(name, reached)
     plain = cards.product_teraflops(patient.device)
     values |= {"card": name, "teraflops": reached, "share_of_peak": share, "product_teraflops": plain}
-    return Finding("speed", True, f"{said}: {line}; matrix products alone {cards.share_line(name, plain)[0]}", values)
+    return DoctorFinding(
+        "speed", True, f"{said}: {line}; matrix products alone {cards.share_line(name, plain)[0]}", values
+    )
 
 
 def speeds(patient: Patient, model: torch.nn.Module, tokens: int) -> tuple[float, float]:
@@ -298,7 +300,7 @@ def _large(device: str) -> torch.nn.Module:
     return model.eval()
 
 
-def check_learning(patient: Patient) -> Finding:
+def check_learning(patient: Patient) -> DoctorFinding:
     """That a model which now and then says the right word comes to say it, in ten iterations of GAGPO."""
     settings = patient.settings(model=str(patient.folder / "warm"))
     warm_start(settings.model_copy(update={"device": "cpu"}), quiet=True)
@@ -310,10 +312,10 @@ def check_learning(patient: Patient) -> Finding:
     first, last = before.success.value, results["test"].success.value
     said = f"success {100 * first:.0f} % before, {100 * last:.0f} % after {ITERATIONS} iterations"
     values = {"before": first, "after": last, "success_by_iteration": rates}
-    return Finding("learning", last >= first + RISE, said, values)
+    return DoctorFinding("learning", last >= first + RISE, said, values)
 
 
-ITEMS: dict[str, Callable[[Patient], Finding]] = {
+ITEMS: dict[str, Callable[[Patient], DoctorFinding]] = {
     "versions": check_versions,
     "device": check_device,
     "weights": check_weights,

@@ -52,7 +52,7 @@ class Guess:
 
 
 @dataclass(frozen=True)
-class Plan:
+class MemoryPlan:
     """The answer. tokens: response tokens of an iteration (``most``, ``guess``) and tokens read to train on them."""
 
     shape: Shape
@@ -74,7 +74,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class MemoryVerdict:
     """Whether a plan fits a card; mends: the overrides after which it does, [] where none are needed or none help."""
 
     gigabytes: float
@@ -129,7 +129,9 @@ def _config(settings: RunSettings) -> Any:
         ) from None
 
 
-def plan(settings: RunSettings, guess: Guess = Guess(), shape: Shape | None = None, card: float | None = None) -> Plan:
+def plan(
+    settings: RunSettings, guess: Guess = Guess(), shape: Shape | None = None, card: float | None = None
+) -> MemoryPlan:
     """The plan of a run. card: GB of the device, of which an engine with its own memory takes a share."""
     shape = shape or shape_of(settings)
     turns = most_turns(settings)
@@ -162,7 +164,7 @@ def plan(settings: RunSettings, guess: Guess = Guess(), shape: Shape | None = No
         *_engine(settings, shape, row, card),
         *_update(settings, shape, row, guess.prompt, usual_turns),
     ]
-    return Plan(shape, parts, tokens, hours, disk)
+    return MemoryPlan(shape, parts, tokens, hours, disk)
 
 
 def most_turns(settings: RunSettings) -> int:
@@ -334,7 +336,7 @@ def room(gigabytes: float, device: str) -> float:
     return gigabytes * GB * (1 - FRAGMENTS) - (CONTEXT if device != "cpu" else 0.0)
 
 
-def judge(settings: RunSettings, guess: Guess, gigabytes: float, shape: Shape | None = None) -> Verdict:
+def judge(settings: RunSettings, guess: Guess, gigabytes: float, shape: Shape | None = None) -> MemoryVerdict:
     """Whether the run fits ``gigabytes``, and if not, the fewest changes of settings (tried in order) that make it fit.
 
     Those that leave the result as it is come first; the KL term and the number formats last.
@@ -345,7 +347,7 @@ def judge(settings: RunSettings, guess: Guess, gigabytes: float, shape: Shape | 
     available = room(gigabytes, settings.device)
     needed, phase = plan(settings, guess, shape, gigabytes).peak()
     if needed <= available:
-        return Verdict(gigabytes, available, needed, True, [], f"fits; the most is needed in the {phase}")
+        return MemoryVerdict(gigabytes, available, needed, True, [], f"fits; the most is needed in the {phase}")
     now, least = settings, needed
     taken: list[str] = []
     for key, value in _cures(settings, shape, guess):
@@ -357,13 +359,13 @@ def judge(settings: RunSettings, guess: Guess, gigabytes: float, shape: Shape | 
         if least <= available:
             taken = _without_idle(settings, taken, guess, shape, gigabytes)
             advice = f"does not fit: {needed / GB:.1f} of {available / GB:.1f} GB; with {' '.join(taken)} it does"
-            return Verdict(gigabytes, available, needed, False, taken, advice)
+            return MemoryVerdict(gigabytes, available, needed, False, taken, advice)
     advice = (
         f"does not fit: {needed / GB:.1f} of {available / GB:.1f} GB, and {least / GB:.1f} with every setting that "
         f"helps; weights, gradients and Adam alone take {16 * shape.parameters / GB:.1f}: "
         + ("take a smaller model" if settings.lora else "take a smaller model, or lora={rank: 32}")
     )
-    return Verdict(gigabytes, available, needed, False, [], advice)
+    return MemoryVerdict(gigabytes, available, needed, False, [], advice)
 
 
 def _without_idle(settings: RunSettings, taken: list[str], guess: Guess, shape: Shape, gigabytes: float) -> list[str]:

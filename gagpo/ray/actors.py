@@ -10,7 +10,7 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
-from gagpo.agents.engines.remote.server import Plan
+from gagpo.agents.engines.remote.server import ServerPlan
 from gagpo.agents.model import ModelError
 from gagpo.collecting.placement import pool_options
 from gagpo.ray.host import PoolHost
@@ -54,7 +54,7 @@ def ready(calls: Sequence[Any], timeout: float) -> list[Any]:
 
 
 class RayPlace:
-    """What a rank in a Ray cluster is given, see :class:`gagpo.collecting.placement.Place`."""
+    """What a rank in a Ray cluster is given, see :class:`gagpo.collecting.placement.Placement`."""
 
     def __init__(self, settings: RunSettings, folder: Path):
         self._cluster = settings.cluster
@@ -83,7 +83,7 @@ class RayPlace:
             return shared  # beside the rank, on its own device
         return {**shared, "start_with": lambda plan, log: PlacedServer(plan, self._place_server)}
 
-    def _place_server(self, plan: Plan) -> tuple[Callable[..., Any], Callable[[], None]]:
+    def _place_server(self, plan: ServerPlan) -> tuple[Callable[..., Any], Callable[[], None]]:
         kind = ray.remote(_PlacedHost).options(
             name=f"gagpo-server-{_unique()}",
             num_cpus=self._cluster.server_cpus,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gagpo.agents.engines.remote.server import Plan, Server
+from gagpo.agents.engines.remote.server import Server, ServerPlan
 from gagpo.agents.model import ModelError
 from gagpo.ray.pool import HostLost
 
@@ -24,7 +24,7 @@ class ServerHost:
         self._folder = tempfile.TemporaryDirectory(prefix="gagpo-vllm-")
         self._server: Server | None = None
 
-    def start(self, plan: Plan, config: str) -> tuple[str, int | None]:
+    def start(self, plan: ServerPlan, config: str) -> tuple[str, int | None]:
         """Begin to start a server; its address, and the process."""
         folder = Path(self._folder.name)
         (folder / "config.json").write_text(config, encoding="utf-8")
@@ -49,7 +49,7 @@ class PlacedServer:
     deadline (:class:`HostLost` where it is gone), and end it.
     """
 
-    def __init__(self, plan: Plan, place: Callable[[Plan], tuple[Callable[..., Any], Callable[[], None]]]):
+    def __init__(self, plan: ServerPlan, place: Callable[[ServerPlan], tuple[Callable[..., Any], Callable[[], None]]]):
         self.plan = plan
         self._config = (Path(plan.folder) / "config.json").read_text(encoding="utf-8")
         self._place = place

@@ -13,8 +13,8 @@ from gagpo.agents.engines.base import Request, Response, Sampling
 from gagpo.agents.engines.remote.wire import (
     GENERATE,
     Malformed,
-    Refused,
     ReplicaFault,
+    RequestRefused,
     Silent,
     Terms,
     Unreachable,
@@ -47,7 +47,7 @@ class Client:
         )
 
     async def generate(self, request: Request, sampling: Sampling, terms: Terms) -> Response:
-        """One response. Raises :class:`ReplicaFault`, and :class:`Refused` where the request itself is wrong."""
+        """One response. Raises :class:`ReplicaFault`, and :class:`RequestRefused` where the request itself is wrong."""
         body = question(request, sampling, terms)
         answer = await self._ask("POST", GENERATE, body, self.deadline, answer_limit(sampling))
         return parse(answer, sampling, terms)
@@ -89,9 +89,9 @@ class Client:
             return answer
         said = answer[:300].decode(errors="replace").strip()
         if status in (400, 413, 422):
-            raise Refused(f"{self.url}{path} refuses the request ({status}): {said}")
+            raise RequestRefused(f"{self.url}{path} refuses the request ({status}): {said}")
         if status in (401, 403, 404, 405):
-            raise Refused(
+            raise RequestRefused(
                 f"{self.url}{path} is not to be used ({status}): {said}; start the server with "
                 "`python -m gagpo.agents.engines.remote.server MODEL`, which switches on what is needed"
             )

@@ -28,9 +28,9 @@ from gagpo.agents.engines.base import (
 )
 from gagpo.agents.engines.copies import Gap, Proof
 from gagpo.agents.engines.remote.replicas import Replica, Replicas, ReplicasLost
-from gagpo.agents.engines.remote.server import Plan, Server, answers, save_config
+from gagpo.agents.engines.remote.server import Server, ServerPlan, answers, save_config
 from gagpo.agents.engines.remote.transfer import make_transfer
-from gagpo.agents.engines.remote.wire import Refused, ReplicaFault, Terms
+from gagpo.agents.engines.remote.wire import ReplicaFault, RequestRefused, Terms
 from gagpo.agents.engines.vllm_terms import temperature_of
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.model import ModelError
@@ -84,7 +84,7 @@ class VLLMServerEngine:
         start_deadline: float = 900.0,
         sync_deadline: float = 600.0,
         restarts: int = 10,
-        start_with: Callable[[Plan, Path], Server] = Server,
+        start_with: Callable[[ServerPlan, Path], Server] = Server,
     ):
         config: Any = model.config
         parameter = next(model.parameters())
@@ -137,7 +137,7 @@ class VLLMServerEngine:
 
     def _plans(
         self, count: int, gpus: Sequence[int], each: int, kind: str, memory: float | None, on_gpu: bool
-    ) -> list[Plan]:
+    ) -> list[ServerPlan]:
         """How each server is to be started."""
         devices: list[tuple[int, ...]] = [()] * count
         if on_gpu and self.placement == "colocated":
@@ -149,7 +149,7 @@ class VLLMServerEngine:
                 )
             devices = [tuple(gpus[each * n : each * (n + 1)]) for n in range(count)]
         return [
-            Plan(
+            ServerPlan(
                 folder=self._config_folder.name,
                 dtype=self.dtype,
                 max_length=self.max_length,
@@ -259,7 +259,7 @@ class VLLMServerEngine:
         ]
         try:
             return list(await asyncio.gather(*calls))
-        except (ReplicaFault, Refused) as error:
+        except (ReplicaFault, RequestRefused) as error:
             return error
 
     async def _withdraw(self, replica: Replica, reason: str) -> None:
@@ -313,7 +313,7 @@ class VLLMServerEngine:
             if replica.alive:
                 try:
                     self._replicas.run(replica.client.order(path, None, self.sync_deadline))
-                except (ReplicaFault, Refused) as error:
+                except (ReplicaFault, RequestRefused) as error:
                     self._replicas.run(self._withdraw(replica, str(error)))
 
     def measures(self) -> dict[str, float]:

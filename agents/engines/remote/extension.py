@@ -39,7 +39,7 @@ class FileUpdate(WeightTransferUpdateInfo):
     path: str
 
 
-class FileTransfer(WeightTransferEngine[FileInit, FileUpdate]):
+class FileReceiver(WeightTransferEngine[FileInit, FileUpdate]):
     """Loads the files of an update one after another; an update that is short of tensors fails when it is finished."""
 
     init_info_cls = FileInit
@@ -89,4 +89,4 @@ class Extension:
 
 
 if BACKEND not in WeightTransferEngineFactory._registry:
-    WeightTransferEngineFactory.register_engine(BACKEND, FileTransfer)
+    WeightTransferEngineFactory.register_engine(BACKEND, FileReceiver)

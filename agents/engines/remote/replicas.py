@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from gagpo.agents.engines.base import Finished, Request, Response, Sampling
 from gagpo.agents.engines.remote.client import Client
-from gagpo.agents.engines.remote.wire import Malformed, Refused, ReplicaFault, Silent, Stale, Terms, Unreachable
+from gagpo.agents.engines.remote.wire import Malformed, ReplicaFault, RequestRefused, Silent, Stale, Terms, Unreachable
 from gagpo.envs.errors import GagpoError
 
 STRIKES = 3  # faults in a row after which a server that still answers is given up
@@ -35,7 +35,7 @@ class ReplicasLost(GagpoError, RuntimeError):
 
 
 @dataclass
-class Counters:
+class ServerCounters:
     """What happened to requests and servers since the engine was made.
 
     lost: servers given up. silent: those of them that did not answer in time. revived: servers started again. asked:
@@ -88,7 +88,7 @@ class Replicas:
         rescue: Callable[[], Awaitable[None]] | None = None,
     ):
         self.deadline, self.silence = deadline, silence
-        self.counters = Counters()
+        self.counters = ServerCounters()
         self.terms: Terms | None = None  # set when weights have been sent
         self._rescue = rescue
         self._rescuing: asyncio.Task[None] | None = None
@@ -182,7 +182,7 @@ class Replicas:
         self._finished.put((ticket, request, outcome))
 
     async def _respond(self, request: Request, sampling: Sampling) -> Response:
-        """Ask until a server gives a response; Refused and ReplicasLost end it, and too many tries."""
+        """Ask until a server gives a response; RequestRefused and ReplicasLost end it, and too many tries."""
         fault: ReplicaFault | None = None
         for attempt in range(TRIES):
             replica = await self._place(request.session)
@@ -262,7 +262,7 @@ class Replicas:
         elif isinstance(fault, Unreachable):
             try:
                 await replica.client.healthy(self.silence)
-            except (ReplicaFault, Refused) as error:
+            except (ReplicaFault, RequestRefused) as error:
                 self.lose(replica, error)
 
     def lose(self, replica: Replica, fault: Exception) -> None:
@@ -303,7 +303,7 @@ class Replicas:
             try:
                 await replica.client.healthy(self.silence / BEATS)
                 heard = asyncio.get_running_loop().time()
-            except (ReplicaFault, Refused) as error:
+            except (ReplicaFault, RequestRefused) as error:
                 if asyncio.get_running_loop().time() - heard >= self.silence:
                     self.lose(replica, Silent(f"nothing was heard of it for {self.silence:g} s: {error}"))
 

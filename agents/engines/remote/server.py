@@ -34,7 +34,7 @@ EXTENSION = "gagpo.agents.engines.remote.extension.Extension"
 
 
 @dataclass(frozen=True)
-class Plan:
+class ServerPlan:
     """What a server is started with.
 
     folder: of the model's config. architecture: the model's class. memory: share of a GPU. devices: numbers of the GPUs
@@ -53,7 +53,7 @@ class Plan:
     more: tuple[str, ...] = field(default=())
 
 
-def arguments(plan: Plan) -> list[str]:
+def arguments(plan: ServerPlan) -> list[str]:
     """vLLM's command line, without host and port."""
     backend = BACKEND if plan.transfer == "file" else plan.transfer
     line = ["--model", plan.folder, "--load-format", "dummy", "--skip-tokenizer-init", "--tokens-only"]
@@ -74,7 +74,7 @@ def arguments(plan: Plan) -> list[str]:
     return [*line, *plan.more]
 
 
-def _on_cpu(plan: Plan) -> dict[str, Any]:
+def _on_cpu(plan: ServerPlan) -> dict[str, Any]:
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(plan.folder).get_text_config()
@@ -90,7 +90,7 @@ def _flags(options: Mapping[str, Any]) -> list[str]:
     return line
 
 
-def environment(plan: Plan) -> dict[str, str]:
+def environment(plan: ServerPlan) -> dict[str, str]:
     """The variables of a server's process: ours, and what vLLM is switched by."""
     own = {
         "VLLM_SERVER_DEV_MODE": "1",  # the calls that bring weights are switched by this
@@ -113,7 +113,7 @@ class Server:
     log: file that the server's output is appended to.
     """
 
-    def __init__(self, plan: Plan, log: Path, host: str = "127.0.0.1"):
+    def __init__(self, plan: ServerPlan, log: Path, host: str = "127.0.0.1"):
         if importlib.util.find_spec("vllm") is None:
             raise ModelError(
                 "engine.options.replicas starts vLLM, which is not installed: pip install 'gagpo[vllm]' with a GPU, "
@@ -232,7 +232,7 @@ def main(line: Sequence[str]) -> None:
     parser.add_argument("--transfer", choices=("file", "nccl", "ipc"), default="file")
     parser.add_argument("--devices", type=int, nargs="*", default=[], help="numbers of the GPUs; none for a CPU")
     chosen = parser.parse_args(line[:border])
-    plan = Plan(
+    plan = ServerPlan(
         folder=chosen.model,
         dtype=chosen.dtype,
         max_length=chosen.max_length,

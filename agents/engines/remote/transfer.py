@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from gagpo.agents.engines.adapters import base_tensors
 from gagpo.agents.engines.base import NamedTensor
 from gagpo.agents.engines.remote.client import Client
-from gagpo.agents.engines.remote.wire import Malformed, Refused, ReplicaFault, Unreachable
+from gagpo.agents.engines.remote.wire import Malformed, ReplicaFault, RequestRefused, Unreachable
 from gagpo.agents.engines.weights import WeightsError
 from gagpo.agents.precision import dtype_of, name_of
 from gagpo.envs.errors import InvalidArgument, MissingPackage
@@ -113,7 +113,7 @@ class FileTransfer:
             await client.order("/finish_weight_update", {"weight_version": self._version}, deadline)
         except ReplicaFault as fault:
             return fault
-        except Refused as error:
+        except RequestRefused as error:
             return ReplicaFault(str(error))
         return None
 
@@ -127,8 +127,8 @@ async def _start(client: Client, deadline: float) -> None:
     """Begin an update; one that an earlier trainer left open is ended first."""
     try:
         await client.order("/start_weight_update", None, deadline)
-    except (ReplicaFault, Refused):
-        with contextlib.suppress(ReplicaFault, Refused):
+    except (ReplicaFault, RequestRefused):
+        with contextlib.suppress(ReplicaFault, RequestRefused):
             await client.order("/finish_weight_update", None, deadline)
         await client.order("/start_weight_update", None, deadline)
 
@@ -203,7 +203,7 @@ class DeviceTransfer:
             return Unreachable(f"sending weights to {client.url} {said}")
         try:
             run(client.order("/update_weight_version", {"new_version": self._version}, deadline))
-        except (ReplicaFault, Refused) as error:
+        except (ReplicaFault, RequestRefused) as error:
             return ReplicaFault(str(error))
         return None
 
@@ -211,7 +211,7 @@ class DeviceTransfer:
         base, clients, factory = self._vllm
         transfer = self
 
-        class Source(base.WeightSource):  # type: ignore[misc, name-defined]
+        class NamedWeights(base.WeightSource):  # type: ignore[misc, name-defined]
             def metadata(self) -> list[Any]:
                 return transfer._metadata
 
@@ -221,7 +221,7 @@ class DeviceTransfer:
 
         control = clients.HTTPVLLMWeightSyncClient(client.url, timeout=deadline)
         return factory.WeightTransferTrainerFactory.trainer_init(
-            self._init_info(client, run, deadline), client=control, source=Source()
+            self._init_info(client, run, deadline), client=control, source=NamedWeights()
         )
 
     def _init_info(self, client: Client, run: Run, deadline: float) -> Any:

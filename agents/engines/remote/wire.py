@@ -45,7 +45,7 @@ class Stale(ReplicaFault):
     """The answer was sampled with other weights than those sent last."""
 
 
-class Refused(GagpoError, ValueError):
+class RequestRefused(GagpoError, ValueError):
     """The server says that the request itself is wrong; no other would take it either."""
 
 

@@ -12,14 +12,14 @@ from collections import Counter
 from collections.abc import Iterator
 
 from gagpo.envs.alfworld.games.catalogue import TASK_TYPES
-from gagpo.envs.alfworld.games.scenes import Problem, pose
+from gagpo.envs.alfworld.games.scenes import Scenario, pose
 from gagpo.envs.alfworld.games.shipped import shipped
 
 SEEDS = range(1_000, 1_100)
 EACH = 3  # problems per seed, size and task type
 
 
-def problems() -> Iterator[Problem]:
+def problems() -> Iterator[Scenario]:
     for seed in SEEDS:
         for size in ("small", "full"):
             for task_type in TASK_TYPES:

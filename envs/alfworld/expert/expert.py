@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from gagpo.envs.alfworld.expert.memory import NOTHING_HAPPENS, Memory, kind_of
 from gagpo.envs.alfworld.expert.places import COUNTED
-from gagpo.envs.alfworld.expert.wording import Goal, read_goal
+from gagpo.envs.alfworld.expert.wording import HouseholdGoal, read_goal
 from gagpo.envs.alfworld.games.catalogue import USUAL_PLACES
 
 _USUAL = {thing.lower(): tuple(place.lower() for place in places) for thing, places in USUAL_PLACES.items()}
@@ -71,7 +71,7 @@ class Expert:
         action = "look" if self.goal is None else self._pursue(self.goal)
         return action if self._admissible is None or action in self._admissible else "look"
 
-    def _pursue(self, goal: Goal) -> str:
+    def _pursue(self, goal: HouseholdGoal) -> str:
         memory = self.memory
         if memory.holding:
             if kind_of(memory.holding) == goal.wanted:
@@ -93,7 +93,7 @@ class Expert:
 
     # With a wanted object in hand -------------------------------------------------------------------------------------
 
-    def _use_held(self, goal: Goal, held: str) -> str:
+    def _use_held(self, goal: HouseholdGoal, held: str) -> str:
         memory = self.memory
         if goal.operation == "light":
             return self._light(goal)
@@ -104,20 +104,20 @@ class Expert:
             return self._reach(tool, open_it=False) or f"{goal.operation} {held} with {tool}"
         return self._put(self._target(goal))
 
-    def _light(self, goal: Goal) -> str:
+    def _light(self, goal: HouseholdGoal) -> str:
         lamps = [name for kind in _lamp_kinds(goal) for name in self.memory.seen(kind)]
         if not lamps:
             return self._search(_lamp_kinds(goal)[0])
         return self._reach(self.memory.where(lamps[0]), open_it=False) or f"use {lamps[0]}"
 
-    def _finishes(self, action: str, goal: Goal) -> bool:
+    def _finishes(self, action: str, goal: HouseholdGoal) -> bool:
         """Whether ``action``, which had an effect, looks like the last one to somebody in a hurry."""
         if goal.operation == "light":
             return action.startswith("use ")
         moved = re.fullmatch(r"(?:move|put) (\S+) \d+ (?:to|in/on) (\S+) \d+", action)
         return moved is not None and moved.groups() == (goal.wanted, goal.target)
 
-    def _target(self, goal: Goal) -> str:
+    def _target(self, goal: HouseholdGoal) -> str:
         """The receptacle to deliver to: of the target type, where most of the wanted lie already, known ones first."""
         memory = self.memory
         targets = [name for name in reversed(memory.receptacles) if kind_of(name) == goal.target]
@@ -128,7 +128,7 @@ class Expert:
         best: str = max(targets, key=lambda name: (delivered(name), name in memory.here, memory.closed[name] is False))
         return best
 
-    def _settled(self, goal: Goal) -> set[str]:
+    def _settled(self, goal: HouseholdGoal) -> set[str]:
         """Objects of the wanted type that should stay where they are."""
         if goal.count == 1:
             return set()
@@ -199,5 +199,5 @@ def _turn(kind: str, place: str, last: str) -> tuple[bool, bool, bool, int]:
     return place == last, not known, place in ("cabinet", "drawer"), usual.index(place) if known else 0
 
 
-def _lamp_kinds(goal: Goal) -> list[str]:
+def _lamp_kinds(goal: HouseholdGoal) -> list[str]:
     return [goal.lamp] if goal.lamp in COUNTED else ["desklamp", "floorlamp"]

@@ -11,9 +11,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from gagpo.envs.alfworld.engine import Engine, make_engine, read_game
+from gagpo.envs.alfworld.engine import GameEngine, make_engine, read_game
 from gagpo.envs.alfworld.expert.expert import Expert
-from gagpo.envs.alfworld.expert.wording import Goal
+from gagpo.envs.alfworld.expert.wording import HouseholdGoal
 
 MOST_TURNS = 300  # twice what looking into every place of a large room takes
 
@@ -36,7 +36,7 @@ def _plan(game: Path, *version: int | None) -> tuple[str, ...]:
         engine.close()
 
 
-def _won(engine: Engine, game: Path) -> list[str]:
+def _won(engine: GameEngine, game: Path) -> list[str]:
     """What the expert does until it wins; nothing where it gives up or the turns run out."""
     scene = engine.reset(game)
     expert = Expert(scene.observation, scene.admissible_commands)
@@ -50,7 +50,7 @@ def _won(engine: Engine, game: Path) -> list[str]:
     return done if scene.won else []
 
 
-def _goal(game: Path) -> Goal | None:
+def _goal(game: Path) -> HouseholdGoal | None:
     """What the PDDL of ``game`` asks for, where it is one of ALFWorld's six kinds of goals."""
     _, _, text = read_game(game)["pddl_problem"].lower().partition("(:goal")
     typed = dict(re.findall(r"\(objecttype \?(\w+) (\w+?)type\)", text))
@@ -58,15 +58,15 @@ def _goal(game: Path) -> Goal | None:
     lamp = re.search(r"\(istoggled \?(\w+)\)", text)
     if lamp and lamp[1] in typed:
         toggled = typed.pop(lamp[1])
-        return Goal(next(iter(typed.values()), ""), operation="light", lamp=toggled)
+        return HouseholdGoal(next(iter(typed.values()), ""), operation="light", lamp=toggled)
     if not typed or not targets:
         return None
     done = re.search(r"\(is(clean|hot|cool) \?", text)
     operation = {"clean": "clean", "hot": "heat", "cool": "cool"}[done[1]] if done else ""
-    return Goal(next(iter(typed.values())), targets[0], operation, count=len(typed))
+    return HouseholdGoal(next(iter(typed.values())), targets[0], operation, count=len(typed))
 
 
-def _shortened(engine: Engine, game: Path, commands: list[str]) -> list[str]:
+def _shortened(engine: GameEngine, game: Path, commands: list[str]) -> list[str]:
     """``commands`` without those that are not needed: long stretches first, then single ones."""
     stretch = len(commands) // 2
     while stretch:
@@ -81,7 +81,7 @@ def _shortened(engine: Engine, game: Path, commands: list[str]) -> list[str]:
     return commands
 
 
-def _wins(engine: Engine, game: Path, commands: Sequence[str]) -> bool:
+def _wins(engine: GameEngine, game: Path, commands: Sequence[str]) -> bool:
     """Whether ``commands`` are all admissible and exactly the last one wins."""
     scene = engine.reset(game)
     for command in commands:

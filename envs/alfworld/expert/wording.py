@@ -15,7 +15,7 @@ OPERATIONS = ("clean", "heat", "cool")
 
 
 @dataclass(frozen=True)
-class Goal:
+class HouseholdGoal:
     """Type names in lower case. operation: one of :data:`OPERATIONS`, ``light`` (look under a lamp) or nothing."""
 
     wanted: str
@@ -44,13 +44,13 @@ _OPERATION_WORDS = {
 }
 
 
-def read_goal(text: str, receptacles: set[str]) -> Goal | None:
+def read_goal(text: str, receptacles: set[str]) -> HouseholdGoal | None:
     """The goal that ``text`` states, or None when it is not understood.
 
     receptacles: the types of receptacle in the room, in lower case, as its description names them.
 
     >>> read_goal("put a hot mug in shelf.", {"shelf", "microwave"})
-    Goal(wanted='mug', target='shelf', operation='heat', lamp='', count=1)
+    HouseholdGoal(wanted='mug', target='shelf', operation='heat', lamp='', count=1)
     """
     plain = " ".join(re.findall(r"\w+", text.lower()))
     for phrasing in _PHRASINGS:
@@ -64,13 +64,13 @@ def read_goal(text: str, receptacles: set[str]) -> Goal | None:
             operation = part.get("operation") or _ADJECTIVES.get(part.get("adjective") or "", "")
             if part.get("lamp"):
                 operation = "light"
-            return Goal(
+            return HouseholdGoal(
                 part["wanted"], part.get("target") or "", operation, part.get("lamp") or "", 2 if "two" in part else 1
             )
     return _by_words(plain, receptacles)
 
 
-def _by_words(plain: str, receptacles: set[str]) -> Goal | None:
+def _by_words(plain: str, receptacles: set[str]) -> HouseholdGoal | None:
     things = {kind.lower(): _pattern(kind) for kind in USUAL_PLACES}
     lamps = [name for name in things if "lamp" in name]
     wanted = _mentions(plain, {name: pattern for name, pattern in things.items() if name not in lamps})
@@ -78,7 +78,7 @@ def _by_words(plain: str, receptacles: set[str]) -> Goal | None:
         return None
     lamp = _mentions(plain, {name: things[name] for name in lamps})
     if lamp or re.search(r"\b(?:lamp|light)\b", plain):
-        return Goal(wanted[0], operation="light", lamp=lamp[0] if lamp else "lamp")
+        return HouseholdGoal(wanted[0], operation="light", lamp=lamp[0] if lamp else "lamp")
     camel = {place.lower(): place for room in ROOMS.values() for place in room.ranges}
     places = {name: _pattern(camel.get(name, name)) for name in receptacles}
     targets = [name for name in _mentions(plain, things | places) if name in places]  # toilet paper is no toilet
@@ -86,7 +86,7 @@ def _by_words(plain: str, receptacles: set[str]) -> Goal | None:
         return None
     operation = next((name for name, words in _OPERATION_WORDS.items() if re.search(rf"\b(?:{words})\b", plain)), "")
     count = 2 if re.search(r"\b(?:two|both|2|pair)\b", plain) else 1
-    return Goal(wanted[0], targets[-1], operation, count=count)
+    return HouseholdGoal(wanted[0], targets[-1], operation, count=count)
 
 
 def _pattern(kind: str) -> str:

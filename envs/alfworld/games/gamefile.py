@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 
 from gagpo.envs.alfworld.games.phrasings import plan_with_put, with_put
-from gagpo.envs.alfworld.games.scenes import Problem, mangle, walkthrough
+from gagpo.envs.alfworld.games.scenes import Scenario, mangle, walkthrough
 from gagpo.envs.alfworld.games.shipped import Shipped
 
 GAME = "game.tw-pddl"
@@ -24,7 +24,7 @@ class GameFiles:
     plan: tuple[str, ...]
 
 
-def render(source: Shipped, problem: Problem, trial: str, puts: bool = False) -> GameFiles:
+def render(source: Shipped, problem: Scenario, trial: str, puts: bool = False) -> GameFiles:
     """The files of ``problem``; ``trial`` (letters, digits, underscores) sets it apart from others of its goal.
 
     puts: "put O in/on R" instead of "move O to R".
@@ -58,7 +58,7 @@ def render(source: Shipped, problem: Problem, trial: str, puts: bool = False) ->
     return GameFiles(f"{goal}/{trial}", json.dumps(game), json.dumps(trajectory, indent=1), tuple(plan))
 
 
-def pddl_problem(source: Shipped, problem: Problem) -> str:
+def pddl_problem(source: Shipped, problem: Scenario) -> str:
     """The problem in PDDL. It names no split and no index: equal text means equal problems."""
     layout = problem.layout
     place_types = sorted(layout.types)

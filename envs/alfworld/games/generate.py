@@ -24,7 +24,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from gagpo.envs.alfworld.engine import DEFAULT_ENGINE, Engine, make_engine
+from gagpo.envs.alfworld.engine import DEFAULT_ENGINE, GameEngine, make_engine
 from gagpo.envs.alfworld.games.catalogue import SIZES, TASK_TYPES
 from gagpo.envs.alfworld.games.draws import Draws
 from gagpo.envs.alfworld.games.gamefile import GAME, TRAJECTORY, GameFiles, render
@@ -78,7 +78,7 @@ def generate(
     root: Path | None = None,
     splits: Sequence[str] = SPLITS,
     engine: str = DEFAULT_ENGINE,
-    verify: Callable[[], Engine] | None = None,
+    verify: Callable[[], GameEngine] | None = None,
     processes: int = 1,
     progress: Progress | None = None,
     patience: float = 3600.0,
@@ -105,7 +105,9 @@ def generate(
             index = _Index(root, size, seed, phrasing)
             made = index.lookup(jobs)
             if made is None:
-                made = _make(root, _Source(size, seed, phrasing), jobs, verify or _Named(engine), processes, progress)
+                made = _make(
+                    root, _GameSource(size, seed, phrasing), jobs, verify or _Named(engine), processes, progress
+                )
                 index.store(made)
     return {split: [game for game in made if game.split == split] for split in splits}
 
@@ -175,7 +177,7 @@ def files_of(size: str, seed: int, job: Job, phrasing: Phrasing = DEFAULT) -> Ga
 
 
 @dataclass(frozen=True)
-class _Source:
+class _GameSource:
     """What names all games of a folder but for split, task type and index."""
 
     size: str
@@ -192,15 +194,15 @@ class _Named:
     def __init__(self, engine: str):
         self.engine = engine
 
-    def __call__(self) -> Engine:
+    def __call__(self) -> GameEngine:
         return make_engine(self.engine)
 
 
 def _make(
     root: Path,
-    source: _Source,
+    source: _GameSource,
     jobs: list[Job],
-    verify: Callable[[], Engine],
+    verify: Callable[[], GameEngine],
     processes: int,
     progress: Progress | None,
 ) -> list[Made]:
@@ -239,7 +241,7 @@ def _found(root: Path, job: Job, files: GameFiles) -> Made | None:
 
 
 def _verified(
-    root: Path, source: _Source, jobs: list[Job], verify: Callable[[], Engine], processes: int
+    root: Path, source: _GameSource, jobs: list[Job], verify: Callable[[], GameEngine], processes: int
 ) -> Iterator[Made]:
     if processes <= 1 or len(jobs) < 2 * processes:
         engine = verify()
@@ -259,20 +261,20 @@ def _verified(
             pool.shutdown(cancel_futures=True)
 
 
-_worker_engine: Engine | None = None
+_worker_engine: GameEngine | None = None
 
 
-def _start_worker(verify: Callable[[], Engine]) -> None:
+def _start_worker(verify: Callable[[], GameEngine]) -> None:
     global _worker_engine
     _worker_engine = verify()
 
 
-def _work(root: Path, source: _Source, job: Job) -> Made:
+def _work(root: Path, source: _GameSource, job: Job) -> Made:
     assert _worker_engine is not None
     return _make_one(root, source, job, _worker_engine)
 
 
-def _make_one(root: Path, source: _Source, job: Job, engine: Engine) -> Made:
+def _make_one(root: Path, source: _GameSource, job: Job, engine: GameEngine) -> Made:
     files = source.files(job)
     fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=root))
     try:
@@ -292,7 +294,7 @@ def _make_one(root: Path, source: _Source, job: Job, engine: Engine) -> Made:
     return game
 
 
-def play(engine: Engine, game: Path, plan: Sequence[str]) -> None:
+def play(engine: GameEngine, game: Path, plan: Sequence[str]) -> None:
     """Play ``plan``; raises :class:`UnsolvedGame` unless every command is admissible and exactly the last one wins."""
     scene = engine.reset(game)
     for number, command in enumerate(plan, 1):

@@ -39,7 +39,7 @@ class Receptacle:
 
 
 @dataclass(frozen=True)
-class Layout:
+class RoomLayout:
     """A furnished room. ``locations[0]`` is where the agent starts; no receptacle stands there."""
 
     scene: int
@@ -67,10 +67,10 @@ class Thing:
 
 
 @dataclass(frozen=True)
-class Problem:
+class Scenario:
     """A room with objects, a goal (``toggle`` only for lamps, ``target`` only for placing) and its wording."""
 
-    layout: Layout
+    layout: RoomLayout
     things: tuple[Thing, ...]
     task_type: str
     wanted: str
@@ -83,7 +83,7 @@ class Problem:
 
 
 @functools.lru_cache(maxsize=4096)
-def furnish(seed: int, size: str, scene: int) -> Layout:
+def furnish(seed: int, size: str, scene: int) -> RoomLayout:
     """The room with number ``scene``. One kept out of training has furniture that no trained room of its kind has."""
     room = room_of_scene(scene)
     draws = Draws("room", size, seed, scene)
@@ -96,7 +96,7 @@ def furnish(seed: int, size: str, scene: int) -> Layout:
     return layout
 
 
-def _furnish(draws: Draws, size: str, scene: int, room: Room) -> Layout:
+def _furnish(draws: Draws, size: str, scene: int, room: Room) -> RoomLayout:
     if size == "small":
         most = min(_SMALL_RECEPTACLES[1], len(room.always) + len(room.sometimes))
         count = draws.between(_SMALL_RECEPTACLES[0], most)
@@ -120,7 +120,7 @@ def _furnish(draws: Draws, size: str, scene: int, room: Room) -> Layout:
             locations.append(_place(draws, taken))
             location = len(locations) - 1
         receptacles.append(Receptacle(_identify(draws, kind, taken), kind, location))
-    return Layout(scene, room, tuple(receptacles), tuple(locations))
+    return RoomLayout(scene, room, tuple(receptacles), tuple(locations))
 
 
 def _varied(draws: Draws, room: Room) -> list[str]:
@@ -160,8 +160,8 @@ def _identify(draws: Draws, kind: str, taken: set[str]) -> str:
 # Problems -------------------------------------------------------------------------------------------------------------
 
 
-def pose(source: Shipped, seed: int, size: str, split: str, task_type: str, index: int) -> Problem:
-    """Problem ``index`` of ``task_type`` in ``split``.
+def pose(source: Shipped, seed: int, size: str, split: str, task_type: str, index: int) -> Scenario:
+    """Scenario ``index`` of ``task_type`` in ``split``.
 
     A problem of ``valid_seen`` is set in the room of the training problem with the same type and index, so its room is
     one that was trained in whenever the training split is at least as large. Of ``varied`` size, things lie anywhere
@@ -192,7 +192,7 @@ def pose(source: Shipped, seed: int, size: str, split: str, task_type: str, inde
         put(draws.choose(kinds))
     phrasing = draws.choose(source.goals[task_type][1])
     text = phrasing.format(obj=wanted.lower(), recep=target.lower(), toggle=toggle.lower())
-    return Problem(layout, tuple(things), task_type, wanted, target, toggle, text)
+    return Scenario(layout, tuple(things), task_type, wanted, target, toggle, text)
 
 
 def _scene_of(seed: int, size: str, split: str, task_type: str, index: int) -> int:
@@ -203,7 +203,7 @@ def _scene_of(seed: int, size: str, split: str, task_type: str, index: int) -> i
     return room.first_scene + draws.between(first, last)
 
 
-def _goals(source: Shipped, layout: Layout, size: str, task_type: str) -> list[tuple[str, str, str]]:
+def _goals(source: Shipped, layout: RoomLayout, size: str, task_type: str) -> list[tuple[str, str, str]]:
     """Every (wanted, target, toggle) that can be asked for in this room."""
     kinds = layout.room.objects(size)
     if task_type == "look_at_obj_in_light":
@@ -220,7 +220,7 @@ def _goals(source: Shipped, layout: Layout, size: str, task_type: str) -> list[t
     ]
 
 
-def _places(source: Shipped, layout: Layout, kind: str, barred: str = "") -> list[Receptacle]:
+def _places(source: Shipped, layout: RoomLayout, kind: str, barred: str = "") -> list[Receptacle]:
     """The receptacles of the room in which an object of this kind may lie at the start."""
     if kind in source.abilities["toggleable"]:
         return [receptacle for receptacle in layout.receptacles if receptacle.type in USUAL_PLACES[kind]]
@@ -232,7 +232,7 @@ def _places(source: Shipped, layout: Layout, kind: str, barred: str = "") -> lis
 
 
 def _drawn_place(
-    source: Shipped, draws: Draws, layout: Layout, kind: str, barred: str, scattered: bool = False
+    source: Shipped, draws: Draws, layout: RoomLayout, kind: str, barred: str, scattered: bool = False
 ) -> Receptacle:
     places = _places(source, layout, kind, barred)
     present = {place.type for place in places}
@@ -282,7 +282,7 @@ def _word(low: str) -> str:
     return word + "basin" if "basin" in low else word
 
 
-def walkthrough(source: Shipped, problem: Problem) -> list[str]:
+def walkthrough(source: Shipped, problem: Scenario) -> list[str]:
     """Commands that solve the problem, made from full knowledge of the scene."""
     layout = problem.layout
     ids = [thing.id for thing in problem.things] + [place.id for place in layout.receptacles]

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from pathlib import Path
 
 from gagpo.envs.alfworld.engine import BrokenGame, Scene, read_game
-from gagpo.envs.alfworld.native.grounding import Change, Game, Operator
+from gagpo.envs.alfworld.native.grounding import Change, GroundGame, Operator
 from gagpo.envs.alfworld.native.logic import TASK, read_logic
 from gagpo.envs.alfworld.native.pddl import GameError, read_problem
 from gagpo.envs.alfworld.native.world import Fact
@@ -14,14 +14,14 @@ from gagpo.envs.alfworld.native.world import Fact
 NOTHING_HAPPENS = "Nothing happens."
 
 
-def compile_game(domain: str, grammar: str, problem: str) -> Game:
+def compile_game(domain: str, grammar: str, problem: str) -> GroundGame:
     """Compile the three texts of a game; raises :class:`GameError`."""
     logic, task = read_logic(domain, grammar)
     try:
         read = read_problem(problem, logic.domain)
     except GameError as error:
         raise error.inside("pddl_problem") from None
-    return Game(logic, read, task, f"{domain}\0{problem}".encode())
+    return GroundGame(logic, read, task, f"{domain}\0{problem}".encode())
 
 
 class Position:
@@ -29,7 +29,7 @@ class Position:
 
     __slots__ = ("applicable", "commands", "game", "intro", "key", "place", "scene_key", "state", "won")
 
-    def __init__(self, game: Game):
+    def __init__(self, game: GroundGame):
         self.game = game
         self.state = game.start
         self.key = game.start_key
@@ -79,14 +79,16 @@ SHARED = Games()  # of all engines in this process: they play a game in turn, an
 
 
 class NativeEngine:
-    """``game.tw-pddl`` files behind :class:`gagpo.envs.alfworld.engine.Engine`, a thousand times as fast as TextWorld.
+    """``game.tw-pddl`` files behind :class:`gagpo.envs.alfworld.engine.GameEngine`.
+
+    A thousand times as fast as TextWorld.
 
     games: where compiled games are kept. Engines that share them must be used from one thread.
     """
 
     def __init__(self, games: Games = SHARED):
         self.games = games
-        self._game: Game | None = None
+        self._game: GroundGame | None = None
         self._path = Path()
 
     def reset(self, game: Path) -> Scene:
@@ -120,7 +122,7 @@ class NativeEngine:
     def close(self) -> None:
         self._game = None
 
-    def _carry_out(self, game: Game, operator: Operator) -> str:
+    def _carry_out(self, game: GroundGame, operator: Operator) -> str:
         game.world.refill()
         if not operator.ready:
             game.prepare(operator)

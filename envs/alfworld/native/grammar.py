@@ -31,7 +31,7 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class LiteralText:
     literal: str
 
 
@@ -67,7 +67,7 @@ class Listing:
     each: Each
 
 
-Symbol = Text | Call | Value | Each | Listing
+Symbol = LiteralText | Call | Value | Each | Listing
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ def symbols(text: str) -> tuple[Symbol, ...]:
             break
         found.append(symbol)
         position = end
-    return tuple(symbol for symbol in found if symbol != Text(""))
+    return tuple(symbol for symbol in found if symbol != LiteralText(""))
 
 
 def _skip(text: str, position: int) -> int:
@@ -248,10 +248,10 @@ def _symbol(text: str, start: int) -> tuple[Symbol, int]:
         assert match is not None
         end = _skip(text, match.end())
         if text.startswith('"', end):
-            return Text(match.group()), end + 1
+            return LiteralText(match.group()), end + 1
     match = _LITERAL.match(text, start)
     assert match is not None
-    return Text(match.group()), match.end()
+    return LiteralText(match.group()), match.end()
 
 
 def _listing(text: str, start: int) -> tuple[Symbol, int] | None:

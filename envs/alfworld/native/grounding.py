@@ -10,7 +10,7 @@ from gagpo.envs.alfworld.native.conditions import Case, Match, Step, cases, plan
 from gagpo.envs.alfworld.native.history import can_show
 from gagpo.envs.alfworld.native.logic import Branch, Entry, Logic, lookups, mentioned
 from gagpo.envs.alfworld.native.narration import SAID, Env
-from gagpo.envs.alfworld.native.pddl import Atom, GameError, Problem, Quantified
+from gagpo.envs.alfworld.native.pddl import Atom, GameError, PddlProblem, Quantified
 from gagpo.envs.alfworld.native.world import Binding, Fact, Row, Slot, State, World, ground, slots_of, unify
 
 Change = tuple[Fact, tuple[Slot, ...], int]  # a fact, its slots, what it weighs in the state key
@@ -47,7 +47,7 @@ class Operator:
         self.decides = False  # it may win or lose the game
 
 
-class Watch:
+class FactWatch:
     """Operators that depend on which rows a slot holds. need, forbid: facts without which the slot need not be read."""
 
     __slots__ = ("binding", "entry", "forbid", "known", "need", "slot")
@@ -73,7 +73,7 @@ class Place:
         self.free: dict[str, Operator] = {}
         self.order: list[str] = []
         self.checked: list[Operator] = []
-        self.watches: list[Watch] = []
+        self.watches: list[FactWatch] = []
         self.leaving: Change | None = None
         self.binding: dict[int, Binding] = {}
 
@@ -84,13 +84,13 @@ class Place:
             self.free.setdefault(operator.command, operator)
 
 
-class Game:
+class GroundGame:
     """A problem compiled for play. Share it between episodes; nothing of an episode is kept here.
 
     start: the state in which it begins. salt: number that stands in the state key for all that never changes.
     """
 
-    def __init__(self, logic: Logic, problem: Problem, task: str, salt: bytes):
+    def __init__(self, logic: Logic, problem: PddlProblem, task: str, salt: bytes):
         self.logic = logic
         self.task = task
         self.world = world = World(logic.domain, problem)
@@ -194,7 +194,7 @@ class Game:
                     place.put(operator)
             else:
                 key = tuple([binding.get(name, name) for name in guard.keys])
-                watch = Watch(entry, binding.copy(), (guard.predicate, guard.positions, key))
+                watch = FactWatch(entry, binding.copy(), (guard.predicate, guard.positions, key))
                 if entry.before_need:
                     watch.need = frozenset(ground(entry.before_need, binding))
                 if entry.before_forbid:
@@ -236,7 +236,7 @@ class Game:
         others = [literal for literal in literals if literal.negated and literal.negation != entry.trigger]
         return added.pop() if len(added) == 1 and not others else None
 
-    def expand(self, watch: Watch, row: Row, state: State) -> list[Operator]:
+    def expand(self, watch: FactWatch, row: Row, state: State) -> list[Operator]:
         """The operators of a watch for one row of its slot."""
         entry = watch.entry
         guard = entry.guard

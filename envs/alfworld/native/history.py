@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from gagpo.envs.alfworld.native.conditions import Match, plan
 from gagpo.envs.alfworld.native.grammar import Condition
-from gagpo.envs.alfworld.native.logic import Logic, Outcome, Schema
+from gagpo.envs.alfworld.native.logic import ConditionalEffect, Logic, Schema
 from gagpo.envs.alfworld.native.pddl import Atom
 from gagpo.envs.alfworld.native.world import Binding, Fact, State, World, ground, unify
 
@@ -71,7 +71,7 @@ def _effects(logic: Logic, world: World, fact: Fact, negated: bool) -> Iterator[
 
 
 def _instances(
-    logic: Logic, world: World, schema: Schema, outcome: Outcome, fact: Fact
+    logic: Logic, world: World, schema: Schema, outcome: ConditionalEffect, fact: Fact
 ) -> Iterator[tuple[set[Fact], set[Fact]]]:
     sure = [other.literal for other in schema.outcomes if other.always and not other.variables]
     fluents = logic.domain.fluents

@@ -16,19 +16,19 @@ from gagpo.envs.alfworld.native.grammar import (
     Each,
     Grammar,
     Listing,
+    LiteralText,
     Production,
     Symbol,
-    Text,
     Value,
     read_grammar,
     symbols,
 )
 from gagpo.envs.alfworld.native.narration import LIST_RULES, Compiled, Narration
-from gagpo.envs.alfworld.native.pddl import Action, Atom, Domain, Effect, GameError, read_domain
+from gagpo.envs.alfworld.native.pddl import Action, Atom, Effect, GameError, PddlDomain, read_domain
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ConditionalEffect:
     """An effect with its condition as alternatives; ``always`` when there is none."""
 
     variables: tuple[tuple[str, str], ...]
@@ -46,7 +46,7 @@ class Schema:
 
     action: Action
     cases: tuple[Case, ...]
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[ConditionalEffect, ...]
     command: Compiled
     feedback: Compiled
 
@@ -174,7 +174,7 @@ class Logic:
     queries: those that texts ask. denied: predicates whose undone facts they ask for.
     """
 
-    def __init__(self, domain: Domain, grammar: Grammar):
+    def __init__(self, domain: PddlDomain, grammar: Grammar):
         self.domain = domain
         self.grammar = grammar
         fluents = domain.fluents
@@ -306,14 +306,14 @@ def _loose(entry: Entry) -> frozenset[str]:
     return frozenset(name for name in trigger.args if name in entry.types and name not in used)
 
 
-def _outcome(effect: Effect) -> Outcome:
+def _outcome(effect: Effect) -> ConditionalEffect:
     found = cases(effect.condition)
     if any(case.universal for case in found):
         raise GameError(f"'forall' in the condition of the effect {effect.literal} is not supported")
-    return Outcome(effect.variables, found, effect.literal)
+    return ConditionalEffect(effect.variables, found, effect.literal)
 
 
-def _check_grammar(domain: Domain, grammar: Grammar, actions: list[str]) -> None:
+def _check_grammar(domain: PddlDomain, grammar: Grammar, actions: list[str]) -> None:
     """Raise GameError for rules in use that are missing, circular, unsafe or ask about unknown types."""
     rules = grammar.rules
     done: set[str] = set()
@@ -377,10 +377,10 @@ def read_logic(domain_text: str, grammar_text: str) -> tuple[Logic, str]:
             raise error.inside("grammar: rule task") from None
         except ValueError:
             return _logic(domain_text, grammar_text), ""  # which says what is wrong
-        if all(isinstance(symbol, Text) for symbol in task):
+        if all(isinstance(symbol, LiteralText) for symbol in task):
             logic = _logic(domain_text, f'{halves[0]}{halves[1]}"{TASK}"{halves[3]}')
-            if logic.grammar.rules.get("task") == (Production(None, (Text(TASK),)),):
-                return logic, "".join(symbol.literal for symbol in task if isinstance(symbol, Text))
+            if logic.grammar.rules.get("task") == (Production(None, (LiteralText(TASK),)),):
+                return logic, "".join(symbol.literal for symbol in task if isinstance(symbol, LiteralText))
     return _logic(domain_text, grammar_text), ""
 
 

@@ -8,8 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from gagpo.envs.alfworld.native.grammar import Call, Condition, Each, Placeholder, Production, Symbol, Text, Value
-from gagpo.envs.alfworld.native.pddl import Domain, GameError
+from gagpo.envs.alfworld.native.grammar import (
+    Call,
+    Condition,
+    Each,
+    LiteralText,
+    Placeholder,
+    Production,
+    Symbol,
+    Value,
+)
+from gagpo.envs.alfworld.native.pddl import GameError, PddlDomain
 from gagpo.envs.alfworld.native.world import Row, State, World
 
 Env = tuple[str, ...]  # the objects that the placeholders in scope stand for
@@ -43,7 +52,7 @@ class Narration:
 
     def __init__(
         self,
-        domain: Domain,
+        domain: PddlDomain,
         rules: Mapping[str, tuple[Production, ...]],
         search_order: Callable[[tuple[str, ...]], tuple[tuple[str, ...], ...]],
         apart: frozenset[str],
@@ -63,7 +72,7 @@ class Narration:
         return _joined([self._symbol(symbol, scope) for symbol in symbols])
 
     def _symbol(self, symbol: Symbol, scope: Scope) -> Compiled:
-        if isinstance(symbol, Text):
+        if isinstance(symbol, LiteralText):
             return Compiled(symbol.literal)
         if isinstance(symbol, Call):
             return self._rule(symbol.rule, scope)

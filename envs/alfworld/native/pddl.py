@@ -83,7 +83,7 @@ class Action:
 
 
 @dataclass(slots=True)
-class Domain:
+class PddlDomain:
     """types: name -> all its supertypes. predicates: name -> number of arguments. constants: name -> type."""
 
     name: str
@@ -95,7 +95,7 @@ class Domain:
 
 
 @dataclass(slots=True)
-class Problem:
+class PddlProblem:
     """objects: name -> type, constants too. facts: (predicate, arg, ...). measured: objects in ``(= (f ..) 1)``."""
 
     objects: dict[str, str]
@@ -104,10 +104,10 @@ class Problem:
     goal: Formula
 
 
-def read_domain(text: str) -> Domain:
+def read_domain(text: str) -> PddlDomain:
     """Parse ``(define (domain ...) ...)``; raises :class:`GameError`."""
     sections = _sections(text, "domain")
-    domain = Domain(sections[0][1][0], {"object": ()}, {}, {}, {})
+    domain = PddlDomain(sections[0][1][0], {"object": ()}, {}, {}, {})
     bases: list[tuple[str, str]] = []
     for keyword, rest in sections[1:]:
         if keyword == ":types":
@@ -136,7 +136,7 @@ def read_domain(text: str) -> Domain:
     return domain
 
 
-def read_problem(text: str, domain: Domain) -> Problem:
+def read_problem(text: str, domain: PddlDomain) -> PddlProblem:
     """Parse ``(define (problem ...) ...)`` for ``domain``; raises :class:`GameError`."""
     sections = dict(_sections(text, "problem"))
     if sections.get(":domain") != [domain.name]:
@@ -161,7 +161,7 @@ def read_problem(text: str, domain: Domain) -> Problem:
     if len(goal) != 1:
         raise GameError(f":goal: expected one condition, got {len(goal)}")
     try:
-        return Problem(objects, facts, measured, _Conditions(domain, objects).read(goal[0]))
+        return PddlProblem(objects, facts, measured, _Conditions(domain, objects).read(goal[0]))
     except GameError as error:
         raise error.inside(":goal") from None
 
@@ -278,7 +278,9 @@ def _closure(bases: list[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
     return {name: tuple(sorted(supertypes - {name})) for name, supertypes in above.items()}
 
 
-def _read_init(entries: list[Any], domain: Domain, objects: dict[str, str]) -> tuple[list[tuple[str, ...]], list[str]]:
+def _read_init(
+    entries: list[Any], domain: PddlDomain, objects: dict[str, str]
+) -> tuple[list[tuple[str, ...]], list[str]]:
     facts: dict[tuple[str, ...], None] = {}
     measured: list[str] = []
     predicates = domain.predicates
@@ -322,7 +324,7 @@ def _bad_fact(entry: list[Any], predicates: dict[str, int], objects: dict[str, s
 # Conditions and effects -----------------------------------------------------------------------------------------------
 
 
-def _read_action(rest: list[Any], domain: Domain) -> Action:
+def _read_action(rest: list[Any], domain: PddlDomain) -> Action:
     if not rest or not isinstance(rest[0], str):
         raise GameError(f"an action without a name: {_show(rest)}")
     name, parts = rest[0], rest[1:]
@@ -350,7 +352,7 @@ def _read_action(rest: list[Any], domain: Domain) -> Action:
 class _Conditions:
     """Reads conditions and effects over known names; ``lenient`` lets constants through that a problem defines."""
 
-    def __init__(self, domain: Domain, names: Any, lenient: bool = False):
+    def __init__(self, domain: PddlDomain, names: Any, lenient: bool = False):
         self.domain = domain
         self.used = set(names)
         self.lenient = lenient

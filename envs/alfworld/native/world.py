@@ -9,7 +9,7 @@ from typing import Any
 from gagpo.envs.alfworld.games.scenes import spoken_names
 from gagpo.envs.alfworld.native.conditions import Case, Match, Step, plan
 from gagpo.envs.alfworld.native.expression import Entity
-from gagpo.envs.alfworld.native.pddl import Atom, Domain, Formula, GameError, Problem, Quantified
+from gagpo.envs.alfworld.native.pddl import Atom, Formula, GameError, PddlDomain, PddlProblem, Quantified
 
 Row = tuple[str, ...]  # the objects of a fact
 Fact = tuple[str, ...]  # its predicate, then its objects
@@ -60,7 +60,7 @@ class World:
     types: object -> type. members: type -> its objects, subtypes included. rows: predicate -> rows that never change.
     """
 
-    def __init__(self, domain: Domain, problem: Problem):
+    def __init__(self, domain: PddlDomain, problem: PddlProblem):
         self.domain = domain
         self.types = problem.objects
         self.entities = entities(problem)
@@ -219,7 +219,7 @@ def slots_of(fact: Fact, indexes: Indexes) -> tuple[Slot, ...]:
     return tuple([(fact[0], at, tuple([row[i] for i in at])) for at in indexes.get(fact[0], ())])
 
 
-def entities(problem: Problem) -> dict[str, Entity]:
+def entities(problem: PddlProblem) -> dict[str, Entity]:
     """The objects that facts name, as expressions see them."""
     ids = {name for _, *row in problem.facts for name in row} | set(problem.measured)
     return {

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gagpo.envs.alfworld.engine import Engine, Scene, make_engine, read_game
+from gagpo.envs.alfworld.engine import GameEngine, Scene, make_engine, read_game
 from gagpo.envs.alfworld.games.generate import generate
 from gagpo.envs.alfworld.games.variants import VARIANTS, write_variant
 from gagpo.envs.errors import InvalidArgument
@@ -35,7 +35,7 @@ GARBAGE = (
 
 
 @dataclass
-class Unit:
+class GameParity:
     """What came of one game in one variant. mismatches: the first few, with all that is needed to repeat them."""
 
     game: str
@@ -135,12 +135,12 @@ def _jobs(games: list[str], variants: Sequence[str], steps: int, steps_per_game:
     return jobs[:wanted]
 
 
-def _read_journal(journal: Path | None) -> dict[Job, Unit]:
-    found: dict[Job, Unit] = {}
+def _read_journal(journal: Path | None) -> dict[Job, GameParity]:
+    found: dict[Job, GameParity] = {}
     if journal is not None and journal.exists():
         for number, line in enumerate(journal.read_text(encoding="utf-8").splitlines(), 1):
             try:
-                unit = Unit(**json.loads(line))
+                unit = GameParity(**json.loads(line))
             except (ValueError, TypeError):
                 raise InvalidArgument(
                     f"{journal}, line {number}: not a finished unit; delete the line or the file"
@@ -149,7 +149,9 @@ def _read_journal(journal: Path | None) -> dict[Job, Unit]:
     return found
 
 
-def _played(jobs: list[tuple[str, str, str]], steps: int, seed: int, processes: int, patience: float) -> Iterator[Unit]:
+def _played(
+    jobs: list[tuple[str, str, str]], steps: int, seed: int, processes: int, patience: float
+) -> Iterator[GameParity]:
     if processes <= 1:
         for game, path, variant in jobs:
             yield compare_game(game, path, variant, steps, seed)
@@ -157,7 +159,7 @@ def _played(jobs: list[tuple[str, str, str]], steps: int, seed: int, processes: 
     context = multiprocessing.get_context("spawn")  # TextWorld's planner must not be forked
     pool = ProcessPoolExecutor(processes, context)
     try:
-        waiting: set[Future[Unit]] = set()
+        waiting: set[Future[GameParity]] = set()
         left = iter(jobs)
         while True:
             for game, path, variant in left:
@@ -175,20 +177,20 @@ def _played(jobs: list[tuple[str, str, str]], steps: int, seed: int, processes: 
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-_engines: list[Engine] = []
+_engines: list[GameEngine] = []
 
 
-def _pair() -> tuple[Engine, Engine]:
+def _pair() -> tuple[GameEngine, GameEngine]:
     """This process's engines, made once: TextWorld's planner is never quite freed."""
     if not _engines:
         _engines.extend((make_engine("native"), make_engine("textworld")))
     return _engines[0], _engines[1]
 
 
-def compare_game(game: str, source: str, variant: str, steps: int, seed: int) -> Unit:
+def compare_game(game: str, source: str, variant: str, steps: int, seed: int) -> GameParity:
     """Play the game file ``source`` in ``variant`` with all kinds of walks, ``steps`` steps together, and compare."""
     started = time.monotonic()
-    unit = Unit(game, variant)
+    unit = GameParity(game, variant)
     native, reference = _pair()
     with tempfile.TemporaryDirectory(prefix="parity-") as folder:
         path = write_variant(Path(source), variant, Path(folder) / "game.tw-pddl")
@@ -209,7 +211,7 @@ def compare_game(game: str, source: str, variant: str, steps: int, seed: int) ->
 
 
 def _compare_walk(
-    native: Engine, reference: Engine, path: Path, walk: Walk, steps: int, unit: Unit, keys: Keys
+    native: GameEngine, reference: GameEngine, path: Path, walk: Walk, steps: int, unit: GameParity, keys: Keys
 ) -> None:
     commands: list[str] = []
     one, two = native.reset(path), reference.reset(path)

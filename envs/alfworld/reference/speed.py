@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gagpo.envs.alfworld.engine import Engine, make_engine
+from gagpo.envs.alfworld.engine import GameEngine, make_engine
 from gagpo.envs.alfworld.games.generate import generate
 from gagpo.envs.errors import InvalidArgument
 
@@ -98,7 +98,7 @@ def measure(
     return result
 
 
-def _steps(engine: Engine, files: list[str], episodes: int, turns: int, seed: int) -> float:
+def _steps(engine: GameEngine, files: list[str], episodes: int, turns: int, seed: int) -> float:
     """Steps per second; choosing a command is not counted, resets are not either."""
     spent, count = 0.0, 0
     clock = time.perf_counter
@@ -115,7 +115,7 @@ def _steps(engine: Engine, files: list[str], episodes: int, turns: int, seed: in
     return count / spent
 
 
-def _engine(name: str) -> Engine:
+def _engine(name: str) -> GameEngine:
     if name == "textworld":
         from gagpo.envs.alfworld.reference.textworld import TextWorldEngine
 

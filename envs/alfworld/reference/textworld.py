@@ -32,7 +32,7 @@ _TASK = re.compile(r"Your task is to: ([^\"{}#\[\]|\\]*)\.")
 
 
 class TextWorldEngine:
-    """textworld behind :class:`gagpo.envs.alfworld.engine.Engine`. Use one object for many games: each leaks ~1 MB.
+    """textworld behind :class:`gagpo.envs.alfworld.engine.GameEngine`. Use one object for many games: each leaks ~1 MB.
 
     memoise: let textworld remember translated problems and parsed templates, and spare it deep copies.
     """

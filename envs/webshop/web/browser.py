@@ -23,7 +23,7 @@ from gagpo.envs.base import Outcome
 from gagpo.envs.errors import GagpoError, InvalidArgument
 from gagpo.envs.tasks import Task
 from gagpo.envs.webshop.env import WebShopEnv
-from gagpo.envs.webshop.pages import BACK, DONE, INDEX, Piece, State, clickables, parse_action, regular_query
+from gagpo.envs.webshop.pages import BACK, DONE, INDEX, PageState, Piece, clickables, parse_action, regular_query
 from gagpo.envs.webshop.render import ROOT, state_at, text, text_rich
 from gagpo.envs.webshop.web.site import Site
 
@@ -214,7 +214,7 @@ class WebShopBrowserEnv(WebShopEnv):
             outcome.success = outcome.reward == 1.0
         return outcome
 
-    def _state(self) -> State:
+    def _state(self) -> PageState:
         parts = urlsplit(self._path)
         task, _, kind = parts.path.removeprefix(f"{ROOT}/").partition("/")
         return state_at(self.shop, unquote(task), kind or INDEX, parts.query)

@@ -38,7 +38,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]
         return not self.requests and not self.will_close
 
 
-class Server(TcpWSGIServer):  # type: ignore[misc]
+class ShopServer(TcpWSGIServer):  # type: ignore[misc]
     """The server of one address; takes the arguments of ``waitress.create_server``."""
 
     channel_class = Channel

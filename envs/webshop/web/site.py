@@ -122,7 +122,7 @@ class Site:
     """
 
     def __init__(self, shop: Shop, host: str = "127.0.0.1", port: int = 0, threads: int = 8):
-        from gagpo.envs.webshop.web.server import Server
+        from gagpo.envs.webshop.web.server import ShopServer
 
         # Waiting requests are served in turn, and full connections make room for each other; a warning for each would
         # fill the terminal of a busy site.
@@ -132,7 +132,7 @@ class Site:
         try:
             # A name may stand for several addresses; one is served, the older kind first.
             host = str(min(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))[4][0])
-            self._server: Any = Server(
+            self._server: Any = ShopServer(
                 app,
                 host=host,
                 port=port,

@@ -26,7 +26,7 @@ class Device:
         return 2.0 if self.shared and self.sampling else 1.0
 
 
-class Replica:
+class SimulatedReplica:
     """Serves requests for responses. Between two changes of the batch time passes in one step.
 
     version: of the weights; newest: of those that are there to be taken, which happens when no response is under way.

@@ -20,7 +20,7 @@ READ_AT_MOST = 200  # newly read tokens that an episode's record lists; see gagp
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRun:
     """What a run says of itself."""
 
     settings: RunSettings
@@ -29,7 +29,7 @@ class Measured:
     seconds: float  # of an iteration, in the mean of those that were used
 
 
-def measure(folder: Path) -> Measured:
+def measure(folder: Path) -> MeasuredRun:
     """Rates and distributions of a run with ``lockstep`` and without ``ahead``, whose passes can be counted.
 
     The first iteration is left out: it holds what is done once. SettingsError says what is missing.
@@ -63,7 +63,7 @@ def measure(folder: Path) -> Measured:
         reset_seconds=step,
         source=f"measured: {len(rows)} iterations of {folder}",
     )
-    return Measured(settings, rates, workload, float(np.mean(sums["seconds"])))
+    return MeasuredRun(settings, rates, workload, float(np.mean(sums["seconds"])))
 
 
 def _iterations(folder: Path) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:

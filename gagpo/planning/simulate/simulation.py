@@ -11,8 +11,8 @@ import simpy
 
 from gagpo.agents.episodes import Episode
 from gagpo.agents.episodes import Turn as PlayedTurn
-from gagpo.collecting.rollout_buffer import Ledger, Ticket
-from gagpo.planning.simulate.engine import Device, Replica
+from gagpo.collecting.rollout_buffer import RolloutBuffer, RolloutRequest
+from gagpo.planning.simulate.engine import Device, SimulatedReplica
 from gagpo.planning.simulate.rates import Rates
 from gagpo.planning.simulate.update import update_seconds
 from gagpo.planning.simulate.workload import Turn, Workload
@@ -43,7 +43,7 @@ class Placement:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SimulationResult:
     """What an iteration took once the run was under way: means over the iterations after the first ones.
 
     sampling, training: share of their processors' time that replicas and ranks were at work. worlds: share of the time
@@ -84,7 +84,7 @@ class Simulation:
         self.settings = settings.model_copy(update={"training": training})
         self.workload, self.rates, self.placement = workload, rates, placement
         self.clock = simpy.Environment()
-        self.ledger = Ledger(self.settings, str)
+        self.ledger = RolloutBuffer(self.settings, str)
         self.device = Device(placement.shared)
         self.actors = [Actor(self) for _ in range(placement.replicas)]
         self.lengths: dict[str, Sequence[Turn]] = {}  # turns of every finished episode, by its seed
@@ -96,7 +96,7 @@ class Simulation:
         self.trained_tokens = 0
         self.parts = dict.fromkeys(RANKS, 0.0)
 
-    def run(self) -> Outcome:
+    def run(self) -> SimulationResult:
         """The whole of it."""
         self.clock.run(until=self.clock.process(self._train()))
         first, last = self.marks[self.warm], self.marks[-1]
@@ -108,7 +108,7 @@ class Simulation:
         def grown(name: str) -> float:
             return last[name] - first[name]
 
-        return Outcome(
+        return SimulationResult(
             seconds=spent / count,
             tokens_per_second=grown("tokens") / seconds,
             sampling=sum(grown(name) for name in REPLICAS) / seconds,
@@ -138,7 +138,7 @@ class Simulation:
                 return
             actor.begin(ticket)
 
-    def deliver(self, ticket: Ticket, turns: Sequence[Turn], version: int) -> None:
+    def deliver(self, ticket: RolloutRequest, turns: Sequence[Turn], version: int) -> None:
         """An episode has ended; ``version``: of the weights at its first turn."""
         self.lengths[str(ticket.job.seed)] = turns
         self.ledger.deliver(
@@ -154,7 +154,7 @@ class Simulation:
             self.delivered.succeed()
         self.feed()
 
-    def draw(self, ticket: Ticket) -> tuple[Sequence[Turn], np.ndarray]:
+    def draw(self, ticket: RolloutRequest) -> tuple[Sequence[Turn], np.ndarray]:
         """Turns of an episode and seconds of its reset and steps: the same whatever the placement."""
         rng = np.random.default_rng([self.settings.seed, ticket.place, ticket.sample, ticket.attempt])
         turns, rates = self.workload.draw(rng), self.rates
@@ -240,18 +240,18 @@ class Actor:
         self.simulation, self.clock = simulation, simulation.clock
         rolling = simulation.settings.rollout
         loading = simulation.rates.transfer_seconds if rolling.ahead else 0.0  # without, the trainer waits for it
-        self.replica = Replica(self.clock, simulation.rates, simulation.device, loading)
+        self.replica = SimulatedReplica(self.clock, simulation.rates, simulation.device, loading)
         self.workers = [0.0] * max(1, rolling.workers)  # when each will be free
         self.held = [0] * len(self.workers)  # episodes of each
         self.worlds_busy = 0.0
         self.live = 0
-        self._waiting: list[Ticket] = []
+        self._waiting: list[RolloutRequest] = []
         self._come = self.clock.event()
         self._lockstep = rolling.lockstep
         if rolling.lockstep:
             self.clock.process(self._play_together())
 
-    def begin(self, ticket: Ticket) -> None:
+    def begin(self, ticket: RolloutRequest) -> None:
         """Play an episode."""
         self.live += 1
         if not self._lockstep:
@@ -268,7 +268,7 @@ class Actor:
         self.worlds_busy += seconds
         return self.clock.timeout(self.workers[worker] - self.clock.now)
 
-    def _life(self, ticket: Ticket) -> _Life:
+    def _life(self, ticket: RolloutRequest) -> _Life:
         """An episode stays with the worker that had the fewest when it began."""
         worker = int(np.argmin(self.held))
         self.held[worker] += 1
@@ -279,7 +279,7 @@ class Actor:
         self.held[life.worker] -= 1
         self.simulation.deliver(life.ticket, life.turns, life.first)
 
-    def _play(self, ticket: Ticket) -> Generator[simpy.Event, Any, None]:
+    def _play(self, ticket: RolloutRequest) -> Generator[simpy.Event, Any, None]:
         life = self._life(ticket)
         yield self._step(life.worker, life.seconds[0])
         for number in range(len(life.turns)):
@@ -319,7 +319,7 @@ class Actor:
 class _Life:
     """An episode under way. number: of its turn; first, last: versions of the weights at its first and latest turn."""
 
-    def __init__(self, simulation: Simulation, ticket: Ticket, worker: int):
+    def __init__(self, simulation: Simulation, ticket: RolloutRequest, worker: int):
         self.ticket, self.worker = ticket, worker
         self.turns, self.seconds = simulation.draw(ticket)
         self.number = 0

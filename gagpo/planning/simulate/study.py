@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gagpo.planning.simulate.rates import Rates
-from gagpo.planning.simulate.simulation import Outcome, Placement, Simulation
+from gagpo.planning.simulate.simulation import Placement, Simulation, SimulationResult
 from gagpo.planning.simulate.update import update_seconds
 from gagpo.planning.simulate.workload import Workload
 from gagpo.settings import RunSettings
@@ -16,13 +16,13 @@ TAIL = 1.5  # the longest episodes over the mean one, for choosing a placement o
 
 
 @dataclass(frozen=True)
-class Line:
+class StudyRow:
     """One row of the table. gpus: that there are; the placement leaves those idle that would not help."""
 
     gpus: int
     ahead: int
     placement: Placement
-    outcome: Outcome
+    outcome: SimulationResult
 
     def record(self) -> dict[str, Any]:
         """Plain values."""
@@ -43,7 +43,7 @@ def study(
     gpus: Sequence[int],
     aheads: Sequence[int] = (0, 1),
     iterations: int = 3,
-) -> Iterator[Line]:
+) -> Iterator[StudyRow]:
     """A line for every number of processors and every ``ahead``, each with the faster of two placements.
 
     Of those that put both roles on the same processors, and of those that keep them apart, the one expected to be the
@@ -61,7 +61,7 @@ def study(
                     kind, key=lambda placed: (expected(changed, workload, rates, placed), placed.processors)
                 )
                 outcome = Simulation(changed, workload, rates, placement, iterations).run()
-                lines.append(Line(count, ahead, placement, outcome))
+                lines.append(StudyRow(count, ahead, placement, outcome))
             yield min(lines, key=lambda line: (line.outcome.seconds, line.placement.processors))
 
 
@@ -114,7 +114,7 @@ def expected(settings: RunSettings, workload: Workload, rates: Rates, placed: Pl
     return max(sampling + rates.transfer_seconds, training)
 
 
-def table(lines: Sequence[Line], title: str) -> Any:
+def table(lines: Sequence[StudyRow], title: str) -> Any:
     """A rich table of the lines."""
     from rich.table import Table
 
@@ -140,7 +140,7 @@ def table(lines: Sequence[Line], title: str) -> Any:
     return made
 
 
-def price_of_waiting(lines: Sequence[Line]) -> list[str]:
+def price_of_waiting(lines: Sequence[StudyRow]) -> list[str]:
     """A sentence for every number of processors: what on-policy sampling costs against the least ``ahead``."""
     said = []
     for count in dict.fromkeys(line.gpus for line in lines):

@@ -17,9 +17,9 @@ from gagpo.envs.webshop.pages import (
     LONGEST_QUERY,
     PART,
     RESULTS,
+    PageState,
     Piece,
     Shop,
-    State,
     Unreachable,
     clickables,
     regular_query,
@@ -333,5 +333,5 @@ def test_shoppers_in_one_shop_do_not_meet(forgetful):
 
 
 def test_states_are_plain_values():
-    assert State("a") == State("a")
-    assert hash(State("a")) == hash(State("a"))
+    assert PageState("a") == PageState("a")
+    assert hash(PageState("a")) == hash(PageState("a"))

@@ -14,7 +14,7 @@ from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.episodes import read_episodes
 from gagpo.agents.rollout import derive_seed
 from gagpo.collecting import async_collector as overlap
-from gagpo.collecting.async_rollout import Stream
+from gagpo.collecting.async_rollout import AsyncRollout
 from gagpo.envs.pool import EnvironmentBroken
 from gagpo.settings import SettingsError, load
 from gagpo.training import checkpoint as checkpoints
@@ -98,18 +98,18 @@ def test_episodes_that_are_too_old_are_dropped_and_played_again(corridor, tmp_pa
         training={"iterations": 8},
     )
     late = {}
-    original = Stream._called
+    original = AsyncRollout._called
 
     def called(self):
         slots = original(self)
         for slot in slots:
-            if self.tickets[slot].place == 1 and self.tickets[slot].attempt == 0 and self.desk.version < 3:
+            if self.requests[slot].place == 1 and self.requests[slot].attempt == 0 and self.channel.version < 3:
                 late[slot] = True
-        held = [slot for slot in slots if slot in late and self.desk.version < 3 and self.lives[slot].episode.turns]
+        held = [slot for slot in slots if slot in late and self.channel.version < 3 and self.lives[slot].episode.turns]
         self.ready += held
         return [slot for slot in slots if slot not in held]
 
-    monkeypatch.setattr(Stream, "_called", called)
+    monkeypatch.setattr(AsyncRollout, "_called", called)
     folder = run(config, tmp_path / "run")
     rows = folder.metrics()
     assert sum(row["stale_episodes"] for row in rows) >= 1

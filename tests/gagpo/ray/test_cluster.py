@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from gagpo.agents.engines.remote.server import Plan
+from gagpo.agents.engines.remote.server import ServerPlan
 from gagpo.agents.model import ModelError
 from gagpo.collecting import placement
 from gagpo.envs.errors import MissingPackage
@@ -103,7 +103,7 @@ class Actor:
 def test_a_placed_server_is_one_to_the_engine(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     actor = Actor()
-    server = PlacedServer(Plan(str(tmp_path)), actor)
+    server = PlacedServer(ServerPlan(str(tmp_path)), actor)
     assert not server.running
     server.start()
     server.wait(5)

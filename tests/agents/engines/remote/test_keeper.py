@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gagpo.agents.engines.remote import server as server_file
-from gagpo.agents.engines.remote.server import Plan, Server, arguments, environment, last_words
+from gagpo.agents.engines.remote.server import Server, ServerPlan, arguments, environment, last_words
 from gagpo.agents.model import ModelError
 
 STUBBORN = """
@@ -44,7 +44,7 @@ def stubborn(folder):
 
     server_file.subprocess.Popen = popen
     try:
-        server = Server(Plan("folder"), folder / "log")
+        server = Server(ServerPlan("folder"), folder / "log")
         server.start()
     finally:
         server_file.subprocess.Popen = real
@@ -127,19 +127,19 @@ def test_the_last_words_are_the_error(tmp_path):
 def test_without_vllm_the_remedy_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(server_file.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ModelError, match=r"pip install 'gagpo\[vllm\]'.*or name servers elsewhere"):
-        Server(Plan("folder"), tmp_path / "log")
+        Server(ServerPlan("folder"), tmp_path / "log")
 
 
 def test_the_command_line_of_a_server(tiny, tmp_path):
     tiny[0].config.save_pretrained(tmp_path)
-    line = arguments(Plan(str(tmp_path), max_length=256, architecture="LlamaForCausalLM", more=("--seed", "3")))
+    line = arguments(ServerPlan(str(tmp_path), max_length=256, architecture="LlamaForCausalLM", more=("--seed", "3")))
     assert line[line.index("--logprobs-mode") + 1] == "processed_logprobs" and line[-2:] == ["--seed", "3"]
     assert json.loads(line[line.index("--weight-transfer-config") + 1]) == {"backend": "gagpo_file"}
     assert "--no-enable-chunked-prefill" in line and line[line.index("--max-model-len") + 1] == "256"
-    variables = environment(Plan(str(tmp_path), threads=3))
+    variables = environment(ServerPlan(str(tmp_path), threads=3))
     assert variables["OMP_NUM_THREADS"] == "3" and variables["VLLM_SERVER_DEV_MODE"] == "1"
     assert "VLLM_ALLOW_INSECURE_SERIALIZATION" not in variables
-    shared = Plan(str(tmp_path), devices=(2, 3), transfer="ipc", sleeps=True, memory=0.4)
+    shared = ServerPlan(str(tmp_path), devices=(2, 3), transfer="ipc", sleeps=True, memory=0.4)
     assert environment(shared)["CUDA_VISIBLE_DEVICES"] == "2,3"
     assert environment(shared)["VLLM_ALLOW_INSECURE_SERIALIZATION"] == "1"
     line = arguments(shared)

@@ -10,7 +10,7 @@ import torch
 from gagpo.agents.engines.base import Request, Sampling
 from gagpo.agents.engines.remote.engine import VLLMServerEngine, share_of
 from gagpo.agents.engines.remote.replicas import ReplicasLost
-from gagpo.agents.engines.remote.wire import Refused
+from gagpo.agents.engines.remote.wire import RequestRefused
 from gagpo.agents.engines.weights import WeightsError, named_tensors
 from gagpo.agents.model import ModelError
 from gagpo.agents.setup import make_engine
@@ -210,11 +210,13 @@ def test_when_no_server_is_left_the_message_says_what_became_of_each(tiny, engin
 
 def test_a_request_that_the_server_refuses_is_said_and_not_repeated(tiny, engine, servers):
     servers[0].fault = servers[1].fault = "refuse"
-    with pytest.raises(Refused, match="the prompt is no good"):
+    with pytest.raises(RequestRefused, match="the prompt is no good"):
         engine.generate(requests_of(tiny[1], 1), GREEDY)
     assert len(servers[0].asked) + len(servers[1].asked) == 1
     servers[0].fault = servers[1].fault = "forbidden"
-    with pytest.raises(Refused, match=r"start the server with `python -m gagpo\.agents\.engines\.remote\.server"):
+    with pytest.raises(
+        RequestRefused, match=r"start the server with `python -m gagpo\.agents\.engines\.remote\.server"
+    ):
         engine.generate(requests_of(tiny[1], 1), GREEDY)
     servers[0].fault = servers[1].fault = ""
     assert len(engine.generate(requests_of(tiny[1], 3), GREEDY)) == 3

@@ -16,19 +16,19 @@ from gagpo.envs.alfworld.expert import expert as expert_module
 from gagpo.envs.alfworld.expert.expert import Expert
 from gagpo.envs.alfworld.expert.memory import Memory
 from gagpo.envs.alfworld.expert.places import COUNTED
-from gagpo.envs.alfworld.expert.wording import Goal, read_goal
+from gagpo.envs.alfworld.expert.wording import HouseholdGoal, read_goal
 from gagpo.envs.alfworld.games import draws
 from gagpo.envs.alfworld.games.catalogue import ROOMS, SIZES, TASK_TYPES, TOOL_OF_TASK, USUAL_PLACES
 from gagpo.envs.alfworld.games.draws import Draws
 from gagpo.envs.alfworld.games.generate import SPLITS
-from gagpo.envs.alfworld.games.scenes import Problem, _drawn_place, mangle, pose, spoken_names
+from gagpo.envs.alfworld.games.scenes import Scenario, _drawn_place, mangle, pose, spoken_names
 from gagpo.envs.alfworld.games.shipped import shipped
 
 
 class House:
     """One problem on paper: says what ALFWorld would say, and knows when the goal is reached."""
 
-    def __init__(self, problem: Problem, put: str = "move {} to {}"):
+    def __init__(self, problem: Scenario, put: str = "move {} to {}"):
         self.problem = problem
         ids = [thing.id for thing in problem.things] + [place.id for place in problem.layout.receptacles]
         names = spoken_names([mangle(id) for id in ids])
@@ -158,7 +158,7 @@ def play(
     return None
 
 
-def problems(size: str, each: int) -> list[Problem]:
+def problems(size: str, each: int) -> list[Scenario]:
     return [
         pose(shipped(), 1, size, split, task_type, index)
         for split in SPLITS
@@ -259,28 +259,37 @@ ROOM = {"countertop", "shelf", "garbagecan", "fridge", "microwave", "sinkbasin",
 @pytest.mark.parametrize(
     ("text", "goal"),
     [
-        ("put a mug in shelf.", Goal("mug", "shelf")),
-        ("put some saltshaker on countertop", Goal("saltshaker", "countertop")),
-        ("put a clean soapbar in countertop.", Goal("soapbar", "countertop", "clean")),
-        ("clean some apple and put it in fridge.", Goal("apple", "fridge", "clean")),
-        ("put a hot egg in garbagecan.", Goal("egg", "garbagecan", "heat")),
-        ("heat some cup and put it in cabinet.", Goal("cup", "cabinet", "heat")),
-        ("put a cool pan in diningtable.", Goal("pan", "diningtable", "cool")),
-        ("cool some lettuce and put it in sinkbasin.", Goal("lettuce", "sinkbasin", "cool")),
-        ("put two spraybottle in garbagecan.", Goal("spraybottle", "garbagecan", count=2)),
-        ("find two cd and put them in shelf.", Goal("cd", "shelf", count=2)),
-        ("look at vase under the floorlamp.", Goal("vase", operation="light", lamp="floorlamp")),
-        ("examine the alarmclock with the desklamp.", Goal("alarmclock", operation="light", lamp="desklamp")),
-        ("put a zeppelin in shelf.", Goal("zeppelin", "shelf")),
-        ("Place a warmed-up potato, in the garbage can!", Goal("potato", "garbagecan", "heat")),
-        ("Move the washed soap bar to the counter top.", Goal("soapbar", "countertop", "clean")),
-        ("Take both salt shakers from the table and put them in the cabinet.", Goal("saltshaker", "cabinet", count=2)),
-        ("Rinse the wine bottle in the sink, then stand it on a side table", Goal("winebottle", "sidetable", "clean")),
-        ("Pick up the cell phone and turn on the desk lamp.", Goal("cellphone", operation="light", lamp="desklamp")),
-        ("Chill a tomato and put it in the microwave", Goal("tomato", "microwave", "cool")),
+        ("put a mug in shelf.", HouseholdGoal("mug", "shelf")),
+        ("put some saltshaker on countertop", HouseholdGoal("saltshaker", "countertop")),
+        ("put a clean soapbar in countertop.", HouseholdGoal("soapbar", "countertop", "clean")),
+        ("clean some apple and put it in fridge.", HouseholdGoal("apple", "fridge", "clean")),
+        ("put a hot egg in garbagecan.", HouseholdGoal("egg", "garbagecan", "heat")),
+        ("heat some cup and put it in cabinet.", HouseholdGoal("cup", "cabinet", "heat")),
+        ("put a cool pan in diningtable.", HouseholdGoal("pan", "diningtable", "cool")),
+        ("cool some lettuce and put it in sinkbasin.", HouseholdGoal("lettuce", "sinkbasin", "cool")),
+        ("put two spraybottle in garbagecan.", HouseholdGoal("spraybottle", "garbagecan", count=2)),
+        ("find two cd and put them in shelf.", HouseholdGoal("cd", "shelf", count=2)),
+        ("look at vase under the floorlamp.", HouseholdGoal("vase", operation="light", lamp="floorlamp")),
+        ("examine the alarmclock with the desklamp.", HouseholdGoal("alarmclock", operation="light", lamp="desklamp")),
+        ("put a zeppelin in shelf.", HouseholdGoal("zeppelin", "shelf")),
+        ("Place a warmed-up potato, in the garbage can!", HouseholdGoal("potato", "garbagecan", "heat")),
+        ("Move the washed soap bar to the counter top.", HouseholdGoal("soapbar", "countertop", "clean")),
+        (
+            "Take both salt shakers from the table and put them in the cabinet.",
+            HouseholdGoal("saltshaker", "cabinet", count=2),
+        ),
+        (
+            "Rinse the wine bottle in the sink, then stand it on a side table",
+            HouseholdGoal("winebottle", "sidetable", "clean"),
+        ),
+        (
+            "Pick up the cell phone and turn on the desk lamp.",
+            HouseholdGoal("cellphone", operation="light", lamp="desklamp"),
+        ),
+        ("Chill a tomato and put it in the microwave", HouseholdGoal("tomato", "microwave", "cool")),
     ],
 )
-def test_reads_task_texts(text: str, goal: Goal) -> None:
+def test_reads_task_texts(text: str, goal: HouseholdGoal) -> None:
     assert read_goal(text, ROOM) == goal
 
 

@@ -24,7 +24,7 @@ from gagpo.envs.alfworld.games.catalogue import (
 from gagpo.envs.alfworld.games.draws import Draws
 from gagpo.envs.alfworld.games.gamefile import GAME, pddl_problem
 from gagpo.envs.alfworld.games.generate import DEFAULT_COUNTS, SPLITS, UnsolvedGame, files_of, generate, wanted
-from gagpo.envs.alfworld.games.scenes import Problem, furnish, mangle, pose, spoken_names
+from gagpo.envs.alfworld.games.scenes import Scenario, furnish, mangle, pose, spoken_names
 from gagpo.envs.alfworld.games.shipped import shipped
 
 
@@ -105,7 +105,7 @@ def test_another_process_makes_the_same_files() -> None:
     assert answers == {here + "\n"}
 
 
-def what_matters(problem: Problem) -> tuple:
+def what_matters(problem: Scenario) -> tuple:
     """The problem without coordinates and wording: which things lie where in which room, and what is wanted."""
     lying = frozenset(Counter((thing.type, thing.place) for thing in problem.things).items())
     return (problem.layout.scene, problem.task_type, problem.wanted, problem.target, problem.toggle, lying)

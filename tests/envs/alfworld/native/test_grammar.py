@@ -10,7 +10,7 @@ from gagpo.envs.alfworld.native.grammar import (
     Condition,
     Each,
     Listing,
-    Text,
+    LiteralText,
     Value,
     query,
     read_grammar,
@@ -60,18 +60,18 @@ def test_anything_but_names_and_text_is_refused(source):
 
 def test_a_template_is_read_into_its_parts():
     text, each, middle, listing, call = symbols("take {o} from [{r.name | in(r:receptacle, o)}]#end (x)#")
-    assert text == Text("take ") and middle == Text(" from ") and call == Call("end (x)")
+    assert text == LiteralText("take ") and middle == LiteralText(" from ") and call == Call("end (x)")
     assert isinstance(each, Each) and isinstance(each.part, Value) and each.query is None
     assert isinstance(listing, Listing)
     assert listing.each.query == (Condition("in", (("r", "receptacle"), ("o", "o"))),)
 
 
 def test_blanks_at_a_line_start_and_tabs_are_dropped_and_reading_stops_at_a_stray_mark():
-    assert symbols("\n  Help\tme") == (Text("Help\tme"),)
+    assert symbols("\n  Help\tme") == (LiteralText("Help\tme"),)
     assert symbols("// all of this is a comment") == ()
-    assert symbols("put it; then stop") == (Text("put it"),)
-    assert symbols("a] b") == (Text("a"),)
-    assert symbols('"quoted" text') == (Text("quoted"), Text(" text"))
+    assert symbols("put it; then stop") == (LiteralText("put it"),)
+    assert symbols("a] b") == (LiteralText("a"),)
+    assert symbols('"quoted" text') == (LiteralText("quoted"), LiteralText(" text"))
     assert symbols('"quoted {text"') == ()
 
 
@@ -116,7 +116,7 @@ def reference_symbols(text: str) -> list:
 
 def plain(symbol: object) -> object:
     """One of TextWorld's symbols, or of ours, as tuples."""
-    if isinstance(symbol, Text):
+    if isinstance(symbol, LiteralText):
         return symbol.literal
     if isinstance(symbol, Call):
         return ("call", symbol.rule)
