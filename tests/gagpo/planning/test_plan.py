@@ -67,7 +67,7 @@ def test_the_plan_is_what_torch_allocates(corridor, size, checkpointing, precisi
     assert made.shape.parameters == sum(parameter.numel() for parameter in model.parameters())
     update = ("weights", "gradients", "optimiser", "activations", "one layer again", "half-precision copies", "logits")
     parts = [part for part in made.parts if part.name in update]
-    said = plans.Plan(made.shape, parts, {}, None, {}).peak()[0]
+    said = plans.MemoryPlan(made.shape, parts, {}, None, {}).peak()[0]
     assert abs(said - peak) <= TOLERANCE * peak, (said, peak)
 
 
