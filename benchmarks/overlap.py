@@ -26,11 +26,14 @@ import torch
 import yaml
 
 from gagpo.agents.engines.base import Finished, Request, Response, Sampling
+from gagpo.collecting.collector import Collection
 from gagpo.planning.simulate.measure import MeasuredRun, measure
 from gagpo.planning.simulate.simulation import Placement, Simulation, SimulationResult
 from gagpo.settings import RunSettings, parse
+from gagpo.training.events import Metrics
+from gagpo.training.learner import Learner
 from gagpo.training.run_folder import RunFolder
-from gagpo.training.trainer import Trainer, train
+from gagpo.training.trainer import train
 from gagpo.warm_start.run import warm_start
 
 LEFT_OUT = 3
@@ -130,11 +133,11 @@ def fall_asleep() -> None:
     """Runs of this process sleep where they would compute; nothing is learned."""
     BASE["engine"] = {"name": "overlap:SleepingEngine"}
 
-    def learn(self: Trainer, collected: Any) -> Any:
+    def learn(self: Learner, collected: Collection, iteration: int) -> Metrics:
         time.sleep(UPDATE * len(collected.episodes) / 16)
-        return None, {}
+        return {}
 
-    Trainer._learn = learn  # type: ignore[method-assign]
+    Learner.learn = learn  # type: ignore[method-assign]
 
 
 def settings_of(model: Path, iterations: int, **changes: dict[str, Any]) -> RunSettings:

@@ -28,6 +28,7 @@ from gagpo.envs.alfworld.env import ALFWorldEnv
 from gagpo.envs.base import Outcome
 from gagpo.settings import parse
 from gagpo.settings.warm_start import SmallModelSettings
+from gagpo.training.events import Event, IterationFinished
 from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer
 from gagpo.warm_start.small_model import build, save_folder
@@ -101,7 +102,11 @@ def ours(model: str, work: Work, iterations: int, folder: Path) -> list[float]:
         "the benchmark",
     )
     moments = []
-    report = lambda row: moments.append(time.process_time()) if "loss" in row else None  # noqa: E731
+
+    def report(event: Event) -> None:
+        if isinstance(event, IterationFinished):
+            moments.append(time.process_time())
+
     Trainer(RunFolder.create(folder, settings), report=report, quiet=True).run()
     return np.diff(moments).tolist()
 

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,8 +15,8 @@ from gagpo.cli.options import Json, Quiet, print_json, say
 if TYPE_CHECKING:
     from gagpo.distributed.ranks import Ranks
     from gagpo.eval.results import EvalResult
+    from gagpo.training.events import Event, Report
     from gagpo.training.run_folder import RunFolder
-    from gagpo.training.trainer import Report
 
 configs = typer.Typer(no_args_is_help=False, help="The configs that ship: list them, or print one.")
 
@@ -64,15 +64,13 @@ def train(
     with launch.opened(config, changes, runs, resume, auto, quiet, _words(watch, as_json)) as (folder, ranks):
         if ranks is None:  # the processes that the settings ask for have done it all
             return
-        from gagpo.training.metrics import as_record, describe
-
         begun, first = time.monotonic(), 0.0
 
-        def report(metrics: dict[str, Any]) -> None:
+        def report(event: Event) -> None:
             nonlocal first
             first = first or time.monotonic() - begun
             if not watch:
-                say(describe(metrics))
+                say(str(event))
 
         results = _train(folder, ranks, report, watch, quiet)
     if not ranks.first:
@@ -81,13 +79,12 @@ def train(
     whole = time.monotonic() - begun
     say(f"first point of the curve after {clock_time(first)}, report after {clock_time(whole)} (minutes:seconds)")
     if as_json:
-        print_json(as_record(results))
+        print_json(_records(results))
 
 
 def _train_in_cluster(address: str, folder: RunFolder, as_json: bool) -> None:
     """As the rest of ``train``, with the trainer in a Ray cluster, whose words come here."""
     from gagpo.ray.driver import train_on
-    from gagpo.training.metrics import as_record
 
     say(f"run folder: {folder.path}")
     try:
@@ -98,7 +95,12 @@ def _train_in_cluster(address: str, folder: RunFolder, as_json: bool) -> None:
         raise
     _conclude(folder.path, results)
     if as_json:
-        print_json(as_record(results))
+        print_json(_records(results))
+
+
+def _records(results: Mapping[str, EvalResult]) -> dict[str, object]:
+    """The final evaluations as JSON-ready values."""
+    return {split: result.summary() for split, result in results.items()}
 
 
 def _conclude(run: Path, results: Mapping[str, EvalResult]) -> None:
@@ -197,7 +199,7 @@ def list_configs(context: typer.Context, as_json: Json = False) -> None:
         return
     from gagpo.settings import shipped_configs
 
-    found: dict[str, Any] = {name: _first_comment(path) for name, path in shipped_configs().items()}
+    found = {name: _first_comment(path) for name, path in shipped_configs().items()}
     width = max(map(len, found), default=0)
     for name, comment in found.items():
         say(f"{name:{width}}  {comment}")

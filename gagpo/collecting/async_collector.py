@@ -2,62 +2,43 @@
 
 from __future__ import annotations
 
-import copy
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
 
-from gagpo.agents.agent import LanguageAgent
+from gagpo.agents.agent import Agent, LanguageAgent
 from gagpo.agents.engines.base import Engine
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.episodes import Episode
-from gagpo.agents.rollout import Clock
-from gagpo.agents.setup import make_engine
-from gagpo.collecting import placement
+from gagpo.agents.rollout import Clock, rollout
 from gagpo.collecting.async_rollout import AsyncRollout, VersionedAgent
 from gagpo.collecting.channel import Channel
 from gagpo.collecting.collector import Collection, Collector, usable
+from gagpo.collecting.distributed_rollout import Rollout
 from gagpo.collecting.rollout_buffer import RolloutBuffer
 from gagpo.controllers import Controllers
+from gagpo.distributed.ranks import Ranks
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.pool import Pool
 from gagpo.envs.tasks import TaskSet
 from gagpo.settings import RunSettings, SettingsError
 
 
-def collector_for(settings: RunSettings, tasks: TaskSet, controllers: Controllers) -> Collector:
+def collector_for(
+    settings: RunSettings, tasks: TaskSet, controllers: Controllers, rollout: Rollout, ranks: Ranks
+) -> Collector:
     """The collector that ``rollout.ahead`` asks for; SettingsError where several processes train one model."""
-    ranks = torch.distributed
-    if settings.rollout.ahead and ranks.is_available() and ranks.is_initialized() and ranks.get_world_size() > 1:
+    if settings.rollout.ahead and not ranks.alone:
         raise SettingsError(
             "rollout.ahead samples in a thread of one process, and several train this model: set rollout.ahead=0, or "
             "train in one process"
         )
     kind = AsyncCollector if settings.rollout.ahead else Collector
-    return kind(settings, tasks, controllers)
-
-
-def sampling_engine(settings: RunSettings, model: torch.nn.Module, tokenizer: Any) -> Engine:
-    """The run's engine; with ``rollout.ahead`` one that keeps weights of its own, or SettingsError."""
-    chosen = settings.engine
-    if not settings.rollout.ahead:
-        return make_engine(chosen.name, model, tokenizer, **placement.engine_arguments(chosen))
-    arguments = placement.engine_arguments(chosen)
-    if chosen.name == "transformers":  # a graph cannot be captured while another thread launches kernels
-        arguments |= {"own": True, "compile": "never"}
-    engine = make_engine(chosen.name, model, copy.deepcopy(tokenizer), **arguments)
-    if engine.shares_weights:
-        raise SettingsError(
-            f"engine {chosen.name} samples from the very weights in training, and rollout.ahead samples meanwhile; "
-            "set rollout.ahead=0"
-        )
-    return engine
+    return kind(settings, tasks, controllers, rollout)
 
 
 class AsyncCollector(Collector):
@@ -68,27 +49,26 @@ class AsyncCollector(Collector):
     for ``rollout.max_staleness``, and played again) and ``seconds_waited`` (for the batch).
     """
 
-    def __init__(self, settings: RunSettings, tasks: TaskSet, controllers: Controllers):
-        super().__init__(settings, tasks, controllers)
-        self._channel: Channel | None = None
-        self._thread: threading.Thread | None = None
-        self._rollout: AsyncRollout | None = None
+    def __init__(self, settings: RunSettings, tasks: TaskSet, controllers: Controllers, rollout: Rollout = rollout):
+        super().__init__(settings, tasks, controllers, rollout)
+        self._stream: AsyncRollout | None = None
         self._heard = Clock()  # the stream's, at the last collection
         self._since = 0.0
 
-    def collect(self, agent: Any, pool: Pool, iteration: int) -> Collection:
+    def collect(self, agent: Agent, pool: Pool, iteration: int) -> Collection:
         """``rollout.tasks`` groups of ``rollout.samples`` episodes; see :meth:`Collector.collect`.
 
         Groups that teach nothing count towards the rounds of dynamic sampling: ``rounds`` batches are looked at.
         """
         begun = time.perf_counter()
-        channel, thread = self._started(agent, pool, iteration)
+        stream = self._stream or self._start(agent, pool, iteration)
         wanted, found = self.settings.rollout.tasks, Collection()
         self.controllers.begin()
         looked = kept = 0
         last: list[list[Episode]] = []
         while kept < wanted and looked < wanted * self.controllers.sampling_rounds:
-            group, dropped = channel.group(thread)
+            # The next whole group, whatever its task: trained on where it teaches something, counted in any case.
+            group, dropped = stream.channel.group()
             played = [replace(episode, group=looked) for episode in group.played()]
             looked += 1
             found.stale += dropped
@@ -99,35 +79,28 @@ class AsyncCollector(Collector):
                 kept += 1
                 found.episodes += lessons
             else:
-                channel.discard(group)
+                stream.channel.discard(group)
         found.episodes = found.episodes or usable([episode for played in last for episode in played])
         found.rounds = -(-looked // wanted)
-        found.clock = self._spent()
+        found.clock = self._spent(stream)
         found.stats = {**_staleness(found.episodes, iteration), "stale_episodes": float(len(found.stale))}
         found.stats["seconds_waited"] = time.perf_counter() - begun
         return found
 
-    def _started(self, agent: Any, pool: Pool, iteration: int) -> tuple[Channel, threading.Thread]:
-        if self._channel is not None and self._thread is not None:
-            return self._channel, self._thread
+    def _start(self, agent: Agent, pool: Pool, iteration: int) -> AsyncRollout:
         if not isinstance(agent, LanguageAgent):
             raise InvalidArgument(f"rollout.ahead samples with a language agent, got {type(agent).__name__}")
         buffer = RolloutBuffer(self.settings, self.task_at)
         buffer.restore(self.position, self.due, iteration)
-        self._channel = Channel(buffer)
-        rolling = self.settings.rollout
-        self._rollout = AsyncRollout(VersionedAgent(agent, self._channel), pool, self._channel, rolling.concurrency)
-        self._thread = threading.Thread(
-            target=self._rollout.run, args=(rolling.lockstep,), name="sampling", daemon=True
-        )
+        channel, rolling = Channel(buffer), self.settings.rollout
+        self._stream = stream = AsyncRollout(VersionedAgent(agent, channel), pool, channel, rolling.concurrency)
         self._since = time.perf_counter()
-        self._thread.start()
-        return self._channel, self._thread
+        channel.start(lambda: stream.run(rolling.lockstep))
+        return stream
 
-    def _spent(self) -> Clock:
+    def _spent(self, stream: AsyncRollout) -> Clock:
         """The stream's time since the last collection."""
-        assert self._rollout is not None
-        now, clock, before = time.perf_counter(), self._rollout.clock, self._heard
+        now, clock, before = time.perf_counter(), stream.clock, self._heard
         self._heard = Clock(clock.environment, clock.generation)
         spent = Clock(clock.environment - before.environment, clock.generation - before.generation, now - self._since)
         self._since = now
@@ -136,22 +109,20 @@ class AsyncCollector(Collector):
     @contextmanager
     def updating(self, engine: Engine, model: torch.nn.Module, iteration: int) -> Iterator[None]:
         """The engine goes on sampling meanwhile, awake, and takes the new weights between turns."""
-        assert self._channel is not None
+        assert self._stream is not None
         yield
-        self._channel.publish(named_tensors(model), iteration)
-        self.position, self.due = self._channel.state()
+        self._stream.channel.publish(named_tensors(model), iteration)
+        self.position, self.due = self._stream.channel.state()
 
     def paused(self, engine: Engine) -> AbstractContextManager[None]:
         """A context in which engine and pool are the caller's, the engine with the newest weights."""
-        if self._channel is None or self._thread is None:
-            return nullcontext()
-        return self._channel.rest(self._thread, engine)
+        return self._stream.channel.rest(engine) if self._stream else nullcontext()
 
     def close(self) -> None:
         """End the thread, within seconds; what was under way is given up."""
-        if self._channel is not None and self._thread is not None:
-            self._channel.stop(self._thread)
-        self._channel = self._thread = None
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.channel.stop()
 
 
 def _staleness(episodes: Sequence[Episode], iteration: int) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from gagpo.agents.engines.base import Engine, NamedTensor
@@ -30,10 +30,17 @@ class Channel:
         self.error: BaseException | None = None
         self.dropped: list[Episode] = []  # too old, while under way
         self._condition = threading.Condition()
+        self._thread: threading.Thread | None = None
         self._weights: tuple[int, list[NamedTensor]] | None = None
         self._stopping = self._pausing = self._resting = False
 
     # The trainer's side -----------------------------------------------------------------------------------------------
+
+    def start(self, work: Callable[[], None]) -> None:
+        """Begin the sampling thread."""
+        thread = threading.Thread(target=work, name="sampling", daemon=True)
+        thread.start()
+        self._thread = thread  # not before: one whose start was interrupted cannot be joined
 
     def publish(self, tensors: Iterable[NamedTensor], iteration: int) -> None:
         """Lay out a copy of new weights; the held groups have been trained on. Weights not yet taken are replaced."""
@@ -43,14 +50,15 @@ class Channel:
             self.buffer.trained(iteration)
             self._condition.notify_all()
 
-    def group(self, thread: threading.Thread) -> tuple[Group, list[Episode]]:
+    def group(self) -> tuple[Group, list[Episode]]:
         """Wait for the next whole group; with it the episodes dropped since the last.
 
         What ended the sampling thread is raised here.
         """
         with self._condition:
             while True:
-                self._require(thread)
+                # Finished episodes may have become too old while we trained: drop them before the next is handed over.
+                self._require_alive()
                 self.dropped += self.buffer.drop_stale()
                 found = self.buffer.take()
                 if found is not None:
@@ -65,13 +73,13 @@ class Channel:
             self._condition.notify_all()
 
     @contextmanager
-    def rest(self, thread: threading.Thread, engine: Engine) -> Iterator[None]:
+    def rest(self, engine: Engine) -> Iterator[None]:
         """Let the sampling thread rest between turns; the engine then has the newest weights, and is the caller's."""
         with self._condition:
             self._pausing = True
             self._condition.notify_all()
             while not self._resting:
-                self._require(thread)
+                self._require_alive()
                 self._condition.wait(TICK)
         try:
             self.renew(engine)
@@ -81,21 +89,22 @@ class Channel:
                 self._pausing = False
                 self._condition.notify_all()
 
-    def stop(self, thread: threading.Thread) -> None:
+    def stop(self) -> None:
         with self._condition:
             self._stopping = True
             self._condition.notify_all()
-        thread.join(STOP_SECONDS)
+        if self._thread is not None:
+            self._thread.join(STOP_SECONDS)
 
     def state(self) -> tuple[int, list[int]]:
         """Position and due places."""
         with self._condition:
             return self.buffer.position, self.buffer.due
 
-    def _require(self, thread: threading.Thread) -> None:
+    def _require_alive(self) -> None:
         if self.error is not None:
             raise self.error
-        if not thread.is_alive():
+        if self._thread is None or not self._thread.is_alive():
             raise RuntimeError("the sampling thread ended without an error")
 
     # The sampling thread's side ---------------------------------------------------------------------------------------

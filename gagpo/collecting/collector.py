@@ -44,8 +44,8 @@ class Collector:
     """Plays the training split, each task once before any comes again, in an order drawn from the run's seed.
 
     ``position`` counts the tasks taken so far, and ``due`` are the places before it that are still to be played (none
-    here, where a batch is played to its end before it is trained on); they are all there is to checkpoint. rollout:
-    what plays the jobs, here or on all ranks together.
+    here, where a batch is played to its end before it is trained on). rollout: what plays the jobs, here or on all
+    ranks together.
     """
 
     def __init__(self, settings: RunSettings, tasks: TaskSet, controllers: Controllers, rollout: Rollout = rollout):
@@ -55,6 +55,14 @@ class Collector:
         self.rollout = rollout
         self.position = 0
         self.due: list[int] = []
+
+    def state_dict(self) -> dict[str, int | list[int]]:
+        """All there is to checkpoint."""
+        return {"position": self.position, "due": self.due}
+
+    def load_state_dict(self, position: int, due: Sequence[int]) -> None:
+        """Go on where a checkpoint ended."""
+        self.position, self.due = position, list(due)
 
     def collect(self, agent: Agent, pool: Pool, iteration: int) -> Collection:
         """``rollout.tasks`` groups of ``rollout.samples`` episodes.
@@ -69,6 +77,7 @@ class Collector:
         names = self._take(wanted)
         controllers.begin()
         while True:
+            # One round: probe its tasks, play them, keep the groups that teach; the next one fills what is missing.
             label = f"iteration {iteration} round {found.rounds}"
             if controllers.probe_episodes:
                 self._probe(agent, pool, names, label, found)

@@ -107,6 +107,7 @@ class RolloutBuffer:
         """Drop the finished episodes that have become too old to be trained on next; they are played anew."""
         dropped = []
         for place in sorted(self._groups.keys() - self._held):
+            # Ask for each old episode again; a group that loses one waits for it and is no longer to be handed over.
             group = self._groups[place]
             was_complete = group.complete
             for sample, episode in enumerate(list(group.episodes)):

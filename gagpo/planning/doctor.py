@@ -31,8 +31,10 @@ from gagpo.planning import plan as plans
 from gagpo.planning.allocated import Allocated
 from gagpo.settings import RunSettings, parse
 from gagpo.settings.warm_start import SmallModelSettings
+from gagpo.training.events import Event, IterationFinished
+from gagpo.training.policy import require_device
 from gagpo.training.run_folder import RunFolder, versions
-from gagpo.training.trainer import require_device, train
+from gagpo.training.trainer import train
 from gagpo.warm_start.run import warm_start
 from gagpo.warm_start.small_model import build, save_folder
 
@@ -306,7 +308,12 @@ def check_learning(patient: Patient) -> DoctorFinding:
     warm_start(settings.model_copy(update={"device": "cpu"}), quiet=True)
     run = RunFolder.create(patient.folder / "run", settings)
     rates: list[float] = []
-    results = train(run, lambda row: rates.append(row["success_rate"]) if "success_rate" in row else None, quiet=True)
+
+    def heard(event: Event) -> None:
+        if isinstance(event, IterationFinished):
+            rates.append(event.metrics["success_rate"])
+
+    results = train(run, heard, quiet=True)
     before = run.evaluation("before-test")
     assert before is not None
     first, last = before.success.value, results["test"].success.value

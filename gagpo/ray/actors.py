@@ -5,14 +5,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
 from gagpo.agents.engines.remote.server import ServerPlan
 from gagpo.agents.model import ModelError
-from gagpo.collecting.placement import pool_options
+from gagpo.collecting.placement import LocalPlacement, pool_options
+from gagpo.envs.pool import Pool
 from gagpo.ray.host import PoolHost
 from gagpo.ray.pool import ClusterPool, HostLost
 from gagpo.ray.server import PlacedServer, ServerHost
@@ -53,16 +54,16 @@ def ready(calls: Sequence[Any], timeout: float) -> list[Any]:
     return list(ray.wait(list(calls), num_returns=1, timeout=timeout)[0])
 
 
-class RayPlace:
-    """What a rank in a Ray cluster is given, see :class:`gagpo.collecting.placement.Placement`."""
+class RayPlace(LocalPlacement):
+    """What a rank in a Ray cluster is given: hosts of environments and servers elsewhere, where it asks for them."""
 
     def __init__(self, settings: RunSettings, folder: Path):
         self._cluster = settings.cluster
         self._folder = folder
 
-    def pool(self, settings: RunSettings) -> ClusterPool | None:
+    def open_pool(self, settings: RunSettings) -> Pool:
         if not self._cluster.hosts:
-            return None
+            return super().open_pool(settings)
         world = settings.environment
         options = pool_options(settings.rollout)
 
@@ -73,12 +74,14 @@ class RayPlace:
             return kind.remote(world.id, world.kwargs, options)
 
         lines = [RayLine(make) for _ in range(self._cluster.hosts)]
-        return ClusterPool(lines, ready, restarts=self._cluster.restarts)
+        return cast(Pool, ClusterPool(lines, ready, restarts=self._cluster.restarts))  # the same contract
 
     def engine_arguments(self, settings: EngineSettings) -> Mapping[str, Any]:
+        shared = super().engine_arguments(settings)
         if settings.name != "vllm-server" or settings.options.get("urls"):
-            return {}
-        shared = {} if "folder" in settings.options else {"folder": str(self._folder / "weights")}
+            return shared
+        if "folder" not in settings.options:
+            shared = {**shared, "folder": str(self._folder / "weights")}
         if settings.options.get("placement") == "colocated":
             return shared  # beside the rank, on its own device
         return {**shared, "start_with": lambda plan, log: PlacedServer(plan, self._place_server)}

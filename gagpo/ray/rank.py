@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gagpo.agents.engines.remote.transfer import free_port
-from gagpo.collecting import placement
 from gagpo.envs.errors import GagpoError
 from gagpo.ray.pool import HostsLost
 
@@ -41,7 +40,6 @@ class Rank:
         from gagpo.ray.actors import RayPlace
         from gagpo.settings import parse
         from gagpo.training import trainer
-        from gagpo.training.metrics import describe
         from gagpo.training.run_folder import RunFolder
 
         os.environ.update(variables)
@@ -52,17 +50,15 @@ class Rank:
                 run = RunFolder.open(path)
             else:
                 run = RunFolder.new(path, parse(yaml.safe_load(settings), "the settings of the run"))
-            placement.settle(RayPlace(run.settings, path))
+            place = RayPlace(run.settings, path)
             with joined(run.settings.ranks.patience, run.settings.ranks.deadline) as ranks:
-                trainer.train(run, report=lambda metrics: print(describe(metrics), flush=True), quiet=True, ranks=ranks)
+                trainer.train(run, lambda event: print(event, flush=True), quiet=True, ranks=ranks, placement=place)
         except (KeyboardInterrupt, SystemExit):  # a checkpoint has been written
             return LOST, f"rank {variables['RANK']} was told to end"
         except (HostsLost, RankLost, RankFailed) as error:
             return LOST, str(error)
         except GagpoError as error:
             return MEND, str(error)
-        finally:
-            placement.settle(None)
         return DONE, ""
 
 

@@ -29,6 +29,9 @@ from gagpo.envs.errors import GagpoError
 
 NAME = re.compile(r"iteration-(\d{6})")
 
+State = dict[str, Any]
+"""The trainer's counters and controllers, plain JSON values."""
+
 
 class CheckpointError(GagpoError, ValueError):
     """A checkpoint that cannot be used; the message names the file."""
@@ -36,7 +39,7 @@ class CheckpointError(GagpoError, ValueError):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """iteration: iterations done. state: the trainer's counters and controllers, plain JSON values."""
+    """iteration: iterations done."""
 
     path: Path
     iteration: int
@@ -53,8 +56,8 @@ class Checkpoint:
         except manifest.Damaged as error:
             raise CheckpointError(f"{error}; delete {self.path} to use an earlier checkpoint") from None
 
-    def state(self) -> dict[str, Any]:
-        """The trainer's counters and controllers."""
+    def state(self) -> State:
+        """What the trainer goes on with."""
         path = self.path / "state.json"
         try:
             return dict(json.loads(path.read_text(encoding="utf-8")))
@@ -124,7 +127,7 @@ class Snapshot:
     tensors: dict[str, torch.Tensor]
     optimizer: dict[str, torch.Tensor]
     critic: dict[str, torch.Tensor]
-    state: dict[str, Any]
+    state: State
     opaque: dict[str, Any] | None = None
 
     @classmethod
@@ -132,7 +135,7 @@ class Snapshot:
         cls,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
-        state: dict[str, Any],
+        state: State,
         critic: torch.nn.Module | None = None,
         base: adapters.Base | None = None,
         ranks: Ranks | None = None,
@@ -194,7 +197,7 @@ def write(
     model: torch.nn.Module,
     tokenizer: Any,
     optimizer: torch.optim.Optimizer,
-    state: dict[str, Any],
+    state: State,
     keep: int,
     critic: torch.nn.Module | None = None,
     base: adapters.Base | None = None,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gagpo.settings import RunSettings, SettingsError, load
-from gagpo.training.run_folder import ReadOnly, RunFolder, require_space
+from gagpo.training.run_folder import RunFolder, require_space
 
 if TYPE_CHECKING:
     from gagpo.distributed.ranks import Ranks
@@ -82,7 +82,7 @@ def opened(
         mine: list[RunFolder] = []
         path = Path(ranks.of_first(lambda: str(_kept(mine, folder()).path)))
         others = RunFolder.open(path).settings if resume and not ranks.first else settings
-        yield mine[0] if ranks.first else ReadOnly(path, others), ranks
+        yield mine[0] if ranks.first else RunFolder(path, others), ranks
 
 
 def _kept(folders: list[RunFolder], folder: RunFolder) -> RunFolder:

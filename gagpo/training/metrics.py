@@ -1,15 +1,13 @@
-"""What an iteration looked like in numbers, and one line of them for people."""
+"""What the episodes of an iteration looked like, in numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.eval.metrics.health import answer_task_information
-from gagpo.eval.results import EvalResult
 
 
 def rollout_metrics(episodes: Sequence[Episode], max_tokens: int | None = None) -> dict[str, float]:
@@ -31,36 +29,3 @@ def rollout_metrics(episodes: Sequence[Episode], max_tokens: int | None = None) 
 def cut_short(turn: Turn, max_tokens: int | None) -> bool:
     """Whether a response filled all the room there was and no action was found in it."""
     return max_tokens is not None and len(turn.response_ids) >= max_tokens and not turn.parsed
-
-
-def describe(metrics: dict[str, Any]) -> str:
-    """One line for people."""
-    for told in ("health", "skipped"):
-        if told in metrics:
-            return f"      {metrics[told]}"
-    if "evaluation" in metrics:
-        interval = metrics["result"].success
-        return (
-            f"{metrics['evaluation']}: success {100 * interval.value:.1f} % "
-            f"[{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
-        )
-    m = {"zero_groups": np.nan, "coverage": np.nan, "advantage_std": np.nan} | metrics
-    line = (
-        f"{m['iteration']:>4}  success {100 * m['success_rate']:5.1f} %  turns {m['mean_turns']:4.1f}  "
-        f"invalid {100 * m['invalid_rate']:4.1f} %"
-    )
-    if "loss" in m:
-        line += (
-            f"  zero groups {100 * m['zero_groups']:3.0f} %  coverage {100 * m['coverage']:3.0f} %  "
-            f"adv {m['advantage_std']:.2f}  clip {100 * m['clip_fraction']:4.1f} %  kl {m['old_kl']:+.4f}  "
-            f"entropy {m['entropy']:.3f}  grad {m['grad_norm']:.2f}"
-        )
-    return line + (
-        f"  {m['tokens_per_second']:.0f} tok/s  env {m['seconds_env']:.1f} s  gen {m['seconds_generate']:.1f} s  "
-        f"train {m['seconds_train']:.1f} s"
-    )
-
-
-def as_record(results: dict[str, EvalResult]) -> dict[str, Any]:
-    """The final evaluations as JSON-ready values."""
-    return {split: result.summary() for split, result in results.items()}

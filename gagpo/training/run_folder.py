@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -21,6 +20,7 @@ from gagpo.eval.results import EvalResult
 from gagpo.eval.runs import metric_rows
 from gagpo.settings import RunSettings, SettingsError, dump, load
 from gagpo.settings.cluster import ClusterSettings
+from gagpo.training.events import Metrics
 
 VERSIONED = (
     *("gagpo", "torch", "transformers", "peft", "numpy", "gymnasium"),
@@ -51,12 +51,14 @@ CHANGEABLE = (
 class RunFolder:
     """Where a run writes. Everything in it is enough to resume or to reproduce the run.
 
-    One made with :meth:`new` holds its settings in memory until :meth:`write`: a start that fails leaves no folder.
+    One made with :meth:`new` holds its settings in memory until :meth:`write`: a start that fails leaves no folder. Of
+    several ranks the first one alone writes.
     """
 
     def __init__(self, path: Path, settings: RunSettings | None = None):
         self.path = path
-        self._unwritten = settings
+        self._settings = settings  # None until the file is read
+        self._new = settings is not None
         self._commit: str | None = None
 
     @classmethod
@@ -87,44 +89,45 @@ class RunFolder:
 
     def write(self) -> None:
         """Make the folder of a new run; nothing for one that is there. The settings come last: they make it a run."""
-        if self._unwritten is None:
+        if not self._new:
             return
         for part in ("evals", "episodes", "checkpoints"):
             (self.path / part).mkdir(parents=True, exist_ok=True)
-        durable.write_text(self.path / "versions.json", json.dumps({**versions(), **self._model()}, indent=1) + "\n")
-        durable.write_text(self.path / "config.yaml", dump(self._unwritten))
-        self._unwritten = None
+        pinned = {COMMIT: self._commit} if self._commit else {}
+        durable.write_text(self.path / "versions.json", json.dumps({**versions(), **pinned}, indent=1) + "\n")
+        durable.write_text(self.path / "config.yaml", dump(self.settings))
+        self._new = False
 
-    def _model(self) -> dict[str, str]:
-        return {} if self._commit is None else {COMMIT: self._commit}
+    @property
+    def settings(self) -> RunSettings:
+        """The resolved settings; the file is read once."""
+        if self._settings is None:
+            self._settings = load(self.path / "config.yaml")
+        return self._settings
 
     @property
     def commit(self) -> str | None:
         """The commit of the hub model that the run began with; None for a model from elsewhere."""
-        if self._commit is None and self._unwritten is None:
+        if self._commit is None and not self._new:
             found = self._versions().get(COMMIT)
             self._commit = found if isinstance(found, str) else None
         return self._commit
 
-    @commit.setter
-    def commit(self, value: str | None) -> None:
-        if value == self.commit:
+    def pin(self, commit: str | None) -> None:
+        """Go on with this commit of the hub model from now on, whatever its branch becomes."""
+        if commit is None or commit == self.commit:
             return
-        self._commit = value
-        if self._unwritten is None:
-            text = json.dumps({**self._versions(), **self._model()}, indent=1) + "\n"
+        self._commit = commit
+        if not self._new:
+            text = json.dumps({**self._versions(), COMMIT: commit}, indent=1) + "\n"
             durable.write_text(self.path / "versions.json", text)
 
-    def _versions(self) -> dict[str, Any]:
+    def _versions(self) -> dict[str, object]:
         """What ``versions.json`` holds; nothing where it cannot be read."""
         try:
             return dict(json.loads((self.path / "versions.json").read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError, RecursionError):
             return {}
-
-    @property
-    def settings(self) -> RunSettings:
-        return self._unwritten or load(self.path / "config.yaml")
 
     def change(self, overrides: Sequence[str]) -> None:
         """Continue with other settings, those of :data:`CHANGEABLE` only; what was measured ``after`` is kept.
@@ -142,11 +145,10 @@ class RunFolder:
         rows = self.metrics()
         done = int(rows[-1]["iteration"]) if rows else 0
         if settings.training.iterations > done:
-            for path in sorted((self.path / "evals").glob("after-*.json")):
-                path.rename(path.with_name(path.name.replace("after-", f"iteration-{done:04d}-", 1)))
-            for path in sorted((self.path / "episodes").glob("after-*.jsonl")):
+            for path in sorted([*self.path.glob("evals/after-*.json"), *self.path.glob("episodes/after-*.jsonl")]):
                 path.rename(path.with_name(path.name.replace("after-", f"iteration-{done:04d}-", 1)))
         durable.write_text(self.path / "config.yaml", dump(settings))
+        self._settings = settings
 
     @property
     def finished(self) -> bool:
@@ -169,22 +171,23 @@ class RunFolder:
 
     # Metrics ----------------------------------------------------------------------------------------------------------
 
-    def log(self, row: dict[str, Any]) -> None:
+    def log(self, row: Metrics) -> None:
         """Append one line to metrics.jsonl."""
         durable.append_line(self.path / "metrics.jsonl", json.dumps(row))
 
-    def metrics(self) -> list[dict[str, Any]]:
+    def metrics(self) -> list[Metrics]:
         """The rows logged so far; lines torn by a kill are left out."""
         return metric_rows(self.path / "metrics.jsonl")[0]
 
-    def rewind(self, iteration: int) -> None:
-        """Forget what was logged after ``iteration``: it is about to happen again."""
+    def rewind(self, iteration: int) -> list[Metrics]:
+        """Forget what was logged after ``iteration``, which is about to happen again; the rows that stay."""
         kept = [row for row in self.metrics() if row["iteration"] <= iteration]
         durable.write_text(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
         for path in (self.path / "evals").glob("iteration-*.json"):
             number = path.name.split("-")[1]
             if number.isdecimal() and int(number) > iteration:
                 path.unlink()
+        return kept
 
     # Results ----------------------------------------------------------------------------------------------------------
 
@@ -197,38 +200,17 @@ class RunFolder:
         path = self.path / "evals" / f"{label}.json"
         return EvalResult.load(path) if path.exists() else None
 
+    def episodes(self, label: str) -> Path:
+        return self.path / "episodes" / f"{label}.jsonl"
+
     def save_episodes(
         self, label: str, episodes: Sequence[Episode], tokens: bool = False, decode: Decode | None = None
     ) -> Path:
-        path = self.path / "episodes" / f"{label}.jsonl"
+        """Write ``episodes/<label>.jsonl``; see :func:`gagpo.agents.episodes.write_episodes`."""
+        path = self.episodes(label)
         with durable.replacing(path) as temporary:
             write_episodes(temporary, episodes, tokens, decode)
         return path
-
-
-class ReadOnly(RunFolder):
-    """The folder as the other ranks of a trainer see it: they read it, the first one writes it."""
-
-    def write(self) -> None:
-        return
-
-    def log(self, row: dict[str, Any]) -> None:
-        return
-
-    def rewind(self, iteration: int) -> None:
-        return
-
-    def save_evaluation(self, label: str, result: EvalResult, episodes: Sequence[Episode]) -> None:
-        return
-
-    def save_episodes(
-        self, label: str, episodes: Sequence[Episode], tokens: bool = False, decode: Decode | None = None
-    ) -> Path:
-        return self.path / "episodes" / f"{label}.jsonl"
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        yield
 
 
 def versions() -> dict[str, str]:

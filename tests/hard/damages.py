@@ -70,11 +70,11 @@ def loaded(run: Path) -> str:
         else:
             seen.update(repr(value).encode())
 
-    look(trainer.model.state_dict())
-    look(trainer.optimizer.state_dict())
+    look(trainer.learner.model.state_dict())
+    look(trainer.learner.optimizer.state_dict())
     look(trainer._state())
-    look(trainer.model.config.to_dict())
-    look(trainer.tokenizer.get_vocab())
+    look(trainer.learner.model.config.to_dict())
+    look(trainer.learner.policy.tokenizer.get_vocab())
     return seen.hexdigest()
 
 

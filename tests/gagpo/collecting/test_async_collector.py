@@ -8,13 +8,13 @@ from collections import Counter
 
 import numpy as np
 import pytest
-import torch
 
 from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.episodes import read_episodes
-from gagpo.agents.rollout import derive_seed
+from gagpo.agents.rollout import derive_seed, rollout
 from gagpo.collecting import async_collector
 from gagpo.collecting.async_rollout import AsyncRollout
+from gagpo.distributed.ranks import Ranks
 from gagpo.envs.pool import EnvironmentBroken
 from gagpo.settings import SettingsError, load
 from gagpo.training import checkpoint as checkpoints
@@ -77,8 +77,8 @@ def test_evaluation_is_of_the_newest_weights(corridor, tmp_path, monkeypatch):
         class Watched:
             def __enter__(inner):
                 context.__enter__()
-                pairs = zip(engine.model.parameters(), trainer.model.parameters(), strict=True)
-                seen.append(all(bool((a == b).all()) for a, b in pairs) and engine.model is not trainer.model)
+                pairs = zip(engine.model.parameters(), trainer.learner.model.parameters(), strict=True)
+                seen.append(all(bool((a == b).all()) for a, b in pairs) and engine.model is not trainer.learner.model)
 
             def __exit__(inner, *error):
                 return context.__exit__(*error)
@@ -188,9 +188,10 @@ def test_an_environment_that_cannot_start_ends_the_run(corridor, tmp_path):
 
 def test_the_engine_has_weights_of_its_own_and_takes_a_copy(corridor, tmp_path):
     trainer = Trainer(RunFolder.create(tmp_path / "run", load(corridor(rollout=AHEAD))), quiet=True)
-    assert not trainer.engine.shares_weights and trainer.engine.model is not trainer.model
+    engine = trainer.sampler.engine
+    assert not engine.shares_weights and engine.model is not trainer.learner.model
     same = Trainer(RunFolder.create(tmp_path / "other", load(corridor())), quiet=True)
-    assert same.engine.shares_weights and same.engine.model is same.model
+    assert same.sampler.engine.shares_weights and same.sampler.engine.model is same.learner.model
     assert type(same.collector).__name__ == "Collector"
 
 
@@ -237,11 +238,9 @@ def test_an_engine_on_the_trainers_weights_is_refused(corridor, tmp_path, outsid
         Trainer(RunFolder.create(tmp_path / "run", settings), quiet=True)
 
 
-def test_several_processes_are_refused(corridor, monkeypatch):
-    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+def test_several_processes_are_refused(corridor):
     with pytest.raises(SettingsError, match="train in one process"):
-        async_collector.collector_for(load(corridor(rollout=AHEAD)), None, None)
+        async_collector.collector_for(load(corridor(rollout=AHEAD)), None, None, rollout, Ranks(0, 2))
 
 
 def test_the_correction_is_for_older_weights_unless_another_is_named(corridor):

@@ -10,7 +10,7 @@ from pathlib import Path
 from gagpo.distributed.ranks import joined
 from gagpo.learning import logprobs
 from gagpo.settings import load
-from gagpo.training.run_folder import ReadOnly, RunFolder
+from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import train
 
 
@@ -22,8 +22,7 @@ def main() -> None:
             path = Path(place)
             there = ranks.of_first(lambda path=path: (path / "config.yaml").exists())
             settings = None if there else load(config)
-            kind = RunFolder if ranks.first else ReadOnly
-            train(kind(path, settings), quiet=True, ranks=ranks)
+            train(RunFolder(path, settings), quiet=True, ranks=ranks)
 
 
 if __name__ == "__main__":

@@ -32,34 +32,35 @@ def test_the_kl_that_adaptive_agpo_hears_of_is_measured_after_the_updates(traine
     (row,) = adaptive.folder.metrics()
     assert abs(row["old_kl"]) < 1e-4 < abs(row["final_kl"])
     assert row["agpo_kl"] == pytest.approx(0.1 * max(0.0, row["final_kl"]))
-    assert adaptive.controllers.agpo.state.by_task.keys() == set(adaptive.controllers.agpo.state.tasks)
+    state = adaptive.learner.controllers.agpo.state
+    assert state.by_task.keys() == set(state.tasks)
 
 
 def played(made, iteration=0):
     """What the first iteration would learn from."""
     environment = made.settings.environment
     with Pool(environment.id, environment.kwargs, workers=0) as pool:
-        return made.collector.collect(made._agent(made.settings.rollout.sampling), pool, iteration)
+        return made.collector.collect(made.sampler.agent(), pool, iteration)
 
 
 def test_its_entropy_is_that_of_the_model_at_temperature_1(trainer):
     """The same responses, whatever temperature they are said to have been sampled at, have the same entropy."""
     made = trainer(algorithm={"preset": "agpo_adaptive", "kl": {"coefficient": 0.0}})
     episodes = played(made).episodes
-    turns, found = turns_for(episodes, made.algorithm.credit), []
+    turns, found = turns_for(episodes, made.settings.algorithm.credit), []
     for temperature in (1.0, 1.5):
         for episode in episodes:
             episode.temperature = temperature
-        found.append(made._entropy(turns, build_rows(episodes)))
+        found.append(made.learner._entropy(turns, build_rows(episodes)))
     assert found[0].shape == (4,) and (found[0] > 0).all()
     assert found[1] == pytest.approx(found[0], rel=1e-6)
-    hot, _ = made.updater.score(build_rows(episodes), int(turns.tokens_N.sum()))
+    hot, _ = made.learner.updater.score(build_rows(episodes), int(turns.tokens_N.sum()))
     assert np.abs(hot).max() > 0.01  # at that temperature the log-probabilities do differ from the engine's
 
 
 def test_a_loss_that_is_not_finite_says_how_many_steps_were_taken(trainer):
     made = trainer(training={"iterations": 1, "minibatches": 3, "max_skipped": 1})
-    accumulate, calls = made.updater._accumulate, []
+    accumulate, calls = made.learner.updater._accumulate, []
 
     def poisoned(micros, *rest):
         calls.append(1)
@@ -67,30 +68,30 @@ def test_a_loss_that_is_not_finite_says_how_many_steps_were_taken(trainer):
             micros.micros[0].logprob_K[0] = -torch.inf
         return accumulate(micros, *rest)
 
-    made.updater._accumulate = poisoned
-    before = [parameter.clone() for parameter in made.model.parameters()]
+    made.learner.updater._accumulate = poisoned
+    before = [parameter.clone() for parameter in made.learner.model.parameters()]
     with pytest.raises(NonFiniteLoss, match=r"old_logprob .* is -inf; 2 steps of this update had been taken before"):
         made.run()
-    assert not all(torch.equal(a, b) for a, b in zip(before, made.model.parameters(), strict=True))
-    assert not made.model.training
+    assert not all(torch.equal(a, b) for a, b in zip(before, made.learner.model.parameters(), strict=True))
+    assert not made.learner.model.training
 
 
 def test_an_infinite_log_probability_stops_the_run_before_the_first_step(trainer):
     made = trainer(training={**ONCE, "max_skipped": 1})
-    learn = made._learn
+    learn = made.learner.learn
 
-    def poisoned(collected):
+    def poisoned(collected, iteration):
         collected.episodes[2].turns[0].logprobs[0] = -np.inf
-        return learn(collected)
+        return learn(collected, iteration)
 
-    made._learn = poisoned
-    before = [parameter.clone() for parameter in made.model.parameters()]
+    made.learner.learn = poisoned
+    before = [parameter.clone() for parameter in made.learner.model.parameters()]
     with pytest.raises(NonFiniteLoss, match="is -inf; the weights were left as they were"):
         made.run()
-    assert all(torch.equal(a, b) for a, b in zip(before, made.model.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(before, made.learner.model.parameters(), strict=True))
 
 
 def test_lengths_are_the_rollouts(trainer):
     made = trainer(algorithm="dr_grpo")
-    assert made.updater.algorithm.aggregation.length == made.settings.rollout.max_tokens == 3
+    assert made.learner.updater.algorithm.aggregation.length == made.settings.rollout.max_tokens == 3
     assert made.settings.algorithm.aggregation.length is None  # what is written down stays as the user wrote it

@@ -14,6 +14,7 @@ from gagpo.learning.skipped_steps import NonFiniteLoss
 from gagpo.learning.update import Updater
 from gagpo.settings import load
 from gagpo.training import checkpoint as checkpoints
+from gagpo.training.events import StepSkipped
 from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer
 from tests.gagpo.learning.test_batch import conversation
@@ -105,14 +106,14 @@ def test_a_parameter_that_is_not_finite_ends_it_at_once(tiny):
 
 def poisoned(trainer, iterations):
     """The trainer's log-probabilities of one episode are NaN in some iterations, counted from 0."""
-    learn = trainer._learn
+    learn = trainer.learner.learn
 
-    def changed(collected):
-        if trainer.iteration in iterations:
+    def changed(collected, iteration):
+        if iteration in iterations:
             collected.episodes[3].turns[0].logprobs[:] = np.nan
-        return learn(collected)
+        return learn(collected, iteration)
 
-    trainer._learn = changed
+    trainer.learner.learn = changed
     return trainer
 
 
@@ -124,7 +125,7 @@ def test_a_run_goes_on_counts_and_keeps_the_evidence(corridor, tmp_path):
     assert [row["skipped_steps"] for row in folder.metrics()] == [0.0, 1.0, 0.0]
     (line,) = (folder.path / "episodes" / "nonfinite-0002.jsonl").read_text().splitlines()
     assert json.loads(line)["sample"] == 3
-    assert any("skipped; see" in one.get("skipped", "") for one in said)
+    assert any(isinstance(one, StepSkipped) and "skipped; see" in one.reason for one in said)
 
 
 def test_the_count_in_a_row_is_resumed(corridor, tmp_path):

@@ -7,13 +7,13 @@ import pytest
 
 from gagpo.agents.engines.remote.server import ServerPlan
 from gagpo.agents.model import ModelError
-from gagpo.collecting import placement
+from gagpo.collecting.placement import LocalPlacement
 from gagpo.envs.errors import MissingPackage
 from gagpo.envs.pool import Pool
 from gagpo.ray.driver import variables_of
 from gagpo.ray.pool import HostLost
 from gagpo.ray.server import PlacedServer
-from gagpo.settings import EngineSettings, parse
+from gagpo.settings import EngineSettings, load, parse
 
 
 def settings_of(**sections):
@@ -55,30 +55,44 @@ def test_an_address_where_nobody_is_is_said_at_once(tmp_path, address, monkeypat
 
 def test_a_process_that_nobody_placed_has_its_own_pool():
     settings = settings_of()
-    with placement.open_pool(settings) as pool:
+    with LocalPlacement().open_pool(settings) as pool:
         assert isinstance(pool, Pool) and pool._deadlines["step"] == 7.0
-    assert placement.engine_arguments(EngineSettings(name="vllm-server", options={"replicas": 2})) == {
-        "dtype": "float32",
-        "replicas": 2,
-    }
+    engine = EngineSettings(name="vllm-server", options={"replicas": 2})
+    assert LocalPlacement().engine_arguments(engine) == {"dtype": "float32", "replicas": 2}
 
 
-def test_a_placed_process_asks_its_place():
-    class Place:
-        def pool(self, settings):
-            return None if settings.cluster.hosts else "elsewhere"
+def test_a_run_asks_its_placement(corridor, outside, tmp_path):
+    from gagpo.training.run_folder import RunFolder
+    from gagpo.training.trainer import train
+
+    asked = []
+
+    class Elsewhere(LocalPlacement):
+        def open_pool(self, settings):
+            asked.append("pool")
+            return super().open_pool(settings)
 
         def engine_arguments(self, settings):
-            return {"start_with": len}
+            asked.append("engine")
+            return {**super().engine_arguments(settings), "token": 7}
 
-    placement.settle(Place())
-    try:
-        assert placement.open_pool(settings_of()) == "elsewhere"
-        assert placement.engine_arguments(EngineSettings(name="vllm-server"))["start_with"] is len
-        with placement.open_pool(settings_of(cluster={"hosts": 1})) as pool:
-            assert isinstance(pool, Pool)
-    finally:
-        placement.settle(None)
+    changes = {"training": {"iterations": 1}, "evaluation": {"tasks": 1, "before": False}}
+    folder = RunFolder.create(tmp_path / "run", load(corridor(engine="elsewhere:Constant", **changes)))
+    train(folder, quiet=True, placement=Elsewhere())
+    assert asked == ["engine", "pool"]
+
+
+def test_a_cluster_gives_what_its_settings_ask_for(tmp_path):
+    pytest.importorskip("ray")
+    from gagpo.ray.actors import RayPlace
+
+    placement = RayPlace(settings_of(), tmp_path)
+    with placement.open_pool(settings_of()) as pool:
+        assert isinstance(pool, Pool)
+    given = placement.engine_arguments(EngineSettings(name="vllm-server"))
+    assert given["folder"] == str(tmp_path / "weights") and callable(given["start_with"])
+    named = EngineSettings(name="vllm-server", options={"urls": ["http://10.0.0.1:8000"]})
+    assert placement.engine_arguments(named) == LocalPlacement().engine_arguments(named)
 
 
 class Actor:

@@ -44,8 +44,12 @@ def test_the_later_of_equals_is_the_best_and_only_what_is_there_counts():
 def scripted(config, folder, rates, **options):
     """A finished run whose success rates are those given."""
     trainer = Trainer(RunFolder.create(folder, load(config)), quiet=True, **options)
-    log = trainer.folder.log
-    trainer.folder.log = lambda row: log({**row, "success_rate": rates[int(row["iteration"]) - 1]})
+    record = trainer.recorder.iteration
+
+    def scripted(metrics, played):
+        record({**metrics, "success_rate": rates[int(metrics["iteration"]) - 1]}, played)
+
+    trainer.recorder.iteration = scripted
     trainer.run()
     return trainer.folder.path
 
@@ -74,13 +78,14 @@ def test_without_a_criterion_there_is_no_best(corridor, tmp_path):
 
 def test_the_size_is_that_of_the_files(corridor, tmp_path):
     trainer = Trainer(RunFolder.create(tmp_path / "run", load(corridor())), quiet=True)
-    parts = (trainer.model, trainer.optimizer, trainer.critic, False)
+    learner = trainer.learner
+    parts = (learner.model, learner.optimizer, learner.critic, False)
     before = keeping.bytes_of(*parts)
-    for parameter in trainer.model.parameters():
+    for parameter in learner.model.parameters():
         parameter.grad = torch.ones_like(parameter)
-    trainer.optimizer.step()
+    learner.optimizer.step()
     trainer._save()
-    trainer.saver.wait()
+    trainer.recorder.saver.wait()
     files = checkpoints.latest(tmp_path / "run" / "checkpoints").path.rglob("*")
     written = sum(path.stat().st_size for path in files if path.is_file())
     assert abs(before - keeping.BESIDE - written) < 200_000  # tokenizer, headers

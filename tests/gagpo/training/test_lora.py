@@ -20,7 +20,6 @@ from gagpo.cli.main import app
 from gagpo.evaluation.models import evaluate
 from gagpo.settings import LoraSettings, SettingsError, load
 from gagpo.training import checkpoint as checkpoints
-from gagpo.training import lora
 from gagpo.training.checkpoint import CheckpointError
 from gagpo.training.export import export
 from gagpo.training.run_folder import RunFolder
@@ -28,6 +27,12 @@ from gagpo.training.trainer import Trainer, train
 from gagpo.warm_start.run import warm_start
 
 LORA = {"rank": 4, "alpha": 4.0}
+
+
+def inject(model, seed=0):
+    adapters.inject(model, LORA["rank"], LORA["alpha"], adapters.ALL_LINEAR, seed)
+
+
 IDS, LENGTHS = torch.arange(3, 17), [8, 6]
 
 
@@ -63,7 +68,7 @@ def model(request, warm_model):
 
 def test_a_new_adapter_changes_nothing_and_alone_gets_gradients(model):
     plain, kind, names = logprobs(model), type(model), dict(named_tensors(model)).keys()
-    lora.inject(model, LoraSettings(**LORA), seed=1)
+    inject(model, seed=1)
     assert type(model) is kind and torch.equal(logprobs(model), plain)
     assert dict(named_tensors(model)).keys() == names
     forward(moved(model), IDS, PackedRows(LENGTHS), torch.arange(len(IDS))).log_softmax(-1)[:, 1].sum().backward()
@@ -77,10 +82,10 @@ def test_a_new_adapter_changes_nothing_and_alone_gets_gradients(model):
 
 def test_switched_off_it_is_the_base_and_on_again_afterwards(model):
     plain = logprobs(model)
-    lora.inject(model, LoraSettings(**LORA))
+    inject(model)
     changed = logprobs(moved(model))
     assert (changed - plain).abs().max() > 1e-3
-    with lora.reference_scope(model)():
+    with adapters.switched_off(model):
         assert torch.equal(logprobs(model), plain)
     assert torch.equal(logprobs(model), changed)
     assert [name for name, p in model.named_parameters() if p.requires_grad and ".lora_" not in name] == []
@@ -92,10 +97,10 @@ def test_merged_tensors_compute_what_the_adapted_model_does(model):
 
     other = copy.deepcopy(model)
     plain = logprobs(model)
-    lora.inject(model, LoraSettings(**LORA))
+    inject(model)
     wanted = logprobs(moved(model))
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    copy_tensors(other, lora.merged_tensors(model))
+    copy_tensors(other, adapters.merged_tensors(model))
     assert (logprobs(other) - wanted).abs().max() < 1e-5 < (plain - wanted).abs().max()
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     merged = adapters.merge(model)
@@ -104,13 +109,13 @@ def test_merged_tensors_compute_what_the_adapted_model_does(model):
 
 def test_an_engine_of_its_own_weights_gets_them_merged(warm_model):
     model, tokenizer = load_model(warm_model), load_tokenizer(warm_model)
-    lora.inject(model, LoraSettings(**LORA))
+    inject(model)
     shared, copied = TransformersEngine(model, tokenizer), TransformersEngine(model, tokenizer, dtype="bfloat16")
     assert shared.model is model and not adapters.is_adapted(copied.model)
     moved(model)
     for engine in (shared, copied):
         engine.load_weights(named_tensors(model, merged=not engine.shares_weights))
-    merged = dict(lora.merged_tensors(model))
+    merged = dict(adapters.merged_tensors(model))
     assert all(torch.equal(p, merged[name].bfloat16()) for name, p in copied.model.named_parameters())
     (response,) = shared.generate([Request(0, IDS[:8].numpy().astype(np.int32), 5)], Sampling(max_tokens=4))
     ids = torch.cat([IDS[:8], torch.as_tensor(response.ids).long()])
@@ -126,7 +131,7 @@ def test_peft_reads_what_is_written(model, tmp_path):
     from peft import PeftModel
 
     other, base = copy.deepcopy(model), Base.of("somewhere", model)
-    lora.inject(model, LoraSettings(**LORA))
+    inject(model)
     assert Base.of("somewhere", model) == base
     adapters.save(moved(model), base, tmp_path / "adapter")
     theirs = PeftModel.from_pretrained(other, str(tmp_path / "adapter")).base_model.model
@@ -156,12 +161,12 @@ def test_a_run_trains_and_keeps_the_adapter_alone(corridor, tmp_path):
     config = corridor(model=warm, lora={"rank": 8, "alpha": 16.0}, training=training, evaluation={"tasks": 1})
     folder = RunFolder.create(tmp_path / "run", load(config))
     trainer = Trainer(folder, quiet=True)
-    trained = [p for group in trainer.optimizer.param_groups for p in group["params"]]
-    named = {id(p): name for name, p in trainer.model.named_parameters()}
+    trained = [p for group in trainer.learner.optimizer.param_groups for p in group["params"]]
+    named = {id(p): name for name, p in trainer.learner.model.named_parameters()}
     assert trained and all(".lora_" in named[id(p)] for p in trained)
     trainer.run()
     before = dict(load_model(warm).named_parameters())
-    for name, tensor in adapters.base_tensors(trainer.model):
+    for name, tensor in adapters.base_tensors(trainer.learner.model):
         assert torch.equal(tensor, before[name]), name
     invalid = [row["invalid_rate"] for row in folder.metrics()]
     assert np.mean(invalid[-10:]) < np.mean(invalid[:5]) - 0.03
@@ -178,10 +183,10 @@ def test_a_run_trains_and_keeps_the_adapter_alone(corridor, tmp_path):
 def test_the_reference_is_the_same_model_without_its_adapter(corridor, tmp_path):
     config = corridor(lora=LORA, algorithm={"kl": {"coefficient": 0.1}}, training={"iterations": 1})
     trainer = Trainer(RunFolder.create(tmp_path / "run", load(config)), quiet=True)
-    updater = trainer.updater
-    assert updater.reference is trainer.model
-    plain = logprobs(trainer.model)
-    moved(trainer.model)
+    updater = trainer.learner.updater
+    assert updater.reference is trainer.learner.model
+    plain = logprobs(trainer.learner.model)
+    moved(trainer.learner.model)
     with updater.reference_scope():
         assert torch.equal(logprobs(updater.reference), plain)
     trainer.run()

@@ -63,10 +63,10 @@ def test_a_run_goes_on_with_the_commit_it_began_with(hub, corridor, tmp_path):
     again = RunFolder.open(folder.path)
     again.change(["training.iterations=2"])
     trainer = Trainer(again, quiet=True)
-    assert trainer.updater.reference.config.rms_norm_eps != 0.5
+    assert trainer.learner.updater.reference.config.rms_norm_eps != 0.5
     assert RunFolder.open(folder.path).commit == OLD
     other = RunFolder.create(tmp_path / "other", load(config, [f"revision={NEW}"]))
-    assert Trainer(other, quiet=True).model.config.rms_norm_eps == 0.5
+    assert Trainer(other, quiet=True).learner.model.config.rms_norm_eps == 0.5
     assert json.loads((other.path / "versions.json").read_text())["model_commit"] == NEW
 
 
@@ -101,4 +101,4 @@ def test_code_of_a_models_own_is_refused_by_a_run_unless_asked_for(corridor, war
         Trainer(RunFolder.new(tmp_path / "run", load(settings)), quiet=True)
     assert "\n" not in str(caught.value) and not (folder / "ran").exists()
     trainer = Trainer(RunFolder.new(tmp_path / "run", load(settings, ["trust_remote_code=true"])), quiet=True)
-    assert type(trainer.model).__name__ == "Model" and (folder / "ran").exists()
+    assert type(trainer.learner.model).__name__ == "Model" and (folder / "ran").exists()

@@ -25,14 +25,14 @@ def test_what_is_written_is_what_was_there_when_it_was_asked_for(corridor, tmp_p
         write(*arguments)
 
     monkeypatch.setattr(checkpoints, "_write", late)
-    before = {name: parameter.detach().clone() for name, parameter in trainer.model.named_parameters()}
+    before = {name: parameter.detach().clone() for name, parameter in trainer.learner.model.named_parameters()}
     trainer._save()
     with torch.no_grad():
-        for parameter in trainer.model.parameters():
+        for parameter in trainer.learner.model.parameters():
             parameter.add_(1.0)
     assert checkpoints.latest(tmp_path / "run" / "checkpoints") is None
     go.set()
-    trainer.saver.wait()
+    trainer.recorder.saver.wait()
     saved = checkpoints.latest(tmp_path / "run" / "checkpoints")
     saved.verify()
     from gagpo.agents.model import load_model

@@ -25,25 +25,25 @@ def watched(config, folder, *overrides):
     calls, held = [], []
 
     def spy(name):
-        method = getattr(trainer.engine, name)
+        method = getattr(trainer.sampler.engine, name)
 
         def called(*arguments, **named):
             calls.append(name)
             return method(*arguments, **named)
 
-        setattr(trainer.engine, name, called)
+        setattr(trainer.sampler.engine, name, called)
 
     for name in CALLS:
         spy(name)
-    update = trainer.updater.update
+    update = trainer.learner.updater.update
 
     def updated(*arguments, **named):
         calls.append("update")
-        own = trainer.engine.model.parameters()
-        held.append((len(trainer.engine._slot), sum(p.untyped_storage().nbytes() for p in own)))
+        own = trainer.sampler.engine.model.parameters()
+        held.append((len(trainer.sampler.engine._slot), sum(p.untyped_storage().nbytes() for p in own)))
         return update(*arguments, **named)
 
-    trainer.updater.update = updated
+    trainer.learner.updater.update = updated
     trainer.run()
     return trainer, calls, held
 
@@ -61,7 +61,7 @@ def test_a_sleeping_engine_is_never_asked(corridor, tmp_path, dtype):
     assert "submit" in calls or "generate" in calls
     assert all(sessions == 0 for sessions, _ in held)
     assert all((weights == 0) == (dtype == "bfloat16") for _, weights in held)
-    own, trained = trainer.engine.model.parameters(), trainer.model.parameters()
+    own, trained = trainer.sampler.engine.model.parameters(), trainer.learner.model.parameters()
     assert all(torch.equal(a.detach(), b.detach().to(a.dtype)) for a, b in zip(own, trained, strict=True))
 
 

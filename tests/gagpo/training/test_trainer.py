@@ -158,13 +158,13 @@ def test_micro_batches_change_nothing_but_memory(corridor, tmp_path, minibatches
 def test_a_poisoned_model_stops_the_run_and_keeps_the_evidence(corridor, tmp_path):
     folder = RunFolder.create(tmp_path / "run", load(corridor(training={"max_skipped": 1})))
     trainer = Trainer(folder, quiet=True)
-    learn = trainer._learn
+    learn = trainer.learner.learn
 
-    def poisoned(collected):
+    def poisoned(collected, iteration):
         collected.episodes[3].turns[0].logprobs[:] = np.nan
-        return learn(collected)
+        return learn(collected, iteration)
 
-    trainer._learn = poisoned
+    trainer.learner.learn = poisoned
     with pytest.raises(NonFiniteLoss, match=r"iteration 1: .*old_logprob.*nonfinite-0001"):
         trainer.run()
     (line,) = (folder.path / "episodes" / "nonfinite-0001.jsonl").read_text().splitlines()

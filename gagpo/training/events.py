@@ -1,0 +1,71 @@
+"""What a trainer reports while it works, each as an object that says itself in one line for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gagpo.eval.results import EvalResult
+
+Metrics = dict[str, float]
+"""The numbers of an iteration: a line of ``metrics.jsonl``."""
+
+
+@dataclass(frozen=True)
+class IterationFinished:
+    """An iteration has been collected, trained on and logged."""
+
+    metrics: Metrics
+
+    def __str__(self) -> str:
+        m = {"zero_groups": float("nan"), "coverage": float("nan"), "advantage_std": float("nan")} | self.metrics
+        line = (
+            f"{m['iteration']:>4}  success {100 * m['success_rate']:5.1f} %  turns {m['mean_turns']:4.1f}  "
+            f"invalid {100 * m['invalid_rate']:4.1f} %"
+        )
+        if "loss" in m:
+            line += (
+                f"  zero groups {100 * m['zero_groups']:3.0f} %  coverage {100 * m['coverage']:3.0f} %  "
+                f"adv {m['advantage_std']:.2f}  clip {100 * m['clip_fraction']:4.1f} %  kl {m['old_kl']:+.4f}  "
+                f"entropy {m['entropy']:.3f}  grad {m['grad_norm']:.2f}"
+            )
+        return line + (
+            f"  {m['tokens_per_second']:.0f} tok/s  env {m['seconds_env']:.1f} s  gen {m['seconds_generate']:.1f} s  "
+            f"train {m['seconds_train']:.1f} s"
+        )
+
+
+@dataclass(frozen=True)
+class StepSkipped:
+    """An optimiser step was left out: its loss or gradient was not finite. reason: with where the evidence lies."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return f"      {self.reason}"
+
+
+@dataclass(frozen=True)
+class HealthChanged:
+    """The run has begun to look as if it cannot learn, or now does for another reason."""
+
+    line: str
+
+    def __str__(self) -> str:
+        return f"      {self.line}"
+
+
+@dataclass(frozen=True)
+class EvaluationFinished:
+    """A panel has been measured. label: stage and split, the name of its file in ``evals/``."""
+
+    label: str
+    result: EvalResult
+
+    def __str__(self) -> str:
+        rate = self.result.success
+        return f"{self.label}: success {100 * rate.value:.1f} % [{100 * rate.low:.1f}, {100 * rate.high:.1f}]"
+
+
+Event = IterationFinished | StepSkipped | HealthChanged | EvaluationFinished
+Report = Callable[[Event], None]

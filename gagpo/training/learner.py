@@ -1,0 +1,182 @@
+"""What learns: model, critic and optimiser; credit and optimiser steps for the episodes of an iteration."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from gagpo.agents.episodes import Episode
+from gagpo.collecting.collector import Collection, tasks_of_groups
+from gagpo.controllers import Controllers
+from gagpo.credit import Turns, give_credit, turns_for
+from gagpo.credit.turns.grouping import group_mean
+from gagpo.distributed.ranks import Ranks
+from gagpo.distributed.sharding import shard
+from gagpo.distributed.states import names_of
+from gagpo.learning.batch import Row, build_rows
+from gagpo.learning.critic import Critic
+from gagpo.learning.optimizer import make_optimizer, parameter_groups, rate_scale
+from gagpo.learning.precision import autocast
+from gagpo.learning.skipped_steps import NonFiniteLoss
+from gagpo.learning.update import Updater
+from gagpo.settings import RunSettings
+from gagpo.training import keeping
+from gagpo.training.annotations import annotate
+from gagpo.training.checkpoint import Checkpoint, Snapshot, State
+from gagpo.training.events import Metrics
+from gagpo.training.policy import TrainedPolicy
+
+
+class Evidence(Protocol):
+    """Where a learner leaves what made a loss NaN."""
+
+    def save_offenders(self, iteration: int, episodes: Sequence[Episode]) -> Path:
+        """Write the episodes with their tokens; the file."""
+        ...
+
+    def skipped(self, reason: str) -> None:
+        """A step was left out."""
+        ...
+
+
+class Learner:
+    """Improves a policy. All ranks do the same, each with its share of the rows.
+
+    saved: the checkpoint to go on from, verified; its weights are in ``policy`` already.
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        policy: TrainedPolicy,
+        controllers: Controllers,
+        ranks: Ranks,
+        evidence: Evidence,
+        saved: Checkpoint | None = None,
+    ):
+        self.settings, self.policy, self.controllers, self.ranks = settings, policy, controllers, ranks
+        self.evidence = evidence
+        self.algorithm = settings.algorithm.resolved(settings.rollout.max_tokens)
+        rate, training = settings.optimizer, settings.training
+        self.critic = Critic(self.model, settings.algorithm.critic) if settings.algorithm.critic else None
+        if saved and self.critic is not None:
+            saved.load_critic(self.critic)
+        if not ranks.alone:
+            self._shard()
+        groups = parameter_groups(self.model, rate)
+        if self.critic is not None:
+            trained = [parameter for parameter in self.critic.parameters() if parameter.requires_grad]
+            groups.append({"params": trained, "lr": self.critic.settings.learning_rate})
+        self.rates = [group["lr"] for group in groups]
+        learners = [self.model] if self.critic is None else [self.model, self.critic]
+        self.optimizer = make_optimizer(learners, groups, rate)
+        self.updater = Updater(
+            self.model,
+            self.optimizer,
+            self.algorithm,
+            epochs=training.epochs,
+            minibatches=training.minibatches,
+            microbatch_tokens=training.microbatch_tokens,
+            max_grad_norm=rate.max_grad_norm,
+            reference=policy.reference,
+            reference_scope=policy.reference_scope,
+            critic=self.critic,
+            autocast=functools.partial(autocast, settings),
+            device=settings.device,
+            max_skipped=training.max_skipped,
+            ranks=ranks,
+        )
+        if saved:
+            saved.load_optimizer(self.optimizer, names_of(self.model, self.critic), ranks)
+
+    @property
+    def model(self) -> torch.nn.Module:
+        return self.policy.model
+
+    def _shard(self) -> None:
+        """Shard what is computed with; a reference that is the model itself, its adapter off, only once."""
+        precision, device, critic = self.settings.training.precision, self.settings.device, self.critic
+        shared = critic is not None and critic.backbone is None
+        shard(self.model, self.ranks, precision, device, critic.head if critic is not None and shared else None)
+        if critic is not None and critic.backbone is not None:
+            shard(critic.backbone, self.ranks, precision, device, critic.head)
+        if self.policy.reference is not None and self.policy.reference is not self.model:
+            shard(self.policy.reference, self.ranks, self.settings.engine.dtype, device)
+
+    def learn(self, collected: Collection, iteration: int) -> Metrics:
+        """Give credit, take the optimiser steps of ``iteration`` (from 0), and write to the episodes what was made.
+
+        The metrics are those of credit, update and controllers, and the learning rate. Raises :class:`NonFiniteLoss`
+        where the updater does, naming the file with the evidence. A collection without episodes teaches nothing.
+        """
+        learned = self._update(collected, iteration) if collected.episodes else {}
+        return {**learned, **self.controllers.values(), "learning_rate": self.optimizer.param_groups[0]["lr"]}
+
+    def _update(self, collected: Collection, iteration: int) -> Metrics:
+        settings, credit_settings, episodes = self.settings, self.settings.algorithm.credit, collected.episodes
+        turns = self.controllers.shape(turns_for(episodes, credit_settings, settings.invalid_penalty))
+        rows, tokens = build_rows(episodes), int(turns.tokens_N.sum())
+        self.controllers.observe_batch(turns, tasks_of_groups(episodes), self._entropy(turns, rows))
+        value_K = self._values(rows, tokens)
+        credit, targets = give_credit(turns, credit_settings, value_K)
+        scale = rate_scale(settings.optimizer, iteration, settings.training.iterations)
+        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = rate * scale
+        rng = np.random.default_rng([settings.seed, iteration])
+        try:
+            learned = self.updater.update(rows, targets, rng, self.controllers.controls)
+        except NonFiniteLoss as error:
+            path = self._save_offenders(iteration, episodes)
+            raise NonFiniteLoss(f"iteration {iteration + 1}: {error}; see {path}", error.turns) from None
+        if self.updater.skips.errors:
+            path = self._save_offenders(iteration, episodes)
+            self.evidence.skipped(f"{self.updater.skips.errors[0]}: the step was skipped; see {path}")
+        if self.controllers.measures:
+            learned["final_kl"] = float(self.updater.score(rows, tokens)[0].mean())
+            self.controllers.observe_update(learned["final_kl"])
+        annotate(collected.played, episodes, turns, credit, credit_settings, value_K, self.updater.ratio_K)
+        return {**credit.stats, **learned}
+
+    def _values(self, rows: Sequence[Row], tokens: int) -> np.ndarray | None:
+        """The critic's value at each response token."""
+        if self.critic is None:
+            return None
+        most, scope = self.settings.training.microbatch_tokens, self.updater.autocast
+        return self.critic.of_rows(self.model, rows, tokens, most, scope, self.settings.device, self.ranks)
+
+    def _entropy(self, turns: Turns, rows: Sequence[Row]) -> np.ndarray | None:
+        """Mean entropy of the policy at temperature 1 over each task group's response tokens, where it is wanted."""
+        if not self.controllers.measures:
+            return None
+        group_K = np.repeat(turns.group_index_N, turns.tokens_N)
+        return group_mean(self.updater.score(rows, len(group_K), plain=True)[1], group_K, turns.groups)
+
+    def _save_offenders(self, iteration: int, episodes: Sequence[Episode]) -> Path:
+        """Keep the episodes whose turns made the loss NaN; all of them where that is unknown."""
+        first = np.cumsum([0, *(len(episode.turns) for episode in episodes)])
+        places = {int(np.searchsorted(first, turn, side="right")) - 1 for turn in self.updater.skips.turns}
+        return self.evidence.save_offenders(iteration + 1, [episodes[i] for i in sorted(places)] or episodes)
+
+    # Checkpoints ------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> State:
+        """What a checkpoint holds beside weights and optimiser."""
+        return {"skipped_in_a_row": self.updater.skips.row, "controllers": self.controllers.state_dict()}
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on where a checkpoint ended."""
+        self.updater.skips.row = int(state.get("skipped_in_a_row", 0))  # earlier versions skipped nothing
+        self.controllers.load_state_dict(state["controllers"])
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        return keeping.bytes_of(self.model, self.optimizer, self.critic, self.policy.base is not None)
+
+    def snapshot(self, state: State) -> Snapshot:
+        """A copy of everything that a checkpoint holds; all ranks together. state: of the whole trainer."""
+        return Snapshot.of(self.model, self.optimizer, state, self.critic, self.policy.base, self.ranks)

@@ -1,0 +1,78 @@
+"""The model that a run trains: all of its weights or an adapter to them, and the policy that KL is measured to."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gagpo.agents.engines import adapters
+from gagpo.agents.model import load_model, load_tokenizer
+from gagpo.learning.optimizer import require_optimizer
+from gagpo.settings import RunSettings, SettingsError
+from gagpo.training.checkpoint import Checkpoint
+
+
+@dataclass(frozen=True)
+class TrainedPolicy:
+    """model: float32, with the adapter in it where one is trained. base: of the adapter; None for all weights.
+
+    reference: the policy that KL is measured to, None where the algorithm asks for none; it may be the model itself.
+    reference_scope: a context in which the reference is the model that the run began with, without its adapter.
+    """
+
+    model: torch.nn.Module
+    tokenizer: Any
+    base: adapters.Base | None = None
+    reference: torch.nn.Module | None = None
+    reference_scope: Callable[[], AbstractContextManager[None]] = nullcontext
+
+
+def require_trainable(settings: RunSettings) -> None:
+    """SettingsError, before anything is loaded, where device, optimiser or adapter cannot be."""
+    require_device(settings.device)
+    require_optimizer(settings.optimizer, settings.device)
+    if settings.lora is not None:
+        adapters.require_peft()
+        if adapters.is_adapter(Path(settings.model)):
+            raise SettingsError(
+                f"model {settings.model} is an adapter already; merge it first: gagpo export RUN FOLDER"
+            )
+
+
+def require_device(name: str) -> None:
+    """SettingsError when torch cannot compute on the device called ``name`` here."""
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        first = str(error).strip().splitlines()[0][:200]
+        raise SettingsError(f"device {name!r} cannot be used here ({first}); set device=cpu") from None
+
+
+def load_policy(settings: RunSettings, saved: Checkpoint | None, commit: str | None = None) -> TrainedPolicy:
+    """What a run trains, as ``saved`` left it. commit: of a hub model, which the run began with."""
+    load = functools.partial(load_model, device=settings.device, trust_remote_code=settings.trust_remote_code)
+    tokenizer = load_tokenizer(settings.model, commit, trust_remote_code=settings.trust_remote_code)
+    base = None
+    if settings.lora is None:
+        model = load(saved.model, "float32") if saved else load(settings.model, "float32", revision=commit)
+    else:
+        revision = adapters.base_of(Path(saved.model))[1] if saved else commit
+        model = load(settings.model, "float32", revision=revision)
+        base = adapters.Base.of(settings.model, model)
+        adapters.inject(model, settings.lora.rank, settings.lora.alpha, settings.lora.targets, settings.seed)
+        if saved:
+            adapters.load(model, Path(saved.model), base)
+    if settings.training.gradient_checkpointing:
+        model.gradient_checkpointing_enable()  # type: ignore[operator]
+    if settings.algorithm.kl.coefficient <= 0:
+        return TrainedPolicy(model, tokenizer, base)
+    if base is not None:
+        return TrainedPolicy(model, tokenizer, base, model, functools.partial(adapters.switched_off, model))
+    reference = load(settings.model, settings.engine.dtype, revision=commit).requires_grad_(False)
+    return TrainedPolicy(model, tokenizer, base, reference)

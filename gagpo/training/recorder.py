@@ -1,0 +1,124 @@
+"""What a run writes and says: metrics, episodes, evaluations and checkpoints to its folder, events to whoever listens.
+
+Of several ranks the first one alone writes and reports; all of them write a checkpoint together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gagpo.agents.episodes import Episode
+from gagpo.distributed.ranks import Ranks
+from gagpo.eval.metrics.health import health_line
+from gagpo.eval.results import EvalResult
+from gagpo.settings import RunSettings
+from gagpo.trackers import Trackers, tracking
+from gagpo.training import keeping
+from gagpo.training.checkpoint import Saver, State
+from gagpo.training.events import (
+    EvaluationFinished,
+    Event,
+    HealthChanged,
+    IterationFinished,
+    Metrics,
+    Report,
+    StepSkipped,
+)
+from gagpo.training.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from gagpo.training.learner import Learner
+
+
+class Recorder:
+    """``rows`` are the metrics of the run so far: their file is read once, when recording begins."""
+
+    def __init__(self, folder: RunFolder, settings: RunSettings, tokenizer: Any, report: Report | None, ranks: Ranks):
+        self.folder, self.settings, self.ranks = folder, settings, ranks
+        self.rows: list[Metrics] = []
+        self._checkpoints = folder.path / "checkpoints"
+        self._decode = tokenizer.decode
+        self.saver = Saver(self._checkpoints, tokenizer, ranks, settings.ranks.patience)
+        self._report = report
+        self._trackers = Trackers({})
+        self._health = ""
+
+    @contextmanager
+    def recording(self, iteration: int) -> Iterator[None]:
+        """Go on after ``iteration``, what was logged later forgotten; at the end, everything is on the disk."""
+        names = self.settings.trackers if self.ranks.first else ()
+        if self.ranks.first:
+            self.rows = self.folder.rewind(iteration)
+        with tracking(names, self.folder.path, self.settings.model_dump(mode="json"), iteration) as self._trackers:
+            try:
+                yield
+            finally:
+                self.saver.wait()
+
+    def say(self, event: Event) -> None:
+        """Tell whoever listens."""
+        if self._report and self.ranks.first:
+            self._report(event)
+
+    def iteration(self, metrics: Metrics, played: Sequence[Episode]) -> None:
+        """An iteration is done; raises what a checkpoint under way has met with."""
+        if self.ranks.first:
+            number, every = int(metrics["iteration"]), self.settings.training.keep_episodes
+            if every and (number == 1 or number % every == 0):
+                self.folder.save_episodes(f"train-{number:04d}", played, decode=self._decode)
+                self._trackers.episodes([episode.record() for episode in played[:2]], number)
+            self.folder.log(metrics)
+            self.rows.append(metrics)
+            self._trackers.log(metrics, number)
+            self.say(IterationFinished(metrics))
+            self._say_health()
+        self.saver.check()
+
+    def _say_health(self) -> None:
+        """Say in plain words that the run cannot learn, when it begins to look so and whenever that changes."""
+        line = health_line(self.rows)
+        kind = re.sub(r"\d+", "", line)  # the same words with another number are no news
+        if kind and kind != self._health:
+            self.say(HealthChanged(line))
+        self._health = kind
+
+    def skipped(self, reason: str) -> None:
+        """An optimiser step was left out."""
+        self.say(StepSkipped(reason))
+
+    def save_offenders(self, iteration: int, episodes: Sequence[Episode]) -> Path:
+        """Write the episodes that made the loss of ``iteration`` NaN, with their tokens; the file."""
+        label = f"nonfinite-{iteration:04d}"
+        return (
+            self.folder.save_episodes(label, episodes, tokens=True) if self.ranks.first else self.folder.episodes(label)
+        )
+
+    def evaluation(self, label: str, result: EvalResult, episodes: Sequence[Episode]) -> None:
+        """A panel has been measured."""
+        if self.ranks.first:
+            self.folder.save_evaluation(label, result, episodes)
+        self.say(EvaluationFinished(label, result))
+
+    def has_measured(self, label: str) -> bool:
+        """Whether a panel was measured at this stage before, by the run that was continued."""
+        return self.ranks.of_first(lambda: self.folder.evaluation(label) is not None)
+
+    # Checkpoints ------------------------------------------------------------------------------------------------------
+
+    def require_room_for_run(self, checkpoint_bytes: int) -> None:
+        """CheckpointError where the disk does not hold the checkpoints that the run will keep."""
+        training = self.settings.training
+        self.ranks.of_first(lambda: keeping.require_room_for_run(self._checkpoints, checkpoint_bytes, training))
+
+    def save(self, iteration: int, learner: Learner, state: State) -> None:
+        """Begin to write a checkpoint, after the one before is done; all ranks together."""
+        training, size = self.settings.training, learner.checkpoint_bytes
+        self.saver.wait()
+        self.ranks.of_first(lambda: keeping.require_room(self._checkpoints, size))
+        taken = learner.snapshot(state)
+        spared = keeping.spared(self._checkpoints, iteration, self.rows, training)
+        self.saver.save(iteration, taken, training.keep, spared)

@@ -1,0 +1,103 @@
+"""What samples: the run's engine, and the agent on it that plays the episodes of an iteration or of a panel."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+
+from gagpo.agents.agent import LanguageAgent
+from gagpo.agents.engines.base import Engine, Sampling, engine_measures
+from gagpo.agents.episodes import Episode
+from gagpo.agents.setup import language_agent, make_engine
+from gagpo.collecting.distributed_rollout import Rollout
+from gagpo.collecting.placement import LocalPlacement
+from gagpo.distributed.ranks import Ranks
+from gagpo.envs import TaskSet, TextEnv
+from gagpo.envs.pool import Pool
+from gagpo.eval.evaluate import evaluate
+from gagpo.eval.results import EvalResult
+from gagpo.settings import RunSettings, SettingsError
+from gagpo.training.policy import TrainedPolicy
+
+
+class Sampler:
+    """Plays with the policy as the engine has it. model: what the engine is made on; the trained one, or a whole copy.
+
+    rollout: what plays jobs, here or on all ranks together.
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        world: TextEnv,
+        policy: TrainedPolicy,
+        model: torch.nn.Module,
+        rollout: Rollout,
+        placement: LocalPlacement,
+        ranks: Ranks,
+    ):
+        self.settings, self.world, self.rollout = settings, world, rollout
+        self.engine = _engine(settings, policy, model, placement, ranks)
+        if settings.rollout.max_tokens >= self.engine.max_length:
+            raise SettingsError(
+                f"rollout.max_tokens={settings.rollout.max_tokens} leaves no room for a prompt in the "
+                f"{self.engine.max_length} tokens that {settings.model} can read: lower it"
+            )
+
+    def agent(self, sampling: Sampling | None = None) -> LanguageAgent:
+        """The agent that plays; it samples as the rollout's settings say unless told otherwise."""
+        context = self.settings.context
+        return language_agent(
+            self.engine,
+            self.world,
+            sampling or self.settings.rollout.sampling,
+            style=context.style,
+            history=context.history,
+            admissible=context.admissible,
+            template=context.template,
+        )
+
+    def evaluate(self, pool: Pool, panel: TaskSet, model: str, quiet: bool) -> tuple[EvalResult, list[Episode]]:
+        """Play a panel as ``evaluation`` says. model: the name of what plays, in the result."""
+        settings, measured = self.settings, self.settings.evaluation
+        return evaluate(
+            self.agent(Sampling(measured.temperature, settings.rollout.max_tokens)),
+            pool,
+            panel,
+            environment=settings.environment.id,
+            kwargs=self.world.material(settings.environment.kwargs),
+            model=model,
+            temperature=measured.temperature,
+            tries=measured.tries,
+            concurrency=settings.rollout.concurrency,
+            lockstep=settings.rollout.lockstep,
+            quiet=quiet,
+            rollout=self.rollout,
+        )
+
+    def measures(self) -> dict[str, float]:
+        """What the engine tells of itself for the metrics of an iteration."""
+        return engine_measures(self.engine)
+
+
+def _engine(
+    settings: RunSettings, policy: TrainedPolicy, model: torch.nn.Module, placement: LocalPlacement, ranks: Ranks
+) -> Engine:
+    """The run's engine; one with weights of its own where those in training change meanwhile, or are in parts."""
+    chosen, ahead = settings.engine, settings.rollout.ahead > 0
+    own = ahead or not ranks.alone
+    arguments, tokenizer = dict(placement.engine_arguments(chosen)), policy.tokenizer
+    if own and chosen.name == "transformers":
+        arguments["own"] = True
+    if ahead:
+        tokenizer = copy.deepcopy(tokenizer)
+        if chosen.name == "transformers":  # a graph cannot be captured while another thread launches kernels
+            arguments["compile"] = "never"
+    engine = make_engine(chosen.name, model, tokenizer, **arguments)
+    if own and engine.shares_weights:
+        why, remedy = "rollout.ahead samples meanwhile", "rollout.ahead=0"
+        if not ahead:
+            why, remedy = "several processes hold them in parts", "processes=1"
+        raise SettingsError(f"engine {chosen.name} samples from the very weights in training, and {why}; set {remedy}")
+    return engine

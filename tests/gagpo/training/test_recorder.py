@@ -1,0 +1,96 @@
+"""What a run writes and says: events that are objects, files that are read once."""
+
+import pytest
+
+from gagpo.eval.metrics.health import health_line
+from gagpo.settings import load
+from gagpo.training import events, run_folder
+from gagpo.training.events import EvaluationFinished, HealthChanged, IterationFinished
+from gagpo.training.run_folder import RunFolder
+from gagpo.training.trainer import Trainer, train
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """Every time that a run's metrics or settings are read, by the name of the file."""
+    found = []
+
+    def counted(name):
+        original = getattr(run_folder, name)
+
+        def call(path, *rest):
+            found.append(path.name)
+            return original(path, *rest)
+
+        monkeypatch.setattr(run_folder, name, call)
+
+    counted("metric_rows")
+    counted("load")
+    return found
+
+
+def test_metrics_and_settings_are_read_once_however_long_the_run(corridor, tmp_path, reads):
+    config = corridor(training={"iterations": 5, "save_every": 1}, evaluation={"tasks": 1})
+    train(RunFolder.create(tmp_path / "run", load(config)), quiet=True)
+    assert reads.count("metrics.jsonl") == 1
+    assert reads.count("config.yaml") == 0  # of a new run they are there
+
+
+def test_a_continued_run_reads_them_once_and_knows_its_past(corridor, tmp_path, reads):
+    config = corridor(training={"iterations": 2, "save_every": 1}, evaluation={"tasks": 1})
+    train(RunFolder.create(tmp_path / "run", load(config)), quiet=True)
+    del reads[:]
+    folder = RunFolder.open(tmp_path / "run")
+    folder.change(["training.iterations=4"])
+    assert folder.settings.training.iterations == 4
+    trainer = Trainer(folder, quiet=True)
+    del reads[:]
+    trainer.run()
+    assert reads.count("metrics.jsonl") == 1 and "config.yaml" not in reads
+    assert trainer.recorder.rows == folder.metrics() and len(trainer.recorder.rows) == 4
+
+
+def test_what_is_said_of_a_continued_runs_health_is_about_all_of_it(corridor, tmp_path):
+    heard = []
+    config = corridor(rollout={"samples": 1}, training={"iterations": 3, "save_every": 1}, evaluation={"tasks": 1})
+    train(RunFolder.create(tmp_path / "run", load(config)), quiet=True)
+    folder = RunFolder.open(tmp_path / "run")
+    folder.change(["training.iterations=4"])
+    train(folder, report=heard.append, quiet=True)
+    (line,) = [one.line for one in heard if isinstance(one, HealthChanged)]
+    assert line == health_line(folder.metrics()) != health_line(folder.metrics()[-1:])
+
+
+def test_what_happens_is_told_in_order_by_kind(corridor, tmp_path):
+    heard = []
+    config = corridor(training={"iterations": 2}, evaluation={"every": 1, "tasks": 1})
+    train(RunFolder.create(tmp_path / "run", load(config)), report=heard.append, quiet=True)
+    told = [one for one in heard if not isinstance(one, HealthChanged)]
+    labels = [one.label for one in told if isinstance(one, EvaluationFinished)]
+    assert labels == ["before-test", "iteration-0001-test", "after-test"]
+    kinds = [type(one) for one in told]
+    assert kinds == [EvaluationFinished, IterationFinished, EvaluationFinished, IterationFinished, EvaluationFinished]
+    assert all(str(one) and "\n" not in str(one) for one in heard)
+
+
+ROW = {
+    "iteration": 12,
+    "success_rate": 0.256,
+    "mean_turns": 7.25,
+    "invalid_rate": 0.031,
+    "tokens_per_second": 512.4,
+    "seconds_env": 1.25,
+    "seconds_generate": 2.0,
+    "seconds_train": 3.04,
+}
+LEARNED = {"loss": 0.1, "clip_fraction": 0.012, "old_kl": 0.00123, "entropy": 0.5, "grad_norm": 1.0, "zero_groups": 0.5}
+
+
+def test_an_iteration_in_one_line():
+    assert str(IterationFinished(ROW)) == (
+        "  12  success  25.6 %  turns  7.2  invalid  3.1 %  512 tok/s  env 1.2 s  gen 2.0 s  train 3.0 s"
+    )
+    assert "zero groups  50 %  coverage nan %  adv nan  clip  1.2 %  kl +0.0012" in str(
+        IterationFinished(ROW | LEARNED)
+    )
+    assert str(events.StepSkipped("the loss is nan")) == "      the loss is nan"

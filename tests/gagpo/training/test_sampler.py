@@ -1,0 +1,33 @@
+"""Whose weights the engine samples from is decided when it is made."""
+
+import pytest
+
+from gagpo.agents.rollout import rollout
+from gagpo.agents.setup import make_world
+from gagpo.collecting.placement import LocalPlacement
+from gagpo.distributed.ranks import Ranks
+from gagpo.settings import SettingsError, load
+from gagpo.training.policy import load_policy
+from gagpo.training.sampler import Sampler
+
+
+def sampler(settings, ranks):
+    policy, world = load_policy(settings, None), make_world(settings.environment.id, settings.environment.kwargs)
+    return Sampler(settings, world, policy, policy.model, rollout, LocalPlacement(), ranks), policy
+
+
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_the_engine_shares_weights_only_where_nothing_else_changes_or_splits_them(corridor, world, ahead):
+    if world == 2 and ahead:
+        pytest.skip("the collector refuses both together")
+    made, policy = sampler(load(corridor(rollout={"ahead": ahead, "workers": 1})), Ranks(0, world))
+    shared = world == 1 and not ahead
+    assert made.engine.shares_weights is shared and (made.engine.model is policy.model) is shared
+
+
+def test_an_engine_that_keeps_none_of_its_own_is_refused_among_several_ranks(corridor, outside):
+    source = (outside / "elsewhere.py").read_text().replace("shares_weights = False", "shares_weights = True")
+    (outside / "elsewhere.py").write_text(source)
+    with pytest.raises(SettingsError, match=r"samples from the very weights in training.*set processes=1"):
+        sampler(load(corridor(engine="elsewhere:Constant")), Ranks(0, 2))
