@@ -18,8 +18,11 @@ class RanksDiffer(GagpoError, RuntimeError):
 
 
 class RanksEnded(GagpoError, RuntimeError):
-    """A rank ended early, and the others were ended with it; ``status``: what to leave with."""
+    """A rank ended early, and the others were ended with it.
 
-    def __init__(self, message: str, status: int, told: bool):
+    status: what to leave with. reported: that rank has said why.
+    """
+
+    def __init__(self, message: str, status: int, reported: bool):
         super().__init__(message)
-        self.status, self.told = status, told
+        self.status, self.reported = status, reported

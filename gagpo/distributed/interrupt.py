@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
 
 from gagpo.distributed.ranks import Ranks
 
@@ -32,11 +31,9 @@ class Interruptions:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before: dict[int, Any] = {
-            number: signal.signal(number, self._take) for number in (signal.SIGINT, signal.SIGTERM)
-        }
+        before = {number: signal.signal(number, self._take) for number in (signal.SIGINT, signal.SIGTERM)}
         if self.ranks.watch is not None:
-            self.ranks.watch.stopping = lambda: self._pending is not None
+            self.ranks.watch.heed(lambda: self._pending is not None)
         try:
             yield
         finally:

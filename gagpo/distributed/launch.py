@@ -17,11 +17,11 @@ from gagpo.distributed.errors import RanksEnded
 
 POLL_SECONDS = 0.1
 INTERRUPTED = (130, 143)
-GRACE = 3.0
-"""Seconds that the other ranks have to end by themselves after one has died; then they are killed."""
+EXIT_SECONDS = 3.0
+"""That the other ranks have to end by themselves after one was killed; then they are."""
 
-FAREWELL = 60.0
-"""The same after an interruption, when all of them are saving."""
+SAVE_SECONDS = 60.0
+"""The same after an interruption, when all of them are writing a checkpoint."""
 
 
 def wanted_here(processes: int) -> bool:
@@ -36,33 +36,31 @@ def run(processes: int, arguments: Sequence[str]) -> None:
     rank is left; KeyboardInterrupt or SystemExit where the ranks were interrupted.
     """
     children: list[subprocess.Popen[bytes]] = []
-    with _passed_on(children):
-        port = str(_free_port())
+    with _forwarding_signals(children):
+        shared = {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "MASTER_ADDR": "127.0.0.1"}
+        shared |= {"MASTER_PORT": _free_port(), PARENT: os.getpid()}
         for rank in range(processes):
-            place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes}
-            environment = {**os.environ, **{name: str(value) for name, value in place.items()}}
-            environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, PARENT: str(os.getpid())}
-            command = [sys.executable, "-m", "gagpo", *arguments]
-            environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its warnings of a lost peer fill a page
             # A session of its own: Ctrl-C reaches this process alone, which passes it on to all at once.
-            children.append(subprocess.Popen(command, env=environment, start_new_session=True))
+            variables = {name: str(value) for name, value in {**shared, "RANK": rank, "LOCAL_RANK": rank}.items()}
+            quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # its warnings of a lost peer fill a page
+            command = [sys.executable, "-m", "gagpo", *arguments]
+            child = subprocess.Popen(command, env={**quiet, **os.environ, **variables}, start_new_session=True)
+            children.append(child)
         try:
             first = _first_failure(children)
         finally:
             _end(children)
     if first is not None:
-        _judge(first, children)
+        raise _failure(first, children)
 
 
 def _first_failure(children: Sequence[subprocess.Popen[bytes]]) -> int | None:
     """The rank that ended first in another way than well, or None when all have ended well."""
     while True:
         statuses = [child.poll() for child in children]
-        for rank, status in enumerate(statuses):
-            if status:
-                return rank
-        if all(status == 0 for status in statuses):
-            return None
+        failed = next((rank for rank, status in enumerate(statuses) if status), None)
+        if failed is not None or None not in statuses:
+            return failed
         time.sleep(POLL_SECONDS)
 
 
@@ -75,7 +73,8 @@ def _end(children: Sequence[subprocess.Popen[bytes]]) -> None:
     if killed:
         _signal(children, signal.SIGTERM)
     interrupted = any(child.returncode in INTERRUPTED for child in children)
-    deadline = time.monotonic() + (GRACE if killed else FAREWELL if interrupted else 3 * GRACE)
+    seconds = EXIT_SECONDS if killed else SAVE_SECONDS if interrupted else 3 * EXIT_SECONDS
+    deadline = time.monotonic() + seconds
     while any(child.poll() is None for child in children) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
     _signal(children, signal.SIGKILL)
@@ -89,34 +88,28 @@ def _signal(children: Sequence[subprocess.Popen[bytes]], number: int) -> None:
             child.send_signal(number)
 
 
-def _judge(first: int, children: Sequence[subprocess.Popen[bytes]]) -> None:
-    status = children[first].returncode
-    if status == 130:
-        raise KeyboardInterrupt
-    if status == 143:
-        raise SystemExit(143)
-    who = f"rank {first} of {len(children)}"
+def _failure(first: int, children: Sequence[subprocess.Popen[bytes]]) -> BaseException:
+    """What the end of the ``first`` rank that failed means for this process."""
+    status, who = children[first].returncode, f"rank {first} of {len(children)}"
+    if status in INTERRUPTED:
+        return KeyboardInterrupt() if status == 130 else SystemExit(status)
     if status < 0:
-        raise RanksEnded(
-            f"{who} was killed by signal {-status} ({signal.Signals(-status).name}), and the others were ended: "
-            "continue with gagpo train --resume RUN",
-            2,
-            told=False,
-        )
-    raise RanksEnded(f"{who} ended with status {status}", 2 if status == LOST else status, told=True)
+        killed = f"was killed by signal {-status} ({signal.Signals(-status).name}), and the others were ended"
+        return RanksEnded(f"{who} {killed}: continue with gagpo train --resume RUN", 2, reported=False)
+    return RanksEnded(f"{who} ended with status {status}", 2 if status == LOST else status, reported=True)
 
 
 @contextmanager
-def _passed_on(children: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
+def _forwarding_signals(children: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
     """SIGTERM and SIGINT go to the ranks, who end in order. Python hears signals in its main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def pass_on(number: int, _: object) -> None:
-        _signal(children, number)
-
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {
+        number: signal.signal(number, lambda received, _: _signal(children, received))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield
     finally:

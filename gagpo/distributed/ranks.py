@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -27,8 +27,8 @@ from gagpo.objectives.layout import Normaliser
 T = TypeVar("T")
 Summable = TypeVar("Summable", Normaliser, np.ndarray, float)
 
-MEETING = 600.0
-"""Seconds that ranks look for one another when they start."""
+RENDEZVOUS_SECONDS = 600.0
+"""That ranks look for one another when they start."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Ranks:
     local: int = 0
     local_world: int = 1
     patience: float = 3600.0
-    group: Any = None
+    group: dist.ProcessGroup | None = None
     watch: Watch | None = None
 
     @property
@@ -62,7 +62,7 @@ class Ranks:
         """What every rank gave, in the order of the ranks."""
         if self.alone:
             return [mine]
-        with self._answered():
+        with self._naming_the_lost():
             sizes = [torch.zeros(1, dtype=torch.long) for _ in range(self.world)]
             dist.all_gather(sizes, torch.tensor([len(mine)]), group=self.group)
             most = max(1, *(int(size) for size in sizes))
@@ -82,10 +82,9 @@ class Ranks:
         """What ``call``, made on the first rank alone, gave: a JSON value. Its error ends every rank."""
         if self.alone:
             return call()
-        values: list[T] = self.together(lambda: call() if self.first else None)
-        return values[0]
+        return cast(T, self.together(lambda: call() if self.first else None)[0])
 
-    def together(self, call: Callable[[], Any]) -> list[Any]:
+    def together(self, call: Callable[[], T]) -> list[T]:
         """What ``call`` gave on each rank, as JSON values.
 
         Where it was interrupted on any rank it is on all; where it failed, the failing rank raises its error and the
@@ -93,7 +92,7 @@ class Ranks:
         """
         if self.alone:
             return [call()]
-        value: Any = None
+        value: T | None = None
         error: BaseException | None = None
         try:
             value = call()
@@ -133,19 +132,19 @@ class Ranks:
         """The sum over ranks, the same on each; of arrays elementwise."""
         if self.alone:
             return mine
-        total: Any
+        found: Normaliser | np.ndarray | float
         if isinstance(mine, Normaliser):
             counts = self._sum(np.asarray([mine.tokens, mine.actions, mine.rows], np.int64))
-            total = Normaliser(*(int(count) for count in counts))
+            found = Normaliser(*(int(count) for count in counts))
         elif isinstance(mine, np.ndarray):
-            total = self._sum(mine)
+            found = self._sum(mine)
         else:
-            total = float(self._sum(np.asarray([mine], np.float64))[0])
-        return total  # type: ignore[no-any-return]
+            found = float(self._sum(np.asarray([mine], np.float64))[0])
+        return found  # type: ignore[return-value]
 
     def _sum(self, mine: np.ndarray) -> np.ndarray:
         total = torch.from_numpy(np.array(mine))
-        with self._answered():
+        with self._naming_the_lost():
             dist.all_reduce(total, group=self.group)
         return total.numpy()
 
@@ -156,21 +155,21 @@ class Ranks:
         self.gathered_bytes(b"")
 
     def channel(self) -> Ranks:
-        """The same ranks over another line, for another thread; every rank opens its channels in the same order."""
+        """The same ranks over another process group, for another thread; all of them open theirs in the same order."""
         if self.alone:
             return self
-        with self._answered():
-            return replace(self, group=_line(self.patience))
+        with self._naming_the_lost():
+            return replace(self, group=_gloo_group(self.patience))
 
     @contextmanager
-    def _answered(self) -> Iterator[None]:
+    def _naming_the_lost(self) -> Iterator[None]:
         """Say in plain words that a rank did not answer."""
         try:
             yield
         except RuntimeError as error:
             if isinstance(error, GagpoError):
                 raise
-            said = self.watch.verdict() if self.watch else ""
+            said = self.watch.lost_rank() if self.watch else ""
             raise RankLost(said or f"the ranks lost each other: {' '.join(str(error).split())[:200]}") from error
 
     def device(self, name: str) -> str:
@@ -195,7 +194,7 @@ def _name_of(error: BaseException | None) -> str | None:
     return None if error is None else type(error).__name__
 
 
-def _line(patience: float) -> Any:
+def _gloo_group(patience: float) -> Any:
     return dist.new_group(backend="gloo", timeout=timedelta(seconds=patience))
 
 
@@ -210,40 +209,40 @@ def joined(patience: float = 3600.0, deadline: float = 60.0) -> Iterator[Ranks]:
         yield Ranks()
         return
     timeout = timedelta(seconds=patience)
-    meeting = timedelta(seconds=min(patience, MEETING))
+    meeting = timedelta(seconds=min(patience, RENDEZVOUS_SECONDS))
     if os.environ["MASTER_PORT"].strip("0") == "":
         raise RankLost("MASTER_PORT=0 is no port to meet at: with torchrun say --standalone, or name a free port")
     try:
         store, rank, world = next(iter(dist.rendezvous("env://", timeout=meeting)))  # type: ignore[attr-defined]
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        lines = PrefixStore("gagpo", store)
-        dist.init_process_group(backend, store=lines, rank=rank, world_size=world, timeout=timeout)
+        own = PrefixStore("gagpo", store)
+        dist.init_process_group(backend, store=own, rank=rank, world_size=world, timeout=timeout)
     except (RuntimeError, ValueError, dist.DistError) as error:
         first = " ".join(str(error).split())[:200]
         raise RankLost(f"the {os.environ['WORLD_SIZE']} ranks did not find each other: {first}") from None
     watch = Watch(store, rank, world, deadline)
     local, local_world = int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", world))
-    ranks = Ranks(rank, world, local, local_world, patience, _line(patience), watch)
+    ranks = Ranks(rank, world, local, local_world, patience, _gloo_group(patience), watch)
     try:
         with watch:
             try:
                 yield ranks
             except RuntimeError as error:
-                if not _is_of_the_line(error):
+                if not _is_communication_error(error):
                     raise
-                with ranks._answered():  # in a forward or backward pass, where torch itself talks to the others
+                with ranks._naming_the_lost():  # in a forward or backward pass, where torch itself talks to the others
                     raise
             ranks.barrier()
     finally:
-        _leave()
+        _destroy_groups()
 
 
-def _is_of_the_line(error: RuntimeError) -> bool:
+def _is_communication_error(error: RuntimeError) -> bool:
     """Whether torch says that it could not reach another rank."""
     return isinstance(error, dist.DistError) or any(word in str(error) for word in ("gloo", "NCCL", "closed by peer"))
 
 
-def _leave() -> None:
+def _destroy_groups() -> None:
     """Close the channels; a peer that is gone must not keep this process."""
     try:
         dist.destroy_process_group()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -41,7 +41,7 @@ class Scope(torch.nn.Module):
         super().__init__()
         self.parts = torch.nn.ModuleList(parts)
 
-    def forward(self, compute: Callable[[], Any]) -> Any:
+    def forward(self, compute: Callable[[], T]) -> T:
         return compute()
 
 
@@ -90,7 +90,7 @@ def within(module: torch.nn.Module, compute: Callable[[], T]) -> T:
 
     What of the result requires gradients must be tensors, alone or in tuples, lists or dicts.
     """
-    scope: Any = getattr(module, _SCOPE, None)
+    scope: Scope | None = getattr(module, _SCOPE, None)
     if scope is None:
         return compute()
     result: T = scope(compute)

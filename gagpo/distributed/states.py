@@ -7,7 +7,7 @@ whole tensor they stand, and reads what its own parts overlap. Nothing in them i
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,6 @@ warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavai
 RATES = "groups.lr"
 MOMENTS = ("exp_avg", "exp_avg_sq")
 STEP = "step"
-
-warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
 
 
 class StateError(GagpoError, ValueError):
@@ -110,7 +108,5 @@ def _among(ranks: Ranks) -> dict[str, Any]:
 
 def reason(error: Exception) -> str:
     """The first failure that torch's own error holds, on one line."""
-    failures: Mapping[int, Any] = getattr(error, "failures", {})
-    inner: Sequence[Any] = next(iter(failures.values()), (error,))
-    said = inner[0] if isinstance(inner, tuple) else inner
-    return " ".join(str(said).split())[:200] or type(error).__name__
+    inner = next(iter(getattr(error, "failures", {}).values()), error)
+    return " ".join(str(inner[0] if isinstance(inner, tuple) else inner).split())[:200] or type(error).__name__

@@ -9,17 +9,16 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
-from typing import Any
 
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from gagpo.distributed.environment import LOST, PARENT
 from gagpo.distributed.errors import RankFailed
 from gagpo.envs.errors import GagpoError
 
 ENDED = "ended: "
-GRACE = 5.0
+EXIT_SECONDS = 5.0
 """Seconds that the main thread has to end in order once a rank is lost; a collective call cannot be interrupted."""
 
 
@@ -29,16 +28,16 @@ class Watch:
     deadline: seconds without a beat after which a rank is lost. A rank that is merely slow keeps beating.
     """
 
-    def __init__(self, store: Any, rank: int, world: int, deadline: float):
+    def __init__(self, store: Store, rank: int, world: int, deadline: float):
         self.rank, self.world, self.deadline = rank, world, deadline
-        self.store = PrefixStore("watch", store.clone())
+        self.store = PrefixStore("watch", store.clone())  # type: ignore[attr-defined]
         self.store.set_timeout(timedelta(seconds=deadline))
         self.every = min(2.0, deadline / 5)
         self.parent = int(os.environ.get(PARENT, 0))
         self._ended = threading.Event()
         self._lost = threading.Event()
-        self._said, self._mine = "", False
-        self.stopping: Callable[[], bool] = lambda: False  # whether this rank has been told to end itself
+        self._reason, self._reports = "", False
+        self._stopping: Callable[[], bool] = lambda: False
 
     def __enter__(self) -> Watch:
         self.store.set(f"beat {self.rank}", "0")
@@ -50,29 +49,33 @@ class Watch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, RankFailed):
-            error.told = True
+            error.reported = True
         elif isinstance(error, GagpoError):
-            error.told = not (self._mine if self._lost.is_set() else self.claim())
+            error.reported = not (self._reports if self._lost.is_set() else self._first_to_report())
         self._ended.set()  # without an error all have met at the end: nobody waits for anybody any more
         self._thread.join(2 * self.every)
         if isinstance(error, Exception):  # an interruption is one of all ranks, who end in their own time
-            self._tell_end(type(error).__name__)
+            self._publish_end(type(error).__name__)
 
-    def verdict(self) -> str:
+    def lost_rank(self) -> str:
         """Which rank is gone, once that is known, within the deadline; empty where all still beat."""
         until = time.monotonic() + self.deadline + 2 * self.every
-        while time.monotonic() < until and not self.stopping() and not self._lost.wait(0.1):
+        while time.monotonic() < until and not self._stopping() and not self._lost.wait(0.1):
             pass
-        return self._said
+        return self._reason
 
-    def claim(self) -> bool:
+    def heed(self, stopping: Callable[[], bool]) -> None:
+        """Look for lost ranks no longer once ``stopping`` says that this one has been told to end itself."""
+        self._stopping = stopping
+
+    def _first_to_report(self) -> bool:
         """Whether this rank is the first to speak of an error, so that one message appears and not one per rank."""
         try:
-            return self.store.add("told", 1) == 1
+            return self.store.add("reports", 1) == 1
         except (RuntimeError, dist.DistError):
             return True
 
-    def _tell_end(self, why: str) -> None:
+    def _publish_end(self, why: str) -> None:
         """Let the others know, and leave them the time to hear it where the store ends with this process."""
         try:
             self.store.set(f"beat {self.rank}", f"{ENDED}{why}")
@@ -85,6 +88,7 @@ class Watch:
         others = [rank for rank in range(self.world) if rank != self.rank]
         beat, heard = 0, {rank: ("", time.monotonic()) for rank in others}
         while not self._ended.wait(self.every):
+            # Beat, then listen: a rank that said its end or fell silent for too long ends this one.
             beat += 1
             if self.parent and os.getppid() != self.parent:
                 return self._end("the process that started the ranks is gone")
@@ -106,14 +110,14 @@ class Watch:
                 return self._end(f"rank 0 of {self.world} is gone, and the store of the ranks with it")
         return None
 
-    def _end(self, said: str) -> None:
+    def _end(self, reason: str) -> None:
         """Say it, leave the main thread a moment to end in order, and end."""
-        self._said = f"{said}; this one (rank {self.rank}) ends too: continue with gagpo train --resume RUN"
-        self._mine = self.claim()
+        self._reason = f"{reason}; this one (rank {self.rank}) ends too: continue with gagpo train --resume RUN"
+        self._reports = self._first_to_report()
         self._lost.set()
-        if self._ended.wait(GRACE):
+        if self._ended.wait(EXIT_SECONDS):
             return
-        if self._mine:
-            print(f"gagpo: {self._said}", file=sys.stderr, flush=True)
-        self._tell_end("RankLost")
+        if self._reports:
+            print(f"gagpo: {self._reason}", file=sys.stderr, flush=True)
+        self._publish_end("RankLost")
         os._exit(LOST)

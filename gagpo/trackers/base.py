@@ -12,22 +12,25 @@ from gagpo.envs.errors import GagpoError
 
 LONGEST = 2000  # characters of one text of a sample episode
 
+Settings = Mapping[str, object]  # the resolved ones of a run, plain values
+Record = Mapping[str, Any]  # an episode, see gagpo.agents.episodes.Episode.record
+
 
 class Tracker(Protocol):
     """Takes the numbers of one run, in order; made without arguments, started once, closed once."""
 
-    def start(self, run: Path, settings: Mapping[str, Any], resume_iteration: int) -> None:
+    def start(self, run: Path, settings: Settings, resume_iteration: int) -> None:
         """Begin, or go on with the line that an earlier process of this run began.
 
-        run: the run's folder, whose name is the run's. settings: the resolved ones, plain values. resume_iteration: the
-        last iteration that still holds, 0 for a new run; what was logged after it is about to be logged again.
+        run: the run's folder, whose name is the run's. resume_iteration: the last iteration that still holds, 0 for a
+        new run; what was logged after it is about to be logged again.
         """
 
     def log(self, row: Mapping[str, float], step: int) -> None:
         """The finite numbers of iteration ``step``."""
 
-    def episodes(self, sample: Sequence[Mapping[str, Any]], step: int) -> None:
-        """A few whole episodes (:meth:`gagpo.agents.episodes.Episode.record`) of iteration ``step``."""
+    def episodes(self, sample: Sequence[Record], step: int) -> None:
+        """A few whole episodes of iteration ``step``."""
 
     def close(self) -> None:
         """The run ends, finished or not."""
@@ -39,15 +42,15 @@ class Trackers:
     def __init__(self, trackers: Mapping[str, Tracker]):
         self.trackers = dict(trackers)
 
-    def start(self, run: Path, settings: Mapping[str, Any], resume_iteration: int) -> None:
+    def start(self, run: Path, settings: Settings, resume_iteration: int) -> None:
         for tracker in self.trackers.values():
             tracker.start(run, settings, resume_iteration)
 
-    def log(self, row: Mapping[str, Any], step: int) -> None:
+    def log(self, row: Mapping[str, object], step: int) -> None:
         numbers = plain_numbers(row)
         self._each(lambda tracker: tracker.log(numbers, step))
 
-    def episodes(self, sample: Sequence[Mapping[str, Any]], step: int) -> None:
+    def episodes(self, sample: Sequence[Record], step: int) -> None:
         self._each(lambda tracker: tracker.episodes(sample, step))
 
     def close(self) -> None:
@@ -64,7 +67,7 @@ class Trackers:
                 warnings.warn(f"tracker {name} failed and is left out from here on: {error}", stacklevel=2)
 
 
-def plain_numbers(row: Mapping[str, Any]) -> dict[str, float]:
+def plain_numbers(row: Mapping[str, object]) -> dict[str, float]:
     """The finite numbers of a row; trackers know no texts, and some refuse NaN.
 
     >>> plain_numbers({"loss": 0.5, "note": "x", "kl": float("nan"), "ok": True})
@@ -77,7 +80,7 @@ def plain_numbers(row: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def sample_text(sample: Sequence[Mapping[str, Any]]) -> str:
+def sample_text(sample: Sequence[Record]) -> str:
     """Episodes as plain text, indented so that trackers which render Markdown show it as it is."""
     lines: list[str] = []
     for episode in sample:

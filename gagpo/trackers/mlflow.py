@@ -6,13 +6,12 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from mlflow import MlflowClient
 from mlflow.entities import Metric
 
 from gagpo.envs import durable
-from gagpo.trackers.base import sample_text
+from gagpo.trackers.base import Record, Settings, sample_text
 
 EXPERIMENT = "gagpo"
 
@@ -20,7 +19,7 @@ EXPERIMENT = "gagpo"
 class Mlflow:
     """One MLflow run per run folder: its id is kept in ``RUN/mlflow-id``, so that a resumed run goes on in it."""
 
-    def start(self, run: Path, settings: Mapping[str, Any], resume_iteration: int) -> None:
+    def start(self, run: Path, settings: Settings, resume_iteration: int) -> None:
         local = f"sqlite:///{(run / 'mlflow.db').resolve()}"
         self.client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or local)
         place = run / "mlflow-id"
@@ -45,7 +44,7 @@ class Mlflow:
         now = int(1000 * time.time())
         self.client.log_batch(self.id, [Metric(name, value, now, step) for name, value in row.items()])
 
-    def episodes(self, sample: Sequence[Mapping[str, Any]], step: int) -> None:
+    def episodes(self, sample: Sequence[Record], step: int) -> None:
         self.client.log_text(self.id, sample_text(sample), f"episodes-{step:06d}.txt")
 
     def close(self) -> None:

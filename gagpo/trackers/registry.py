@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import entry_points
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 from gagpo.envs.errors import InvalidArgument, MissingPackage
-from gagpo.trackers.base import Tracker, Trackers
+from gagpo.trackers.base import Settings, Tracker, Trackers
 
 BUILT_IN = {
     "tensorboard": "gagpo.trackers.tensorboard:TensorBoard",
@@ -41,22 +41,17 @@ def make_tracker(name: str) -> Tracker:
         )
     module, _, attribute = place.partition(":")
     try:
-        found: Any = import_module(module)
-        for part in attribute.split("."):
-            found = getattr(found, part)
+        make: Callable[[], Tracker] = attrgetter(attribute)(import_module(module))
     except ModuleNotFoundError as error:
         package = (error.name or name).partition(".")[0]
         raise MissingPackage(f"tracker {name!r} needs the package {package}: pip install {package}") from None
     except AttributeError:
         raise InvalidArgument(f"tracker {name!r}: {module} has no {attribute}") from None
-    tracker: Tracker = found()
-    return tracker
+    return make()
 
 
 @contextmanager
-def tracking(
-    names: Sequence[str], run: Path, settings: Mapping[str, Any], resume_iteration: int = 0
-) -> Iterator[Trackers]:
+def tracking(names: Sequence[str], run: Path, settings: Settings, resume_iteration: int = 0) -> Iterator[Trackers]:
     """Start the trackers called ``names`` and close them at the end, however it ends."""
     trackers = Trackers({name: make_tracker(name) for name in names})
     try:

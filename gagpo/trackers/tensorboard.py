@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 
-from gagpo.trackers.base import sample_text
+from gagpo.trackers.base import Record, Settings, sample_text
 
 
 class TensorBoard:
     """A resumed run tells TensorBoard to forget what it is about to log again."""
 
-    def start(self, run: Path, settings: Mapping[str, Any], resume_iteration: int) -> None:
+    def start(self, run: Path, settings: Settings, resume_iteration: int) -> None:
         self.writer = SummaryWriter(str(run / "tensorboard"), purge_step=resume_iteration + 1)
         if not resume_iteration:
             text = json.dumps(settings, indent=1)
@@ -25,7 +24,7 @@ class TensorBoard:
         for name, value in row.items():
             self.writer.add_scalar(name, value, step)
 
-    def episodes(self, sample: Sequence[Mapping[str, Any]], step: int) -> None:
+    def episodes(self, sample: Sequence[Record], step: int) -> None:
         self.writer.add_text("episodes", sample_text(sample), step)
 
     def close(self) -> None:

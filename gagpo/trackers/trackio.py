@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import trackio
 
 from gagpo.envs import durable
-from gagpo.trackers.base import sample_text
+from gagpo.trackers.base import Record, Settings, sample_text
 
 
 class Trackio:
     """One trackio run per run folder: its name is kept in ``RUN/trackio-name``, so that a resumed run goes on in it."""
 
-    def start(self, run: Path, settings: Mapping[str, Any], resume_iteration: int) -> None:
+    def start(self, run: Path, settings: Settings, resume_iteration: int) -> None:
         place = run / "trackio-name"
         name = place.read_text(encoding="utf-8").strip() if place.exists() else run.resolve().name
         self.run = trackio.init(
@@ -32,7 +31,7 @@ class Trackio:
     def log(self, row: Mapping[str, float], step: int) -> None:
         self.run.log(dict(row), step=step)
 
-    def episodes(self, sample: Sequence[Mapping[str, Any]], step: int) -> None:
+    def episodes(self, sample: Sequence[Record], step: int) -> None:
         self.run.log({"episodes": trackio.Markdown(sample_text(sample))}, step=step)
 
     def close(self) -> None:

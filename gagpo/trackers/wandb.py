@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import wandb
 
 from gagpo.envs import durable
-from gagpo.trackers.base import sample_text
+from gagpo.trackers.base import Record, Settings, sample_text
 
 
 class Wandb:
     """One wandb run per run folder: its id is kept in ``RUN/wandb-id``, so that a resumed run goes on in it."""
 
-    def start(self, run: Path, settings: Mapping[str, Any], resume_iteration: int) -> None:
+    def start(self, run: Path, settings: Settings, resume_iteration: int) -> None:
         place = run / "wandb-id"
         known = place.read_text(encoding="utf-8").strip() if place.exists() else None
         self.run = wandb.init(
@@ -30,7 +29,7 @@ class Wandb:
     def log(self, row: Mapping[str, float], step: int) -> None:
         self.run.log({**row, "iteration": step})
 
-    def episodes(self, sample: Sequence[Mapping[str, Any]], step: int) -> None:
+    def episodes(self, sample: Sequence[Record], step: int) -> None:
         table = wandb.Table(columns=["iteration", "episodes"], data=[[step, sample_text(sample)]])
         self.run.log({"episodes": table, "iteration": step})
 

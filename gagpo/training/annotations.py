@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from gagpo.agents.episodes import Episode
-from gagpo.credit import Credit, Turns, value_proxy
+from gagpo.credit import Credit, CreditSettings, Turns, value_proxy
 
 
 def annotate(
@@ -16,7 +15,7 @@ def annotate(
     trained: Sequence[Episode],
     turns: Turns,
     credit: Credit,
-    settings: Any,
+    settings: CreditSettings,
     value_K: np.ndarray | None = None,
     ratio_K: np.ndarray | None = None,
 ) -> None:
@@ -42,7 +41,7 @@ def annotate(
             turn.ratios = ratio_K[tokens].astype(np.float32)
 
 
-def _values(turns: Turns, settings: Any, value_K: np.ndarray | None) -> np.ndarray | None:
+def _values(turns: Turns, settings: CreditSettings, value_K: np.ndarray | None) -> np.ndarray | None:
     """The critic's value of each turn, else the mean return of its state group, as the credit itself discounts it."""
     if value_K is not None:
         value_N: np.ndarray = value_K[np.cumsum(turns.tokens_N) - turns.tokens_N]

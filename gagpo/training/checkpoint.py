@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.tensor import DTensor, distribute_tensor
@@ -26,6 +26,9 @@ from gagpo.distributed.sharding import local_parts, mesh_of
 from gagpo.distributed.states import names_of, optimizer_tensors
 from gagpo.envs import durable
 from gagpo.envs.errors import GagpoError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 NAME = re.compile(r"iteration-(\d{6})")
 
@@ -173,13 +176,21 @@ class Saver:
     deadline: seconds that one may take. The tokenizer is copied: another thread uses the run's own.
     """
 
-    def __init__(self, folder: Path, tokenizer: Any, ranks: Ranks | None = None, deadline: float = 3600.0):
+    def __init__(
+        self, folder: Path, tokenizer: PreTrainedTokenizerBase, ranks: Ranks | None = None, deadline: float = 3600.0
+    ):
         self.folder, self.tokenizer = folder, copy.deepcopy(tokenizer)
         self.ranks = (ranks or Ranks()).channel()
         self._background = Background(f"writing a checkpoint to {folder}", deadline)
 
     def save(self, iteration: int, taken: Snapshot, keep: int, spared: Collection[int] = ()) -> None:
-        """Begin to write a checkpoint, after the one before is done; see :func:`write`."""
+        """Begin to write a checkpoint, after the one before is done: under a temporary name, flushed, then renamed.
+
+        All but the last ``keep`` are dropped then; ``spared``: iterations whose checkpoints stay. Random states are not
+        stored: every random choice of a run is a function of its seed, the iteration and the task. :meth:`check` and
+        :meth:`wait` raise CheckpointError when the disk is full, naming the folder; nothing of the new checkpoint stays
+        then, and the earlier ones are as they were.
+        """
         self._background.start(lambda: _write(self.folder, iteration, taken, self.tokenizer, keep, spared, self.ranks))
 
     def check(self) -> None:
@@ -191,36 +202,18 @@ class Saver:
         self._background.wait()
 
 
-def write(
-    folder: Path,
-    iteration: int,
-    model: torch.nn.Module,
-    tokenizer: Any,
-    optimizer: torch.optim.Optimizer,
-    state: State,
-    keep: int,
-    critic: torch.nn.Module | None = None,
-    base: adapters.Base | None = None,
-    spared: Collection[int] = (),
-) -> Checkpoint:
-    """Write a checkpoint under a temporary name, flush it to disk, rename it, and drop all but the last ``keep``.
-
-    base: of a model with an adapter, which alone is written then. spared: iterations whose checkpoints stay.
-
-    Random states are not stored: every random choice of a run is a function of its seed, the iteration and the task.
-    Raises :class:`CheckpointError` for parameters that are not finite, and when the disk is full, naming the folder;
-    nothing of the new checkpoint stays then, and the earlier ones are as they were.
-    """
-    _write(folder, iteration, Snapshot.of(model, optimizer, state, critic, base), tokenizer, keep, spared, Ranks())
-    return Checkpoint(folder / _name(iteration), iteration)
-
-
 def _name(iteration: int) -> str:
     return f"iteration-{iteration:06d}"
 
 
 def _write(
-    folder: Path, iteration: int, taken: Snapshot, tokenizer: Any, keep: int, spared: Collection[int], ranks: Ranks
+    folder: Path,
+    iteration: int,
+    taken: Snapshot,
+    tokenizer: PreTrainedTokenizerBase,
+    keep: int,
+    spared: Collection[int],
+    ranks: Ranks,
 ) -> None:
     """Every rank writes its part of optimiser and critic, the first one the rest."""
     final = folder / _name(iteration)
@@ -257,7 +250,7 @@ def _emptied(folder: Path, temporary: Path) -> None:
     temporary.mkdir(parents=True)
 
 
-def _finished(temporary: Path, taken: Snapshot, tokenizer: Any) -> None:
+def _finished(temporary: Path, taken: Snapshot, tokenizer: PreTrainedTokenizerBase) -> None:
     """What the first rank writes, and the list of all files."""
     if taken.base is None:
         save(taken.model, tokenizer, temporary / "model", taken.tensors)

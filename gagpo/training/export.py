@@ -7,7 +7,6 @@ import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -84,7 +83,7 @@ def model_card(run: Path, saved: checkpoints.Checkpoint, adapter: bool = False) 
     settings = RunFolder.open(run).settings
     found = _evaluations(run, saved.iteration)
     name = f"{settings.name}, iteration {saved.iteration}"
-    front: dict[str, Any] = {
+    front: dict[str, object] = {
         "library_name": "peft" if adapter else "transformers",
         "pipeline_tag": "text-generation",
         "tags": ["reinforcement-learning", "agent", "gagpo", _algorithm(run)],
@@ -146,7 +145,7 @@ def _conditions(found: Sequence[Evaluation]) -> str:
     return "## Conditions\n" + "\n".join(lines) if lines else ""
 
 
-def _indexed(one: Evaluation) -> dict[str, Any]:
+def _indexed(one: Evaluation) -> dict[str, object]:
     """An entry of the front matter's model index."""
     panel, rate = one.result.panel, one.result.success
     about = {"tasks": panel.tasks, "tries": panel.tries, "temperature": one.result.temperature}

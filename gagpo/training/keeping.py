@@ -12,7 +12,6 @@ import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -28,7 +27,7 @@ BESIDE = 2**24  # bytes of tokenizer, state and manifest
 GB = 1e9
 
 
-def smoothed(rows: Sequence[Mapping[str, Any]], criterion: str, over: int) -> dict[int, float]:
+def smoothed(rows: Sequence[Mapping[str, float]], criterion: str, over: int) -> dict[int, float]:
     """The mean of ``criterion`` over each iteration and the ``over - 1`` before it (fewer at the start), by iteration.
 
     Values that are not finite are left out; an iteration without any has no mean.
@@ -42,7 +41,7 @@ def smoothed(rows: Sequence[Mapping[str, Any]], criterion: str, over: int) -> di
     return means
 
 
-def best_of(iterations: Iterable[int], rows: Sequence[Mapping[str, Any]], training: TrainingSettings) -> int | None:
+def best_of(iterations: Iterable[int], rows: Sequence[Mapping[str, float]], training: TrainingSettings) -> int | None:
     """The iteration, of those with a checkpoint, whose smoothed criterion is highest; the later of equals.
 
     None where no criterion is set or measured.
@@ -54,7 +53,7 @@ def best_of(iterations: Iterable[int], rows: Sequence[Mapping[str, Any]], traini
     return max(measured, key=lambda iteration: (means[iteration], iteration), default=None)
 
 
-def spared(folder: Path, iteration: int, rows: Sequence[Mapping[str, Any]], training: TrainingSettings) -> set[int]:
+def spared(folder: Path, iteration: int, rows: Sequence[Mapping[str, float]], training: TrainingSettings) -> set[int]:
     """The iterations whose checkpoints stay, however old, once that of ``iteration`` has been written."""
     there = {one.iteration for one in checkpoints.checkpoints(folder)} | {iteration}
     best = best_of(there, rows, training)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -30,24 +29,13 @@ from gagpo.training.annotations import annotate
 from gagpo.training.checkpoint import Checkpoint, Snapshot, State
 from gagpo.training.events import Metrics
 from gagpo.training.policy import TrainedPolicy
-
-
-class Evidence(Protocol):
-    """Where a learner leaves what made a loss NaN."""
-
-    def save_offenders(self, iteration: int, episodes: Sequence[Episode]) -> Path:
-        """Write the episodes with their tokens; the file."""
-        ...
-
-    def skipped(self, reason: str) -> None:
-        """A step was left out."""
-        ...
+from gagpo.training.recorder import Recorder
 
 
 class Learner:
     """Improves a policy. All ranks do the same, each with its share of the rows.
 
-    saved: the checkpoint to go on from, verified; its weights are in ``policy`` already.
+    recorder: keeps what made a loss NaN. saved: the checkpoint to go on from, verified; its weights are in ``policy``.
     """
 
     def __init__(
@@ -56,11 +44,11 @@ class Learner:
         policy: TrainedPolicy,
         controllers: Controllers,
         ranks: Ranks,
-        evidence: Evidence,
+        recorder: Recorder,
         saved: Checkpoint | None = None,
     ):
         self.settings, self.policy, self.controllers, self.ranks = settings, policy, controllers, ranks
-        self.evidence = evidence
+        self.recorder = recorder
         self.algorithm = settings.algorithm.resolved(settings.rollout.max_tokens)
         rate, training = settings.optimizer, settings.training
         self.critic = Critic(self.model, settings.algorithm.critic) if settings.algorithm.critic else None
@@ -135,7 +123,7 @@ class Learner:
             raise NonFiniteLoss(f"iteration {iteration + 1}: {error}; see {path}", error.turns) from None
         if self.updater.skips.errors:
             path = self._save_offenders(iteration, episodes)
-            self.evidence.skipped(f"{self.updater.skips.errors[0]}: the step was skipped; see {path}")
+            self.recorder.skipped(f"{self.updater.skips.errors[0]}: the step was skipped; see {path}")
         if self.controllers.measures:
             learned["final_kl"] = float(self.updater.score(rows, tokens)[0].mean())
             self.controllers.observe_update(learned["final_kl"])
@@ -160,7 +148,7 @@ class Learner:
         """Keep the episodes whose turns made the loss NaN; all of them where that is unknown."""
         first = np.cumsum([0, *(len(episode.turns) for episode in episodes)])
         places = {int(np.searchsorted(first, turn, side="right")) - 1 for turn in self.updater.skips.turns}
-        return self.evidence.save_offenders(iteration + 1, [episodes[i] for i in sorted(places)] or episodes)
+        return self.recorder.save_offenders(iteration + 1, [episodes[i] for i in sorted(places)] or episodes)
 
     # Checkpoints ------------------------------------------------------------------------------------------------------
 

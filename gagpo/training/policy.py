@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -16,6 +16,9 @@ from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.learning.optimizer import require_optimizer
 from gagpo.settings import RunSettings, SettingsError
 from gagpo.training.checkpoint import Checkpoint
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class TrainedPolicy:
     """
 
     model: torch.nn.Module
-    tokenizer: Any
+    tokenizer: PreTrainedTokenizerBase
     base: adapters.Base | None = None
     reference: torch.nn.Module | None = None
     reference_scope: Callable[[], AbstractContextManager[None]] = nullcontext

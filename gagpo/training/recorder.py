@@ -6,10 +6,10 @@ Of several ranks the first one alone writes and reports; all of them write a che
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gagpo.agents.episodes import Episode
 from gagpo.distributed.ranks import Ranks
@@ -18,7 +18,7 @@ from gagpo.eval.results import EvalResult
 from gagpo.settings import RunSettings
 from gagpo.trackers import Trackers, tracking
 from gagpo.training import keeping
-from gagpo.training.checkpoint import Saver, State
+from gagpo.training.checkpoint import Saver, Snapshot
 from gagpo.training.events import (
     EvaluationFinished,
     Event,
@@ -31,17 +31,24 @@ from gagpo.training.events import (
 from gagpo.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from gagpo.training.learner import Learner
+    from transformers import PreTrainedTokenizerBase
 
 
 class Recorder:
     """``rows`` are the metrics of the run so far: their file is read once, when recording begins."""
 
-    def __init__(self, folder: RunFolder, settings: RunSettings, tokenizer: Any, report: Report | None, ranks: Ranks):
+    def __init__(
+        self,
+        folder: RunFolder,
+        settings: RunSettings,
+        tokenizer: PreTrainedTokenizerBase,
+        report: Report | None,
+        ranks: Ranks,
+    ):
         self.folder, self.settings, self.ranks = folder, settings, ranks
         self.rows: list[Metrics] = []
         self._checkpoints = folder.path / "checkpoints"
-        self._decode = tokenizer.decode
+        self._decode = lambda token: str(tokenizer.decode(token))
         self.saver = Saver(self._checkpoints, tokenizer, ranks, settings.ranks.patience)
         self._report = report
         self._trackers = Trackers({})
@@ -114,11 +121,10 @@ class Recorder:
         training = self.settings.training
         self.ranks.of_first(lambda: keeping.require_room_for_run(self._checkpoints, checkpoint_bytes, training))
 
-    def save(self, iteration: int, learner: Learner, state: State) -> None:
-        """Begin to write a checkpoint, after the one before is done; all ranks together."""
-        training, size = self.settings.training, learner.checkpoint_bytes
+    def save(self, iteration: int, checkpoint_bytes: int, take: Callable[[], Snapshot]) -> None:
+        """Begin to write the snapshot that ``take`` takes, after the one before is written; all ranks together."""
         self.saver.wait()
-        self.ranks.of_first(lambda: keeping.require_room(self._checkpoints, size))
-        taken = learner.snapshot(state)
+        self.ranks.of_first(lambda: keeping.require_room(self._checkpoints, checkpoint_bytes))
+        taken, training = take(), self.settings.training
         spared = keeping.spared(self._checkpoints, iteration, self.rows, training)
         self.saver.save(iteration, taken, training.keep, spared)

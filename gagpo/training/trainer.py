@@ -175,7 +175,8 @@ class Trainer:
 
     def _save(self) -> None:
         with self.interruptions.held():  # a writer half begun is none that can be waited for
-            self.recorder.save(self.iteration, self.learner, self._boundary)
+            size, state = self.learner.checkpoint_bytes, self._boundary
+            self.recorder.save(self.iteration, size, lambda: self.learner.snapshot(state))
             self._saved_at = self.iteration
 
     def _last_checkpoint(self) -> Checkpoint | None:

@@ -101,8 +101,7 @@ def test_sample_episodes_are_ascii_and_indented():
 
 def test_tensorboard_forgets_what_is_logged_again(tmp_path):
     pytest.importorskip("torch")
-    play(tmp_path / "run", "tensorboard", steps=(1, 2, 3))
-    play(tmp_path / "run", "tensorboard", resumed=1, steps=(2,))
+    run(twice(tmp_path, "tensorboard", "steps=(1, 2, 3)", "resumed=1, steps=(2,)"), tmp_path)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
@@ -142,13 +141,13 @@ def test_wandb_goes_on_in_the_same_run(tmp_path):
     assert all(list(folder.glob("*.wandb")) for folder in folders)
 
 
-def twice(folder, name):
+def twice(folder, name, first="steps=(1, 2)", then="resumed=2, steps=(3,)"):
     """Code that plays a run and goes on with it, for a process of its own: these packages keep state."""
     return (
         "import pathlib, runpy\n"
         f"play = runpy.run_path({str(Path(__file__).resolve())!r})['play']\n"
         f"run = pathlib.Path({str(folder / 'run')!r})\n"
-        f"play(run, {name!r})\nplay(run, {name!r}, resumed=2, steps=(3,))\n"
+        f"play(run, {name!r}, {first})\nplay(run, {name!r}, {then})\n"
     )
 
 

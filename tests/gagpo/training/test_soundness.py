@@ -31,6 +31,13 @@ def trained(config, path, *overrides):
     return folder
 
 
+def written(folder, iteration, model, tokenizer, optimizer, state, keep, critic=None):
+    saver = checkpoints.Saver(folder, tokenizer)
+    saver.save(iteration, checkpoints.Snapshot.of(model, optimizer, state, critic), keep)
+    saver.wait()
+    return checkpoints.latest(folder)
+
+
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory, warm_model):
     """A checkpoint with a critic beside the optimiser."""
@@ -40,7 +47,7 @@ def saved(tmp_path_factory, warm_model):
     optimizer = torch.optim.AdamW(model.parameters())
     critic = torch.nn.Linear(4, 1)
     folder = tmp_path_factory.mktemp("saved")
-    return checkpoints.write(folder, 3, model, load_tokenizer(warm_model), optimizer, {"iteration": 3}, 2, critic)
+    return written(folder, 3, model, load_tokenizer(warm_model), optimizer, {"iteration": 3}, 2, critic)
 
 
 def test_every_damage_to_a_checkpoint_is_noticed_and_named(saved):
@@ -83,25 +90,25 @@ def test_a_flipped_bit_in_the_weights_stops_the_resume(corridor, tmp_path):
 def test_parameters_that_are_not_finite_are_never_saved(tiny, tmp_path):
     model, tokenizer = tiny
     optimizer = torch.optim.AdamW(model.parameters())
-    checkpoints.write(tmp_path, 1, model, tokenizer, optimizer, {}, 2)
+    written(tmp_path, 1, model, tokenizer, optimizer, {}, 2)
     with torch.no_grad():
         next(model.parameters())[0, 0] = float("nan")
     with pytest.raises(CheckpointError, match="not finite"):
-        checkpoints.write(tmp_path, 2, model, tokenizer, optimizer, {}, 2)
+        written(tmp_path, 2, model, tokenizer, optimizer, {}, 2)
     assert [path.name for path in tmp_path.iterdir()] == ["iteration-000001"]
 
 
 def test_a_checkpoint_that_fails_half_way_leaves_the_earlier_ones_and_nothing_else(tiny, tmp_path, monkeypatch):
     model, tokenizer = tiny
     optimizer = torch.optim.AdamW(model.parameters())
-    checkpoints.write(tmp_path, 1, model, tokenizer, optimizer, {}, 2)
+    written(tmp_path, 1, model, tokenizer, optimizer, {}, 2)
 
     def full(*_, **__):
         raise RuntimeError("I/O error: No space left on device (os error 28)")
 
     monkeypatch.setattr("gagpo.distributed.states.save", full)
     with pytest.raises(CheckpointError, match=r"iteration-000002 could not be written: .*No space left.*earlier"):
-        checkpoints.write(tmp_path, 2, model, tokenizer, optimizer, {}, 2)
+        written(tmp_path, 2, model, tokenizer, optimizer, {}, 2)
     assert [path.name for path in tmp_path.iterdir()] == ["iteration-000001"]
 
 
@@ -114,13 +121,13 @@ def test_an_old_checkpoint_never_counts_as_whole_while_it_goes(tiny, tmp_path, m
         seen.append([one.iteration for one in checkpoints.checkpoints(tmp_path)])
         raise KeyboardInterrupt
 
-    checkpoints.write(tmp_path, 1, model, tokenizer, optimizer, {}, 1)
+    written(tmp_path, 1, model, tokenizer, optimizer, {}, 1)
     monkeypatch.setattr("gagpo.envs.durable.shutil.rmtree", killed)
     with pytest.raises(KeyboardInterrupt):
-        checkpoints.write(tmp_path, 2, model, tokenizer, optimizer, {}, 1)
+        written(tmp_path, 2, model, tokenizer, optimizer, {}, 1)
     assert seen == [[2]]
     monkeypatch.undo()
-    checkpoints.write(tmp_path, 3, model, tokenizer, optimizer, {}, 1)
+    written(tmp_path, 3, model, tokenizer, optimizer, {}, 1)
     assert [path.name for path in tmp_path.iterdir()] == ["iteration-000003"]
 
 
