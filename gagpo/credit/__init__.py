@@ -1,7 +1,7 @@
 """Credit: from rewards to one advantage per turn. Plain arrays in, numpy alone, no trainer needed."""
 
 from gagpo.credit.agpo import agpo_adaptive_advantage, agpo_asymmetric_advantage
-from gagpo.credit.assign import Credit, Targets, advantages, give_credit, turns_for
+from gagpo.credit.assign import Credit, advantages, give_credit, turns_for
 from gagpo.credit.episode import dr_grpo_advantage, grpo_advantage, rloo_advantage
 from gagpo.credit.gagpo import gagpo_advantage, value_proxy
 from gagpo.credit.gigpo import gigpo_advantage, step_advantage
@@ -24,7 +24,6 @@ __all__ = [
     "Turns",
     "Level",
     "StateKey",
-    "Targets",
     "advantages",
     "agpo_adaptive_advantage",
     "agpo_asymmetric_advantage",

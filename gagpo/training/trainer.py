@@ -273,13 +273,13 @@ class Trainer:
             microbatch = settings.training.microbatch_tokens
             scope, device = self.updater.autocast, settings.device
             value = self.critic.of_rows(self.model, rows, tokens, microbatch, scope, device, self.ranks)
-        credit, targets = give_credit(turns, algorithm.credit, value)
+        credit = give_credit(turns, algorithm.credit, value)
         scale = rate_scale(settings.optimizer, self.iteration, settings.training.iterations)
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * scale
         rng = np.random.default_rng([settings.seed, self.iteration])
         try:
-            learned = self.updater.update(rows, targets, rng, self.controllers.controls)
+            learned = self.updater.update(rows, credit, rng, self.controllers.controls)
         except NonFiniteLoss as error:
             path = self._save_offenders(episodes)
             raise NonFiniteLoss(f"iteration {self.iteration + 1}: {error}; see {path}", error.turns) from None
