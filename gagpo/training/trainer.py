@@ -35,8 +35,9 @@ from gagpo.eval.metrics.health import health_line
 from gagpo.eval.results import EvalResult
 from gagpo.learning.batch import Row, build_rows
 from gagpo.learning.critic import Critic
-from gagpo.learning.optimizer import make_optimizer, parameter_groups, rate_scale, require_optimizer
+from gagpo.learning.optimizer import make_optimizer, parameter_groups, require_optimizer
 from gagpo.learning.precision import autocast
+from gagpo.learning.schedule import rate_scale
 from gagpo.learning.skipped_steps import NonFiniteLoss
 from gagpo.learning.update import Updater
 from gagpo.settings import SettingsError
