@@ -24,8 +24,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from gagpo.agents.engines import attention
 from gagpo.algorithms import load as load_algorithm
-from gagpo.credit import Targets
-from gagpo.learning import update as update_module
+from gagpo.credit import Credit
+from gagpo.learning import forward
 from gagpo.learning.batch import MicroBatch, Row, micro_batches
 from gagpo.learning.logprobs import hidden_of, token_logprobs
 from gagpo.learning.update import Updater
@@ -83,12 +83,12 @@ def make_rows(tokens: int, vocabulary: int) -> list[Row]:
 @contextmanager
 def taking(logprobs: LogProbs) -> Iterator[None]:
     """Updates take their log-probabilities from ``logprobs``."""
-    before = update_module.token_logprobs
-    update_module.token_logprobs = logprobs  # type: ignore[assignment]
+    before = forward.token_logprobs
+    forward.token_logprobs = logprobs  # type: ignore[assignment]
     try:
         yield
     finally:
-        update_module.token_logprobs = before
+        forward.token_logprobs = before
 
 
 def peak(logprobs: LogProbs, tokens: int, vocabulary: int) -> float:
@@ -96,13 +96,16 @@ def peak(logprobs: LogProbs, tokens: int, vocabulary: int) -> float:
     model = make_model(vocabulary)
     updater = Updater(model, torch.optim.AdamW(model.parameters(), lr=1e-5), load_algorithm("cispo"))
     updater.algorithm = updater.algorithm.model_copy(update={"entropy": 1e-3})  # so that entropy has a gradient too
-    rows, targets = make_rows(tokens, vocabulary), Targets(np.linspace(-1, 1, tokens))
+    rows, credit = (
+        make_rows(tokens, vocabulary),
+        Credit(np.linspace(-1, 1, tokens), np.full(tokens // ANSWER, ANSWER), "token"),
+    )
     with taking(logprobs):
-        updater.update(rows, targets, np.random.default_rng(0))  # the optimiser makes its moments
+        updater.update(rows, credit, np.random.default_rng(0))  # the optimiser makes its moments
         held = sum(p.nbytes for p in model.parameters())
         held += sum(x.nbytes for one in updater.optimizer.state.values() for x in one.values())
         with Allocated() as counted:
-            updater.update(rows, targets, np.random.default_rng(0))
+            updater.update(rows, credit, np.random.default_rng(0))
     return float(held + counted.peak)
 
 

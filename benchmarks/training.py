@@ -21,10 +21,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from gagpo.credit import Credit
 from gagpo.learning.batch import Row, micro_batches
 from gagpo.learning.logprobs import token_logprobs
 from gagpo.learning.precision import autocast
-from gagpo.learning.update import Targets, Updater
+from gagpo.learning.update import Updater
 from gagpo.objectives import Correction
 from gagpo.settings import RunSettings, load
 from gagpo.warm_start.small_model import SmallModelSettings, create, train_tokenizer
@@ -78,7 +79,8 @@ def measure(settings: RunSettings, episodes: int, rounds: int, minibatches: int 
         )
         for correction in ("none", "recompute")
     )
-    targets = Targets(rng.standard_normal(sum(len(row.ids) for row in rows)))
+    turns = int(rows[-1].turn_K[-1]) + 1
+    credit = Credit(rng.standard_normal(turns), np.full(turns, 4))
     made = list(micro_batches(rows, training.microbatch_tokens))
     tokens = sum(micro.tokens for micro in made)
 
@@ -90,10 +92,10 @@ def measure(settings: RunSettings, episodes: int, rounds: int, minibatches: int 
         model.zero_grad(set_to_none=True)
 
     def trained() -> None:
-        plain.update(rows, targets, rng)
+        plain.update(rows, credit, rng)
 
     def scored() -> None:
-        scoring.update(rows, targets, rng)
+        scoring.update(rows, credit, rng)
 
     bare(), trained()  # the first of each makes buffers
     triples = [tuple(tokens / _seconds(work) for work in (bare, trained, scored)) for _ in range(rounds)]

@@ -1,16 +1,31 @@
-"""Credit: from rewards to one advantage per turn. Plain arrays in, numpy alone, no trainer needed."""
+"""Credit: from rewards to one advantage per turn. Plain arrays in, numpy alone, no trainer needed.
 
-from gagpo.credit.agpo import agpo_adaptive_advantage, agpo_asymmetric_advantage
-from gagpo.credit.assign import Credit, Targets, advantages, give_credit, turns_for
-from gagpo.credit.episode import dr_grpo_advantage, grpo_advantage, rloo_advantage
-from gagpo.credit.gagpo import gagpo_advantage, value_proxy
-from gagpo.credit.gigpo import gigpo_advantage, step_advantage
-from gagpo.credit.graphgpo import graphgpo_advantage
-from gagpo.credit.hgpo import hgpo_advantage
-from gagpo.credit.milegpo import milegpo_advantage
+1. :class:`Turns` are the columns of a batch: rewards, episodes, task groups, states (``turns/`` has what is computed
+   within groups and along episodes).
+2. A credit is a class with its options, :class:`CreditSettings`, one file each; the registry finds it by name.
+3. :func:`advantages` computes it and says how much there is to learn from; :func:`give_credit` does so with a critic's
+   value of every response token. Both give a :class:`Credit`.
+
+Each credit is a function as well, loaded when it is asked for: ``gagpo_advantage(turns, lam=0.9)``.
+
+>>> from gagpo.credit import gagpo_advantage
+>>> turns = Turns([0, 0, 10, 0, 0, 0], [0, 0, 0, 1, 1, 1], [0, 0], state_N=[0, 1, 2, 0, 1, 3])
+>>> gagpo_advantage(turns, lam=0.0, norm="none").round(4).tolist()
+[0.0, 4.75, 0.0, 0.0, -4.75, 0.0]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from gagpo.credit.assign import Credit, advantages, give_credit, turns_for
+from gagpo.credit.gagpo import value_proxy
+from gagpo.credit.gigpo import step_advantage
 from gagpo.credit.ppo import ppo_token_advantage, ppo_turn_advantage
-from gagpo.credit.registry import AnyCredit, CreditSettings, Level, find, names, register
-from gagpo.credit.reinforce import reinforce_baseline_advantage, reinforce_plus_plus_advantage, token_returns
+from gagpo.credit.registry import OURS, AnyCredit, CreditSettings, Level, find, function_of, names, register
+from gagpo.credit.reinforce import token_returns
 from gagpo.credit.turns import BadTurns, Turns, intern
 from gagpo.credit.turns.columns import StateKey
 from gagpo.credit.turns.grouping import return_to_go
@@ -24,28 +39,15 @@ __all__ = [
     "Turns",
     "Level",
     "StateKey",
-    "Targets",
     "advantages",
-    "agpo_adaptive_advantage",
-    "agpo_asymmetric_advantage",
-    "dr_grpo_advantage",
     "find",
-    "gagpo_advantage",
-    "gigpo_advantage",
     "give_credit",
-    "graphgpo_advantage",
-    "grpo_advantage",
-    "hgpo_advantage",
     "intern",
-    "milegpo_advantage",
     "names",
     "ppo_token_advantage",
     "ppo_turn_advantage",
     "register",
-    "reinforce_baseline_advantage",
-    "reinforce_plus_plus_advantage",
     "return_to_go",
-    "rloo_advantage",
     "step_advantage",
     "token_returns",
     "turn_numbers",
@@ -53,3 +55,10 @@ __all__ = [
     "turns_from_tokens",
     "value_proxy",
 ]
+
+
+def __getattr__(name: str) -> Callable[..., np.ndarray]:
+    credit, _, rest = name.rpartition("_advantage")
+    if rest or credit not in OURS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return function_of(credit)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
@@ -64,13 +64,3 @@ class AgpoAsymmetric(CreditSettings):
         scale_E = np.sqrt(group_std(return_E, group_E, groups, ddof=0) ** 2 + self.delta**2)[group_E]
         penalty_E = np.where(return_E < 0, self.bonus, 0.0)
         return np.asarray((centre(return_E, group_E, groups) / scale_E + penalty_E)[turns.episode_N])
-
-
-def agpo_adaptive_advantage(turns: Turns, **options: Any) -> np.ndarray:
-    """Adaptive AGPO's advantage of each turn, float64[N]; the options are the fields of :class:`AgpoAdaptive`."""
-    return AgpoAdaptive(**options).advantage(turns)
-
-
-def agpo_asymmetric_advantage(turns: Turns, **options: Any) -> np.ndarray:
-    """Asymmetric AGPO's advantage of each turn, float64[N]; the options are the fields of :class:`AgpoAsymmetric`."""
-    return AgpoAsymmetric(**options).advantage(turns)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -14,26 +14,13 @@ from gagpo.credit.turns.grouping import varies
 from gagpo.envs.errors import InvalidArgument
 
 
-@dataclass(frozen=True)
-class Targets:
-    """What the response tokens of a batch are trained towards, float64[K] each, in the order of the turns.
-
-    value and target: with a critic, its values when the batch was sampled and what they should have been. first:
-    bool[K], the first token of each turn, where a turn's value is read; None where every token has a value.
-    """
-
-    advantage: np.ndarray
-    value: np.ndarray | None = None
-    target: np.ndarray | None = None
-    first: np.ndarray | None = None
-
-
 @dataclass(frozen=True, eq=False)
 class Credit:
-    """Advantages of a batch.
+    """What the N turns of a batch and their K response tokens, turn after turn, are trained towards.
 
-    advantage: float64, one per turn (N) or, where ``level`` is ``token``, one per response token (K, turn after turn).
-    target: with a critic, what its values should have been, shaped alike. stats: numbers to log.
+    advantage: float64, one per turn (N) or, where ``level`` is ``token``, one per response token (K). target: with a
+    critic, what its values should have been, shaped alike. stats: numbers to log. value_K: the critic's value at each
+    response token when the batch was sampled.
     """
 
     advantage: np.ndarray
@@ -41,6 +28,12 @@ class Credit:
     level: Level = "turn"
     target: np.ndarray | None = None
     stats: dict[str, float] = field(default_factory=dict)
+    value_K: np.ndarray | None = None
+
+    @property
+    def tokens(self) -> int:
+        """K."""
+        return int(self.tokens_N.sum())
 
     @property
     def advantage_N(self) -> np.ndarray:
@@ -83,23 +76,18 @@ def advantages(turns: Turns, settings: CreditSettings, value: np.ndarray | None 
     return Credit(advantage, turns.tokens_N, settings.level, target, statistics(turns, per_turn))
 
 
-def give_credit(turns: Turns, settings: CreditSettings, value_K: np.ndarray | None = None) -> tuple[Credit, Targets]:
-    """Advantages, and the critic's targets where there is one, spread over the response tokens.
+def give_credit(turns: Turns, settings: CreditSettings, value_K: np.ndarray | None = None) -> Credit:
+    """:func:`advantages`, with a critic's value of each response token: a turn's is read at its first."""
+    value = value_K
+    if value_K is not None and settings.level != "token":
+        value = value_K[first_tokens(turns.tokens_N)]
+    return replace(advantages(turns, settings, value), value_K=value_K)
 
-    value_K: the critic's value at each response token; a turn's is read at its first.
-    """
-    if value_K is None:
-        credit = advantages(turns, settings)
-        return credit, Targets(credit.per_token())
-    if settings.level == "token":
-        credit = advantages(turns, settings, value_K)
-        return credit, Targets(credit.per_token(), value_K, credit.target)
-    first_N = np.cumsum(turns.tokens_N) - turns.tokens_N
-    credit = advantages(turns, settings, value_K[first_N])
-    first_K = np.zeros(len(value_K), np.bool_)
-    first_K[first_N] = True
-    assert credit.target is not None
-    return credit, Targets(credit.per_token(), value_K, np.repeat(credit.target, turns.tokens_N), first_K)
+
+def first_tokens(tokens_N: np.ndarray) -> np.ndarray:
+    """Where each turn's first response token stands among all K, int64[N]."""
+    first_N: np.ndarray = np.cumsum(tokens_N) - tokens_N
+    return first_N
 
 
 def statistics(turns: Turns, advantage_N: np.ndarray) -> dict[str, float]:
@@ -118,4 +106,4 @@ def statistics(turns: Turns, advantage_N: np.ndarray) -> dict[str, float]:
 
 
 def _turn_means(value_K: np.ndarray, tokens_N: np.ndarray) -> np.ndarray:
-    return np.asarray(np.add.reduceat(value_K, np.cumsum(tokens_N) - tokens_N) / tokens_N)
+    return np.asarray(np.add.reduceat(value_K, first_tokens(tokens_N)) / tokens_N)

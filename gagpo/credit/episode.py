@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -17,6 +17,9 @@ class Grpo(CreditSettings):
     A group of one, or with equal returns, gives 0. reward, here and in all its kin: an episode's number is the ``sum``
     of its rewards less penalties, its ``success`` as 0/1, or the ``sign`` -1/+1 of its success. ddof: 1 for the sample
     deviation, 0 for the population's (APMPO).
+
+    >>> Grpo().advantage(Turns([1, 0, 0], [0, 1, 1], [0, 0])).round(3).tolist()
+    [0.707, -0.707, -0.707]
     """
 
     name: Literal["grpo"] = "grpo"
@@ -48,22 +51,3 @@ class Rloo(CreditSettings):
         size_E = np.bincount(turns.group_index_E)[turns.group_index_E]
         centred_E = centre(turns.coded_return_E(self.reward), turns.group_index_E, turns.groups)
         return np.asarray((centred_E * size_E / np.maximum(size_E - 1, 1))[turns.episode_N])
-
-
-def grpo_advantage(turns: Turns, **options: Any) -> np.ndarray:
-    """GRPO's advantage of each turn, float64[N]; the options are the fields of :class:`Grpo`.
-
-    >>> grpo_advantage(Turns([1, 0, 0], [0, 1, 1], [0, 0])).round(3).tolist()
-    [0.707, -0.707, -0.707]
-    """
-    return Grpo(**options).advantage(turns)
-
-
-def dr_grpo_advantage(turns: Turns, **options: Any) -> np.ndarray:
-    """Dr.GRPO's advantage of each turn, float64[N]; the options are the fields of :class:`DrGrpo`."""
-    return DrGrpo(**options).advantage(turns)
-
-
-def rloo_advantage(turns: Turns, **options: Any) -> np.ndarray:
-    """RLOO's advantage of each turn, float64[N]; the options are the fields of :class:`Rloo`."""
-    return Rloo(**options).advantage(turns)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
 from gagpo.credit.episode import Grpo
-from gagpo.credit.registry import CreditSettings, Level
+from gagpo.credit.registry import CreditSettings, Level, Option
 from gagpo.credit.turns.columns import StateKey, Turns
 from gagpo.credit.turns.grouping import (
     EPSILON,
@@ -33,6 +33,10 @@ class Gagpo(CreditSettings):
     ``batch`` (all turns); ``state`` (the state group); ``scale_only`` (by the group's deviation, mean kept); ``none``.
     A normalised group without variance is 0. trajectory_weight: adds that much of GRPO's episode advantage (the paper
     finds that it hurts).
+
+    >>> turns = Turns([0, 0, 10, 0, 0, 0], [0, 0, 0, 1, 1, 1], [0, 0], state_N=[0, 1, 2, 0, 1, 3])
+    >>> Gagpo(lam=0.0, norm="none").advantage(turns).round(4).tolist()
+    [0.0, 4.75, 0.0, 0.0, -4.75, 0.0]
     """
 
     level: ClassVar[Level] = "turn"
@@ -93,16 +97,6 @@ class Gagpo(CreditSettings):
         return np.where(std_N > 0, advantage_N / (std_N + EPSILON), 0.0)
 
 
-def gagpo_advantage(turns: Turns, **options: Any) -> np.ndarray:
-    """GAGPO's advantage of each turn, float64[N]; the options are the fields of :class:`Gagpo`.
-
-    >>> turns = Turns([0, 0, 10, 0, 0, 0], [0, 0, 0, 1, 1, 1], [0, 0], state_N=[0, 1, 2, 0, 1, 3])
-    >>> gagpo_advantage(turns, lam=0.0, norm="none").round(4).tolist()
-    [0.0, 4.75, 0.0, 0.0, -4.75, 0.0]
-    """
-    return Gagpo(**options).advantage(turns)
-
-
-def value_proxy(turns: Turns, **options: Any) -> np.ndarray:
+def value_proxy(turns: Turns, **options: Option) -> np.ndarray:
     """GAGPO's value of each turn's state, float64[N]; see :meth:`Gagpo.value`."""
-    return Gagpo(**options).value(turns)
+    return Gagpo.model_validate(options).value(turns)

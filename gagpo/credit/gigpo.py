@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
-from gagpo.credit.registry import CreditSettings, Level
+from gagpo.credit.registry import CreditSettings, Level, Option
 from gagpo.credit.turns.columns import StateKey, Turns
 from gagpo.credit.turns.grouping import EPSILON, centre, group_mean, group_std, return_to_go, standardise
 from gagpo.credit.turns.similarity import similar_states
@@ -59,11 +59,6 @@ class Gigpo(CreditSettings):
         return standardise(return_N, state_N, states)
 
 
-def gigpo_advantage(turns: Turns, **options: Any) -> np.ndarray:
-    """GiGPO's advantage of each turn, float64[N]; the options are the fields of :class:`Gigpo`."""
-    return Gigpo(**options).advantage(turns)
-
-
-def step_advantage(turns: Turns, **options: Any) -> np.ndarray:
+def step_advantage(turns: Turns, **options: Option) -> np.ndarray:
     """The step term of GiGPO's advantage, float64[N]; see :meth:`Gigpo.step_advantage`."""
-    return Gigpo(**options).step_advantage(turns)
+    return Gigpo.model_validate(options).step_advantage(turns)

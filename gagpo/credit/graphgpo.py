@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -43,11 +43,6 @@ class Graphgpo(CreditSettings):
         graph = RolloutGraph.of(turns)
         step_N = within_state(graph, step_reward(graph, self), self.norm)
         return self.step_weight * step_N + self.episode_weight * episode_advantage(turns, self.norm, self.statistics)
-
-
-def graphgpo_advantage(turns: Turns, **options: Any) -> np.ndarray:
-    """GraphGPO's advantage of each turn, float64[N]; the options are the fields of :class:`Graphgpo`."""
-    return Graphgpo(**options).advantage(turns)
 
 
 def step_reward(graph: RolloutGraph, settings: Graphgpo) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -52,11 +52,6 @@ class Hgpo(CreditSettings):
             total_N += weight * counts_N * advantage_N
             weight_N += weight * counts_N
         return np.divide(total_N, weight_N, out=np.zeros(turns.turns), where=weight_N > 0)
-
-
-def hgpo_advantage(turns: Turns, **options: Any) -> np.ndarray:
-    """HGPO's advantage of each turn, float64[N]; the options are the fields of :class:`Hgpo`."""
-    return Hgpo(**options).advantage(turns)
 
 
 def context_groups(turns: Turns, depth: int, start: str = "released") -> list[np.ndarray]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -153,11 +153,6 @@ class Milegpo(Graphgpo):
         progress_M = self.a_distance * nearer_M + self.a_success * gain_M - self.a_failure * worse_M
         progress_M = np.where(used_M & (progress_M > TOLERANCE), progress_M, 0.0)
         return _over_largest(largest(progress_M, graph.target_M, graph.nodes), graph)
-
-
-def milegpo_advantage(turns: Turns, **options: Any) -> np.ndarray:
-    """MileGPO's advantage of each turn, float64[N]; the options are the fields of :class:`Milegpo`."""
-    return Milegpo(**options).advantage(turns)
 
 
 def _successes(graph: RolloutGraph) -> np.ndarray:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
-from gagpo.credit.registry import CreditSettings, Level
+from gagpo.credit.registry import CreditSettings, Level, Option
 from gagpo.credit.reinforce import response_tokens, whiten
 from gagpo.credit.turns.columns import BadTurns, Turns
 from gagpo.credit.turns.grouping import generalised_advantage
@@ -66,18 +66,14 @@ class PpoTurn(CreditSettings):
         return whiten(advantage_N) if self.whiten else advantage_N, target_N
 
 
-def ppo_token_advantage(
-    turns: Turns, value_K: np.ndarray, whiten: bool = False, **options: Any
-) -> tuple[np.ndarray, np.ndarray]:
-    """PPO's advantages and value targets, float64[K] each; the options are the fields of :class:`PpoToken`."""
-    return PpoToken(whiten=whiten, **options).advantage_and_target(turns, value_K)
+def ppo_token_advantage(turns: Turns, value_K: np.ndarray, **options: Option) -> tuple[np.ndarray, np.ndarray]:
+    """PPO's advantages and value targets, float64[K] each; whitened only where the options say so."""
+    return PpoToken.model_validate({"whiten": False, **options}).advantage_and_target(turns, value_K)
 
 
-def ppo_turn_advantage(
-    turns: Turns, value_N: np.ndarray, whiten: bool = False, **options: Any
-) -> tuple[np.ndarray, np.ndarray]:
-    """Turn-level PPO's advantages and value targets, float64[N] each; the options are those of :class:`PpoTurn`."""
-    return PpoTurn(whiten=whiten, **options).advantage_and_target(turns, value_N)
+def ppo_turn_advantage(turns: Turns, value_N: np.ndarray, **options: Option) -> tuple[np.ndarray, np.ndarray]:
+    """Turn-level PPO's advantages and value targets, float64[N] each; whitened only where the options say so."""
+    return PpoTurn.model_validate({"whiten": False, **options}).advantage_and_target(turns, value_N)
 
 
 def _advantage_and_target(

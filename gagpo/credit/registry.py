@@ -8,7 +8,7 @@ point of the group ``gagpo.credits``; or its place, ``module:Class``, in the nam
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -20,6 +20,7 @@ from gagpo.envs.errors import InvalidArgument
 from gagpo.options import Options, by_name, explain, nearest
 
 Level = Literal["episode", "turn", "token"]
+Option = bool | int | float | str | None
 
 ENTRY_POINTS = "gagpo.credits"
 
@@ -101,6 +102,17 @@ def find(name: str) -> type[CreditSettings]:
     if ":" in name:
         return _load(name)
     raise InvalidArgument(f"there is no credit {name!r}; {nearest(name, names())}")
+
+
+def function_of(name: str) -> Callable[..., np.ndarray]:
+    """The credit ``name`` as a function of turns and, as keywords, its options."""
+    credit = find(name)
+
+    def advantage(turns: Turns, **options: Option) -> np.ndarray:
+        return credit.model_validate(options).advantage(turns)
+
+    advantage.__doc__ = credit.__doc__
+    return advantage
 
 
 def make(value: Any) -> CreditSettings:

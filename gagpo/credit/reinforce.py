@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -32,16 +32,6 @@ class ReinforceBaseline(CreditSettings):
     def advantage(self, turns: Turns) -> np.ndarray:
         centred_E = centre(turns.coded_return_E(self.reward), turns.group_index_E, turns.groups)
         return whiten(centred_E[turns.episode_N], response_tokens(turns))
-
-
-def reinforce_plus_plus_advantage(turns: Turns, **options: Any) -> np.ndarray:
-    """REINFORCE++'s advantage of each token, float64[K]; the options are the fields of :class:`ReinforcePlusPlus`."""
-    return ReinforcePlusPlus(**options).advantage(turns)
-
-
-def reinforce_baseline_advantage(turns: Turns, **options: Any) -> np.ndarray:
-    """The baseline variant's advantage of each turn, float64[N]; options: fields of :class:`ReinforceBaseline`."""
-    return ReinforceBaseline(**options).advantage(turns)
 
 
 def whiten(value: np.ndarray, weight: np.ndarray | None = None, epsilon: float = 1e-8) -> np.ndarray:

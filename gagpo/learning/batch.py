@@ -6,7 +6,7 @@ Shape suffixes: N turns, K response tokens of the batch, T flat tokens of a micr
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from gagpo.agents.engines.attention import PackedRows
 from gagpo.agents.episodes import Episode, Turn
+from gagpo.objectives import Layout
 
 
 @dataclass
@@ -93,24 +94,40 @@ class _Draft:
         return [Row(ids, place_K, turn_K, token_K, logprob_K, self.temperature, self.group)]
 
 
-@dataclass
+@dataclass(frozen=True)
 class MicroBatch:
-    """What one forward pass reads. keep_K: flat position whose logits predict the token; row_K: its row in here.
+    """What one forward pass reads, and what is known of the response tokens in it.
 
-    temperature_K is None where every token was sampled at temperature 1. Made on the CPU; :meth:`to` moves it when its
-    turn comes, without waiting for the device.
+    ids_T: the rows, one after the other, each without its last token; packed: where they begin. keep_K: flat position
+    whose logits predict the token; target_K: the token. turn_K and token_K: its numbers in the whole batch. logprob_K:
+    what the engine sampled it with, at temperature_K (None where all are 1). layout: which tokens make an action and
+    which a row. padding: read for company, so that a rank makes as many passes as the others; nothing of it counts.
+
+    Columns of a training step, float32[K], put in by :func:`gagpo.learning.loss.with_columns`. old_logprob_K: what
+    ratios start from, before that the engine's. weight_K: the correction's. Of a critic, old_value_K: its values when
+    the batch was sampled; return_K: what they should have been; first_K, int64: the places whose values are trained,
+    None for all.
+
+    Made on the CPU; :meth:`to` moves it when its turn comes, without waiting for the device.
     """
 
     ids_T: Tensor
-    layout: PackedRows
+    packed: PackedRows
     keep_K: Tensor
     target_K: Tensor
     turn_K: Tensor
-    row_K: Tensor
     token_K: Tensor
-    logprob_K: Tensor
     group_K: Tensor
+    logprob_K: Tensor
     temperature_K: Tensor | None
+    layout: Layout
+    old_logprob_K: Tensor
+    advantage_K: Tensor | None = None
+    weight_K: Tensor | None = None
+    old_value_K: Tensor | None = None
+    return_K: Tensor | None = None
+    first_K: Tensor | None = None
+    padding: bool = False
 
     @property
     def tokens(self) -> int:
@@ -120,15 +137,10 @@ class MicroBatch:
         """The same on ``device``."""
         if torch.device(device).type == "cpu":
             return self
-        moved = {f.name: getattr(self, f.name) for f in fields(self)}
-        return MicroBatch(
-            **{
-                name: value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
-                for name, value in moved.items()
-                if name != "layout"
-            },
-            layout=self.layout.to(device),
-        )
+        tensors = {f.name: value for f in fields(self) if isinstance(value := getattr(self, f.name), Tensor)}
+        moved = {name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()}
+        rest = {"packed": self.packed.to(device), "layout": self.layout.to(device)}
+        return replace(self, **moved, **rest)  # type: ignore[arg-type]
 
 
 def micro_batch(rows: Sequence[Row]) -> MicroBatch:
@@ -141,17 +153,20 @@ def micro_batch(rows: Sequence[Row]) -> MicroBatch:
     def as_long(parts: Sequence[np.ndarray]) -> Tensor:
         return torch.as_tensor(np.concatenate(parts), dtype=torch.long)
 
+    turn_K, row_K = as_long([row.turn_K for row in rows]), as_long([np.repeat(np.arange(len(rows)), counts)])
+    logprob_K = torch.as_tensor(np.concatenate([row.logprob_K for row in rows]))
     return MicroBatch(
         ids_T=as_long([row.ids[:-1] for row in rows]),
-        layout=PackedRows(lengths.tolist()),
+        packed=PackedRows(lengths.tolist()),
         keep_K=as_long([row.place_K - 1 + first for row, first in zip(rows, start, strict=True)]),
         target_K=as_long([row.ids[row.place_K] for row in rows]),
-        turn_K=as_long([row.turn_K for row in rows]),
-        row_K=as_long([np.repeat(np.arange(len(rows)), counts)]),
+        turn_K=turn_K,
         token_K=as_long([row.token_K for row in rows]),
-        logprob_K=torch.as_tensor(np.concatenate([row.logprob_K for row in rows])),
         group_K=as_long([np.repeat([row.group for row in rows], counts)]),
+        logprob_K=logprob_K,
         temperature_K=torch.as_tensor(temperature_K) if (temperature_K != 1).any() else None,
+        layout=Layout.of(turn_K, row_K),
+        old_logprob_K=logprob_K,
     )
 
 

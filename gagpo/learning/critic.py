@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,8 @@ from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.sharding import within
 from gagpo.learning.batch import MicroBatch, Row
 from gagpo.learning.logprobs import hidden_of
-from gagpo.learning.sharded_batches import share
+from gagpo.learning.precision import Scope
+from gagpo.learning.sharded_batches import rank_batches, token_columns
 
 
 class Critic(torch.nn.Module):
@@ -28,8 +29,8 @@ class Critic(torch.nn.Module):
 
     def __init__(self, policy: torch.nn.Module, settings: CriticSettings):
         super().__init__()
-        config: Any = policy.config
         self.settings = settings
+        config: Any = policy.config
         weight = next(policy.parameters())
         self.head = torch.nn.Linear(config.hidden_size, 1, device=weight.device, dtype=torch.float32)
         torch.nn.init.zeros_(self.head.weight)
@@ -46,25 +47,22 @@ class Critic(torch.nn.Module):
         backbone = policy if self.backbone is None else self.backbone
         return within(backbone, lambda: self.values(hidden_of(backbone, batch)))
 
-    @torch.no_grad()
     def of_rows(
         self,
         policy: torch.nn.Module,
         rows: Sequence[Row],
         tokens: int,
         microbatch_tokens: int,
-        autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        autocast: Scope = nullcontext,
         device: torch.device | str = "cpu",
         ranks: Ranks | None = None,
     ) -> np.ndarray:
         """Values of all ``tokens`` response tokens of a batch, float64[K] in the order of the turns."""
-        value_K, ranks = np.zeros(tokens), ranks or Ranks()
-        shared = share(rows, microbatch_tokens, ranks)
-        for batch in shared:
+
+        def read(batch: MicroBatch) -> tuple[Tensor]:
             with autocast():
-                value = self.read(policy, batch.to(device))
-            value_K[batch.token_K.numpy()] = value.double().cpu().numpy()
-        for blank in shared.blanks:
-            with autocast():
-                self.read(policy, blank.to(device))
-        return ranks.total(value_K)
+                return (self.read(policy, batch),)
+
+        ranks = ranks or Ranks()
+        (value_K,) = token_columns(read, rank_batches(rows, microbatch_tokens, ranks), tokens, device, ranks)
+        return value_K

@@ -24,7 +24,7 @@ Entropy = Literal["none", "value", "gradient"]
 
 def hidden_of(model: torch.nn.Module, batch: MicroBatch) -> Tensor:
     """Hidden states ``(K, D)`` from which the response tokens are predicted."""
-    return hidden_states(model, batch.ids_T, batch.layout, batch.keep_K)
+    return hidden_states(model, batch.ids_T, batch.packed, batch.keep_K)
 
 
 def token_logprobs(

@@ -1,46 +1,58 @@
-"""From the sums of an update's micro-batches to numbers about the sampler and the critic."""
+"""What the steps of an update leave to log, gathered over the ranks."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
+import numpy as np
 import torch
-from torch import Tensor
 
-from gagpo.objectives import Layout
+from gagpo.distributed.ranks import Ranks
+from gagpo.objectives import summary
+from gagpo.objectives.policy import Metrics
 
-
-def counted(metrics: dict[str, Tensor], layout: Layout) -> dict[str, Tensor]:
-    """The metrics with the number of tokens that they are sums over."""
-    return {**metrics, "tokens": torch.tensor(float(layout.normaliser.tokens))}
-
-
-def mismatch(parts: Sequence[dict[str, Tensor]]) -> dict[str, float]:
-    """How far sampler and trainer were apart before the first step, and the share of sequences left out for it."""
-
-    def total(name: str) -> float:
-        return sum(float(part[name]) for part in parts)
-
-    tokens = max(1.0, total("tokens"))
-    return {
-        "mismatch_kl": total("mismatch_kl") / tokens,
-        "mismatch_weight": total("mismatch_weight") / tokens,
-        "mismatch_max": max((float(part["mismatch_max"]) for part in parts), default=0.0),
-        "masked": total("masked") / total("rows") if parts and "masked" in parts[0] else 0.0,
-    }
+MISMATCH = ("mismatch_kl", "mismatch_weight", "mismatch_max", "masked")
+"""How far sampler and trainer were apart before the first step, and the share of sequences left out for it."""
 
 
-def critic_summary(parts: Sequence[dict[str, Tensor]]) -> dict[str, float]:
-    """Explained variance, clip fraction and error of the critic, where there is one."""
-    if not parts or "values" not in parts[0]:
-        return {}
-    names = ("values", "value_clipped", "value_error", "target", "target_squared")
-    total = {name: sum(float(part[name]) for part in parts) for name in names}
-    count = total["values"]
-    spread = total["target_squared"] / count - (total["target"] / count) ** 2
-    error = total["value_error"] / count
-    return {
-        "value_error": error,
-        "value_clip": total["value_clipped"] / count,
-        "value_explained": 1 - error / spread if spread > 1e-12 else 0.0,
-    }
+@dataclass
+class StepLog:
+    """Of the steps taken so far: this rank's part of each loss, norms of gradients, sums of micro-batches, tokens read.
+
+    mismatch: sums of the micro-batches that were compared with the sampler.
+    """
+
+    losses: list[float] = field(default_factory=list)
+    norms: list[float] = field(default_factory=list)
+    sums: list[Metrics] = field(default_factory=list)
+    mismatch: list[Metrics] = field(default_factory=list)
+    tokens: int = 0
+    begun: float = field(default_factory=time.perf_counter)
+
+    def metrics(self, ranks: Ranks) -> dict[str, float]:
+        """Means over the steps and micro-batches of all ranks; nothing but the count where no step was taken."""
+        if not self.losses:
+            return {}
+        losses, tokens = ranks.total(np.asarray(self.losses)), ranks.total(float(self.tokens))
+        metrics = summary(_of_all(self.sums, ranks))
+        clipped = metrics.pop("clip", 0.0)  # a soft gate clips nothing
+        mismatch = summary(_of_all(self.mismatch, ranks))
+        return {
+            **metrics,
+            "clip_fraction": clipped,
+            **{name: mismatch.get(name, 0.0) for name in MISMATCH},
+            "loss": float(np.mean(losses)),
+            "grad_norm": float(np.mean(self.norms)),
+            "train_tokens_per_second": tokens / (time.perf_counter() - self.begun),
+        }
+
+
+def _of_all(sums: Sequence[Metrics], ranks: Ranks) -> Sequence[Metrics]:
+    """The sums of the micro-batches of all ranks."""
+    if ranks.alone:
+        return sums
+    plain = [{name: float(value) for name, value in one.items()} for one in sums]
+    numbers = [one for of_rank in ranks.gathered(plain) for one in of_rank]
+    return [{name: torch.tensor(value, dtype=torch.float64) for name, value in one.items()} for one in numbers]

@@ -1,9 +1,8 @@
-"""The optimiser of a run: which one, which parameters decay, and how the learning rate rises and falls."""
+"""The optimiser of a run: which one, and which parameters decay."""
 
 from __future__ import annotations
 
 import importlib.util
-import math
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -85,16 +84,3 @@ def parameter_groups(model: torch.nn.Module, settings: OptimizerSettings) -> lis
 
 def _of_shape(parameters: Iterable[torch.nn.Parameter], matrices: bool) -> Iterable[torch.nn.Parameter]:
     return (parameter for parameter in parameters if (parameter.ndim >= 2) == matrices)
-
-
-def rate_scale(settings: OptimizerSettings, iteration: int, iterations: int) -> float:
-    """Share of the learning rate in ``iteration`` (counted from 0) of ``iterations``.
-
-    It rises linearly over the warm-up; a linear or cosine schedule then falls from 1 towards 0 after the last one.
-    """
-    if iteration < settings.warmup:
-        return (iteration + 1) / settings.warmup
-    if settings.schedule == "constant":
-        return 1.0
-    done = min(1.0, (iteration - settings.warmup) / max(1, iterations - settings.warmup))
-    return 1.0 - done if settings.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))

@@ -16,14 +16,15 @@ def summary(parts: Iterable[dict[str, Tensor]]) -> dict[str, float]:
 
     Per token: ``old_kl`` (mean of old - new log-probability), ``kl``, ``entropy``. Per element that has a ratio of its
     own: ``ratio``, ``log_ratio_rms``, and, for gates that clip, ``clip_low``, ``clip_high`` and ``clip`` (shares).
-    With a correction: what :func:`gagpo.objectives.correction_weights` names. This reads the tensors: call it once per
-    update.
+    With a correction: what :func:`gagpo.objectives.correction_weights` names. With the sums of
+    :func:`gagpo.objectives.value_loss`: ``value_error``, ``value_clip`` (share), ``value_explained`` (variance). This
+    reads the tensors: call it once per update.
     """
     total: dict[str, float] = {}
     for part in parts:
         for name, value in part.items():
             number = float(value)
-            total[name] = max(total.get(name, 0.0), number) if name in LARGEST else total.get(name, 0.0) + number
+            total[name] = max(total.get(name, number), number) if name in LARGEST else total.get(name, 0.0) + number
     result = {name: total[name] / total["tokens"] for name in PER_TOKEN if name in total}
     result |= {name: total[name] / total["elements"] for name in PER_ELEMENT if name in total}
     if "clip_low" in result:
@@ -31,5 +32,16 @@ def summary(parts: Iterable[dict[str, Tensor]]) -> dict[str, float]:
     result |= {name: total[name] for name in LARGEST if name in total}
     if "masked" in total:
         result["masked"] = total["masked"] / total["rows"]
-    result["log_ratio_rms"] = (total["log_ratio_squared"] / total["elements"]) ** 0.5
-    return result
+    if "elements" in total:
+        result["log_ratio_rms"] = (total["log_ratio_squared"] / total["elements"]) ** 0.5
+    return result | _of_values(total) if "values" in total else result
+
+
+def _of_values(total: dict[str, float]) -> dict[str, float]:
+    count, error = total["values"], total["value_error"] / total["values"]
+    spread = total["target_squared"] / count - (total["target"] / count) ** 2
+    return {
+        "value_error": error,
+        "value_clip": total["value_clipped"] / count,
+        "value_explained": 1 - error / spread if spread > 1e-12 else 0.0,
+    }

@@ -23,7 +23,7 @@ from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.agents.setup import make_engine
 from gagpo.algorithms import load as load_algorithm
-from gagpo.credit import Targets
+from gagpo.credit import Credit
 from gagpo.learning.batch import Row
 from gagpo.learning.update import Updater
 from gagpo.planning import cards
@@ -211,12 +211,12 @@ def check_memory(patient: Patient) -> DoctorFinding:
     optimizer = torch.optim.AdamW(model.parameters())
     updater = Updater(model, optimizer, load_algorithm("cispo"), microbatch_tokens=2048, device=patient.device)
     counted = Allocated() if patient.device == "cpu" else None
-    rows, targets, rng = _rows(32), Targets(np.ones(32 * 32)), np.random.default_rng(0)
+    rows, credit, rng = _rows(32), Credit(np.ones(32), np.full(32, 32)), np.random.default_rng(0)
     if counted is None:
         torch.cuda.reset_peak_memory_stats(patient.device)
     with counted or nullcontext():
         for _ in range(2):
-            updater.update(rows, targets, rng)
+            updater.update(rows, credit, rng)
     held = 4 * sum(parameter.numel() for parameter in model.parameters())
     peak = counted.peak + held if counted else torch.cuda.max_memory_allocated(patient.device) - before
     parts = [p for p in plans.plan(settings, plans.Guess(prompt=96)).parts if p.name not in ("KV cache", "sampling")]
@@ -287,9 +287,9 @@ def speeds(patient: Patient, model: torch.nn.Module, tokens: int) -> tuple[float
         device=patient.device,
     )
     count = max(32, tokens // 128)
-    rows, targets, rng = _rows(count), Targets(np.ones(count * 32)), np.random.default_rng(0)
-    updater.update(rows, targets, rng)
-    return sampling, updater.update(rows, targets, rng)["train_tokens_per_second"]
+    rows, credit, rng = _rows(count), Credit(np.ones(count), np.full(count, 32)), np.random.default_rng(0)
+    updater.update(rows, credit, rng)
+    return sampling, updater.update(rows, credit, rng)["train_tokens_per_second"]
 
 
 def _large(device: str) -> torch.nn.Module:

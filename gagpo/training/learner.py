@@ -19,8 +19,9 @@ from gagpo.distributed.sharding import shard
 from gagpo.distributed.states import names_of
 from gagpo.learning.batch import Row, build_rows
 from gagpo.learning.critic import Critic
-from gagpo.learning.optimizer import make_optimizer, parameter_groups, rate_scale
+from gagpo.learning.optimizer import make_optimizer, parameter_groups
 from gagpo.learning.precision import autocast
+from gagpo.learning.schedule import rate_scale
 from gagpo.learning.skipped_steps import NonFiniteLoss
 from gagpo.learning.update import Updater
 from gagpo.settings import RunSettings
@@ -111,13 +112,13 @@ class Learner:
         rows, tokens = build_rows(episodes), int(turns.tokens_N.sum())
         self.controllers.observe_batch(turns, tasks_of_groups(episodes), self._entropy(turns, rows))
         value_K = self._values(rows, tokens)
-        credit, targets = give_credit(turns, credit_settings, value_K)
+        credit = give_credit(turns, credit_settings, value_K)
         scale = rate_scale(settings.optimizer, iteration, settings.training.iterations)
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * scale
         rng = np.random.default_rng([settings.seed, iteration])
         try:
-            learned = self.updater.update(rows, targets, rng, self.controllers.controls)
+            learned = self.updater.update(rows, credit, rng, self.controllers.controls)
         except NonFiniteLoss as error:
             path = self._save_offenders(iteration, episodes)
             raise NonFiniteLoss(f"iteration {iteration + 1}: {error}; see {path}", error.turns) from None

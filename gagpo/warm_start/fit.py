@@ -18,6 +18,7 @@ from gagpo.envs.errors import GagpoError
 from gagpo.learning.batch import Row, micro_batches
 from gagpo.learning.logprobs import token_logprobs
 from gagpo.learning.precision import autocast
+from gagpo.learning.schedule import warm_start_rate
 from gagpo.settings import RunSettings
 from gagpo.settings.warm_start import WarmStartSettings
 
@@ -42,11 +43,12 @@ def fit(
 ) -> list[float]:
     """Train ``model`` in place; returns the mean loss on response tokens (nats per token) of every step.
 
-    The loss is that mean plus ``observations`` times the mean over all other tokens. :func:`rate` says how the learning
-    rate goes. With a ``folder`` the state is written there every ``save_minutes`` and gone on with if there is one;
-    what comes out is the same, interrupted or not. Raises :class:`SupervisedStateError` for a damaged state.
+    The loss is that mean plus ``observations`` times the mean over all other tokens; the learning rate is that of
+    :func:`gagpo.learning.schedule.warm_start_rate`. With a ``folder`` the state is written there every ``save_minutes``
+    and gone on with if there is one; what comes out is the same, interrupted or not. Raises
+    :class:`SupervisedStateError` for a damaged state.
     """
-    warm, training = settings.warm_start, settings.training
+    warm = settings.warm_start
     assert warm is not None
     pair = optimizers(model)
     losses: list[float] = _restore(folder / STATE, model, pair) if folder is not None else []
@@ -57,31 +59,20 @@ def fit(
         for _ in losses:
             meter.advance()
         for step in range(len(losses), warm.steps):
-            for optimizer in pair:
-                for group in optimizer.param_groups:
-                    group["lr"] = rate(warm, step)
-            batch = [_predicted(row, warm) for row in itertools.islice(supply, warm.batch)]
-            said = sum(int((row.turn_K == RESPONSE).sum()) for row in batch)
-            read = max(1, sum(len(row.turn_K) for row in batch) - said)
-            total = 0.0
-            for made in micro_batches(batch, training.microbatch_tokens):
-                micro = made.to(settings.device)
-                with autocast(settings):
-                    logprob_K, _ = token_logprobs(model, micro, entropy="none")
-                said_K = micro.turn_K == RESPONSE
-                loss = -logprob_K[said_K].sum() / said
-                total += loss.item()
-                (loss - warm.observations * logprob_K[~said_K].sum() / read).backward()
+            # Gradients of the next episodes, and a step of both optimisers at the step's rate.
+            loss = _accumulate(model, [_predicted(row, warm) for row in itertools.islice(supply, warm.batch)], settings)
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             for optimizer in pair:
+                for group in optimizer.param_groups:
+                    group["lr"] = warm_start_rate(warm, step)
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
-            losses.append(total)
-            meter.advance(note=f"loss {total:.3f}")
-            if not math.isfinite(total):
-                raise FloatingPointError(
-                    f"the warm start's loss became {total} at step {step}; lower its learning_rate"
-                )
+            losses.append(loss)
+            meter.advance(note=f"loss {loss:.3f}")
+            if not math.isfinite(loss):
+                raise FloatingPointError(f"the warm start's loss became {loss} at step {step}; lower its learning_rate")
+
+            # What to go on from, now and then.
             if folder is not None and time.monotonic() - saved > 60 * warm.save_minutes:
                 _store(folder / STATE, model, pair, losses)
                 if on_save is not None:
@@ -92,19 +83,22 @@ def fit(
     return losses
 
 
-def rate(warm: WarmStartSettings, step: int) -> float:
-    """The learning rate of a step, counted from 0.
-
-    It rises over the first twentieth of the steps and falls to zero along a cosine. With ``decay`` it rises over the
-    first hundred steps at most, stays, and falls linearly over that share of the steps; then ``steps`` can still be
-    raised on the way, as nothing before the fall depends on it.
-    """
-    if warm.decay is None:
-        rise = max(1, warm.steps // 20)
-        return warm.learning_rate * min(1.0, (step + 1) / rise) * 0.5 * (1 + math.cos(math.pi * step / warm.steps))
-    rise = min(100, max(1, warm.steps // 20))
-    left = (warm.steps - step) / max(1.0, warm.decay * warm.steps)
-    return warm.learning_rate * min(1.0, (step + 1) / rise, left)
+def _accumulate(model: torch.nn.Module, rows: Sequence[Row], settings: RunSettings) -> float:
+    """Add the gradients of one batch; its mean loss on response tokens."""
+    assert settings.warm_start is not None
+    said = sum(int((row.turn_K == RESPONSE).sum()) for row in rows)
+    read = max(1, sum(len(row.turn_K) for row in rows) - said)
+    total = 0.0
+    for made in micro_batches(rows, settings.training.microbatch_tokens):
+        batch = made.to(settings.device)
+        with autocast(settings):
+            logprob_K, _ = token_logprobs(model, batch, entropy="none")
+        # Both means run over the whole batch, so that gradients of its micro-batches add up to its own.
+        said_K = batch.turn_K == RESPONSE
+        loss = -logprob_K[said_K].sum() / said
+        total += loss.item()
+        (loss - settings.warm_start.observations * logprob_K[~said_K].sum() / read).backward()
+    return total
 
 
 def optimizers(model: torch.nn.Module) -> list[torch.optim.Optimizer]:

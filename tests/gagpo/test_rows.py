@@ -81,7 +81,7 @@ def credit_of(batch, algorithm, controllers=None) -> np.ndarray:
     turns = turns_of(batch)
     turns = controllers.shape(turns) if controllers else turns
     value = np.array([x for episode in batch for turn in episode.turns for x in turn.value])
-    return give_credit(turns, algorithm.credit, value if algorithm.critic else None)[1].advantage
+    return give_credit(turns, algorithm.credit, value if algorithm.critic else None).per_token()
 
 
 def test_every_row_has_its_paper_and_papers_know_nothing_of_us():

@@ -15,7 +15,7 @@ from gagpo.distributed.background import Background, Overdue
 from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.states import StateError, fill_optimizer, names_of, optimizer_tensors, write
 from gagpo.learning.batch import Row
-from gagpo.learning.sharded_batches import deal, share
+from gagpo.learning.sharded_batches import rank_batches, shard_rows
 from gagpo.objectives.layout import Normaliser
 from gagpo.training import checkpoint as checkpoints
 
@@ -32,7 +32,7 @@ LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=40)
 @settings(max_examples=40, deadline=None)
 def test_rows_are_dealt_out_by_their_tokens(lengths, world):
     rows = [row(length, number) for number, length in enumerate(lengths)]
-    parts = deal(rows, world)
+    parts = shard_rows(rows, world)
     assert sorted(int(one.turn_K[0]) for part in parts for one in part) == list(range(len(rows)))
     loads = [sum(one.length for one in part) for part in parts]
     assert max(loads) - min(loads) <= max(lengths)
@@ -42,11 +42,12 @@ def test_rows_are_dealt_out_by_their_tokens(lengths, world):
 @settings(max_examples=20, deadline=None)
 def test_every_rank_makes_as_many_passes(lengths, world, tokens):
     rows = [row(length, number) for number, length in enumerate(lengths)]
-    shares = [share(rows, tokens, Ranks(rank, world)) for rank in range(world)]
-    assert len({len(one.micros) + len(one.blanks) for one in shares}) == 1
-    seen = sorted(int(turn) for one in shares for micro in one for turn in micro.turn_K)
-    assert seen == list(range(len(rows)))
-    assert sum(one.tokens for one in shares) == sum(lengths)
+    batches = [rank_batches(rows, tokens, Ranks(rank, world)) for rank in range(world)]
+    assert len({len(batch) for batch in batches}) == 1
+    read = [micro for batch in batches for micro in batch if not micro.padding]
+    assert sorted(int(turn) for micro in read for turn in micro.turn_K) == list(range(len(rows)))
+    assert sum(micro.tokens for micro in read) == sum(lengths)
+    assert all(sorted(batch, key=lambda micro: micro.padding) == batch for batch in batches), "padding comes last"
 
 
 TEXTS = ["", "go north", "\ud800", "\x00", 'a "quoted" word', "Ärger"]

@@ -85,7 +85,7 @@ def test_every_token_is_trained_once_with_its_own_numbers(plans, budget, parts):
             assert batch.target_K.numpy().tolist() == responses[token].tolist()
             assert batch.turn_K.numpy().tolist() == turns[token].tolist()
             np.testing.assert_allclose(batch.logprob_K.numpy(), -responses[token] / 10, rtol=1e-6)
-            rows, longest = batch.layout.shape
+            rows, longest = batch.packed.shape
             assert rows == 1 or rows * longest <= budget
     assert (seen == 1).all()
 

@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from gagpo.algorithms import load as load_algorithm
-from gagpo.credit import Targets
-from gagpo.learning import update as update_module
-from gagpo.learning.batch import build_rows, micro_batches, mini_batches
-from gagpo.learning.sharded_batches import Share
+from gagpo.credit import Credit
+from gagpo.learning import forward
+from gagpo.learning.batch import build_rows
 from gagpo.learning.update import Updater
 from gagpo.objectives import Correction
 from gagpo.settings import load
@@ -84,18 +83,17 @@ def updated(model, rows, correction, minibatches):
         microbatch_tokens=30,
         autocast=lambda: torch.autocast("cpu", torch.bfloat16),
     )
-    inner = update_module.token_logprobs
+    inner = forward.token_logprobs
 
     def counted(model, micro, *arguments, **named):
         if not torch.is_grad_enabled():
             read.extend(micro.token_K.tolist())
         return inner(model, micro, *arguments, **named)
 
-    update_module.token_logprobs = counted
-    try:
-        found = updater.update(rows, Targets(np.linspace(-1, 1, 48)), np.random.default_rng(3))
-    finally:
-        update_module.token_logprobs = inner
+    credit = Credit(np.linspace(-1, 1, 48), np.full(12, 4), "token")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forward, "token_logprobs", counted)
+        found = updater.update(rows, credit, np.random.default_rng(3))
     return [parameter.detach() for parameter in model.parameters()], found, read
 
 
@@ -111,26 +109,10 @@ def test_the_first_step_scores_itself(tiny, correction, minibatches, scored, mon
         assert found["ratio"] == 1.0
 
     # The same with every token scored before the first step.
-    monkeypatch.setattr(Updater, "_score_first", scored_whole(Updater._score_first, rows, minibatches))
-    monkeypatch.setattr(Updater, "_accumulate", never_fresh(Updater._accumulate))
+    monkeypatch.setattr(Updater, "_first_scores_itself", False)
     others, other, read = updated(tiny[0], rows, correction, minibatches)
     assert len(read) == 48
     for one, two in zip(weights, others, strict=True):
         torch.testing.assert_close(one, two, atol=1e-6, rtol=1e-6)
     for name in ("loss", "grad_norm", "mismatch_kl", "mismatch_max", "masked", "clip_fraction"):
         assert found[name] == pytest.approx(other[name], abs=1e-6), name
-
-
-def scored_whole(score, rows, minibatches):
-    def whole(updater, batches, tokens):
-        parts = mini_batches(rows, minibatches, np.random.default_rng(3))
-        return score(updater, [Share(list(micro_batches(part, 30))) for part in parts], tokens)
-
-    return whole
-
-
-def never_fresh(accumulate):
-    def scored(updater, micros, targets, controls, scored=None, gaps=None, fresh=False):
-        return accumulate(updater, micros, targets, controls, scored, gaps, False)
-
-    return scored

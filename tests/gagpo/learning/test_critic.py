@@ -8,9 +8,10 @@ import torch
 
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.algorithms import load
-from gagpo.credit import give_credit, turns_for
-from gagpo.learning.batch import build_rows
+from gagpo.credit import advantages, give_credit, turns_for
+from gagpo.learning.batch import build_rows, micro_batches
 from gagpo.learning.critic import Critic
+from gagpo.learning.loss import with_columns
 from gagpo.learning.update import Updater
 
 SETTINGS = {"token": load("ppo_token"), "turn": load("ppo_turn")}
@@ -47,13 +48,22 @@ def test_a_turns_value_is_read_before_its_response(level):
     settings = SETTINGS[level].credit
     turns = turns_for(made, settings)
     value_K = np.arange(36.0)
-    credit, targets = give_credit(turns, settings, value_K)
-    assert len(targets.advantage) == len(targets.target) == 36
-    if level == "turn":
-        assert targets.first.tolist() == [True, False] * 18
+    credit = give_credit(turns, settings, value_K)
+    assert len(credit.per_token()) == len(credit.value_K) == 36
+    batches = [with_columns(batch, credit, None) for batch in micro_batches(build_rows(made), 40)]
+    return_K, old_value_K = (np.zeros(36, np.float32) for _ in range(2))
+    for batch in batches:
+        assert batch.first_K is None or (batch.token_K[batch.first_K] % 2 == 0).all()
+        return_K[batch.token_K], old_value_K[batch.token_K] = batch.return_K, batch.old_value_K
+    assert old_value_K.tolist() == value_K.tolist()
+    if level == "turn":  # of two tokens each: credit is computed from the values of the first ones, 0, 2, 4, ...
         assert credit.target.shape == (18,)
+        expected = advantages(turns, settings, value_K[::2])
+        assert return_K.tolist() == np.repeat(expected.target, 2).astype(np.float32).tolist()
+        assert sum(len(batch.first_K) for batch in batches) == 18
     else:
-        assert targets.first is None
+        assert all(batch.first_K is None for batch in batches)
+        assert return_K.tolist() == credit.target.astype(np.float32).tolist()
 
 
 @pytest.mark.parametrize("head", ["shared", "separate"])
@@ -67,8 +77,8 @@ def test_training_brings_the_values_to_their_targets(tiny, level, head):
     before = copy.deepcopy(model.state_dict())
     optimizer = torch.optim.AdamW([*model.parameters(), *critic.parameters()], lr=3e-3)
     updater = Updater(model, optimizer, algorithm, critic=critic, microbatch_tokens=40)
-    _, targets = give_credit(turns, algorithm.credit, critic.of_rows(model, rows, 36, 1000))
-    errors = [updater.update(rows, targets, np.random.default_rng(i))["value_error"] for i in range(25)]
+    credit = give_credit(turns, algorithm.credit, critic.of_rows(model, rows, 36, 1000))
+    errors = [updater.update(rows, credit, np.random.default_rng(i))["value_error"] for i in range(25)]
     assert errors[-1] < 0.5 * errors[0]
     assert any(not torch.equal(value, model.state_dict()[name]) for name, value in before.items())
     if head == "separate":

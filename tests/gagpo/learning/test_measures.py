@@ -62,11 +62,11 @@ def test_a_loss_that_is_not_finite_says_how_many_steps_were_taken(trainer):
     made = trainer(training={"iterations": 1, "minibatches": 3, "max_skipped": 1})
     accumulate, calls = made.learner.updater._accumulate, []
 
-    def poisoned(micros, *rest):
+    def poisoned(batch, *rest):
         calls.append(1)
         if len(calls) == 3:
-            micros.micros[0].logprob_K[0] = -torch.inf
-        return accumulate(micros, *rest)
+            batch[0].old_logprob_K[0] = -torch.inf
+        return accumulate(batch, *rest)
 
     made.learner.updater._accumulate = poisoned
     before = [parameter.clone() for parameter in made.learner.model.parameters()]

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from gagpo.algorithms import load as load_algorithm
-from gagpo.credit import Targets
+from gagpo.credit import Credit
 from gagpo.learning.batch import build_rows
 from gagpo.learning.skipped_steps import NonFiniteLoss
 from gagpo.learning.update import Updater
+from gagpo.objectives import Correction
 from gagpo.settings import load
 from gagpo.training import checkpoint as checkpoints
 from gagpo.training.events import StepSkipped
@@ -36,7 +37,9 @@ def update(made, seed=0, poison=False):
     rows = rows_of(seed)
     if poison:
         rows[1].logprob_K[0] = np.nan
-    return made.update(rows, Targets(np.linspace(-1.0, 1.0, 4 * TOKENS)), np.random.default_rng(seed))
+    return made.update(
+        rows, Credit(np.linspace(-1.0, 1.0, 4 * TOKENS), np.full(4, TOKENS), "token"), np.random.default_rng(seed)
+    )
 
 
 def state(made):
@@ -82,6 +85,21 @@ def test_the_other_steps_of_the_update_are_taken_and_measured(tiny):
     learned = update(made, poison=True)
     assert (learned["updates"], learned["skipped_steps"]) == (3.0, 1.0)
     assert all(np.isfinite(value) for value in learned.values())
+
+
+@pytest.mark.parametrize("correction", ["none", "recompute"])
+@pytest.mark.parametrize("skipped", range(4))
+def test_a_later_skip_does_not_hide_how_far_sampler_and_trainer_were_apart(tiny, correction, skipped):
+    """The gap is measured once, before the first step that is taken."""
+    algorithm = load_algorithm("cispo").model_copy(update={"correction": Correction(name=correction)})
+    made, rows = updater(tiny[0], minibatches=4), rows_of(0)
+    made.algorithm = algorithm
+    credit = Credit(np.linspace(-1.0, 1.0, 4), np.full(4, TOKENS))
+    order = np.random.default_rng(0).permutation(4)
+    credit.advantage[order[skipped]] = np.nan
+    learned = made.update(rows, credit, np.random.default_rng(0))
+    assert learned["skipped_steps"] == 1 and made.skips.turns == [order[skipped]]
+    assert learned["mismatch_max"] > 0 and learned["mismatch_weight"] > 0
 
 
 def test_so_many_in_a_row_end_it_across_updates_and_a_taken_step_forgives(tiny):

@@ -11,7 +11,7 @@ from gagpo.agents.engines.base import Request, Sampling
 from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.model import ModelError
 from gagpo.algorithms import load as load_algorithm
-from gagpo.credit import Targets
+from gagpo.credit import Credit
 from gagpo.learning.batch import build_rows
 from gagpo.learning.update import Updater
 from gagpo.planning import plan as plans
@@ -42,14 +42,14 @@ def measured(small, settings):
     rng = np.random.default_rng(0)
     episodes = [conversation((rng.integers(0, 250, PROMPT), rng.integers(0, 250, SAID))) for _ in range(2 * ROWS)]
     rows = build_rows(episodes)
-    targets = Targets(np.ones(2 * ROWS * SAID))
+    credit = Credit(np.ones(2 * ROWS), np.full(2 * ROWS, SAID))
     autocast = lambda: torch.autocast("cpu", torch.bfloat16, enabled=training.precision == "bfloat16")  # noqa: E731
     updater = Updater(
         model, optimizer, load_algorithm("cispo"), microbatch_tokens=training.microbatch_tokens, autocast=autocast
     )
     with Allocated() as counted:
-        updater.update(rows, targets, rng)
-        updater.update(rows, targets, rng)
+        updater.update(rows, credit, rng)
+        updater.update(rows, credit, rng)
     return counted.peak + sum(4 * parameter.numel() for parameter in model.parameters()), model
 
 

@@ -183,12 +183,12 @@ def test_a_run_trains_and_keeps_the_adapter_alone(corridor, tmp_path):
 def test_the_reference_is_the_same_model_without_its_adapter(corridor, tmp_path):
     config = corridor(lora=LORA, algorithm={"kl": {"coefficient": 0.1}}, training={"iterations": 1})
     trainer = Trainer(RunFolder.create(tmp_path / "run", load(config)), quiet=True)
-    updater = trainer.learner.updater
-    assert updater.reference is trainer.learner.model
+    networks = trainer.learner.updater.networks
+    assert networks.reference is trainer.learner.model
     plain = logprobs(trainer.learner.model)
     moved(trainer.learner.model)
-    with updater.reference_scope():
-        assert torch.equal(logprobs(updater.reference), plain)
+    with networks.reference_scope():
+        assert torch.equal(logprobs(networks.reference), plain)
     trainer.run()
     assert trainer.folder.metrics()[0]["updates"] > 0
 

@@ -63,7 +63,7 @@ def test_a_run_goes_on_with_the_commit_it_began_with(hub, corridor, tmp_path):
     again = RunFolder.open(folder.path)
     again.change(["training.iterations=2"])
     trainer = Trainer(again, quiet=True)
-    assert trainer.learner.updater.reference.config.rms_norm_eps != 0.5
+    assert trainer.learner.updater.networks.reference.config.rms_norm_eps != 0.5
     assert RunFolder.open(folder.path).commit == OLD
     other = RunFolder.create(tmp_path / "other", load(config, [f"revision={NEW}"]))
     assert Trainer(other, quiet=True).learner.model.config.rms_norm_eps == 0.5

@@ -1,4 +1,4 @@
-"""Supervised training: which tokens count, how the rate goes, and the same result however often it is interrupted."""
+"""Supervised training: which tokens count, and the same result however often it is interrupted."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from gagpo.agents.model import load_model
 from gagpo.learning.batch import Row
 from gagpo.settings import SettingsError, load
 from gagpo.warm_start import fit as supervised
-from gagpo.warm_start.fit import PROMPT, RESPONSE, STATE, STRAY, SupervisedStateError, everything, fit, rate
+from gagpo.warm_start.fit import PROMPT, RESPONSE, STATE, STRAY, SupervisedStateError, everything, fit
 from gagpo.warm_start.run import RECIPE, learned_rows, prepare, warm_start
 
 
@@ -42,17 +42,6 @@ def test_rows_of_a_demonstration_mark_what_strayed(corridor, read_strays, kinds)
     warm = load(corridor(), [f"warm_start.read_strays={str(read_strays).lower()}"]).warm_start
     (row,) = learned_rows(episode(), warm)
     assert row.turn_K.tolist() == kinds and len(row.ids) == 15
-
-
-def test_a_rate_with_decay_depends_on_the_number_of_steps_only_while_it_falls(corridor):
-    short, long = (
-        load(corridor(), [f"warm_start.steps={steps}", "warm_start.decay=0.25"]).warm_start for steps in (4000, 8000)
-    )
-    for step in (0, 50, 99, 100, 2999):
-        assert rate(short, step) == rate(long, step)
-    assert rate(short, 0) == pytest.approx(1e-4) and rate(short, 100) == 1e-2
-    assert rate(short, 3500) == pytest.approx(5e-3) and rate(long, 3500) == 1e-2
-    assert 0 < rate(short, 3999) < 1e-4
 
 
 class Interrupted(Exception):

@@ -1,0 +1,81 @@
+"""Forward passes of an update: what policy, critic and reference find of a micro-batch's response tokens."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gagpo.distributed.sharding import within
+from gagpo.learning.batch import MicroBatch
+from gagpo.learning.critic import Critic
+from gagpo.learning.logprobs import Entropy, hidden_of, token_logprobs
+from gagpo.learning.precision import Scope
+
+
+class Outputs(NamedTuple):
+    """Of each response token, float32[K]: the policy's log-probability and entropy, and what else was asked for."""
+
+    logprob_K: Tensor
+    entropy_K: Tensor
+    value_K: Tensor | None = None
+    reference_K: Tensor | None = None
+
+    def nothing(self) -> Tensor:
+        """A loss of 0 that reaches every weight these were made with."""
+        made = (x for x in (self.logprob_K, self.entropy_K, self.value_K) if x is not None)
+        return torch.stack([(x * 0.0).sum() for x in made]).sum()
+
+
+@dataclass(frozen=True)
+class Networks:
+    """The policy, and where the algorithm has them its critic and the reference that KL is measured to.
+
+    reference_scope: a context in which ``reference`` is that (of a model with an adapter, the one without it).
+    autocast: a context for forward passes.
+    """
+
+    policy: torch.nn.Module
+    critic: Critic | None = None
+    reference: torch.nn.Module | None = None
+    reference_scope: Scope = nullcontext
+    autocast: Scope = nullcontext
+
+    def train(self, on: bool) -> None:
+        """Set policy and critic to training; a critic's own backbone keeps activations as the policy does."""
+        self.policy.train(on)
+        if self.critic is not None:
+            self.critic.train(on)
+
+    def logprobs(self, batch: MicroBatch, entropy: Entropy = "none") -> tuple[Tensor, Tensor | None]:
+        """The policy's log-probabilities, and entropies where they are asked for; no value is read."""
+        with self.autocast():
+            return within(self.policy, lambda: token_logprobs(self.policy, batch, entropy))
+
+    def outputs(self, batch: MicroBatch, entropy: Entropy = "value") -> Outputs:
+        """All that the loss is made of, with gradients of the policy and the critic."""
+        critic, reference_K = self.critic, self._reference_logprobs(batch)
+
+        def policy() -> tuple[Tensor, Tensor | None, Tensor | None]:
+            hidden_KD = hidden_of(self.policy, batch)
+            logprob_K, entropy_K = token_logprobs(self.policy, batch, entropy, hidden_KD)
+            on_the_policy = critic is not None and critic.backbone is None
+            return logprob_K, entropy_K, critic.values(hidden_KD) if critic is not None and on_the_policy else None
+
+        with self.autocast():
+            logprob_K, entropy_K, value_K = within(self.policy, policy)
+            if critic is not None and value_K is None:
+                value_K = critic.read(self.policy, batch)
+        assert entropy_K is not None
+        return Outputs(logprob_K, entropy_K, value_K, reference_K)
+
+    @torch.no_grad()
+    def _reference_logprobs(self, batch: MicroBatch) -> Tensor | None:
+        reference = self.reference
+        if reference is None:
+            return None
+        with self.autocast(), self.reference_scope():
+            return within(reference, lambda: token_logprobs(reference, batch, entropy="none"))[0]
