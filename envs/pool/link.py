@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from gagpo.envs.pool.nursery import Nursery
+from gagpo.envs.pool.fork_server import ForkServer
 from gagpo.envs.pool.wire import Inbox, pack
 
 CLOSE_SECONDS = 5.0  # how long environments may take to close before their worker is killed
@@ -86,8 +86,8 @@ class Link:
 class Resources:
     """The processes and connections of a pool, which must be closed even when the pool is forgotten."""
 
-    def __init__(self, nursery: Nursery | None):
-        self.nursery = nursery
+    def __init__(self, fork_server: ForkServer | None):
+        self.fork_server = fork_server
         self.selector = selectors.DefaultSelector()
         self.links: dict[int, Link] = {}  # by worker number
         self._owner = os.getpid()
@@ -102,8 +102,8 @@ class Resources:
             for link in self.links.values():
                 link.close()
             self.selector.close()
-            if self.nursery is not None:
-                self.nursery.close()
+            if self.fork_server is not None:
+                self.fork_server.close()
 
     def _part(self, end: float) -> None:
         """Say goodbye to the workers that are up, and wait until they have hung up too."""

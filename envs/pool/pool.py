@@ -31,8 +31,8 @@ from gagpo.envs.errors import GagpoError, InvalidArgument
 from gagpo.envs.lookup import find_spec
 from gagpo.envs.pool.assignments import Episode, Worker
 from gagpo.envs.pool.events import Counters, Event
+from gagpo.envs.pool.fork_server import ForkServer, ForkServerLost
 from gagpo.envs.pool.link import Link, Resources
-from gagpo.envs.pool.nursery import Nursery, NurseryLost
 from gagpo.envs.pool.wire import TOKEN_BYTES, describe, plain
 from gagpo.envs.pool.worker import Host, answers, maker
 
@@ -95,7 +95,7 @@ class Pool:
         self._closed = False
         self._host: Host | None = None
         self._workers = [Worker(number) for number in range(max(workers, 1))]
-        self._resources = Resources(self._make_nursery() if workers else None)
+        self._resources = Resources(self._make_fork_server() if workers else None)
         self._links = self._resources.links
         self._finalizer = weakref.finalize(self, self._resources.close)
         if workers:
@@ -342,28 +342,28 @@ class Pool:
         while True:
             try:
                 token = secrets.token_bytes(TOKEN_BYTES)
-                connection = self._nursery.fork(worker.number, token)
+                connection = self._fork_server.fork(worker.number, token)
                 break
-            except NurseryLost as error:
-                self._new_nursery(str(error))
+            except ForkServerLost as error:
+                self._new_fork_server(str(error))
         self._links[worker.number] = Link(connection, token, self._resources.selector, worker.number)
 
     @property
-    def _nursery(self) -> Nursery:
-        assert self._resources.nursery is not None
-        return self._resources.nursery
+    def _fork_server(self) -> ForkServer:
+        assert self._resources.fork_server is not None
+        return self._resources.fork_server
 
-    def _make_nursery(self) -> Nursery:
-        return Nursery(self._spec, self._kwargs, self._memory_limit_mb)
+    def _make_fork_server(self) -> ForkServer:
+        return ForkServer(self._spec, self._kwargs, self._memory_limit_mb)
 
-    def _new_nursery(self, error: str) -> None:
-        """Replace a lost nursery. Its workers end too: nobody would guard them."""
+    def _new_fork_server(self, error: str) -> None:
+        """Replace a lost fork_server. Its workers end too: nobody would guard them."""
         self._count_failed_start(error)
         for process in self.processes:
             with suppress(OSError):
                 os.killpg(process, signal.SIGKILL)
-        self._nursery.close()
-        self._resources.nursery = self._make_nursery()
+        self._fork_server.close()
+        self._resources.fork_server = self._make_fork_server()
 
     def _count_failed_start(self, error: str) -> None:
         self._failed_starts += 1
@@ -379,10 +379,10 @@ class Pool:
         link = self._links.pop(worker.number)
         link.close()
         try:
-            end = self._nursery.kill(worker.number)
-        except NurseryLost as lost:
+            end = self._fork_server.kill(worker.number)
+        except ForkServerLost as lost:
             end = "unknown how"
-            self._new_nursery(str(lost))
+            self._new_fork_server(str(lost))
         if fault == "hung":
             present = "start" if link.process is None else worker.queue[0][1]
             self.counters.hangs += 1

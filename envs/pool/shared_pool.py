@@ -15,11 +15,11 @@ from gagpo.envs.pool import Event, Pool
 _PATIENCE = 0.002  # seconds for which a request may wait while the pool is waited for
 
 
-class HallClosed(RuntimeError):
-    """The hall was closed, or its environments cannot be built; nothing can be played any more."""
+class PoolClosed(RuntimeError):
+    """The pool was closed, or its environments cannot be built; nothing can be played any more."""
 
 
-class Hall:
+class SharedPool:
     """Lets any thread reset and step episodes of one :class:`gagpo.envs.pool.Pool`, which is for one thread only.
 
     Every request is answered by a ``concurrent.futures.Future`` of one :class:`gagpo.envs.pool.Event`. Arguments are
@@ -32,7 +32,7 @@ class Hall:
         self._slots = itertools.count()
         self._broken: Exception | None = None
         self._started: Future[None] = Future()
-        self._thread = threading.Thread(target=self._run, name=f"hall of {env_id}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"pool of {env_id}", daemon=True)
         self._thread.start()
         self._started.result()
 
@@ -57,7 +57,7 @@ class Hall:
         self._requests.put(("close", 0, (), None))
         self._thread.join(timeout=30)
 
-    def __enter__(self) -> Hall:
+    def __enter__(self) -> SharedPool:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -66,7 +66,7 @@ class Hall:
     def _ask(self, operation: str, slot: int, *arguments: Any) -> Future[Event]:
         future: Future[Event] = Future()
         if self._broken is not None:
-            raise HallClosed(str(self._broken))
+            raise PoolClosed(str(self._broken))
         self._requests.put((operation, slot, arguments, future))
         if not self._thread.is_alive() and not future.done():  # it ended between the two lines above
             future.cancel()
@@ -83,7 +83,7 @@ class Hall:
                 while self._take_requests(pool, waiting):
                     for event in pool.wait(timeout=_PATIENCE):
                         _answer(waiting.pop(event.slot, None), event)
-            self._broken = HallClosed("the hall is closed")
+            self._broken = PoolClosed("the pool is closed")
         except Exception as error:
             self._broken = error
             if not self._started.done():
@@ -95,7 +95,7 @@ class Hall:
                     waiting[slot] = future
         for future in waiting.values():
             if future.set_running_or_notify_cancel():
-                future.set_exception(HallClosed(str(self._broken)))
+                future.set_exception(PoolClosed(str(self._broken)))
 
     def _take_requests(self, pool: Pool, waiting: dict[int, Future[Event]]) -> bool:
         """Hand over what was asked, waiting for something while nothing is under way; False to close."""
