@@ -20,6 +20,9 @@ from gymnasium.error import ResetNeeded
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.tasks import Task, TaskSet
 
+Info = dict[str, Any]  # what an environment says besides its observation: plain data
+Kwargs = Mapping[str, Any]  # what an environment is built with
+
 SAMPLES = 16  # actions that a world without a list of them offers to a random player
 
 

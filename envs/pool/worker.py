@@ -1,8 +1,8 @@
 """What runs inside a worker of the pool: one environment per slot, answering requests one after another.
 
-Requests come in batches: ``("reset", slot, task, seed)``, ``("step", slot, action)`` and ``("release", slot)``. Every
-reset and step is answered by one tuple, told apart by its length: ``(observation, info)``,
-``(observation, reward, terminated, truncated, info)`` or ``(error,)``; a release is not answered.
+Requests come in batches: ``("reset", slot, task, seed)``, ``("step", slot, action)`` and ``("release", slot)``; for the
+pool each assignment is a slot of its own here. Every reset and step is answered by one tuple, told apart by its length:
+``(observation, info)``, ``(observation, reward, terminated, truncated, info)`` or ``(error,)``; a release is not.
 """
 
 from __future__ import annotations
@@ -11,22 +11,27 @@ import math
 import os
 import socket
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import TypeGuard
 
 import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-from gagpo.envs.pool.wire import LONGEST_FRAME, Garbage, describe, frames, is_plain, pack, plain
+from gagpo.envs.base import Info, Kwargs
+from gagpo.envs.pool.wire import LONGEST_FRAME, Garbage, Request, batches, describe, is_plain, pack, plain
+
+StepAnswer = tuple[str, float, bool, bool, Info]
+ResetAnswer = tuple[str, Info]
+Answer = StepAnswer | ResetAnswer | tuple[str]
 
 
-def maker(spec: EnvSpec, kwargs: Mapping[str, Any]) -> Callable[[], gymnasium.Env]:
+def maker(spec: EnvSpec, kwargs: Kwargs) -> Callable[[], gymnasium.Env]:
     """A function that builds one environment, without Gymnasium's passive checks: :class:`Host` has its own."""
     return lambda: gymnasium.make(spec, disable_env_checker=True, **kwargs)
 
 
-def _text(observation: Any) -> str:
+def _text(observation: object) -> str:
     if not isinstance(observation, str):
         raise Garbage(f"the observation is {type(observation).__name__}, not a string")
     if not observation.isascii():
@@ -37,16 +42,16 @@ def _text(observation: Any) -> str:
     return str(observation)
 
 
-def _flag(value: Any, name: str) -> bool:
+def _flag(value: object, name: str) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise Garbage(f"{name} is {type(value).__name__}, not a bool")
     return bool(value)
 
 
-def _info(info: Any) -> dict[str, Any]:
+def _info(info: object) -> Info:
     if not isinstance(info, dict):
         raise Garbage(f"info is {type(info).__name__}, not a dict")
-    values: dict[str, Any] = plain(info, "info")
+    values: Info = plain(info, "info")
     return values
 
 
@@ -62,7 +67,7 @@ class Host:
         self._running: dict[int, gymnasium.Env] = {}
         self._idle: list[gymnasium.Env] = [make()]  # the first one now: wrong settings fail at once
 
-    def handle(self, request: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    def handle(self, request: Request) -> Answer | None:
         """Carry out one request; whatever the environment does wrong is an answer ``(error,)``, never raised."""
         operation, slot, *arguments = request
         if operation == "release":
@@ -78,7 +83,7 @@ class Host:
                 return (f"{describe(error)}: the worker's limit is {self._memory_limit_mb} MB",)
             return (describe(error),)
 
-    def _reset(self, slot: int, task: str, seed: int | None) -> tuple[Any, ...]:
+    def _reset(self, slot: int, task: str, seed: int | None) -> ResetAnswer:
         if slot not in self._running:
             self._running[slot] = self._idle.pop() if self._idle else self._make()
         result = self._running[slot].reset(seed=seed, options={"task": task})
@@ -86,7 +91,7 @@ class Host:
             raise Garbage("reset() did not return (observation, info)")
         return _text(result[0]), _info(result[1])
 
-    def _step(self, slot: int, action: str) -> tuple[Any, ...]:
+    def _step(self, slot: int, action: str) -> StepAnswer:
         result = self._running[slot].step(action)
         if not isinstance(result, tuple) or len(result) != 5:
             raise Garbage("step() did not return (observation, reward, terminated, truncated, info)")
@@ -139,7 +144,7 @@ def serve(
         return
     try:
         connection.sendall(pack((process,), token))
-        for requests in frames(connection):
+        for requests in batches(connection):
             for request in requests:
                 answer = host.handle(request)
                 if os.getpid() != process:
@@ -158,7 +163,7 @@ def serve(
         host.close()
 
 
-def answers(message: Any, operation: str) -> bool:
+def is_answer(message: object, operation: str) -> TypeGuard[Answer]:
     """Whether ``message`` is an answer to ``operation``, as :class:`Host` gives it, down to the last value.
 
     What comes out of a worker is not believed: an environment may have written into the connection.
