@@ -13,6 +13,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskErro
 from gagpo.agents.engines.remote.server import ServerPlan
 from gagpo.agents.model import ModelError
 from gagpo.collecting.placement import pool_options
+from gagpo.envs.errors import first_line
 from gagpo.ray.host import PoolHost
 from gagpo.ray.pool import ClusterPool, HostLost
 from gagpo.ray.server import PlacedServer, ServerHost
@@ -21,8 +22,8 @@ from gagpo.settings import EngineSettings, RunSettings
 _numbers = itertools.count()
 
 
-class RayLine:
-    """A host of environments in an actor; ``make`` starts one."""
+class RayConnection:
+    """The connection to a host of environments in an actor; ``make`` starts one."""
 
     def __init__(self, make: Callable[[], Any]):
         self._make = make
@@ -38,7 +39,7 @@ class RayLine:
         except RayTaskError:
             raise  # a fault of ours in the host
         except RayError as error:
-            raise HostLost(f"a host of environments died ({_said(error)})") from None
+            raise HostLost(f"a host of environments died ({first_line(error)})") from None
 
     def replace(self) -> None:
         ray.kill(self._actor)
@@ -72,8 +73,8 @@ class RayPlace:
             )
             return kind.remote(world.id, world.kwargs, options)
 
-        lines = [RayLine(make) for _ in range(self._cluster.hosts)]
-        return ClusterPool(lines, ready, restarts=self._cluster.restarts)
+        connections = [RayConnection(make) for _ in range(self._cluster.hosts)]
+        return ClusterPool(connections, ready, restarts=self._cluster.restarts)
 
     def engine_arguments(self, settings: EngineSettings) -> Mapping[str, Any]:
         if settings.name != "vllm-server" or settings.options.get("urls"):
@@ -104,7 +105,7 @@ class RayPlace:
                     f"its actor did not answer within {deadline:g} s; is there room in the cluster?"
                 ) from None
             except RayActorError as error:
-                raise HostLost(_said(error)) from None
+                raise HostLost(first_line(error)) from None
 
         return ask, lambda: ray.kill(actor)
 
@@ -118,8 +119,3 @@ class _PlacedHost(ServerHost):
 
 def _unique() -> str:
     return f"{ray.get_runtime_context().get_actor_id() or 'driver'}-{next(_numbers)}"
-
-
-def _said(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines or [type(error).__name__])[0][:200]
