@@ -110,6 +110,10 @@ class Resources:
         self.fork_server = fork_server
         self.selector = selectors.DefaultSelector()
         self.links: dict[int, Link] = {}  # by worker number, those that have a process
+        self.waker, self.woken = socket.socketpair()  # a byte that is written to the first ends a wait for the workers
+        for end in (self.waker, self.woken):
+            end.setblocking(False)
+        self.selector.register(self.woken, selectors.EVENT_READ)
         self._owner = os.getpid()
 
     def close(self) -> None:
@@ -122,6 +126,8 @@ class Resources:
             for link in self.links.values():
                 link.close()
             self.selector.close()
+            self.waker.close()
+            self.woken.close()
             if self.fork_server is not None:
                 self.fork_server.close()
 

@@ -99,6 +99,11 @@ class Pool(BasePool):
         for link in self._links.values():
             link.send()
 
+    def wake(self) -> None:
+        """End a ``wait`` early, now or when it begins; the one thing that any thread may do."""
+        with suppress(OSError):  # so many calls are unseen that one more makes no difference, or the pool is closed
+            self._resources.waker.send(b"!")
+
     @property
     def processes(self) -> list[int]:
         return [link.process for link in self._links.values() if link.process is not None]
@@ -120,7 +125,10 @@ class Pool(BasePool):
         until = min(end, *map(self._deadline, links)) if block else 0.0
         patience = None if until == math.inf else max(0.0, until - time.monotonic())
         for key, mask in self._resources.selector.select(patience):
-            # What could not be written at once first: the answers that are read may add to it.
+            # What could not be written at once comes first: the answers that are read may add to it.
+            if key.data is None:
+                self._woken = bool(self._resources.woken.recv(1 << 12))
+                continue
             if mask & selectors.EVENT_WRITE:
                 key.data.send()
             if mask & selectors.EVENT_READ:

@@ -67,6 +67,7 @@ class BasePool(ABC):
         self._assignments: dict[int, Assignment] = {}  # by slot
         self._ready: list[Event] = []
         self._outstanding = 0  # requests for whose events the caller waits
+        self._woken = False  # the present wait shall end
         self._closed = False
 
     # What the caller asks ---------------------------------------------------------------------------------------------
@@ -122,7 +123,8 @@ class BasePool(ABC):
         while True:
             self.flush()
             self._collect(end, block=len(self._ready) < at_least and self._outstanding > 0)
-            if len(self._ready) >= at_least or not self._outstanding or time.monotonic() >= end:
+            if len(self._ready) >= at_least or not self._outstanding or self._woken or time.monotonic() >= end:
+                self._woken = False
                 self.flush()  # episodes that start over
                 events, self._ready = self._ready, []
                 return events
