@@ -14,6 +14,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Self
 
 from gagpo.envs.errors import InvalidArgument
@@ -23,21 +24,19 @@ from gagpo.envs.pool.wire import Request
 _COALESCE_SECONDS = 0.001  # a caller who wants many answers is not woken for each
 
 
+@dataclass(eq=False, slots=True)
 class Assignment:
     """What a slot holds at present. A reset makes a new one with a new number: late answers to the old are unknown."""
 
-    __slots__ = ("charges", "error", "holder", "live", "number", "pending", "seed", "slot", "task")
-
-    def __init__(self, number: int, slot: int, task: str, seed: int | None, holder: Holder):
-        self.number = number
-        self.slot = slot
-        self.task = task
-        self.seed = seed
-        self.holder = holder
-        self.pending = ""  # the operation for whose event the caller waits
-        self.live = False  # the caller may step
-        self.charges = 0  # how often it broke something
-        self.error = ""  # why it starts over: now where it is pending, with its next step where it is live
+    number: int
+    slot: int
+    task: str
+    seed: int | None
+    holder: Holder
+    pending: str = ""  # the operation for whose event the caller waits
+    live: bool = False  # the caller may step
+    charges: int = 0  # how often it broke something
+    error: str = ""  # why it starts over: now where it is pending, with its next step where it is live
 
 
 class Holder:

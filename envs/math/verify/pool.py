@@ -142,15 +142,13 @@ class VerifyPool:
         self.close()
 
 
-_shared: VerifyPool | None = None
+_shared = VerifyPool()
 _users = 0
 
 
 def acquire_shared_pool() -> VerifyPool:
     """The pool of this process, one worker wide: what environments use. Every use ends with its release."""
-    global _shared, _users
-    if _shared is None:
-        _shared = VerifyPool()
+    global _users
     _users += 1
     return _shared
 
@@ -159,5 +157,5 @@ def release_shared_pool() -> None:
     """End one use of the process-wide pool; its processes end with the last one."""
     global _users
     _users -= 1
-    if _users == 0 and _shared is not None:
+    if _users == 0:
         _shared.close()
