@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gagpo.envs.alfworld.native.pddl import GameError
+from gagpo.envs.alfworld.native.formulas import GameError
 
 MAX_EXPRESSION = 500  # characters; the shipped grammar uses 30
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gagpo.envs.alfworld.native.expression import Entity, Expression, expression
-from gagpo.envs.alfworld.native.pddl import GameError
+from gagpo.envs.alfworld.native.formulas import GameError
 
 Placeholder = tuple[str, str]  # name and type: ("r", "receptacle")
 
