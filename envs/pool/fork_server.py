@@ -22,10 +22,10 @@ import struct
 import subprocess
 import sys
 from collections.abc import Mapping
-from typing import Any
 
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
+from gagpo.envs.base import Kwargs
 from gagpo.envs.errors import GagpoError
 from gagpo.envs.lookup import module_path, portable
 from gagpo.envs.pool import guard
@@ -53,7 +53,7 @@ class ForkServer:
     Raises ValueError when the settings cannot be sent to another process.
     """
 
-    def __init__(self, spec: EnvSpec, kwargs: Mapping[str, Any], memory_limit_mb: int | None = None):
+    def __init__(self, spec: EnvSpec, kwargs: Kwargs, memory_limit_mb: int | None = None):
         settings = pack((portable(spec), plain(dict(kwargs), "kwargs"), memory_limit_mb))
         self._owner = os.getpid()
         self._control, theirs = socket.socketpair()
@@ -190,7 +190,7 @@ class _Watch:
         return guilty
 
 
-def _preload(spec: EnvSpec, kwargs: Mapping[str, Any]) -> str:
+def _preload(spec: EnvSpec, kwargs: Kwargs) -> str:
     """Import the environment's module and let it load what all workers shall share; the error's text, or ""."""
     try:
         assert isinstance(spec.entry_point, str)
@@ -209,7 +209,7 @@ def _let_go(connection: socket.socket) -> None:
 
 
 def _be_worker(
-    connection: socket.socket, token: bytes, spec: EnvSpec, kwargs: Mapping[str, Any], trouble: str, limit: int | None
+    connection: socket.socket, token: bytes, spec: EnvSpec, kwargs: Kwargs, trouble: str, limit: int | None
 ) -> None:
     """The life of a forked worker; never returns."""
     status = 1

@@ -20,10 +20,10 @@ import selectors
 import signal
 import time
 import weakref
-from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Literal, NoReturn
+from typing import Literal, NoReturn
 
+from gagpo.envs.base import Kwargs
 from gagpo.envs.errors import GagpoError, InvalidArgument
 from gagpo.envs.lookup import find_spec
 from gagpo.envs.pool.events import Event
@@ -59,7 +59,7 @@ class Pool(BasePool):
     def __init__(
         self,
         env_id: str,
-        env_kwargs: Mapping[str, Any] | None = None,
+        env_kwargs: Kwargs | None = None,
         *,
         workers: int = 2,
         step_deadline: float = 60,
