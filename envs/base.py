@@ -20,6 +20,9 @@ from gymnasium.error import ResetNeeded
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.tasks import Task, TaskSet
 
+Info = dict[str, Any]  # what an environment says besides its observation: plain data
+Kwargs = Mapping[str, Any]  # what an environment is built with
+
 SAMPLES = 16  # actions that a world without a list of them offers to a random player
 
 
@@ -40,10 +43,10 @@ class Text(gymnasium.Space[str]):
         self.max_length = max_length
         super().__init__(shape=(), dtype=None, seed=seed)
 
-    def contains(self, x: Any) -> bool:
+    def contains(self, x: object) -> bool:
         return isinstance(x, str) and len(x) <= self.max_length
 
-    def sample(self, mask: Any = None, probability: Any = None) -> str:
+    def sample(self, mask: object = None, probability: object = None) -> str:
         """A random string of at most 32 characters; masks have no meaning here and are refused."""
         if mask is not None or probability is not None:
             raise InvalidArgument("a Text space cannot be masked: sample() takes no mask or probability")
@@ -82,7 +85,7 @@ class Outcome:
     valid: bool = True
     state: str | None = None
     admissible_actions: list[str] | None = None
-    extras: dict[str, Any] = field(default_factory=dict)
+    extras: Info = field(default_factory=dict)
 
 
 class TextEnv(gymnasium.Env[str, str]):
@@ -98,7 +101,7 @@ class TextEnv(gymnasium.Env[str, str]):
     between finding and finishing, and who then believes to be done: the other half of a mixed lot of demonstrations.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["ansi"]}  # noqa: RUF012 (declared so by gymnasium.Env)
+    metadata: Info = {"render_modes": ["ansi"]}  # noqa: RUF012 (declared so by gymnasium.Env)
     splits: ClassVar[tuple[str, ...]] = ("train", "test")
     immaterial: ClassVar[frozenset[str]] = frozenset(
         {"expert", "render_mode", "split"}
@@ -159,7 +162,7 @@ class TextEnv(gymnasium.Env[str, str]):
         return self.action_space.sample()
 
     @classmethod
-    def material(cls, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def material(cls, kwargs: Kwargs) -> dict[str, Any]:
         """The constructor's arguments that say which problems are played, and how, defaults included."""
         parameters = inspect.signature(cls).parameters.values()
         defaults = {one.name: one.default for one in parameters if one.default is not one.empty}
@@ -167,7 +170,7 @@ class TextEnv(gymnasium.Env[str, str]):
 
     # What Gymnasium calls ---------------------------------------------------------------------------------------------
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Mapping[str, object] | None = None) -> tuple[str, Info]:
         """Start an episode. ``options`` may name a ``task`` (of any split) or a ``split`` to draw one from.
 
         Raises ``gagpo.envs.tasks.UnknownTask`` with the nearest ids when the task does not exist.
@@ -181,7 +184,7 @@ class TextEnv(gymnasium.Env[str, str]):
         self._observation = outcome.observation
         return outcome.observation, self._info(outcome)
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
         """Carry out one action; raises ``ResetNeeded`` after the end of an episode, TypeError if it is not a string."""
         if self._over:
             raise ResetNeeded("the episode is over (or none was started): call reset() before step()")
@@ -197,7 +200,7 @@ class TextEnv(gymnasium.Env[str, str]):
     def render(self) -> str | None:
         return self._observation if self.render_mode == "ansi" else None
 
-    def _choose(self, options: dict[str, Any]) -> Task:
+    def _choose(self, options: Info) -> Task:
         wanted = options.pop("task", None)
         split = options.pop("split", self.split)
         if options:
@@ -210,7 +213,7 @@ class TextEnv(gymnasium.Env[str, str]):
                 return tasks[wanted]
         return self.tasks(split)[wanted]  # raises UnknownTask with advice
 
-    def _info(self, outcome: Outcome) -> dict[str, Any]:
+    def _info(self, outcome: Outcome) -> Info:
         assert self.task is not None
         info = {
             "task": self.task.id,

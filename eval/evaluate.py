@@ -11,7 +11,7 @@ from gagpo.agents.episodes import Episode
 from gagpo.agents.progress import track
 from gagpo.agents.rollout import Clock, group_jobs, rollout
 from gagpo.envs.pool import Pool
-from gagpo.envs.pool.hall import Hall
+from gagpo.envs.pool.shared_pool import SharedPool
 from gagpo.envs.tasks import TaskSet
 from gagpo.eval.journal import Journal
 from gagpo.eval.results import EvalResult, Panel
@@ -30,7 +30,7 @@ def choose_panel(tasks: TaskSet, count: int | None = None) -> TaskSet:
 
 def evaluate(
     agent: Agent,
-    pool: Pool | Hall,
+    pool: Pool | SharedPool,
     tasks: TaskSet,
     *,
     environment: str,
@@ -49,7 +49,7 @@ def evaluate(
 
     ``environment`` and ``kwargs`` say what ``pool`` runs, ``model`` and ``temperature`` who plays (None: it samples
     no tokens): they are printed with the numbers. The seeds are fixed by the panel and ``seed``, so two models meet the
-    same episodes. With a hall instead of a pool every episode goes its own way (for agents that wait). Episodes that
+    same episodes. With a shared pool every episode goes its own way (for agents that wait). Episodes that
     ``journal`` (open) holds are not played again, and every other is written to it as it ends. rollout: what plays the
     jobs over a pool; a trainer of several ranks has one that deals them out.
     """
@@ -65,7 +65,7 @@ def evaluate(
                 journal.append(episode)
             meter.advance()
 
-        if isinstance(pool, Hall):
+        if isinstance(pool, SharedPool):
             new = play_streams(cast(Waiter, agent), pool, missing, concurrency=concurrency, on_finish=finished)
         else:
             new, _ = rollout(agent, pool, missing, concurrency=concurrency, lockstep=lockstep, on_finish=finished)

@@ -12,7 +12,7 @@ from gagpo.agents.agent import Agent, Live
 from gagpo.agents.episodes import Episode
 from gagpo.agents.rollout import Job, _append, _receive
 from gagpo.envs.pool import Event
-from gagpo.envs.pool.hall import Hall
+from gagpo.envs.pool.shared_pool import SharedPool
 
 
 class Waiter(Agent, Protocol):
@@ -25,7 +25,7 @@ class Waiter(Agent, Protocol):
 
 def play_streams(
     agent: Waiter,
-    hall: Hall,
+    hall: SharedPool,
     jobs: Sequence[Job],
     *,
     concurrency: int = 16,
@@ -78,7 +78,7 @@ def play_streams(
     return [episode for episode in done if episode is not None]
 
 
-def _play(agent: Waiter, hall: Hall, slot: int, job: Job, errors: Sequence[BaseException]) -> Episode | None:
+def _play(agent: Waiter, hall: SharedPool, slot: int, job: Job, errors: Sequence[BaseException]) -> Episode | None:
     """One episode to its end; None when another thread has failed meanwhile."""
     episode = Episode(task=job.task, group=job.group, sample=job.sample, seed=job.seed, temperature=job.temperature)
     live = Live(slot, episode)

@@ -7,7 +7,7 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol, Required, TypedDict, cast
 
 from gagpo.envs.errors import GagpoError, InvalidArgument
 
@@ -69,10 +69,22 @@ def make_engine(name: str = DEFAULT_ENGINE) -> GameEngine:
 
 
 _FIELDS = ("pddl_domain", "grammar", "pddl_problem")
+
+
+class GameData(TypedDict, total=False):
+    """The fields of a game file that are of use here; a file may hold more."""
+
+    pddl_domain: Required[str]
+    grammar: Required[str]
+    pddl_problem: Required[str]
+    digest: str
+    walkthrough: list[str]
+
+
 _LARGEST = 5_000_000  # bytes; the largest released game has 150 kB
 
 
-def read_json(path: Path) -> tuple[Any, bytes]:
+def read_json(path: Path) -> tuple[object, bytes]:
     """What a JSON file of a game holds, and its bytes; :class:`BrokenGame` names the file and the place."""
     try:
         size = path.stat().st_size
@@ -92,7 +104,7 @@ def read_json(path: Path) -> tuple[Any, bytes]:
         raise BrokenGame(f"{path}: not JSON ({error})") from None
 
 
-def read_game(path: Path) -> dict[str, Any]:
+def read_game(path: Path) -> GameData:
     """The fields of a game file, checked for presence and type, and ``digest``, the SHA-256 of its bytes.
 
     Raises :class:`BrokenGame`.
@@ -103,5 +115,4 @@ def read_game(path: Path) -> dict[str, Any]:
     for field in _FIELDS:
         if not isinstance(data.get(field), str):
             raise BrokenGame(f"{path}: the field {field!r} is missing or not a string")
-    data["digest"] = hashlib.sha256(content).hexdigest()
-    return data
+    return cast(GameData, {**data, "digest": hashlib.sha256(content).hexdigest()})

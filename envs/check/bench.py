@@ -13,7 +13,7 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
+from gagpo.envs.base import Kwargs
 from gagpo.envs.check.fresh_process import call
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.lookup import find_spec, portable
-from gagpo.envs.pool import Pool
+from gagpo.envs.pool import Event, Pool
 from gagpo.envs.pool.wire import plain
 
 if TYPE_CHECKING:
@@ -36,16 +37,18 @@ ROUNDS = 3  # the pools take turns, and the median round counts: other processes
 EXTRA_ENVIRONMENTS = 32
 _START_SECONDS = 600.0
 
+Report = dict[str, Any]  # plain data
+
 
 def bench(
     env_id: str,
-    env_kwargs: Mapping[str, Any] | None = None,
+    env_kwargs: Kwargs | None = None,
     seconds: float = 5.0,
     workers: Sequence[int] = (1, 2),
-    reference_kwargs: Mapping[str, Any] | None = None,
+    reference_kwargs: Kwargs | None = None,
     split: str = "train",
     seed: int = 0,
-) -> dict[str, Any]:
+) -> Report:
     """Measure ``env_id``, ``seconds`` for each rate, and in the same run the environment of ``reference_kwargs``.
 
     Returns plain data: ``environment`` and, with a reference, ``reference`` (see :func:`measure`), ``ratios`` of the
@@ -54,7 +57,7 @@ def bench(
     if seconds <= 0 or not workers or min(workers) < 1:
         raise InvalidArgument(f"seconds and the numbers of workers must be positive, got {seconds} and {list(workers)}")
     spec = find_spec(env_id)
-    report: dict[str, Any] = {
+    report: Report = {
         "env": env_id,
         "split": split,
         "seconds": seconds,
@@ -81,12 +84,12 @@ def bench(
 def measure(
     spec: EnvSpec,
     env_id: str,
-    env_kwargs: Mapping[str, Any],
+    env_kwargs: Kwargs,
     seconds: float,
     workers: Sequence[int],
     split: str,
     seed: int,
-) -> dict[str, Any]:
+) -> Report:
     """The numbers of one environment.
 
     steps_per_second and resets_per_second: in one process, of the time spent in ``step`` and in ``reset``;
@@ -101,7 +104,7 @@ def measure(
         tasks = list(env.unwrapped.tasks(split).require().ids)  # type: ignore[attr-defined]
         random.Random(seed).shuffle(tasks)
         del tasks[TASKS:]
-        result: dict[str, Any] = {"kwargs": kwargs, "tasks": len(tasks)}
+        result: Report = {"kwargs": kwargs, "tasks": len(tasks)}
         sampled = _sampled(env, seed)
         result |= _rates(env, tasks, sampled, seconds, seed)
     result |= call(
@@ -111,7 +114,7 @@ def measure(
     return result
 
 
-def table(report: Mapping[str, Any]) -> Table:
+def table(report: Report) -> Table:
     """The report as a table for the terminal."""
     from rich.table import Table
 
@@ -192,7 +195,7 @@ def _rates(env: gymnasium.Env, tasks: list[str], sampled: list[str], seconds: fl
     }
 
 
-def footprint(spec: str, kwargs: Mapping[str, Any], tasks: list[str], seed: int, began: float) -> dict[str, float]:
+def footprint(spec: str, kwargs: Kwargs, tasks: list[str], seed: int, began: float) -> dict[str, float]:
     """Run in a fresh process: seconds from ``began`` (``time.time``) to the first observation, and memory in MB."""
     bare = _resident()
     envs = []
@@ -271,10 +274,10 @@ class _PoolWalk:
             raise InvalidArgument(f"not one step came in {seconds:g} s: give it more seconds")
         return steps / elapsed, processor / steps
 
-    def _all(self) -> list[Any]:
+    def _all(self) -> list[Event]:
         return self._pool.wait(at_least=self._slots)
 
-    def _go_on(self, events: list[Any]) -> None:
+    def _go_on(self, events: list[Event]) -> None:
         for slot, kind, _, _, terminated, truncated, info, error in events:
             if kind == "failed":
                 raise InvalidArgument(f"the environment breaks: {error}")
@@ -291,7 +294,7 @@ class _PoolWalk:
 
 def _pools(
     env_id: str,
-    kwargs: Mapping[str, Any],
+    kwargs: Kwargs,
     tasks: list[str],
     sampled: list[str],
     seconds: float,

@@ -11,13 +11,14 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import gymnasium
 
+from gagpo.envs.base import Kwargs
 from gagpo.envs.check.promises import PROMISES
 from gagpo.envs.check.subject import Broken, NotJudged, Subject
 from gagpo.envs.errors import InvalidArgument
@@ -44,7 +45,7 @@ class Finding:
 
 def check(
     env: str | gymnasium.Env | Callable[[], gymnasium.Env],
-    env_kwargs: Mapping[str, Any] | None = None,
+    env_kwargs: Kwargs | None = None,
     episodes: int = 8,
     seed: int = 0,
     deadline: float = 300.0,
@@ -87,7 +88,7 @@ def check(
 
 def _subject(
     env: str | gymnasium.Env | Callable[[], gymnasium.Env],
-    kwargs: dict[str, Any],
+    kwargs: Kwargs,
     episodes: int,
     seed: int,
     deadline: float,

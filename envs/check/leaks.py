@@ -11,8 +11,8 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from typing import Any
 
+from gagpo.envs.base import Info
 from gagpo.envs.check.subject import NotJudged, Start, Subject, require, walk
 
 ANSWER = re.compile(r"(?i)(^|_)(answer|gold|solution|target|label|walkthrough|expert|ground_truth)")
@@ -49,7 +49,7 @@ def leaks(subject: Subject) -> str:
     return f"{looked} observations show neither state key nor answer nor all admissible actions"
 
 
-def _look(text: str, info: Mapping[str, Any], where: str) -> bool:
+def _look(text: str, info: Info, where: str) -> bool:
     """Look for the state key and the admissible actions in ``text``; whether there was anything to look for."""
     state, actions = info.get("state"), info.get("admissible_actions")
     if isinstance(state, str) and len(state) >= 8:
@@ -62,13 +62,13 @@ def _look(text: str, info: Mapping[str, Any], where: str) -> bool:
     return bool(state or actions)
 
 
-def _holds(text: str, answer: Any) -> bool:
+def _holds(text: str, answer: object) -> bool:
     """Whether the ``text`` holds the ``answer`` as words of their own."""
     words = str(answer).strip() if isinstance(answer, str | int | float) and not isinstance(answer, bool) else ""
     return bool(words) and re.search(rf"(?<!\w){re.escape(words)}(?!\w)", text) is not None
 
 
-def _keys(observation: Any) -> Iterator[str]:
+def _keys(observation: object) -> Iterator[str]:
     """The names of all fields of a structured observation."""
     if isinstance(observation, Mapping):
         for name, value in observation.items():

@@ -26,6 +26,7 @@ from gagpo.envs.check.subject import (
     Broken,
     NotJudged,
     Start,
+    StepResult,
     Subject,
     contrast,
     names_tasks,
@@ -111,7 +112,7 @@ def _disjoint(subject: Subject) -> str:
 def _exact_task(subject: Subject) -> str:
     with closing(subject.make()) as env:
         starts = [start._replace(seed=subject.seed) if start.task else start for start in subject.starts(env)]
-        first: dict[Start, tuple[Any, ...]] = {}
+        first: dict[Start, tuple[object, object]] = {}
         for attempt in range(2):
             for start in starts if attempt else reversed(starts):
                 observation, info = env.reset(seed=start.seed, options=start.options)
@@ -132,7 +133,7 @@ def _exact_task(subject: Subject) -> str:
     return f"{len(starts)} tasks in {len(splits)} splits, twice each, in different order"
 
 
-def _comparable(observation: Any) -> Any:
+def _comparable(observation: object) -> Any:
     return observation if isinstance(observation, str) else json.dumps(observation, sort_keys=True, default=repr)
 
 
@@ -310,7 +311,7 @@ def _info(subject: Subject) -> str:
     return f"{answers} answers hold {', '.join(_TYPES)}, as plain JSON"
 
 
-def _check_form(result: tuple[Any, ...], where: str) -> None:
+def _check_form(result: StepResult, where: str) -> None:
     """What Gymnasium asks of every answer."""
     _, reward, terminated, truncated, info = result
     require(math.isfinite(reward), f"{where}: the reward is {reward!r}")
@@ -318,7 +319,7 @@ def _check_form(result: tuple[Any, ...], where: str) -> None:
     require(isinstance(info, dict), f"{where}: info is {type(info).__name__}, not a dict")
 
 
-def _check_answer(result: tuple[Any, ...], turn: int, where: str) -> None:
+def _check_answer(result: StepResult, turn: int, where: str) -> None:
     observation, reward, terminated, truncated, info = result
     require(type(observation) is str, f"{where}: the observation is {type(observation).__name__}, not str")
     observation.encode()  # text that cannot be written down is none

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -18,9 +18,13 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
+from gagpo.envs.base import Info, Kwargs
 from gagpo.envs.tasks import Task, TaskSet
 
 LONGEST_EPISODE = 10_000  # turns; an episode that random actions do not end by then has no limit at all
+
+
+StepResult = tuple[Any, Any, Any, Any, Info]  # what step() returned, of which nothing is certain yet
 
 
 class Broken(AssertionError):
@@ -42,7 +46,7 @@ class Start(NamedTuple):
         return f"task {self.task.id!r}" if self.task else f"seed {self.seed}"
 
     @property
-    def options(self) -> dict[str, Any] | None:
+    def options(self) -> Info | None:
         return {"task": self.task.id} if self.task else None
 
 
@@ -53,12 +57,12 @@ class Subject:
     name: str
     spec: EnvSpec | None
     build: Callable[[], gymnasium.Env] | None
-    kwargs: dict[str, Any]
+    kwargs: Kwargs
     episodes: int
     seed: int
     deadline: float
 
-    def make(self, **more: Any) -> gymnasium.Env:
+    def make(self, **more: object) -> gymnasium.Env:
         if self.spec is not None:
             return gymnasium.make(self.spec, disable_env_checker=True, **{**self.kwargs, **more})
         assert self.build is not None
@@ -100,7 +104,7 @@ def require(condition: object, complaint: str) -> None:
         raise Broken(complaint)
 
 
-def random_action(env: gymnasium.Env, info: Mapping[str, Any], rng: random.Random) -> Any:
+def random_action(env: gymnasium.Env, info: Info, rng: random.Random) -> object:
     """One of the admissible actions where they are listed, else one of the action space."""
     admissible = info.get("admissible_actions")
     if admissible:
@@ -109,7 +113,7 @@ def random_action(env: gymnasium.Env, info: Mapping[str, Any], rng: random.Rando
     return env.action_space.sample()
 
 
-def walk(env: gymnasium.Env, start: Start) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+def walk(env: gymnasium.Env, start: Start) -> Iterator[tuple[Any, StepResult]]:
     """Play an episode at random to its end; yields each action with what step() returned, the reset first."""
     rng = random.Random(f"{start.task.id if start.task else ''}{start.seed}")
     observation, info = env.reset(seed=start.seed, options=start.options)
@@ -124,7 +128,7 @@ def walk(env: gymnasium.Env, start: Start) -> Iterator[tuple[Any, tuple[Any, ...
     raise Broken(f"{start.name} did not end within {LONGEST_EPISODE} random actions: give it a turn limit")
 
 
-def transcripts(spec: str, kwargs: Mapping[str, Any], plan: list[list[Any]], turns: int = 30) -> list[list[str]]:
+def transcripts(spec: str, kwargs: Kwargs, plan: list[tuple[str | None, int]], turns: int = 30) -> list[list[str]]:
     """The texts of random play from each start of the ``plan``, as :func:`played` gives them, in this process."""
     with closing(gymnasium.make(EnvSpec.from_json(spec), disable_env_checker=True, **kwargs)) as env:
         starts = [Start(None if task is None else Task(task, ""), seed) for task, seed in plan]
@@ -137,7 +141,7 @@ def played(env: gymnasium.Env, start: Start, turns: int = 30) -> list[str]:
     return [json.dumps([action, *result], sort_keys=True, default=_spelled) for action, result in steps]
 
 
-def _spelled(value: Any) -> Any:
+def _spelled(value: object) -> object:
     """What JSON has no form for: arrays and numbers of NumPy as lists and numbers, everything else by its repr."""
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else repr(value)
 

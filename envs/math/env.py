@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from gagpo.envs.math.verify.extract import check_methods
 from gagpo.envs.math.verify.verifier import Verdict, Verifier, value_of
 from gagpo.envs.math.worked import worked_answer
 from gagpo.envs.tasks import Task, TaskSet
+
+if TYPE_CHECKING:
+    from gagpo.envs.math.sources import Loaded
 
 Feedback = Literal["none", "wrong", "hint"]
 
@@ -62,7 +65,7 @@ class MathEnv(TextEnv):
         max_turns: int | None = None,
         expert: bool | str = False,
         render_mode: str | None = None,
-        data: str | Mapping[str, Any] = "generated",
+        data: str | Mapping[str, object] = "generated",
         families: Sequence[str] | str = "all",
         levels: Sequence[int] | int = (1, 2),
         size: int = 2000,
@@ -127,10 +130,9 @@ class MathEnv(TextEnv):
             raise InvalidArgument(f"no split {split!r}; choose one of {', '.join(self.splits)}")
         if self.data == "generated":
             return _generated(split, self.families, self.levels, self.size if split == "train" else self.test_size)
-        tasks: TaskSet = self._loaded().tasks(split)
-        return tasks
+        return self._loaded().tasks(split)
 
-    def _loaded(self) -> Any:
+    def _loaded(self) -> Loaded:
         from gagpo.envs.math.sources import load
 
         return load(self.data, self.on_bad_row)

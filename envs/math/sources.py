@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.math.problems import SPLITS, Problem, content_key, split_of
@@ -91,7 +91,7 @@ PRESETS: dict[str, Source] = {
 }
 
 
-def gold_of(value: Any, how: str) -> str:
+def gold_of(value: object, how: str) -> str:
     r"""The gold answer in a cell of the answer column; ValueError says what is wrong with it.
 
     >>> gold_of("3 + 4 = <<3+4=7>>7\n#### 1,007", "hashes"), gold_of(r"Thus $\boxed{\frac{1}{2}}$.", "boxed")
@@ -170,7 +170,7 @@ class Loaded:
         raise UnknownTask(f"no problem {task_id[:80]!r} in this data")
 
 
-Data = str | Mapping[str, Any]
+Data = str | Mapping[str, object]
 
 
 def load(data: Data, on_bad_row: str = "refuse") -> Loaded:
@@ -207,7 +207,7 @@ def _load(data: str, on_bad_row: str) -> Loaded:
     return loaded
 
 
-def _parts(data: Any) -> list[tuple[str | None, Source]]:
+def _parts(data: object) -> list[tuple[str | None, Source]]:
     """Sources with the splits they are assigned to (None: unassigned), held-out splits first.
 
     That order matters: what stands in a held-out split is then taken out of training, not the other way round.
@@ -223,7 +223,7 @@ def _parts(data: Any) -> list[tuple[str | None, Source]]:
     return [(split, _source(data[split])) for split in reversed(SPLITS) if split in data]
 
 
-def _source(data: Any) -> Source:
+def _source(data: object) -> Source:
     if isinstance(data, dict):
         known = [item.name for item in fields(Source)]
         for key in data:
@@ -243,7 +243,7 @@ def _source(data: Any) -> Source:
     )
 
 
-def _checked(rows: Iterable[tuple[int, Any]], source: Source) -> Iterator[Problem | BadRow]:
+def _checked(rows: Iterable[tuple[int, object]], source: Source) -> Iterator[Problem | BadRow]:
     for number, row in rows:
         try:
             yield _checked_row(number, row, source)
@@ -251,7 +251,7 @@ def _checked(rows: Iterable[tuple[int, Any]], source: Source) -> Iterator[Proble
             yield BadRow(f"{source.path}, row {number}: {error}")
 
 
-def _checked_row(number: int, row: Any, source: Source) -> Problem:
+def _checked_row(number: int, row: object, source: Source) -> Problem:
     if isinstance(row, Exception):
         raise row
     if not isinstance(row, Mapping):
@@ -271,7 +271,7 @@ def _checked_row(number: int, row: Any, source: Source) -> Problem:
     return Problem(f"{source.name}-{number:06d}", "", kind.lower(), text.strip(), gold)
 
 
-def _cell(row: Mapping[str, Any], columns: str) -> Any:
+def _cell(row: Mapping[str, object], columns: str) -> object:
     for column in columns.split("|"):
         if column in row:
             return row[column]
@@ -279,7 +279,7 @@ def _cell(row: Mapping[str, Any], columns: str) -> Any:
     raise InvalidArgument(f"no column {' or '.join(map(repr, columns.split('|')))}; the row has {have or 'no columns'}")
 
 
-def _hub_splits(source: Source, split: str | None) -> Iterator[tuple[str | None, Iterable[Any]]]:
+def _hub_splits(source: Source, split: str | None) -> Iterator[tuple[str | None, Iterable[object]]]:
     """The splits of a Hugging Face data set that are wanted, held-out ones first, with their rows."""
     tables = hub_tables(source.path, source.config)
     names = source.splits or {ours: ours for ours in SPLITS if ours in tables}
@@ -298,7 +298,7 @@ def _hub_splits(source: Source, split: str | None) -> Iterator[tuple[str | None,
                 yield ours, tables[names[ours]]
 
 
-def survey(data: Data, on_bad_row: str = "refuse", pool: VerifyPool | None = None) -> dict[str, Any]:
+def survey(data: Data, on_bad_row: str = "refuse", pool: VerifyPool | None = None) -> dict[str, object]:
     """What ``data`` holds: problems per split, skipped rows, duplicates, and gold answers that algebra cannot read.
 
     The last ones (``spelling_only``, as ``id: answer``) are matched by an equally spelled answer only.

@@ -25,7 +25,7 @@ class DataMissing(GagpoError, ValueError):
     """A data set that is neither on this machine nor reachable; the message holds the command that fetches it."""
 
 
-def file_rows(path: Path) -> Iterator[tuple[int, Any]]:
+def file_rows(path: Path) -> Iterator[tuple[int, object]]:
     """Rows with their numbers, from 1; a row that cannot be read comes as the exception that says why."""
     if not path.is_file():
         raise DataMissing(
@@ -42,7 +42,7 @@ def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
-def _csv_rows(path: Path) -> Iterator[tuple[int, Any]]:
+def _csv_rows(path: Path) -> Iterator[tuple[int, object]]:
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
         rows = csv.DictReader(file)
         number = 0
@@ -56,7 +56,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, Any]]:
                 yield number, ValueError(f"after line {rows.line_num}: not CSV ({error})")
 
 
-def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
+def _json_rows(path: Path) -> Iterator[tuple[int, object]]:
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         if path.suffix == ".json" and file.read(1) == "[":
             file.seek(0)
@@ -79,7 +79,7 @@ def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
                 yield number, ValueError(f"not a JSON object ({_one_line(error)})")
 
 
-def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
+def _parquet_rows(path: Path) -> Iterator[tuple[int, object]]:
     try:
         import pyarrow.parquet
     except ImportError:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from gagpo.envs.base import Info
 
 
 class Event(NamedTuple):
@@ -20,7 +22,7 @@ class Event(NamedTuple):
     reward: float
     terminated: bool
     truncated: bool
-    info: dict[str, Any]
+    info: Info
     error: str = ""
 
 

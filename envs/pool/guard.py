@@ -2,8 +2,8 @@
 
 An environment may start processes of its own, and these may leave the process group (``setsid``) or outlive their
 parent. On Linux a process can ask to inherit the orphans among its descendants. Every worker does, and so does the
-nursery: as long as a worker lives its orphans are its children, and once it is dead they are the nursery's, which
-knows its own and ends all others. Elsewhere only process groups are ended, and memory is not limited.
+fork server: as long as a worker lives its orphans are its children, and once it is dead they are the fork server's,
+which knows its own and ends all others. Elsewhere only process groups are ended, and memory is not limited.
 """
 
 from __future__ import annotations

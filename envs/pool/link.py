@@ -6,44 +6,62 @@ import os
 import selectors
 import socket
 import time
+from collections import deque
 from contextlib import suppress
-from typing import Any
 
-from gagpo.envs.pool.nursery import Nursery
+from gagpo.envs.pool.fork_server import ForkServer
+from gagpo.envs.pool.slots import Assignment, Holder
 from gagpo.envs.pool.wire import Inbox, pack
 
 CLOSE_SECONDS = 5.0  # how long environments may take to close before their worker is killed
 _CHUNK = 1 << 16
 
 
-class Link:
-    """The connection to one worker process, whose messages carry the ``token``. No method ever blocks or raises."""
+class Link(Holder):
+    """One worker, whose number stays when its process is replaced: what it was asked, and the connection to it.
 
-    def __init__(self, connection: socket.socket, token: bytes, selector: selectors.BaseSelector, owner: Any):
+    No method ever blocks or raises.
+    """
+
+    def __init__(self, number: int, selector: selectors.BaseSelector):
+        super().__init__()
+        self.number = number
+        self._selector = selector
+        self.queue: deque[Assignment] = deque()  # those whose requests are unanswered, oldest first
+
+    def connect(self, connection: socket.socket, token: bytes) -> None:
+        """Begin anew with a process that was asked nothing yet, whose messages carry the ``token``."""
         connection.setblocking(False)
         self._connection = connection
-        self._selector = selector
-        self._owner = owner  # what the selector shall name
         self._inbox = Inbox(token)
         self._unsent = bytearray()
         self._interest = selectors.EVENT_READ
+        self._selector.register(connection, self._interest, self)
         self.process: int | None = None  # the worker's id, known from its first message
-        selector.register(connection, self._interest, owner)
+        self.queue.clear()
+        self.outbox.clear()
+        self.sent = 0  # how much of the queue is sent
+        self.since = time.monotonic()  # no later than this did the worker come to its present request
 
     @property
-    def clogged(self) -> bool:
-        """Whether something waits until the worker reads."""
-        return bool(self._unsent)
-
-    @property
-    def nonsense(self) -> bool:
+    def garbled(self) -> bool:
         """Whether something arrived that is no message of this worker."""
-        return self._inbox.nonsense
+        return self._inbox.garbled
 
-    def send(self, messages: list[tuple[Any, ...]]) -> None:
-        """Write what the socket takes now of ``messages`` and of what was left; the rest follows at the next call."""
-        if messages:
-            self._unsent += pack(messages)
+    def request(self, assignment: Assignment, operation: str, *arguments: str | int | None) -> None:
+        super().request(assignment, operation, *arguments)
+        self.queue.append(assignment)
+
+    def send(self) -> None:
+        """Write what the socket takes now of the requests; the rest follows at the next call."""
+        if not self.outbox and not self._unsent:
+            return
+        if self.outbox:
+            if self.process is not None and not self.sent:
+                self.since = time.monotonic()
+            self.sent = len(self.queue)
+            self._unsent += pack(self.outbox)
+            self.outbox.clear()
         try:
             del self._unsent[: self._connection.send(self._unsent)]
         except BlockingIOError:
@@ -52,15 +70,16 @@ class Link:
             self._unsent.clear()  # the worker is dead, as receiving will tell
         interest = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
         if interest != self._interest:
-            self._selector.modify(self._connection, interest, self._owner)
+            self._selector.modify(self._connection, interest, self)
             self._interest = interest
 
-    def receive(self) -> tuple[list[Any], bool]:
+    def receive(self) -> tuple[list[object], bool]:
         """The messages that have arrived, and whether the worker still lives."""
-        messages: list[Any] = []
+        messages: list[object] = []
         data = b"more"
         with suppress(BlockingIOError):
-            while data and not self._inbox.nonsense:
+            # Until nothing more is there, the worker has ended, or what it sends is no message.
+            while data and not self.garbled:
                 try:
                     data = self._connection.recv(_CHUNK)
                 except ConnectionResetError:
@@ -68,7 +87,8 @@ class Link:
                 messages += self._inbox.take(data)
                 if 0 < len(data) < _CHUNK:
                     break
-        return messages, bool(data) and not self._inbox.nonsense
+        self.since = time.monotonic()
+        return messages, bool(data) and not self.garbled
 
     def hang_up(self) -> socket.socket:
         """Tell the worker that no more requests come; it closes its environments, and then its end."""
@@ -86,10 +106,14 @@ class Link:
 class Resources:
     """The processes and connections of a pool, which must be closed even when the pool is forgotten."""
 
-    def __init__(self, nursery: Nursery | None):
-        self.nursery = nursery
+    def __init__(self, fork_server: ForkServer | None):
+        self.fork_server = fork_server
         self.selector = selectors.DefaultSelector()
-        self.links: dict[int, Link] = {}  # by worker number
+        self.links: dict[int, Link] = {}  # by worker number, those that have a process
+        self.waker, self.woken = socket.socketpair()  # a byte that is written to the first ends a wait for the workers
+        for end in (self.waker, self.woken):
+            end.setblocking(False)
+        self.selector.register(self.woken, selectors.EVENT_READ)
         self._owner = os.getpid()
 
     def close(self) -> None:
@@ -102,8 +126,10 @@ class Resources:
             for link in self.links.values():
                 link.close()
             self.selector.close()
-            if self.nursery is not None:
-                self.nursery.close()
+            self.waker.close()
+            self.woken.close()
+            if self.fork_server is not None:
+                self.fork_server.close()
 
     def _part(self, end: float) -> None:
         """Say goodbye to the workers that are up, and wait until they have hung up too."""
@@ -116,6 +142,7 @@ class Resources:
                     data = connection.recv(_CHUNK)
                 except OSError:
                     data = b""
+                # What it still answers is for nobody; at its end nothing more can come.
                 if not data:
                     self.selector.unregister(connection)
                     if connection in open_:

@@ -20,6 +20,9 @@ _STRING = frozenset({str})
 _INT_LIMIT = 2**63  # beyond it few formats can hold a number, and from 4,300 digits on Python cannot print it
 
 
+Request = tuple[Any, ...]  # the operation, the number of what it is for, and what the operation takes
+
+
 class Garbage(ValueError):
     """An environment returned something that its contract does not allow."""
 
@@ -34,8 +37,8 @@ def pack(message: Any, token: bytes = b"") -> bytes:
     return HEADER.pack(len(token) + len(body)) + token + body
 
 
-def frames(connection: socket.socket) -> Iterator[Any]:
-    """The messages that arrive on a blocking ``connection``, until the other side closes it."""
+def batches(connection: socket.socket) -> Iterator[list[Request]]:
+    """The batches of requests that arrive on a blocking ``connection``, until the other side closes it."""
     with connection.makefile("rb", buffering=1 << 16) as reader:
         while len(header := reader.read(HEADER.size)) == HEADER.size:
             body = reader.read(HEADER.unpack(header)[0])
@@ -120,30 +123,30 @@ class Inbox:
     """
 
     def __init__(self, token: bytes = b"") -> None:
-        self.nonsense = False  # something that is no frame arrived: an environment wrote into the connection
+        self.garbled = False  # something that is no frame arrived: an environment wrote into the connection
         self._token = token
         self._rest = bytearray()
 
-    def take(self, data: bytes) -> list[Any]:
+    def take(self, data: bytes) -> list[object]:
         """The messages that ``data`` completes; nothing after bytes that are no frame. Never raises."""
         if self._rest:
             self._rest += data
             if len(self._rest) < HEADER.size or len(self._rest) < HEADER.size + HEADER.unpack_from(self._rest)[0]:
                 return []  # before megabytes are copied for every chunk
             data = bytes(self._rest)
-        messages = []
+        messages: list[object] = []
         position, size, token = 0, len(data), self._token
         while (start := position + HEADER.size) <= size:
             (length,) = HEADER.unpack_from(data, position)
             end = start + length
             if length > LONGEST_FRAME or not data.startswith(token[: size - start], start):
-                self.nonsense = True
-            if end > size or self.nonsense:
+                self.garbled = True
+            if end > size or self.garbled:
                 break
             try:
                 messages.append(marshal.loads(data[start + len(token) : end]))
             except (EOFError, TypeError, ValueError, MemoryError, RecursionError, SystemError):
-                self.nonsense = True
+                self.garbled = True
                 break
             position = end
         self._rest = bytearray(data[position:])

@@ -1,8 +1,8 @@
 """What runs inside a worker of the pool: one environment per slot, answering requests one after another.
 
-Requests come in batches: ``("reset", slot, task, seed)``, ``("step", slot, action)`` and ``("release", slot)``. Every
-reset and step is answered by one tuple, told apart by its length: ``(observation, info)``,
-``(observation, reward, terminated, truncated, info)`` or ``(error,)``; a release is not answered.
+Requests come in batches: ``("reset", slot, task, seed)``, ``("step", slot, action)`` and ``("release", slot)``; for the
+pool each assignment is a slot of its own here. Every reset and step is answered by one tuple, told apart by its length:
+``(observation, info)``, ``(observation, reward, terminated, truncated, info)`` or ``(error,)``; a release is not.
 """
 
 from __future__ import annotations
@@ -11,22 +11,61 @@ import math
 import os
 import socket
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import TypeGuard
 
 import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-from gagpo.envs.pool.wire import LONGEST_FRAME, Garbage, describe, frames, is_plain, pack, plain
+from gagpo.envs.base import Info, Kwargs
+from gagpo.envs.pool.wire import LONGEST_FRAME, Garbage, Request, batches, describe, pack, plain
+
+StepAnswer = tuple[str, float, bool, bool, Info]
+ResetAnswer = tuple[str, Info]
+Answer = StepAnswer | ResetAnswer | tuple[str]
 
 
-def maker(spec: EnvSpec, kwargs: Mapping[str, Any]) -> Callable[[], gymnasium.Env]:
+def maker(spec: EnvSpec, kwargs: Kwargs) -> Callable[[], gymnasium.Env]:
     """A function that builds one environment, without Gymnasium's passive checks: :class:`Host` has its own."""
     return lambda: gymnasium.make(spec, disable_env_checker=True, **kwargs)
 
 
-def _text(observation: Any) -> str:
+def reset_answer(result: object) -> ResetAnswer:
+    """What a ``reset`` returned, as plain data; :class:`Garbage` where that breaks the contract."""
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise Garbage("reset() did not return (observation, info)")
+    return _text(result[0]), _info(result[1])
+
+
+def step_answer(result: object) -> StepAnswer:
+    """What a ``step`` returned, as plain data; :class:`Garbage` where that breaks the contract."""
+    if not isinstance(result, tuple) or len(result) != 5:
+        raise Garbage("step() did not return (observation, reward, terminated, truncated, info)")
+    observation, reward, terminated, truncated, info = result
+    if not isinstance(reward, int | float | np.number) or not math.isfinite(reward):
+        raise Garbage(f"the reward is {str(reward)[:50]}, not a finite number")
+    text, reward = _text(observation), float(reward)
+    return text, reward, _flag(terminated, "terminated"), _flag(truncated, "truncated"), _info(info)
+
+
+def is_answer(message: object, operation: str) -> TypeGuard[Answer]:
+    """Whether ``message`` is an answer to ``operation``, as :class:`Host` gives it, down to the last value.
+
+    What comes out of a worker is not believed: an environment may have written into the connection.
+    """
+    if type(message) is not tuple:
+        return False
+    if len(message) == 1:
+        return type(message[0]) is str
+    try:
+        answer = step_answer(message) if operation == "step" else reset_answer(message)
+    except (ValueError, ArithmeticError, RecursionError):
+        return False
+    return list(map(type, answer)) == list(map(type, message))
+
+
+def _text(observation: object) -> str:
     if not isinstance(observation, str):
         raise Garbage(f"the observation is {type(observation).__name__}, not a string")
     if not observation.isascii():
@@ -37,16 +76,16 @@ def _text(observation: Any) -> str:
     return str(observation)
 
 
-def _flag(value: Any, name: str) -> bool:
+def _flag(value: object, name: str) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise Garbage(f"{name} is {type(value).__name__}, not a bool")
     return bool(value)
 
 
-def _info(info: Any) -> dict[str, Any]:
+def _info(info: object) -> Info:
     if not isinstance(info, dict):
         raise Garbage(f"info is {type(info).__name__}, not a dict")
-    values: dict[str, Any] = plain(info, "info")
+    values: Info = plain(info, "info")
     return values
 
 
@@ -62,7 +101,7 @@ class Host:
         self._running: dict[int, gymnasium.Env] = {}
         self._idle: list[gymnasium.Env] = [make()]  # the first one now: wrong settings fail at once
 
-    def handle(self, request: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    def handle(self, request: Request) -> Answer | None:
         """Carry out one request; whatever the environment does wrong is an answer ``(error,)``, never raised."""
         operation, slot, *arguments = request
         if operation == "release":
@@ -70,7 +109,9 @@ class Host:
                 self._idle.append(self._running.pop(slot))
             return None
         try:
-            return self._step(slot, *arguments) if operation == "step" else self._reset(slot, *arguments)
+            if operation == "step":
+                return step_answer(self._running[slot].step(*arguments))
+            return reset_answer(self._reset(slot, *arguments))
         except (Exception, SystemExit) as error:
             if slot in self._running:
                 _close(self._running.pop(slot))
@@ -78,28 +119,10 @@ class Host:
                 return (f"{describe(error)}: the worker's limit is {self._memory_limit_mb} MB",)
             return (describe(error),)
 
-    def _reset(self, slot: int, task: str, seed: int | None) -> tuple[Any, ...]:
+    def _reset(self, slot: int, task: str, seed: int | None) -> object:
         if slot not in self._running:
             self._running[slot] = self._idle.pop() if self._idle else self._make()
-        result = self._running[slot].reset(seed=seed, options={"task": task})
-        if not isinstance(result, tuple) or len(result) != 2:
-            raise Garbage("reset() did not return (observation, info)")
-        return _text(result[0]), _info(result[1])
-
-    def _step(self, slot: int, action: str) -> tuple[Any, ...]:
-        result = self._running[slot].step(action)
-        if not isinstance(result, tuple) or len(result) != 5:
-            raise Garbage("step() did not return (observation, reward, terminated, truncated, info)")
-        observation, reward, terminated, truncated, info = result
-        if not isinstance(reward, int | float | np.number) or not math.isfinite(reward):
-            raise Garbage(f"the reward is {str(reward)[:50]}, not a finite number")
-        return (
-            _text(observation),
-            float(reward),
-            _flag(terminated, "terminated"),
-            _flag(truncated, "truncated"),
-            _info(info),
-        )
+        return self._running[slot].reset(seed=seed, options={"task": task})
 
     def close(self) -> None:
         """Close every environment; safe to call twice."""
@@ -139,8 +162,9 @@ def serve(
         return
     try:
         connection.sendall(pack((process,), token))
-        for requests in frames(connection):
+        for requests in batches(connection):
             for request in requests:
+                # Each is answered before the next is begun: a crash then belongs to the oldest unanswered one.
                 answer = host.handle(request)
                 if os.getpid() != process:
                     os._exit(0)  # a fork made by the environment came back here: the worker itself answers
@@ -156,28 +180,3 @@ def serve(
         pass  # the pool is gone
     finally:
         host.close()
-
-
-def answers(message: Any, operation: str) -> bool:
-    """Whether ``message`` is an answer to ``operation``, as :class:`Host` gives it, down to the last value.
-
-    What comes out of a worker is not believed: an environment may have written into the connection.
-    """
-    if type(message) is not tuple:
-        return False
-    if len(message) == 1:
-        return type(message[0]) is str
-    if operation == "step" and len(message) == 5:
-        observation, reward, terminated, truncated, info = message
-        if type(reward) is not float or not math.isfinite(reward):
-            return False
-        if type(terminated) is not bool or type(truncated) is not bool:
-            return False
-    elif operation == "reset" and len(message) == 2:
-        observation, info = message
-    else:
-        return False
-    try:
-        return _text(observation) is not None and type(info) is dict and is_plain(info)
-    except (Garbage, RecursionError):
-        return False

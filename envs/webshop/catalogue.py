@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Any
 
 from gagpo.envs.webshop.rows import CatalogueError, iterate_list, iterate_object
 from gagpo.envs.webshop.texts import (
@@ -212,7 +211,7 @@ def regular_asin(asin: str) -> str:
     return clean(asin, 200).upper()
 
 
-def _product(row: dict[str, Any], asin: str, annotation: Annotation | None, where: str) -> Product:
+def _product(row: dict[str, object], asin: str, annotation: Annotation | None, where: str) -> Product:
     return Product(
         asin=asin,
         title=_text(row.get("name"), where, "name"),
@@ -227,7 +226,7 @@ def _product(row: dict[str, Any], asin: str, annotation: Annotation | None, wher
     )
 
 
-def parse_prices(pricing: Any, where: str) -> tuple[float, ...]:
+def parse_prices(pricing: object, where: str) -> tuple[float, ...]:
     """The dollars of ``"$10.00"`` or ``"$10.00 - $20.00"``; none for a missing price.
 
     >>> parse_prices("$1,010.50 - $2,000.00", "")
@@ -255,7 +254,7 @@ def parse_prices(pricing: Any, where: str) -> tuple[float, ...]:
     return tuple(prices)
 
 
-def _options(value: Any, where: str) -> dict[str, tuple[str, ...]]:
+def _options(value: object, where: str) -> dict[str, tuple[str, ...]]:
     if not value or _is_nan(value):
         return {}
     if not isinstance(value, dict):
@@ -300,7 +299,7 @@ def option_value(text: str) -> str:
     return tidy_option(published_value(text))
 
 
-def _wanted_options(value: Any, where: str) -> tuple[tuple[str, str], ...]:
+def _wanted_options(value: object, where: str) -> tuple[tuple[str, str], ...]:
     if not value:
         return ()
     if isinstance(value, dict):
@@ -316,14 +315,14 @@ def _wanted_options(value: Any, where: str) -> tuple[tuple[str, str], ...]:
     return tuple(options)
 
 
-def _bullets(value: Any, where: str) -> tuple[str, ...]:
+def _bullets(value: object, where: str) -> tuple[str, ...]:
     if value is None or _is_nan(value):
         return ()
     entries = value if isinstance(value, list) else [value]
     return tuple(_text(entry, where, "small_description") for entry in entries)
 
 
-def _text(value: Any, where: str, key: str) -> str:
+def _text(value: object, where: str, key: str) -> str:
     if value is None or _is_nan(value):
         return ""
     if isinstance(value, list) and not any(isinstance(entry, list) for entry in value):
@@ -333,7 +332,7 @@ def _text(value: Any, where: str, key: str) -> str:
     return paired(value)
 
 
-def _strings(value: Any, where: str, key: str) -> tuple[str, ...]:
+def _strings(value: object, where: str, key: str) -> tuple[str, ...]:
     if value is None:
         return ()
     if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
@@ -341,10 +340,10 @@ def _strings(value: Any, where: str, key: str) -> tuple[str, ...]:
     return tuple(paired(entry) for entry in value if entry)
 
 
-def _is_nan(value: Any) -> bool:
+def _is_nan(value: object) -> bool:
     return isinstance(value, float) and math.isnan(value)
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from gagpo.envs.base import Outcome, TextEnv
+from gagpo.envs.base import Info, Outcome, TextEnv
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.tasks import Task, TaskSet
 from gagpo.envs.webshop import expert
@@ -142,7 +142,7 @@ class WebShopEnv(TextEnv):
 
     def outcome_of(self, page: Page, shown: str, valid: bool) -> Outcome:
         """The outcome of standing on ``page``, observed as ``shown``."""
-        extras: dict[str, Any] = {"has_search_bar": page.has_search_bar}
+        extras: Info = {"has_search_bar": page.has_search_bar}
         outcome = Outcome(
             shown,
             valid=valid,

@@ -12,7 +12,7 @@ import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 from filelock import FileLock
 
@@ -23,6 +23,15 @@ from gagpo.envs.webshop.store import LOCK_TIMEOUT, fresh_folder
 VERSION = 1
 FEWEST, MOST = 10, 100_000
 MOST_INSTRUCTED = 1_500  # products with instructions: goals stay a list that a worker can hold
+
+
+class OfferedValue(TypedDict):
+    value: str
+    image: None
+
+
+Row = dict[str, object]  # an object of a data file
+Offered = dict[str, list[OfferedValue] | None]  # by name, as the published files have them
 
 
 class ProductKind(NamedTuple):
@@ -191,8 +200,8 @@ def write_catalogue(folder: Path, products: int, seed: int = 0) -> None:
     """Write the three data files of a catalogue into ``folder``."""
     rng = random.Random(f"catalogue:{VERSION}:{seed}")
     asins = [f"{number:05d}" for number in rng.sample(range(100_000), products)]
-    attributes: dict[str, Any] = {}
-    humans: dict[str, Any] = {}
+    attributes: Row = {}
+    humans: Row = {}
     with (folder / f"{PRODUCTS}.json").open("w", encoding="utf-8") as file:
         file.write("[")
         for n, asin in enumerate(asins):
@@ -206,7 +215,7 @@ def write_catalogue(folder: Path, products: int, seed: int = 0) -> None:
         (folder / f"{name}.json").write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
 
 
-def _with_odd_rows(row: dict[str, Any], number: int, rng: random.Random) -> Iterator[dict[str, Any]]:
+def _with_odd_rows(row: Row, number: int, rng: random.Random) -> Iterator[Row]:
     yield row
     if number % 97 == 96:
         yield {**row, "name": "a second row of the same product", "pricing": "$1.00"}
@@ -216,7 +225,7 @@ def _with_odd_rows(row: dict[str, Any], number: int, rng: random.Random) -> Iter
         yield {**row, "asin": f"TOO-LONG-{rng.randrange(10_000):04d}"}
 
 
-def _product(asin: str, rng: random.Random, instructed: bool) -> tuple[dict[str, Any], dict[str, Any], list[Any]]:
+def _product(asin: str, rng: random.Random, instructed: bool) -> tuple[Row, Row, list[Row]]:
     department = rng.choice(DEPARTMENTS)
     kind = rng.choice(department.kinds)
     brand, audience = rng.choice(_BRANDS), rng.choice(department.audiences)
@@ -238,9 +247,9 @@ def _product(asin: str, rng: random.Random, instructed: bool) -> tuple[dict[str,
         "images": [f"https://images.invalid/{asin}.jpg"],
         "brand": brand,
     }
-    annotation: dict[str, Any] = {"attributes": attributes} if rng.random() < 0.98 or instructed else {}
+    annotation: Row = {"attributes": attributes} if rng.random() < 0.98 or instructed else {}
     words = {"kind": kind.name, "first": first, "second": second, "audience": audience}
-    human = []
+    human: list[Row] = []
     if instructed:
         annotation["instruction"] = rng.choice(_REQUESTS).format(**words)
         annotation["instruction_attributes"] = [first, second]
@@ -249,8 +258,8 @@ def _product(asin: str, rng: random.Random, instructed: bool) -> tuple[dict[str,
     return row, annotation, human
 
 
-def _options(kind: ProductKind, rng: random.Random) -> dict[str, Any] | None:
-    options: dict[str, Any] = {}
+def _options(kind: ProductKind, rng: random.Random) -> Offered | None:
+    options: Offered = {}
     for choice in kind.options:
         name, values = _CHOICES[choice]
         if rng.random() < 0.1:
@@ -272,7 +281,7 @@ def _pricing(kind: ProductKind, rng: random.Random) -> str | None:
     return f"${price:,.2f}"
 
 
-def _description(kind: ProductKind, brand: str, audience: str, attributes: list[str], rng: random.Random) -> Any:
+def _description(kind: ProductKind, brand: str, audience: str, attributes: list[str], rng: random.Random) -> object:
     sentences = [
         f"{brand} makes this {kind.name} with {audience} in mind.",
         f"It is {', '.join(attributes[:-1])} and {attributes[-1]}.",
@@ -283,7 +292,7 @@ def _description(kind: ProductKind, brand: str, audience: str, attributes: list[
     return sentences if rng.random() < 0.05 else " ".join(sentences)
 
 
-def _human_instruction(words: dict[str, str], options: dict[str, Any] | None, rng: random.Random) -> dict[str, Any]:
+def _human_instruction(words: dict[str, str], options: Offered | None, rng: random.Random) -> Row:
     wanted = [rng.choice(values)["value"].replace("/", " | ").lower() for values in (options or {}).values() if values]
     said = f" in {' and '.join(wanted)}" if wanted else ""
     return {

@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from gagpo.envs.errors import GagpoError
 
@@ -27,7 +26,7 @@ class CatalogueError(GagpoError, ValueError):
     """A data file that cannot be used; the message names the file, the row and what was expected."""
 
 
-def iterate_list(path: Path, expected: str) -> Iterator[tuple[int, Any]]:
+def iterate_list(path: Path, expected: str) -> Iterator[tuple[int, object]]:
     """Yield ``(row, value)`` of a JSON list, rows counted from 1; ``expected`` says what the file should hold.
 
     Raises CatalogueError for a missing or unreadable file, another shape, bad UTF-8 and broken JSON.
@@ -40,7 +39,7 @@ def iterate_list(path: Path, expected: str) -> Iterator[tuple[int, Any]]:
         yield row, reader.value(row)
 
 
-def iterate_object(path: Path, expected: str) -> Iterator[tuple[int, str, Any]]:
+def iterate_object(path: Path, expected: str) -> Iterator[tuple[int, str, object]]:
     """Yield ``(row, key, value)`` of a JSON object, rows counted from 1; errors as in :func:`iterate_list`."""
     reader = _RowReader(path, expected)
     reader.open("{")
@@ -106,7 +105,7 @@ class _RowReader:
                 return ""
             self._more(CHUNK)
 
-    def value(self, row: int) -> Any:
+    def value(self, row: int) -> object:
         self.row = row
         self.peek()
         wanted = CHUNK

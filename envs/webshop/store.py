@@ -314,10 +314,10 @@ def _write_tasks(path: Path, splits: dict[str, list[Goal]], places: dict[str, in
     path.write_text(json.dumps(rows, ensure_ascii=False), encoding="utf-8")
 
 
-def _measured(path: Path) -> list[Any]:
+def _measured(path: Path) -> tuple[int, str]:
     """Size and SHA-256 of a file."""
     with path.open("rb") as file:
-        return [path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()]
+        return path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _seal(manifest: dict[str, Any]) -> str:

@@ -18,7 +18,7 @@ from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import group_jobs
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.lookup import find_spec, playing
-from gagpo.envs.pool.hall import Hall
+from gagpo.envs.pool.shared_pool import SharedPool
 from gagpo.eval.evaluate import choose_panel, evaluate
 from gagpo.eval.journal import Journal
 from gagpo.eval.results import EvalResult
@@ -81,13 +81,13 @@ def evaluate_api(
     agent = ApiAgent(client, talk, concurrency)
     with (
         Journal(journals, key) if journals is not None else nullcontext() as journal,
-        Hall(environment, arguments, workers=workers) as hall,
+        SharedPool(environment, arguments, workers=workers) as pool,
     ):
         client.spent = _spent_before(journal)
         try:
             result, episodes = evaluate(
                 agent,
-                hall,
+                pool,
                 panel,
                 environment=environment,
                 kwargs=material,
@@ -138,7 +138,7 @@ def teach(
     client = ApiClient(api)
     with (
         Journal(journals, key) if journals is not None else nullcontext() as journal,
-        Hall(environment, dict(kwargs), workers=workers) as hall,
+        SharedPool(environment, dict(kwargs), workers=workers) as pool,
     ):
         client.spent = _spent_before(journal)
         played = dict(journal.episodes) if journal else {}
@@ -155,7 +155,7 @@ def teach(
 
         try:
             new = play_streams(
-                ApiAgent(client, talk, concurrency), hall, missing, concurrency=concurrency, on_finish=finished
+                ApiAgent(client, talk, concurrency), pool, missing, concurrency=concurrency, on_finish=finished
             )
         except ApiError as error:
             raise _with_advice(error, journal, len(jobs)) from None

@@ -26,7 +26,7 @@ from pydantic import Field, field_validator
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.lookup import find_spec
 from gagpo.envs.pool import Event
-from gagpo.envs.pool.hall import Hall, HallClosed
+from gagpo.envs.pool.shared_pool import PoolClosed, SharedPool
 from gagpo.envs.tasks import Task, TaskSet
 from gagpo.interop.limits import LimitBody
 
@@ -72,7 +72,7 @@ class OpenEnvWorld:
 
     name: str
     description: str
-    hall: Hall
+    pool: SharedPool
     tasks: Mapping[str, TaskSet]
     split: str
     admissible: bool = False
@@ -106,8 +106,8 @@ def open_world(
         split = getattr(world, "split", next(iter(tasks)))
     finally:
         env.close()
-    hall = Hall(env_id, arguments, workers=workers, step_deadline=step_deadline, reset_deadline=reset_deadline)
-    return OpenEnvWorld(short_name(env_id), described, hall, tasks, split, admissible, session_seconds)
+    pool = SharedPool(env_id, arguments, workers=workers, step_deadline=step_deadline, reset_deadline=reset_deadline)
+    return OpenEnvWorld(short_name(env_id), described, pool, tasks, split, admissible, session_seconds)
 
 
 def short_name(env_id: str) -> str:
@@ -120,14 +120,14 @@ def short_name(env_id: str) -> str:
 
 
 class ServedEnvironment(Environment[TextAction, TextObservation, State]):
-    """One session: a slot in the hall. Also lists the tasks (OpenEnv's ``TaskProvider``)."""
+    """One session: a slot in the shared pool. Also lists the tasks (OpenEnv's ``TaskProvider``)."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
     def __init__(self, world: OpenEnvWorld):
         super().__init__()
         self.world = world
-        self.slot = world.hall.open()
+        self.slot = world.pool.open()
         self.until = time.monotonic() + world.session_seconds
         self._state = State(episode_id=None, step_count=0)
         self._closed = False
@@ -170,7 +170,7 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
 
     def close(self) -> None:
         self._closed = True
-        self.world.hall.release(self.slot)
+        self.world.pool.release(self.slot)
 
     def get_metadata(self) -> EnvironmentMetadata:
         return EnvironmentMetadata(name=self.world.name, description=self.world.description, version="1")
@@ -225,13 +225,13 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
                 410, f"the session is over (it may last {self.world.session_seconds:g} s): open another"
             )
         try:
-            event = await asyncio.wrap_future(getattr(self.world.hall, operation)(self.slot, *arguments))
+            event = await asyncio.wrap_future(getattr(self.world.pool, operation)(self.slot, *arguments))
         except ValueError as error:
             raise ActionRefused(409, str(error).replace(f"slot {self.slot}", "this session")) from None
-        except (HallClosed, CancelledError) as error:
+        except (PoolClosed, CancelledError) as error:
             raise ActionRefused(503, f"the server is closing: {error}") from None
         if (event.kind in ("restarted", "failed") and operation == "step") or event.kind == "failed":
-            self.world.hall.release(self.slot)
+            self.world.pool.release(self.slot)
             raise ActionRefused(
                 500, f"the world broke and the episode is lost; reset to play again ({event.error[:300]})"
             )

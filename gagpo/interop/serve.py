@@ -63,7 +63,7 @@ def serve(
             print(f"serving {env_id} at http://{host}:{listener.getsockname()[1]}", flush=True)
             uvicorn.Server(config).run(sockets=[listener])
         finally:
-            world.hall.close()
+            world.pool.close()
 
 
 def write_package(env_id: str, kwargs: Mapping[str, Any] | None, folder: Path) -> list[Path]:
@@ -77,7 +77,7 @@ def write_package(env_id: str, kwargs: Mapping[str, Any] | None, folder: Path) -
     if folder.exists() and any(folder.iterdir()):
         raise InvalidArgument(f"{folder} is not empty: choose a new folder")
     world = open_world(env_id, kwargs, workers=0)
-    world.hall.close()
+    world.pool.close()
     name = short_name(env_id)
     texts = {
         "openenv.yaml": _manifest(name, {split: len(tasks) for split, tasks in world.tasks.items()}),

@@ -13,6 +13,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskErro
 from gagpo.agents.engines.remote.server import ServerPlan
 from gagpo.agents.model import ModelError
 from gagpo.collecting.placement import LocalPlacement, pool_options
+from gagpo.envs.errors import first_line
 from gagpo.envs.pool import Pool
 from gagpo.ray.host import PoolHost
 from gagpo.ray.pool import ClusterPool, HostLost
@@ -22,8 +23,8 @@ from gagpo.settings import EngineSettings, RunSettings
 _numbers = itertools.count()
 
 
-class RayLine:
-    """A host of environments in an actor; ``make`` starts one."""
+class RayConnection:
+    """The connection to a host of environments in an actor; ``make`` starts one."""
 
     def __init__(self, make: Callable[[], Any]):
         self._make = make
@@ -39,7 +40,7 @@ class RayLine:
         except RayTaskError:
             raise  # a fault of ours in the host
         except RayError as error:
-            raise HostLost(f"a host of environments died ({_said(error)})") from None
+            raise HostLost(f"a host of environments died ({first_line(error)})") from None
 
     def replace(self) -> None:
         ray.kill(self._actor)
@@ -73,8 +74,8 @@ class RayPlace(LocalPlacement):
             )
             return kind.remote(world.id, world.kwargs, options)
 
-        lines = [RayLine(make) for _ in range(self._cluster.hosts)]
-        return cast(Pool, ClusterPool(lines, ready, restarts=self._cluster.restarts))  # the same contract
+        connections = [RayConnection(make) for _ in range(self._cluster.hosts)]
+        return cast(Pool, ClusterPool(connections, ready, restarts=self._cluster.restarts))  # the same contract
 
     def engine_arguments(self, settings: EngineSettings) -> Mapping[str, Any]:
         shared = super().engine_arguments(settings)
@@ -107,7 +108,7 @@ class RayPlace(LocalPlacement):
                     f"its actor did not answer within {deadline:g} s; is there room in the cluster?"
                 ) from None
             except RayActorError as error:
-                raise HostLost(_said(error)) from None
+                raise HostLost(first_line(error)) from None
 
         return ask, lambda: ray.kill(actor)
 
@@ -121,8 +122,3 @@ class _PlacedHost(ServerHost):
 
 def _unique() -> str:
     return f"{ray.get_runtime_context().get_actor_id() or 'driver'}-{next(_numbers)}"
-
-
-def _said(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines or [type(error).__name__])[0][:200]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from gagpo.envs.errors import GagpoError, MissingPackage
+from gagpo.envs.errors import GagpoError, MissingPackage, first_line
 from gagpo.eval.results import EvalResult
 from gagpo.ray.rank import DONE, LOST, MEND, Rank, pass_on
 from gagpo.settings import dump
@@ -75,8 +75,7 @@ def _connected(address: str) -> Iterator[None]:
             **({"include_dashboard": False} if address == LOCAL else {}),
         )
     except (ConnectionError, RuntimeError, ValueError) as error:
-        first = str(error).strip().splitlines()[0][:200]
-        raise ClusterError(f"the Ray cluster at {address} cannot be reached: {first}") from None
+        raise ClusterError(f"the Ray cluster at {address} cannot be reached: {first_line(error)}") from None
     try:
         yield
     finally:
@@ -149,7 +148,7 @@ class _Attempt:
             places = self.ray.get([rank.address.remote() for rank in ranks], timeout=self.cluster.start_deadline)
             self.processes = self.ray.get([rank.process.remote() for rank in ranks], timeout=60)
         except (RayActorError, GetTimeoutError) as error:
-            return f"a rank was lost while it started ({_first_line(error)})"
+            return f"a rank was lost while it started ({first_line(error)})"
         path, text = str(self.folder.path.absolute()), dump(self.settings)
         calls = [
             rank.train.remote(path, text, variables)
@@ -173,7 +172,7 @@ class _Attempt:
                 try:
                     outcome, said = self.ray.get(call)
                 except RayActorError as error:
-                    trouble = f"rank {number} was lost ({_first_line(error)})"
+                    trouble = f"rank {number} was lost ({first_line(error)})"
                     continue
                 if outcome == MEND:
                     raise ClusterError(said)
@@ -212,8 +211,3 @@ def variables_of(places: Sequence[tuple[str, int]]) -> list[dict[str, str]]:
         }
         for rank in range(len(places))
     ]
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines or [type(error).__name__])[0][:200]

@@ -13,7 +13,7 @@ from gagpo.agents.episodes import Episode
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import group_jobs
 from gagpo.envs.errors import InvalidArgument
-from gagpo.envs.pool.hall import Hall
+from gagpo.envs.pool.shared_pool import SharedPool
 from tests.agents.chat_server import serving
 
 pytestmark = pytest.mark.interop
@@ -27,7 +27,7 @@ def client_of(server, **changes):
 
 def play(server, count=12, concurrency=4, talk=None, **changes):
     agent = ApiAgent(client_of(server, **changes), talk or Talk(STYLES["plain"]))
-    with Hall(CORRIDOR, {"max_turns": 20}, workers=0) as hall:
+    with SharedPool(CORRIDOR, {"max_turns": 20}, workers=0) as hall:
         episodes = play_streams(
             agent, hall, group_jobs([f"door-{i % 8:02d}" for i in range(count)], 1, 0), concurrency=concurrency
         )

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -26,7 +25,7 @@ def expert_rate(
     engine: str = DEFAULT_ENGINE,
     max_turns: int = 50,
     seed: int = 0,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Let the expert play every task of a split once, each action replaced by a random one with probability ``noise``.
 
     Returns ``tasks``, ``success`` (a share), ``turns`` (mean over won episodes), ``inadmissible`` (how often the expert

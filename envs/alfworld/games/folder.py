@@ -14,7 +14,7 @@ import os
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from gagpo.envs.alfworld.engine import BrokenGame, read_game, read_json
 from gagpo.envs.alfworld.games.catalogue import TASK_TYPES
@@ -28,6 +28,16 @@ _FORMAT = 2
 UNREAD = "unread"
 
 log = logging.getLogger(__name__)
+
+
+class TrialRow(TypedDict):
+    """What is remembered of a trial: stamps of its files, type, and, if it was ever wanted, verdict and digest."""
+
+    trajectory: list[int] | None
+    game: list[int] | None
+    type: str
+    solvable: bool | str | None
+    digest: str
 
 
 class NoGames(GagpoError, ValueError):
@@ -74,7 +84,7 @@ def find_games(root: Path, split: str, task_types: Collection[str] = TASK_TYPES)
         )
     cache = _cache_file(folder)
     known = _remembered(cache)
-    rows: dict[str, dict[str, Any]] = {}
+    rows: dict[str, TrialRow] = {}
     skipped: dict[str, list[str]] = {}
     tasks: list[Task] = []
     for id in _trials(folder):
@@ -100,20 +110,19 @@ def _trials(folder: Path) -> list[str]:
     return sorted(Path(path).relative_to(folder).as_posix() for path in held)
 
 
-def _row(trial: Path, known: dict[str, Any] | None, task_types: Collection[str]) -> dict[str, Any]:
-    """What is remembered of a trial: stamps of its files, type, and, if it was ever wanted, verdict and digest."""
-    row: dict[str, Any] = {"trajectory": _stamp(trial / TRAJECTORY), "game": _stamp(trial / GAME)}
-    known = known or {"trajectory": None, "game": None, "solvable": UNREAD, "digest": ""}
-    unchanged = row["trajectory"] is not None and known["trajectory"] == row["trajectory"]
-    row["type"] = known["type"] if unchanged else _task_type(trial / TRAJECTORY)
-    unchanged = known["game"] == row["game"]
-    row["solvable"], row["digest"] = (known["solvable"], known["digest"]) if unchanged else (UNREAD, "")
-    if row["solvable"] == UNREAD and row["game"] is not None and row["type"] in task_types:
-        row["solvable"], row["digest"] = _verdict(trial / GAME)
-    return row
+def _row(trial: Path, known: TrialRow | None, task_types: Collection[str]) -> TrialRow:
+    """What is to be remembered of a trial; ``known`` is what was."""
+    known = known or TrialRow(trajectory=None, game=None, type="", solvable=UNREAD, digest="")
+    trajectory, game = _stamp(trial / TRAJECTORY), _stamp(trial / GAME)
+    unchanged = trajectory is not None and known["trajectory"] == trajectory
+    kind = known["type"] if unchanged else _task_type(trial / TRAJECTORY)
+    solvable, digest = (known["solvable"], known["digest"]) if known["game"] == game else (UNREAD, "")
+    if solvable == UNREAD and game is not None and kind in task_types:
+        solvable, digest = _verdict(trial / GAME)
+    return TrialRow(trajectory=trajectory, game=game, type=kind, solvable=solvable, digest=digest)
 
 
-def _reason(row: dict[str, Any], task_types: Collection[str]) -> str:
+def _reason(row: TrialRow, task_types: Collection[str]) -> str:
     """Why a trial is left out, or nothing."""
     if row["type"] not in task_types:
         return "of another type"
@@ -154,11 +163,11 @@ def _cache_file(folder: Path) -> Path:
     return data_root() / "alfworld" / "manifests" / f"{name}.json"
 
 
-def _remembered(cache: Path) -> dict[str, dict[str, Any]]:
+def _remembered(cache: Path) -> dict[str, TrialRow]:
     fields = {"trajectory", "game", "type", "solvable", "digest"}
     try:
         data = json.loads(cache.read_text(encoding="utf-8"))
-        games: dict[str, dict[str, Any]] = data["games"]
+        games: dict[str, TrialRow] = data["games"]
         if data["format"] == _FORMAT and all(
             row.keys() == fields and isinstance(row["type"], str) and isinstance(row["digest"], str)
             for row in games.values()

@@ -327,7 +327,7 @@ class _Index:
     def __init__(self, root: Path, size: str, seed: int, phrasing: Phrasing = DEFAULT):
         self.root = root
         self.path = root / "index.json"
-        self.head: dict[str, Any] = {"format": FORMAT, "size": size, "seed": seed, **phrasing.head}
+        self.head: dict[str, object] = {"format": FORMAT, "size": size, "seed": seed, **phrasing.head}
         self.games: dict[Job, Made] = {}
         try:
             stat = os.stat(self.path)

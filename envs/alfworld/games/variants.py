@@ -6,9 +6,8 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from gagpo.envs.alfworld.engine import read_game
+from gagpo.envs.alfworld.engine import GameData, read_game
 from gagpo.envs.alfworld.games.phrasings import plan_with_put, with_put
 
 # Human task descriptions are free text; these hold the marks that text grammars give a meaning to.
@@ -26,13 +25,13 @@ TASKS = (
 )
 
 
-def _old_verb(game: dict[str, Any], number: int) -> None:
+def _old_verb(game: GameData, number: int) -> None:
     """Releases before 0.4 say "put O in/on R"."""
     game["grammar"] = with_put(game["grammar"])
     game["walkthrough"] = plan_with_put(game.get("walkthrough") or [])
 
 
-def _human_task(game: dict[str, Any], number: int) -> None:
+def _human_task(game: GameData, number: int) -> None:
     """Somebody's own words for the task."""
     task = TASKS[number % len(TASKS)]
     game["grammar"] = re.sub(
@@ -40,7 +39,7 @@ def _human_task(game: dict[str, Any], number: int) -> None:
     )
 
 
-def _slicing(game: dict[str, Any], number: int) -> None:
+def _slicing(game: GameData, number: int) -> None:
     """Everything that a knife can lie beside can be sliced, and knives lie about."""
     problem = game["pddl_problem"]
     pairs = re.findall(r"\(objectType ([^\s?()]+) ([^\s?()]+)Type\)", problem)
@@ -54,7 +53,7 @@ def _slicing(game: dict[str, Any], number: int) -> None:
     game["pddl_problem"] = problem.replace("(:init", "(:init\n        " + "\n        ".join(facts), 1)
 
 
-def _crowded(game: dict[str, Any], number: int) -> None:
+def _crowded(game: GameData, number: int) -> None:
     """All receptacles stand at two places, so that one faces many of them, and what moved shows on the floor."""
     problem = game["pddl_problem"]
     places = re.findall(r"\(receptacleAtLocation ([^\s?()]+) ([^\s?()]+)\)", problem)
@@ -67,7 +66,7 @@ def _crowded(game: dict[str, Any], number: int) -> None:
     game["pddl_problem"] = problem
 
 
-def _states_told(game: dict[str, Any], number: int) -> None:
+def _states_told(game: GameData, number: int) -> None:
     """A grammar that says more: receptacles with their state, lamps by whether they are on, three lists in one."""
     grammar = game["grammar"]
     grammar = grammar.replace("#overview(r)#", "#overview_with_state(r)#")
@@ -88,7 +87,7 @@ def _states_told(game: dict[str, Any], number: int) -> None:
     game["grammar"] = grammar
 
 
-VARIANTS: dict[str, Callable[[dict[str, Any], int], None]] = {
+VARIANTS: dict[str, Callable[[GameData, int], None]] = {
     "as is": lambda game, number: None,
     "old verb": _old_verb,
     "human task": _human_task,

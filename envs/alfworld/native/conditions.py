@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gagpo.envs.alfworld.native.pddl import Atom, Formula, GameError, Quantified
+from gagpo.envs.alfworld.native.formulas import Atom, Formula, GameError, Quantified
 
 MAX_CASES = 256  # alternatives of one condition; the shipped domain needs 2
 MAX_ATOMS = 256  # atoms of one alternative; the shipped domain needs 7

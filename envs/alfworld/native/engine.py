@@ -6,9 +6,11 @@ from collections import OrderedDict
 from pathlib import Path
 
 from gagpo.envs.alfworld.engine import BrokenGame, Scene, read_game
-from gagpo.envs.alfworld.native.grounding import Change, GroundGame, Operator
+from gagpo.envs.alfworld.native.formulas import GameError
+from gagpo.envs.alfworld.native.grounding import GroundGame
 from gagpo.envs.alfworld.native.logic import TASK, read_logic
-from gagpo.envs.alfworld.native.pddl import GameError, read_problem
+from gagpo.envs.alfworld.native.operators import Change, Operator
+from gagpo.envs.alfworld.native.pddl import read_problem
 from gagpo.envs.alfworld.native.world import Fact
 
 NOTHING_HAPPENS = "Nothing happens."

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gagpo.envs.alfworld.native.pddl import GameError
+from gagpo.envs.alfworld.native.formulas import GameError
 
 MAX_EXPRESSION = 500  # characters; the shipped grammar uses 30
 
@@ -35,7 +35,7 @@ class Entity:
         return self.name
 
 
-Expression = Callable[[Mapping[str, Entity]], Any]
+Expression = Callable[[Mapping[str, Entity]], Any]  # an entity, a text, a truth value
 
 
 def expression(source: str) -> tuple[tuple[str, ...], Expression]:
@@ -51,7 +51,7 @@ def expression(source: str) -> tuple[tuple[str, ...], Expression]:
     except GameError as error:
         raise GameError(f"expression {source!r}: {error}") from None
 
-    def checked(variables: Mapping[str, Entity]) -> Any:
+    def checked(variables: Mapping[str, Entity]) -> object:
         try:
             return compute(variables)
         except (TypeError, GameError) as error:
@@ -105,14 +105,14 @@ def _variable(name: str) -> Expression:
     return compute
 
 
-def _attribute(owner: Any, name: str) -> Any:
+def _attribute(owner: object, name: str) -> object:
     if not isinstance(owner, Entity):
         raise GameError(f"{name} of something that is not an entity")
     return getattr(owner, name)
 
 
 def _junction(first: Expression, others: list[Expression], conjunctive: bool) -> Expression:
-    def compute(variables: Mapping[str, Entity]) -> Any:
+    def compute(variables: Mapping[str, Entity]) -> object:
         value = first(variables)
         for other in others:
             if bool(value) != conjunctive:

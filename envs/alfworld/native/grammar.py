@@ -14,10 +14,10 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import NoReturn
 
 from gagpo.envs.alfworld.native.expression import Entity, Expression, expression
-from gagpo.envs.alfworld.native.pddl import GameError
+from gagpo.envs.alfworld.native.formulas import GameError
 
 Placeholder = tuple[str, str]  # name and type: ("r", "receptacle")
 
@@ -97,7 +97,7 @@ class Grammar:
 def read_grammar(text: str) -> Grammar:
     """Parse a grammar document; raises :class:`GameError` naming action, rule or line."""
     wordings: dict[str, Wording] = {}
-    rules: dict[str, Any] = {}
+    rules: dict[str, object] = {}
     for name, fields, position in _document(text):
         if name is None:
             rules.update(_json_block(fields["grammar"], text, position))
@@ -114,7 +114,7 @@ def read_grammar(text: str) -> Grammar:
     return Grammar(wordings, {name: _productions(name, rule) for name, rule in rules.items()})
 
 
-def _productions(name: str, alternatives: Any) -> tuple[Production, ...]:
+def _productions(name: str, alternatives: object) -> tuple[Production, ...]:
     if not isinstance(alternatives, list):
         raise GameError(f"rule {name}: expected a list of alternatives, got {type(alternatives).__name__}")
     productions = []
@@ -186,7 +186,7 @@ def _document(text: str) -> list[tuple[str | None, dict[str, str], int]]:
     return parts
 
 
-def _json_block(block: str, text: str, position: int) -> dict[str, Any]:
+def _json_block(block: str, text: str, position: int) -> dict[str, object]:
     line = _line(text, position)
     try:
         rules = json.loads(block)
@@ -300,7 +300,7 @@ def _value(source: str) -> Value:
     except GameError as error:
         fault = str(error)
 
-    def compute(variables: Mapping[str, Entity]) -> Any:
+    def compute(variables: Mapping[str, Entity]) -> NoReturn:
         raise GameError(fault)
 
     return Value(source, (), compute, fault)

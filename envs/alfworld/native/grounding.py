@@ -7,81 +7,12 @@ from bisect import insort
 from collections.abc import Iterable
 
 from gagpo.envs.alfworld.native.conditions import Case, Match, Step, cases, plan
+from gagpo.envs.alfworld.native.formulas import Atom, GameError, PddlProblem
 from gagpo.envs.alfworld.native.history import can_show
 from gagpo.envs.alfworld.native.logic import Branch, Entry, Logic, lookups, mentioned
-from gagpo.envs.alfworld.native.narration import SAID, Env
-from gagpo.envs.alfworld.native.pddl import Atom, GameError, PddlProblem, Quantified
+from gagpo.envs.alfworld.native.narration import SAID
+from gagpo.envs.alfworld.native.operators import Change, FactWatch, Operator, Place, Shared
 from gagpo.envs.alfworld.native.world import Binding, Fact, Row, Slot, State, World, ground, slots_of, unify
-
-Change = tuple[Fact, tuple[Slot, ...], int]  # a fact, its slots, what it weighs in the state key
-NOTHING: frozenset[Fact] = frozenset()
-
-
-class Operator:
-    """A ground action. What it changes is worked out when it is first carried out (``ready``).
-
-    env: the objects of its parameters, with holes where it is shared between places.
-    need, forbid: changing facts that must be true, or false, beyond those it is found by. parts: "for all" conditions.
-    """
-
-    __slots__ = (
-        "add", "binding", "command", "conditional", "decides", "entry", "env", "forbid", "leaves", "moves", "need",
-        "parts", "ready", "remove", "walks",
-    )  # fmt: skip
-
-    def __init__(self, entry: Entry, binding: Binding, env: Env, command: str):
-        self.entry = entry
-        self.binding = binding
-        self.command = command
-        self.env = env
-        self.need: frozenset[Fact] = NOTHING
-        self.forbid: frozenset[Fact] = NOTHING
-        self.parts: tuple[Quantified, ...] = ()
-        self.ready = False
-        self.add: tuple[Change, ...] = ()
-        self.remove: tuple[Change, ...] = ()
-        self.conditional: tuple[tuple[frozenset[Fact], frozenset[Fact], bool, Change], ...] = ()
-        self.leaves = False  # it also removes the fact that made the place
-        self.moves = False  # it may change what can be done
-        self.walks = False  # it may change the place
-        self.decides = False  # it may win or lose the game
-
-
-class FactWatch:
-    """Operators that depend on which rows a slot holds. need, forbid: facts without which the slot need not be read."""
-
-    __slots__ = ("binding", "entry", "forbid", "known", "need", "slot")
-
-    def __init__(self, entry: Entry, binding: Binding, slot: Slot):
-        self.entry = entry
-        self.binding = binding
-        self.slot = slot
-        self.need: frozenset[Fact] = NOTHING
-        self.forbid: frozenset[Fact] = NOTHING
-        self.known: dict[Row, list[Operator]] = {}
-
-
-class Place:
-    """What can be done where the agent is; ``leaving`` is the change of going away.
-
-    free: command -> operator that needs nothing else. order: its commands, sorted. checked: operators with conditions.
-    """
-
-    __slots__ = ("binding", "checked", "free", "leaving", "order", "watches")
-
-    def __init__(self) -> None:
-        self.free: dict[str, Operator] = {}
-        self.order: list[str] = []
-        self.checked: list[Operator] = []
-        self.watches: list[FactWatch] = []
-        self.leaving: Change | None = None
-        self.binding: dict[int, Binding] = {}
-
-    def put(self, operator: Operator) -> None:
-        if operator.need or operator.forbid or operator.parts:
-            self.checked.append(operator)
-        else:
-            self.free.setdefault(operator.command, operator)
 
 
 class GroundGame:
@@ -115,7 +46,7 @@ class GroundGame:
                 self.start.insert(each[0], each[1])
                 self.start_key ^= each[2]
         self.places: dict[tuple[Row, bool], Place] = {}
-        self._shared: dict[tuple[Entry, Row], _Shared] = {}
+        self._shared: dict[tuple[Entry, Row], Shared] = {}
         self.everywhere = Place()
         self._enter(self.everywhere, logic.everywhere, {})
         self.trigger_slot: Slot = (logic.trigger or "", (), ())
@@ -213,7 +144,7 @@ class GroundGame:
         name = (entry, tuple(tight.values()))
         shared = self._shared.get(name)
         if shared is None:
-            shared = self._shared[name] = _Shared()
+            shared = self._shared[name] = Shared()
             for binding in self.world.solutions(entry.before, tight, self.start):
                 operator = self.operator(entry, binding)
                 if operator is not None:
@@ -406,22 +337,3 @@ class GroundGame:
             merged.watches += place.watches
         merged.order = sorted(merged.free)
         return merged
-
-
-class _Shared:
-    """Operators that many places have in common. pointless: fact -> those that only bring about what it says."""
-
-    __slots__ = ("checked", "free", "pointless")
-
-    def __init__(self) -> None:
-        self.free: dict[str, Operator] = {}
-        self.checked: list[Operator] = []
-        self.pointless: dict[Fact, set[Operator]] = {}
-
-    def put(self, operator: Operator, only: Fact | None) -> None:
-        if operator.need or operator.forbid or operator.command in self.free:
-            self.checked.append(operator)
-        else:
-            self.free[operator.command] = operator
-        if only is not None:
-            self.pointless.setdefault(only, set()).add(operator)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from gagpo.envs.alfworld.native.conditions import Match, plan
+from gagpo.envs.alfworld.native.formulas import Atom
 from gagpo.envs.alfworld.native.grammar import Condition
 from gagpo.envs.alfworld.native.logic import ConditionalEffect, Logic, Schema
-from gagpo.envs.alfworld.native.pddl import Atom
 from gagpo.envs.alfworld.native.world import Binding, Fact, State, World, ground, unify
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gagpo.envs.alfworld.native.conditions import Case, Match, Step, cases, plan
+from gagpo.envs.alfworld.native.formulas import Action, Atom, Effect, GameError, PddlDomain
 from gagpo.envs.alfworld.native.grammar import (
     Call,
     Condition,
@@ -24,7 +25,7 @@ from gagpo.envs.alfworld.native.grammar import (
     symbols,
 )
 from gagpo.envs.alfworld.native.narration import LIST_RULES, Compiled, Narration
-from gagpo.envs.alfworld.native.pddl import Action, Atom, Effect, GameError, PddlDomain, read_domain
+from gagpo.envs.alfworld.native.pddl import read_domain
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,11 +282,8 @@ def mentioned(case: Case) -> set[str]:
 
 
 def _commonest(found: list[Case], fluents: frozenset[str]) -> str | None:
-    counts: dict[str, int] = {}
-    for case in found:
-        for predicate in {atom.predicate for atom in case.positive} & fluents:
-            counts[predicate] = counts.get(predicate, 0) + 1
-    return max(sorted(counts), key=lambda name: counts[name]) if counts else None
+    counts = Counter(name for case in found for name in {atom.predicate for atom in case.positive} & fluents)
+    return max(sorted(counts), key=counts.__getitem__, default=None)
 
 
 def _loose(entry: Entry) -> frozenset[str]:

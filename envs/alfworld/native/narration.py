@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from gagpo.envs.alfworld.native.formulas import GameError, PddlDomain
 from gagpo.envs.alfworld.native.grammar import (
     Call,
     Condition,
@@ -18,7 +19,6 @@ from gagpo.envs.alfworld.native.grammar import (
     Symbol,
     Value,
 )
-from gagpo.envs.alfworld.native.pddl import GameError, PddlDomain
 from gagpo.envs.alfworld.native.world import Row, State, World
 
 Env = tuple[str, ...]  # the objects that the placeholders in scope stand for

@@ -7,107 +7,37 @@ Reading is iterative and bounded: hostile text costs time in proportion to its l
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from collections.abc import Iterable, Mapping
+from typing import NoReturn, TypeGuard
+
+from gagpo.envs.alfworld.native.formulas import (
+    NOTHING,
+    TRUE,
+    Action,
+    Atom,
+    Effect,
+    Formula,
+    GameError,
+    Junction,
+    PddlDomain,
+    PddlProblem,
+    Quantified,
+)
 
 MAX_DEPTH = 100  # nesting of parentheses; the shipped domain uses 7
 MAX_NAMES = (
     20_000  # objects of a problem, or types, predicates and actions of a domain; a large kitchen has 250 objects
 )
+Node = str | list["Node"]  # a word, or a parenthesised list
 CASTS = {"and", "or", "not", "imply", "forall", "exists"}
-
-
-class GameError(ValueError):
-    """A game that cannot be played; the message names the place and, once known, the file."""
-
-    def inside(self, place: object) -> GameError:
-        """The same error, one level further out: ``game.tw-pddl: pddl_problem: line 3: ...``."""
-        return GameError(f"{place}: {self}")
-
-
-@dataclass(frozen=True, slots=True)
-class Atom:
-    """``(predicate arg ...)`` or its negation; arguments are objects or variables (``?x``)."""
-
-    predicate: str
-    args: tuple[str, ...]
-    negated: bool = False
-
-    @property
-    def negation(self) -> Atom:
-        return Atom(self.predicate, self.args, not self.negated)
-
-    def __str__(self) -> str:
-        text = f"({' '.join((self.predicate, *self.args))})"
-        return f"(not {text})" if self.negated else text
-
-
-@dataclass(frozen=True, slots=True)
-class Junction:
-    """All (``conjunctive``) or any of ``parts``; without parts the constants true and false."""
-
-    conjunctive: bool
-    parts: tuple[Formula, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Quantified:
-    """``part`` for all (``universal``) or for some objects; variables are (name, type)."""
-
-    universal: bool
-    variables: tuple[tuple[str, str], ...]
-    part: Formula
-
-
-Formula = Atom | Junction | Quantified
-TRUE = Junction(True, ())
-NOTHING: Mapping[str, str] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class Effect:
-    """For all ``variables``: when ``condition`` holds, ``literal`` becomes so."""
-
-    variables: tuple[tuple[str, str], ...]
-    condition: Formula
-    literal: Atom
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    name: str
-    parameters: tuple[tuple[str, str], ...]
-    precondition: Formula
-    effects: tuple[Effect, ...]
-
-
-@dataclass(slots=True)
-class PddlDomain:
-    """types: name -> all its supertypes. predicates: name -> number of arguments. constants: name -> type."""
-
-    name: str
-    types: dict[str, tuple[str, ...]]
-    predicates: dict[str, int]
-    constants: dict[str, str]
-    actions: dict[str, Action]
-    fluents: frozenset[str] = field(default=frozenset())
-
-
-@dataclass(slots=True)
-class PddlProblem:
-    """objects: name -> type, constants too. facts: (predicate, arg, ...). measured: objects in ``(= (f ..) 1)``."""
-
-    objects: dict[str, str]
-    facts: list[tuple[str, ...]]
-    measured: list[str]
-    goal: Formula
 
 
 def read_domain(text: str) -> PddlDomain:
     """Parse ``(define (domain ...) ...)``; raises :class:`GameError`."""
     sections = _sections(text, "domain")
-    domain = PddlDomain(sections[0][1][0], {"object": ()}, {}, {}, {})
+    name = sections[0][1][0]
+    assert isinstance(name, str)
+    domain = PddlDomain(name, {"object": ()}, {}, {}, {})
     bases: list[tuple[str, str]] = []
     for keyword, rest in sections[1:]:
         if keyword == ":types":
@@ -169,7 +99,7 @@ def read_problem(text: str, domain: PddlDomain) -> PddlProblem:
 # Nested lists ---------------------------------------------------------------------------------------------------------
 
 
-def nested(text: str) -> list[Any]:
+def nested(text: str) -> list[Node]:
     """The one parenthesised expression of ``text`` as nested lists of lower-case words."""
     bare = re.sub(r";[^\n]*", "", text)
     if not bare.isascii():
@@ -178,13 +108,13 @@ def nested(text: str) -> list[Any]:
     words = bare.lower().replace("(", " ( ").replace(")", " ) ").replace("?", " ?").split()
     if not words or words[0] != "(":
         raise GameError("line 1: expected '('")
-    current: list[Any] = []
-    stack: list[list[Any]] = []
+    current: list[Node] = []
+    stack: list[list[Node]] = []
     for position, word in enumerate(words):
         if word == "(":
             if len(stack) >= MAX_DEPTH:
                 _misplaced(bare, position, f"more than {MAX_DEPTH} nested parentheses")
-            inner: list[Any] = []
+            inner: list[Node] = []
             current.append(inner)
             stack.append(current)
             current = inner
@@ -198,7 +128,8 @@ def nested(text: str) -> list[Any]:
             current.append(word)
     if stack:
         raise GameError(f"line {bare.count(chr(10)) + 1}: the text ends inside {len(stack)} open parentheses")
-    tree: list[Any] = current[0]
+    (tree,) = current
+    assert isinstance(tree, list)
     return tree
 
 
@@ -220,7 +151,7 @@ def _show(node: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def _sections(text: str, kind: str) -> list[tuple[str, list[Any]]]:
+def _sections(text: str, kind: str) -> list[tuple[str, list[Node]]]:
     """The parts of ``(define (kind name) (:keyword ...) ...)`` as (keyword, rest)."""
     tree = nested(text)
     if len(tree) < 2 or tree[0] != "define" or not isinstance(tree[1], list) or tree[1][:1] != [kind]:
@@ -242,9 +173,13 @@ def _sections(text: str, kind: str) -> list[tuple[str, list[Any]]]:
     return sections
 
 
-def _typed(words: list[Any], place: str) -> list[tuple[str, str]]:
+def _are_names(words: Node) -> TypeGuard[list[str]]:
+    return all(isinstance(word, str) for word in words)
+
+
+def _typed(words: Node, place: str) -> list[tuple[str, str]]:
     """``a b - t c`` as [(a, t), (b, t), (c, object)]."""
-    if not all(isinstance(word, str) for word in words):
+    if not _are_names(words):
         raise GameError(f"{place}: expected names and types, got {_show(words)}")
     result = []
     start = 0
@@ -279,7 +214,7 @@ def _closure(bases: list[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
 
 
 def _read_init(
-    entries: list[Any], domain: PddlDomain, objects: dict[str, str]
+    entries: list[Node], domain: PddlDomain, objects: dict[str, str]
 ) -> tuple[list[tuple[str, ...]], list[str]]:
     facts: dict[tuple[str, ...], None] = {}
     measured: list[str] = []
@@ -293,14 +228,15 @@ def _read_init(
             if len(entry) != 3 or not isinstance(entry[2], str):
                 raise GameError(f":init: expected (= (function object ...) number), got {_show(entry)}")
             if isinstance(entry[1], list) and entry[1] and entry[1][0] != "total-cost":
-                if any(not isinstance(name, str) or name not in objects for name in entry[1][1:]):
+                names = entry[1][1:]
+                if not _are_names(names) or not objects.keys() >= set(names):
                     raise GameError(f":init: unknown object in {_show(entry)}")
-                measured += entry[1][1:]
+                measured += names
             continue
         if entry[0] == "not":
             continue  # what is not listed is false anyway
         try:
-            fact = (heads[entry[0]], *[known[name] for name in entry[1:]])
+            fact = (heads[entry[0]], *[known[name] for name in entry[1:]])  # type: ignore[index] # a list: TypeError
             fits = predicates[fact[0]] == len(fact) - 1
         except (KeyError, TypeError):
             fits = False
@@ -310,7 +246,7 @@ def _read_init(
     return list(facts), measured
 
 
-def _bad_fact(entry: list[Any], predicates: dict[str, int], objects: dict[str, str]) -> GameError:
+def _bad_fact(entry: list[Node], predicates: dict[str, int], objects: dict[str, str]) -> GameError:
     """What is wrong with a fact of :init."""
     arity = predicates.get(entry[0]) if isinstance(entry[0], str) else None
     if arity is None:
@@ -324,7 +260,7 @@ def _bad_fact(entry: list[Any], predicates: dict[str, int], objects: dict[str, s
 # Conditions and effects -----------------------------------------------------------------------------------------------
 
 
-def _read_action(rest: list[Any], domain: PddlDomain) -> Action:
+def _read_action(rest: list[Node], domain: PddlDomain) -> Action:
     if not rest or not isinstance(rest[0], str):
         raise GameError(f"an action without a name: {_show(rest)}")
     name, parts = rest[0], rest[1:]
@@ -352,12 +288,12 @@ def _read_action(rest: list[Any], domain: PddlDomain) -> Action:
 class _Conditions:
     """Reads conditions and effects over known names; ``lenient`` lets constants through that a problem defines."""
 
-    def __init__(self, domain: PddlDomain, names: Any, lenient: bool = False):
+    def __init__(self, domain: PddlDomain, names: Iterable[str], lenient: bool = False):
         self.domain = domain
         self.used = set(names)
         self.lenient = lenient
 
-    def read(self, node: Any, negated: bool = False, scope: Mapping[str, str] = NOTHING) -> Formula:
+    def read(self, node: Node, negated: bool = False, scope: Mapping[str, str] = NOTHING) -> Formula:
         """Negation normal form of ``node``; ``scope`` maps quantified variables to unique names."""
         if not isinstance(node, list) or not node or not isinstance(node[0], str):
             raise GameError(f"expected a condition, got {_show(node)}")
@@ -379,7 +315,7 @@ class _Conditions:
 
     def effects(
         self,
-        node: Any,
+        node: Node,
         out: list[Effect],
         variables: tuple[tuple[str, str], ...] = (),
         scope: Mapping[str, str] = NOTHING,
@@ -407,7 +343,7 @@ class _Conditions:
                 raise GameError(f"{literal} cannot be an effect")
             out.append(Effect(variables, condition, literal))
 
-    def _variables(self, words: Any, scope: Mapping[str, str]) -> tuple[tuple[tuple[str, str], ...], dict[str, str]]:
+    def _variables(self, words: Node, scope: Mapping[str, str]) -> tuple[tuple[tuple[str, str], ...], dict[str, str]]:
         """Quantified variables under names used nowhere else in this action or goal, and the scope inside."""
         if not isinstance(words, list):
             raise GameError(f"expected (?variable - type ...), got {_show(words)}")
@@ -423,12 +359,12 @@ class _Conditions:
             variables.append((inner[name], kind))
         return tuple(variables), inner
 
-    def _literal(self, node: list[Any], negated: bool, scope: Mapping[str, str]) -> Atom:
+    def _literal(self, node: list[Node], negated: bool, scope: Mapping[str, str]) -> Atom:
         while node[0] == "not":
             if len(node) != 2 or not isinstance(node[1], list) or not node[1]:
                 raise GameError(f"not takes one condition, got {_show(node)}")
             node, negated = node[1], not negated
-        if not all(isinstance(word, str) for word in node):
+        if not _are_names(node):
             raise GameError(f"expected (predicate argument ...), got {_show(node)}")
         predicate = node[0]
         args = tuple(scope.get(name, name) for name in node[1:])

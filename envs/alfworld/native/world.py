@@ -9,7 +9,7 @@ from typing import Any
 from gagpo.envs.alfworld.games.scenes import spoken_names
 from gagpo.envs.alfworld.native.conditions import Case, Match, Step, plan
 from gagpo.envs.alfworld.native.expression import Entity
-from gagpo.envs.alfworld.native.pddl import Atom, Formula, GameError, PddlDomain, PddlProblem, Quantified
+from gagpo.envs.alfworld.native.formulas import Atom, Formula, GameError, PddlDomain, PddlProblem, Quantified
 
 Row = tuple[str, ...]  # the objects of a fact
 Fact = tuple[str, ...]  # its predicate, then its objects

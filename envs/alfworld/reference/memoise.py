@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import fast_downward
 from textworld.envs.pddl import logic as pddl_logic
 from textworld.envs.pddl import textgen
 from textworld.logic import Rule
+
+Context = dict[str, dict[str, object]]
 
 _translate = functools.lru_cache(maxsize=32)(fast_downward.pddl2sas)  # a full game's translation takes about 3 MB
 _parse_symbols = functools.lru_cache(maxsize=4096)(textgen._parse_and_convert)
@@ -19,22 +20,22 @@ _parse_logic = functools.lru_cache(maxsize=32)(pddl_logic._parse_and_convert)
 _parse_query = functools.lru_cache(maxsize=4096)(Rule.parse_conjunctive_query)
 
 
-def _translate_once(domain: str, problem: str, verbose: bool = False, optimize: bool = False) -> Any:
+def _translate_once(domain: str, problem: str, verbose: bool = False, optimize: bool = False) -> object:
     # The optimised translation serves planning only, which is never asked for here.
     return _translate(domain, problem)
 
 
-def _fresh_symbols(*args: Any, **kwargs: Any) -> Any:
+def _fresh_symbols(*args: object, **kwargs: object) -> object:
     # Symbols are given their context by assignment, so each caller gets its own.
     return copy.deepcopy(_parse_symbols(*args, **kwargs))
 
 
-def _lean_context(context: dict[str, Any]) -> dict[str, Any]:
+def _lean_context(context: Context) -> Context:
     # Contexts are extended with further variables; what a variable stands for is only ever read.
     return context | {"variables": dict(context["variables"]), "mapping": dict(context["mapping"])}
 
 
-def _lean_symbol(self: Any, context: dict[str, Any]) -> Any:
+def _lean_symbol(self: textgen.Symbol, context: Context) -> textgen.Symbol:
     symbol = copy.copy(self)
     symbol.context = _lean_context(context)
     return symbol
@@ -43,7 +44,7 @@ def _lean_symbol(self: Any, context: dict[str, Any]) -> Any:
 @contextmanager
 def memoised_textworld() -> Iterator[None]:
     """While active, textworld's translator and parsers look up earlier answers. Text is unchanged; not for threads."""
-    places: list[tuple[Any, str, Callable[..., Any] | Any]] = [
+    places: list[tuple[object, str, object]] = [
         (fast_downward, "pddl2sas", _translate_once),
         (textgen, "_parse_and_convert", _fresh_symbols),
         (textgen, "copy_context", _lean_context),

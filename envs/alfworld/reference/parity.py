@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from gagpo.envs.alfworld.engine import GameEngine, Scene, make_engine, read_game
 from gagpo.envs.alfworld.games.generate import generate
@@ -44,7 +43,7 @@ class GameParity:
     wins: int = 0
     keys: int = 0
     reference_keys: int = 0
-    mismatches: list[dict[str, Any]] = field(default_factory=list)
+    mismatches: list[dict[str, object]] = field(default_factory=list)
     seconds: float = 0.0
 
 
@@ -58,7 +57,7 @@ def parity(
     journal: Path | None = None,
     patience: float = 900.0,
     progress: Callable[[int, int], None] | None = None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Compare the engines over ``steps`` steps (the last game is played to its end) and return counts and mismatches.
 
     games: game files, or None for 400 generated ones in a temporary folder (one in four with 20-48 receptacles).
@@ -236,7 +235,7 @@ def _compare_walk(
         unit.steps += 1
 
 
-def differences(one: Scene, two: Scene) -> dict[str, Any]:
+def differences(one: Scene, two: Scene) -> dict[str, object]:
     """What two scenes disagree about, state keys (which each engine makes in its own way) aside."""
     for name in ("observation", "admissible_commands", "won", "done", "score"):
         mine, theirs = getattr(one, name), getattr(two, name)
@@ -254,7 +253,7 @@ class Keys:
         self.native: set[str | None] = set()
         self.reference: set[str | None] = set()
 
-    def difference(self, before: Scene | None, command: str, one: Scene, two: Scene) -> dict[str, Any]:
+    def difference(self, before: Scene | None, command: str, one: Scene, two: Scene) -> dict[str, object]:
         """Empty while all is well; ``before`` is the native scene in which ``command`` was given."""
         self.native.add(one.state)
         self.reference.add(two.state)

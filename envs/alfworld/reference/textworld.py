@@ -14,11 +14,12 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import textworld
+from textworld.core import GameState
 from textworld.envs.pddl import PddlEnv, textgen
 from textworld.envs.pddl import logic as pddl_logic
+from textworld.logic import Proposition
 
 from gagpo.envs.alfworld.engine import BrokenGame, Scene, read_game
 from gagpo.envs.alfworld.games.scenes import spoken_names
@@ -76,7 +77,7 @@ class TextWorldEngine:
     def close(self) -> None:
         self._digest = ""
 
-    def _scene(self, state: Any, text: str) -> Scene:
+    def _scene(self, state: GameState, text: str) -> Scene:
         won = bool(state["won"])
         return Scene(text, list(state["admissible_commands"]), won, won, int(won), self._key(state["_facts"]))
 
@@ -86,7 +87,7 @@ class TextWorldEngine:
     # lists what lies at a location and is "not_inreceptacle". Such facts belong to the state only if a text asks, and
     # that one only where two receptacles share a location: elsewhere it says nothing that the others do not say.
 
-    def _prepare_key(self, grammar: str, facts: list[Any]) -> None:
+    def _prepare_key(self, grammar: str, facts: list[Proposition]) -> None:
         self._ignored = {name for name in _BOOKKEEPING if name not in grammar}
         self._asked = set(re.findall(r"not_\w+", grammar))
         place = {
@@ -95,12 +96,12 @@ class TextWorldEngine:
         crowds = Counter(place.values())
         self._crowded = {receptacle for receptacle, location in place.items() if crowds[location] > 1}
 
-    def _counts(self, fact: Any) -> bool:
+    def _counts(self, fact: Proposition) -> bool:
         if fact.name == "not_inreceptacle" and fact.arguments[1].name not in self._crowded:
             return False
         return fact.name not in self._ignored and (not fact.is_negation or fact.name in self._asked)
 
-    def _key(self, facts: list[Any]) -> str:
+    def _key(self, facts: list[Proposition]) -> str:
         lines = sorted(str(fact) for fact in facts if self._counts(fact))
         return hashlib.sha256("\n".join([self._digest, *lines]).encode()).hexdigest()[:24]
 
@@ -126,7 +127,7 @@ def _refuse_code(grammar: str) -> None:
     if _TASK.sub("Your task is to: UNKNOWN GOAL.", grammar, count=1) == shipped().grammar:
         return
     logic = pddl_logic.GameLogic(domain="", grammar=grammar)
-    pending: list[Any] = [symbol for rules in logic.grammar._rules.values() for rule in rules for symbol in rule.rhs]
+    pending = [symbol for rules in logic.grammar._rules.values() for rule in rules for symbol in rule.rhs]
     for action in logic.actions.values():
         for text in (action.template, action.feedback_rule):
             pending += textgen._parse_and_convert(text, rule_name="symbols")

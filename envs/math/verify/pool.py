@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +22,8 @@ from gagpo.envs.errors import GagpoError, InvalidArgument
 from gagpo.envs.math.verify.compare import Policy
 from gagpo.envs.math.verify.extract import MAX_ANSWER
 from gagpo.envs.math.verify.verifier import Reason
-from gagpo.envs.pool import EnvironmentBroken, Pool
+from gagpo.envs.pool import EnvironmentBroken
+from gagpo.envs.pool.shared_pool import PoolClosed, SharedPool
 
 _CACHED = 65_536
 _WORKER = "gagpo.envs.math.verify.worker:gagpo-internal/Verifier-v0"
@@ -50,9 +52,7 @@ class VerifyPool:
 
     def _reset(self) -> None:
         self._owner = os.getpid()
-        self._idle: list[Pool] = []  # each with one worker, for one thread at a time
-        self._busy: set[Pool] = set()
-        self._generation = 0
+        self._pool: SharedPool | None = None  # started by the first comparison
         self._slots = threading.Semaphore(self.workers)
         self._alone = threading.Lock()
         self._lock = threading.Lock()
@@ -102,51 +102,38 @@ class VerifyPool:
             yield
 
     def _ask(self, request: str) -> Reason | None:
-        generation = self._generation
         try:
             with self._lock:
-                pool = self._idle.pop() if self._idle else None
-            pool = pool or Pool(_WORKER, workers=1, reset_deadline=self.deadline, max_restarts=0)
-            with self._lock:
-                self._busy.add(pool)
+                if self._pool is None or self._pool.closed:
+                    self._pool = SharedPool(_WORKER, workers=self.workers, reset_deadline=self.deadline, max_restarts=0)
+                    weakref.finalize(self, self._pool.close)
+                pool = self._pool
+            slot = pool.open()
             try:
-                pool.reset(0, request)
-                [event] = pool.wait()
+                event = pool.reset(slot, request).result()
             finally:
-                self._give_back(pool, generation)
-        except EnvironmentBroken as error:
-            with self._lock:
-                self._idle.clear()
+                pool.release(slot)
+        except (EnvironmentBroken, PoolClosed) as error:
             raise VerifierFailed(f"a verifier process does not start: {error}") from None
         if event.kind == "reset":
             return cast(Reason, event.observation)
         # The system ends a process that has used up its processor time where the interpreter cannot.
         return "timeout" if "SIGXCPU" in event.error else None
 
-    def _give_back(self, pool: Pool, generation: int) -> None:
-        with self._lock:
-            self._busy.discard(pool)
-            stays = generation == self._generation
-            if stays:
-                self._idle.append(pool)
-        if not stays:  # closed in the meantime
-            pool.close()
-
     @property
     def processes(self) -> list[int]:
         """Process ids of the verifier processes that are running now."""
-        with self._lock:
-            return [process for pool in (*self._idle, *self._busy) for process in pool.processes]
+        return [] if self._pool is None else self._pool.processes
 
     def close(self) -> None:
-        """End every process. Safe to call twice; a later comparison starts new ones."""
+        """End every process, once the comparisons under way have ended. Safe to call twice; a later comparison starts
+        new ones."""
         if os.getpid() != self._owner:
             return
-        with self._lock:
-            idle, self._idle = self._idle, []
-            self._generation += 1
-        for pool in idle:
-            pool.close()
+        with self._every_slot():
+            pool, self._pool = self._pool, None
+            if pool is not None:
+                pool.close()
 
     def __enter__(self) -> VerifyPool:
         return self
@@ -155,15 +142,13 @@ class VerifyPool:
         self.close()
 
 
-_shared: VerifyPool | None = None
+_shared = VerifyPool()
 _users = 0
 
 
 def acquire_shared_pool() -> VerifyPool:
     """The pool of this process, one worker wide: what environments use. Every use ends with its release."""
-    global _shared, _users
-    if _shared is None:
-        _shared = VerifyPool()
+    global _users
     _users += 1
     return _shared
 
@@ -172,5 +157,5 @@ def release_shared_pool() -> None:
     """End one use of the process-wide pool; its processes end with the last one."""
     global _users
     _users -= 1
-    if _users == 0 and _shared is not None:
+    if _users == 0:
         _shared.close()

@@ -8,7 +8,6 @@ connections are in use, those that have waited longest for a request make room.
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from waitress.channel import HTTPChannel
 from waitress.server import TcpWSGIServer
@@ -22,7 +21,7 @@ ROOM = MOST_CONNECTIONS // 10  # connections freed at once when all are in use
 class Channel(HTTPChannel):  # type: ignore[misc]
     """A connection that knows since when it waits for a whole request, or for its answer to be taken."""
 
-    def __init__(self, *arguments: Any, **named: Any):
+    def __init__(self, *arguments: object, **named: object):
         self.since = time.monotonic()
         super().__init__(*arguments, **named)
 
@@ -43,7 +42,7 @@ class ShopServer(TcpWSGIServer):  # type: ignore[misc]
 
     channel_class = Channel
 
-    def __init__(self, application: Any, **settings: Any):
+    def __init__(self, application: object, **settings: object):
         super().__init__(
             application, connection_limit=MOST_CONNECTIONS, cleanup_interval=1, asyncore_use_poll=True, **settings
         )

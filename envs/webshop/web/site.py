@@ -13,7 +13,7 @@ import socket
 import threading
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from gagpo.envs.tasks import UnknownTask
@@ -25,6 +25,7 @@ from gagpo.envs.webshop.web.style import STYLE
 
 if TYPE_CHECKING:
     from flask import Flask
+    from flask.typing import ResponseReturnValue
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 LARGEST_REQUEST = 64 << 10
@@ -64,7 +65,7 @@ def make_app(shop: Shop, trusted_hosts: tuple[str, ...] | None = LOOPBACK) -> Fl
         return front_page(sizes, len(shop.store))
 
     @app.get("/start")
-    def start() -> Any:
+    def start() -> ResponseReturnValue:
         kind, split = request.args.get("goals", KINDS[0]), request.args.get("split", SPLITS[0])
         if kind not in KINDS or split not in SPLITS or not len(shop.store.tasks(kind, split)):
             raise Unreachable("there are no such tasks")
@@ -73,7 +74,7 @@ def make_app(shop: Shop, trusted_hosts: tuple[str, ...] | None = LOOPBACK) -> Fl
 
     @app.get(f"{ROOT}/<task>", defaults={"kind": INDEX})
     @app.get(f"{ROOT}/<task>/<kind>")
-    def page(task: str, kind: str) -> Any:
+    def page(task: str, kind: str) -> ResponseReturnValue:
         asked = request.query_string.decode("ascii", "replace")
         state = state_at(shop, task, kind, asked)
         own = address(shop, state)
@@ -132,7 +133,7 @@ class Site:
         try:
             # A name may stand for several addresses; one is served, the older kind first.
             host = str(min(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))[4][0])
-            self._server: Any = ShopServer(
+            self._server = ShopServer(
                 app,
                 host=host,
                 port=port,

@@ -111,10 +111,10 @@ def test_closing_leaves_no_process_and_may_be_repeated(busy: str) -> None:
     pool.step(0, busy)
     pool.flush()
     children = {worker_of(event) for event in first.values()}
-    nursery = psutil.Process(min(children)).ppid()
+    fork_server = psutil.Process(min(children)).ppid()
     pool.close()
     pool.close()
-    assert all(map(gone, {*children, nursery}))
+    assert all(map(gone, {*children, fork_server}))
     with pytest.raises(ValueError, match="closed"):
         pool.wait()
 

@@ -320,8 +320,8 @@ def test_a_constructor_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -
 def test_the_loss_of_the_process_that_forks_workers_is_survived() -> None:
     with Pool(FAULTY, workers=2) as pool:
         first = start(pool, 4)
-        nursery = psutil.Process(worker_of(first[0])).ppid()
-        os.kill(nursery, signal.SIGKILL)
+        fork_server = psutil.Process(worker_of(first[0])).ppid()
+        os.kill(fork_server, signal.SIGKILL)
         os.kill(worker_of(first[0]), signal.SIGKILL)
         for slot in range(4):
             pool.step(slot, "look")

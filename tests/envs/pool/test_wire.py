@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gagpo.envs.pool.wire import LONGEST_FRAME, Garbage, Inbox, describe, is_plain, pack, plain
-from gagpo.envs.pool.worker import answers
+from gagpo.envs.pool.worker import is_answer
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text(),
@@ -31,21 +31,21 @@ def test_frames_survive_any_cutting(messages: list[Any], data: st.DataObject) ->
     for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         received += inbox.take(stream[start:end])
     assert received == messages
-    assert not inbox.nonsense
+    assert not inbox.garbled
 
 
 def test_bytes_that_are_no_frame_are_noticed_and_do_not_harm_what_came_before() -> None:
     for nonsense in (struct.pack("<I", LONGEST_FRAME + 1), struct.pack("<I", 3) + b"???", struct.pack("<I", 1) + b"["):
         inbox = Inbox()
         assert inbox.take(pack("good") + nonsense) == ["good"]
-        assert inbox.nonsense
+        assert inbox.garbled
 
 
 def test_a_message_without_the_token_is_nonsense_before_it_is_read() -> None:
     for frame in (pack("for you"), pack("for you", b"other-00"), struct.pack("<I", 40_000_000) + b"other"):
         inbox = Inbox(b"token-00")
         assert inbox.take(pack("good", b"token-00") + frame) == ["good"]
-        assert inbox.nonsense
+        assert inbox.garbled
 
 
 @given(st.lists(st.binary(max_size=100), max_size=5))
@@ -60,7 +60,7 @@ def test_no_bytes_whatsoever_raise(chunks: list[bytes]) -> None:
 def test_bytes_that_are_no_value_are_nonsense_even_with_the_token(body: bytes) -> None:
     inbox = Inbox(b"token-00")
     assert inbox.take(struct.pack("<I", len(body) + 8) + b"token-00" + body) == []
-    assert inbox.nonsense
+    assert inbox.garbled
 
 
 @given(VALUES)
@@ -82,16 +82,16 @@ GOOD = ("You see a door.", 0.5, False, False, {"success": False, "actions": ["le
     ],
 )
 def test_what_is_no_answer_is_known_from_one(message: Any) -> None:
-    assert answers(GOOD, "step") and answers(("x", {}), "reset") and answers(("broken",), "reset")
-    assert not answers(GOOD, "reset")
-    assert not answers(message, "step")
+    assert is_answer(GOOD, "step") and is_answer(("x", {}), "reset") and is_answer(("broken",), "reset")
+    assert not is_answer(GOOD, "reset")
+    assert not is_answer(message, "step")
 
 
 @given(VALUES, st.sampled_from(["step", "reset"]))
 def test_no_value_whatsoever_makes_the_reading_of_answers_raise(value: Any, operation: str) -> None:
-    answers(value, operation)
-    answers((value, value), operation)
-    answers((value, 0.0, False, False, value), operation)
+    is_answer(value, operation)
+    is_answer((value, value), operation)
+    is_answer((value, 0.0, False, False, value), operation)
 
 
 class Colour(enum.IntEnum):

@@ -17,7 +17,7 @@ FAULTY = "gagpo.envs.testing:gagpo-test/Faulty-v0"
 THREADS = ThreadPoolExecutor(16)
 
 
-class Line:
+class ThreadConnection:
     """A host in a thread of this process. dies: called with the number of its exchange, says whether it dies in it."""
 
     def __init__(self, env_id=CORRIDOR, kwargs=None, dies=lambda count: False):
@@ -83,7 +83,7 @@ def play(pool, slots=6, actions=("left",) * 4):
 def test_it_plays_what_one_pool_plays():
     with Pool(CORRIDOR, workers=0) as pool:
         expected = play(pool)[0]
-    with ClusterPool([Line(), Line()], ready) as pool:
+    with ClusterPool([ThreadConnection(), ThreadConnection()], ready) as pool:
         seen, counts = play(pool)
         assert seen == expected and counts["restarted"] == 0
         assert pool.counters.as_dict() == {
@@ -105,42 +105,42 @@ def test_hosts_that_die_at_any_moment_lose_nothing_and_are_counted(seed):
             return False
         return True
 
-    lines = [Line(dies=dies) for _ in range(3)]
-    with ClusterPool(lines, ready, restarts=10) as pool:
+    connections = [ThreadConnection(dies=dies) for _ in range(3)]
+    with ClusterPool(connections, ready, restarts=10) as pool:
         seen, counts = play(pool)
         assert seen == expected
         told = pool.counters
-        assert told.crashes == len(deaths) == sum(line.hosts - 1 for line in lines) and deaths
+        assert told.crashes == len(deaths) == sum(connection.hosts - 1 for connection in connections) and deaths
         assert told.restarts == counts["restarted"] and told.failures == 0
         assert told.steps + told.resets == counts["answers"]
 
 
 def test_a_silent_host_is_replaced_at_the_deadline():
-    line = Line()
-    with ClusterPool([line, Line()], ready, deadline=0.5) as pool:
-        line.hang = True
+    connection = ThreadConnection()
+    with ClusterPool([connection, ThreadConnection()], ready, deadline=0.5) as pool:
+        connection.hang = True
         for slot in range(4):
             pool.reset(slot, "door-01", seed=slot)
         events = pool.wait(timeout=0.2, at_least=4)
-        line.hang = False
+        connection.hang = False
         end = time.monotonic() + 30
         while len(events) < 4 and time.monotonic() < end:
             events += pool.wait(timeout=1)
         assert sorted(event.slot for event in events) == [0, 1, 2, 3] and {event.kind for event in events} == {"reset"}
-        assert line.hosts == 2 and pool.counters.crashes == 1
-    line.hangs.set()
+        assert connection.hosts == 2 and pool.counters.crashes == 1
+    connection.hangs.set()
 
 
 def test_an_episode_that_waited_for_its_agent_starts_over_with_its_next_step():
-    line = Line()
-    with ClusterPool([line], ready) as pool:
+    connection = ThreadConnection()
+    with ClusterPool([connection], ready) as pool:
         pool.reset(0, "door-01", seed=3)
         pool.reset(1, "door-01", seed=3)
         first = pool.wait(at_least=2)[0].observation
-        line.dies = lambda count: True
+        connection.dies = lambda count: True
         pool.step(1, "left")
         pool.flush()
-        line.dies = lambda count: False
+        connection.dies = lambda count: False
         (other,) = pool.wait()
         assert other.slot == 1 and other.kind == "restarted" and other.error == "it was killed"
         pool.step(0, "left")
@@ -151,18 +151,18 @@ def test_an_episode_that_waited_for_its_agent_starts_over_with_its_next_step():
 
 
 def test_hosts_that_die_too_often_end_it():
-    with ClusterPool([Line(dies=lambda count: True)], ready, restarts=3) as pool:
+    with ClusterPool([ThreadConnection(dies=lambda count: True)], ready, restarts=3) as pool:
         pool.reset(0, "door-01")
         with pytest.raises(HostsLost, match=r"too often \(cluster.restarts\); the last: it was killed"):
             pool.wait()
 
 
 def test_what_a_pool_says_of_its_environment_is_passed_on():
-    pool = ClusterPool([Line(FAULTY, {"broken": "raise"})], ready)
+    pool = ClusterPool([ThreadConnection(FAULTY, {"broken": "raise"})], ready)
     pool.reset(0, "quiet")
     with pytest.raises(EnvironmentBroken, match="cannot be built: RuntimeError: broken on purpose"):
         pool.wait()
-    with ClusterPool([Line(FAULTY)], ready) as pool:
+    with ClusterPool([ThreadConnection(FAULTY)], ready) as pool:
         pool.reset(0, "quiet", seed=1)
         pool.wait()
         for _ in range(4):
@@ -174,7 +174,7 @@ def test_what_a_pool_says_of_its_environment_is_passed_on():
 
 
 def test_a_slot_that_is_reset_hears_nothing_of_the_episode_before():
-    with ClusterPool([Line()], ready) as pool:
+    with ClusterPool([ThreadConnection()], ready) as pool:
         pool.reset(0, "door-01", seed=1)
         pool.flush()
         pool.reset(0, "door-05", seed=2)
@@ -186,7 +186,7 @@ def test_a_slot_that_is_reset_hears_nothing_of_the_episode_before():
 def test_misuse_is_named():
     with pytest.raises(InvalidArgument, match="at least one host"):
         ClusterPool([], ready)
-    pool = ClusterPool([Line()], ready)
+    pool = ClusterPool([ThreadConnection()], ready)
     with pytest.raises(InvalidArgument, match="waits for an action"):
         pool.step(0, "left")
     with pytest.raises(InvalidArgument, match="non-negative"):

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gagpo.envs.alfworld.native.expression import Entity, expression
+from gagpo.envs.alfworld.native.formulas import GameError
 from gagpo.envs.alfworld.native.grammar import (
     Call,
     Condition,
@@ -16,7 +17,6 @@ from gagpo.envs.alfworld.native.grammar import (
     read_grammar,
     symbols,
 )
-from gagpo.envs.alfworld.native.pddl import GameError
 
 CUP = Entity("cup_bar_1", "object", "cup 1")
 

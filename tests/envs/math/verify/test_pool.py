@@ -226,7 +226,7 @@ def test_closing_while_a_comparison_runs_leaves_nothing_behind():
     [running] = pool.processes
     thread = threading.Thread(target=pool.compare, args=("x + 1", "9^{9^{9^{9}}}"))
     thread.start()
-    wait_until(lambda: not pool._idle)
+    wait_until(lambda: pool._slots._value == 0)
     pool.close()
     thread.join(30)
     assert not psutil.pid_exists(running) and pool.processes == []

@@ -1,10 +1,11 @@
 """The process that forks the pool's workers, and the handle by which the pool directs it.
 
 The training process may hold a model, threads and an unguarded ``__main__``, so it neither forks nor has its script
-imported again. It starts one small process, the nursery, which imports the environment's module, runs its ``preload``
-and forks a worker whenever it is told to: a worker starts in milliseconds and shares what was loaded. The nursery
-runs no episode, hence never hangs with one, and so it is also the guardian: when the pool's process ends in whatever
-way, it kills all workers with whatever they started, and a worker whose children take too much memory at any time.
+imported again. It starts one small process, the fork server, which imports the environment's module, runs its
+``preload`` and forks a worker whenever it is told to: a worker starts in milliseconds and shares what was loaded. The
+fork server runs no episode, hence never hangs with one, and so it is also the guardian: when the pool's process ends
+in whatever way, it kills all workers with whatever they started, and a worker whose children take too much memory at
+any time.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ import struct
 import subprocess
 import sys
 from collections.abc import Mapping
-from typing import Any
 
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
+from gagpo.envs.base import Kwargs
 from gagpo.envs.errors import GagpoError
 from gagpo.envs.lookup import module_path, portable
 from gagpo.envs.pool import guard
@@ -32,27 +33,27 @@ from gagpo.envs.pool.wire import TOKEN_BYTES, describe, pack, plain
 from gagpo.envs.pool.worker import maker, serve
 
 _ORDER = struct.Struct(f"<cI{TOKEN_BYTES}s")  # what to do, with which worker, and the token of one to be forked
-_STATUS = struct.Struct("<i?")  # how a worker ended, and whether the nursery killed it for its memory
+_STATUS = struct.Struct("<i?")  # how a worker ended, and whether the fork server killed it for its memory
 _WATCH_SECONDS = 0.25  # how often the memory of workers and their children is looked at
 _ANSWER_SECONDS = 30.0
 _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
-    "from gagpo.envs.pool.nursery import main; main(sys.argv[1])"
+    "from gagpo.envs.pool.fork_server import main; main(sys.argv[1])"
 )
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-class NurseryLost(GagpoError, RuntimeError):
-    """The nursery died or does not answer."""
+class ForkServerLost(GagpoError, RuntimeError):
+    """The fork server died or does not answer."""
 
 
-class Nursery:
+class ForkServer:
     """Starts and ends worker processes, each known by a number that the caller chooses.
 
     Raises ValueError when the settings cannot be sent to another process.
     """
 
-    def __init__(self, spec: EnvSpec, kwargs: Mapping[str, Any], memory_limit_mb: int | None = None):
+    def __init__(self, spec: EnvSpec, kwargs: Kwargs, memory_limit_mb: int | None = None):
         settings = pack((portable(spec), plain(dict(kwargs), "kwargs"), memory_limit_mb))
         self._owner = os.getpid()
         self._control, theirs = socket.socketpair()
@@ -73,7 +74,7 @@ class Nursery:
     def fork(self, number: int, token: bytes) -> socket.socket:
         """Have worker ``number`` started, whose answers shall carry the ``token``, and return the connection to it.
 
-        Raises :class:`NurseryLost`.
+        Raises :class:`ForkServerLost`.
         """
         ours, theirs = socket.socketpair()
         with theirs:
@@ -81,18 +82,18 @@ class Nursery:
                 socket.send_fds(self._control, [_ORDER.pack(b"f", number, token)], [theirs.fileno()])
             except OSError as error:
                 ours.close()
-                raise NurseryLost(f"the process that starts workers is gone ({error})") from None
+                raise ForkServerLost(f"the process that starts workers is gone ({error})") from None
         return ours
 
     def kill(self, number: int) -> str:
-        """Kill worker ``number`` and all that it started, and say how it ended; raises :class:`NurseryLost`."""
+        """Kill worker ``number`` and all that it started, and say how it ended; raises :class:`ForkServerLost`."""
         try:
             self._control.sendall(_ORDER.pack(b"k", number, b""))
             status = self._control.recv(_STATUS.size)
         except OSError as error:
-            raise NurseryLost(f"the process that starts workers does not answer ({error})") from None
+            raise ForkServerLost(f"the process that starts workers does not answer ({error})") from None
         if len(status) < _STATUS.size:
-            raise NurseryLost("the process that starts workers is gone")
+            raise ForkServerLost("the process that starts workers is gone")
         code, burst = _STATUS.unpack(status)
         if burst:
             return "killed because it and what it started took more memory than its limit"
@@ -101,7 +102,7 @@ class Nursery:
         return f"signal {signal.Signals(-code).name}" if -code in set(signal.Signals) else f"signal {-code}"
 
     def close(self) -> None:
-        """End the nursery and with it all workers; safe to call twice."""
+        """End the fork server and with it all workers; safe to call twice."""
         if os.getpid() != self._owner:  # a forked copy of the pool's process owns nothing
             return
         self._control.close()
@@ -112,11 +113,11 @@ class Nursery:
             self._process.wait()
 
 
-# Inside the nursery ---------------------------------------------------------------------------------------------------
+# Inside the fork server ---------------------------------------------------------------------------------------------
 
 
 def main(descriptor: str) -> None:
-    """Run the nursery on the inherited control socket ``descriptor`` until the pool's process closes it or dies."""
+    """Run the fork server on the inherited control socket ``descriptor`` until the pool's process closes it or dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     guard.adopt_orphans()
     pool = os.getppid()
@@ -148,11 +149,11 @@ def main(descriptor: str) -> None:
                     continue
                 with socket.socket(fileno=descriptors[0]) as connection:
                     os.set_inheritable(connection.fileno(), False)
-                    nursery = os.getpid()
+                    server = os.getpid()
                     process = os.fork()
                     if process == 0:
                         control.close()
-                        guard.die_with_parent(nursery)
+                        guard.die_with_parent(server)
                         _be_worker(connection, token, spec, kwargs, trouble, limit)
                     with contextlib.suppress(OSError):
                         os.setpgid(process, process)
@@ -189,7 +190,7 @@ class _Watch:
         return guilty
 
 
-def _preload(spec: EnvSpec, kwargs: Mapping[str, Any]) -> str:
+def _preload(spec: EnvSpec, kwargs: Kwargs) -> str:
     """Import the environment's module and let it load what all workers shall share; the error's text, or ""."""
     try:
         assert isinstance(spec.entry_point, str)
@@ -208,7 +209,7 @@ def _let_go(connection: socket.socket) -> None:
 
 
 def _be_worker(
-    connection: socket.socket, token: bytes, spec: EnvSpec, kwargs: Mapping[str, Any], trouble: str, limit: int | None
+    connection: socket.socket, token: bytes, spec: EnvSpec, kwargs: Kwargs, trouble: str, limit: int | None
 ) -> None:
     """The life of a forked worker; never returns."""
     status = 1

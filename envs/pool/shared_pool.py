@@ -5,36 +5,34 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
-from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
+from gagpo.envs.base import Kwargs
 from gagpo.envs.pool import Event, Pool
 
-_PATIENCE = 0.002  # seconds for which a request may wait while the pool is waited for
+
+class PoolClosed(RuntimeError):
+    """The pool was closed, or its environments cannot be built; nothing can be played any more."""
 
 
-class HallClosed(RuntimeError):
-    """The hall was closed, or its environments cannot be built; nothing can be played any more."""
-
-
-class Hall:
+class SharedPool:
     """Lets any thread reset and step episodes of one :class:`gagpo.envs.pool.Pool`, which is for one thread only.
 
     Every request is answered by a ``concurrent.futures.Future`` of one :class:`gagpo.envs.pool.Event`. Arguments are
     those of the pool. A slot belongs to whoever opened it, until it is released.
     """
 
-    def __init__(self, env_id: str, env_kwargs: Mapping[str, Any] | None = None, **options: Any):
-        self._settings = (env_id, dict(env_kwargs or {}), options)
-        self._requests: queue.SimpleQueue[tuple[str, int, tuple[Any, ...], Future[Event] | None]] = queue.SimpleQueue()
+    def __init__(self, env_id: str, env_kwargs: Kwargs | None = None, **options: Any):
+        self._requests: queue.SimpleQueue[tuple[str, int, tuple[Any, ...], Future[Event]]] = queue.SimpleQueue()
         self._slots = itertools.count()
-        self._broken: Exception | None = None
-        self._started: Future[None] = Future()
-        self._thread = threading.Thread(target=self._run, name=f"hall of {env_id}", daemon=True)
+        self._over: Exception | None = None
+        started: Future[Pool] = Future()
+        arguments = (started, env_id, dict(env_kwargs or {}), options)
+        self._thread = threading.Thread(target=self._run, args=arguments, name=f"pool of {env_id}", daemon=True)
         self._thread.start()
-        self._started.result()
+        self._pool = started.result()
 
     def open(self) -> int:
         """A slot of one's own."""
@@ -50,14 +48,24 @@ class Hall:
 
     def release(self, slot: int) -> None:
         """Give up the slot and whatever runs there; its unanswered request is cancelled."""
-        self._requests.put(("release", slot, (), None))
+        self._hand_over("release", slot, (), Future())
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be played any more."""
+        return self._over is not None
+
+    @property
+    def processes(self) -> list[int]:
+        """The process ids of the workers that are up."""
+        return self._pool.processes
 
     def close(self) -> None:
         """Close the environments and end their processes; idempotent."""
-        self._requests.put(("close", 0, (), None))
+        self._hand_over("close", 0, (), Future())
         self._thread.join(timeout=30)
 
-    def __enter__(self) -> Hall:
+    def __enter__(self) -> SharedPool:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -65,37 +73,41 @@ class Hall:
 
     def _ask(self, operation: str, slot: int, *arguments: Any) -> Future[Event]:
         future: Future[Event] = Future()
-        if self._broken is not None:
-            raise HallClosed(str(self._broken))
-        self._requests.put((operation, slot, arguments, future))
+        if self._over is not None:
+            raise PoolClosed(str(self._over))
+        self._hand_over(operation, slot, arguments, future)
         if not self._thread.is_alive() and not future.done():  # it ended between the two lines above
             future.cancel()
         return future
 
+    def _hand_over(self, *request: Any) -> None:
+        self._requests.put(request)
+        self._pool.wake()
+
     # The thread that owns the pool ------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        env_id, kwargs, options = self._settings
+    def _run(self, started: Future[Pool], env_id: str, kwargs: Kwargs, options: dict[str, Any]) -> None:
         waiting: dict[int, Future[Event]] = {}
         try:
             with Pool(env_id, kwargs, **options) as pool:
-                self._started.set_result(None)
+                started.set_result(pool)
                 while self._take_requests(pool, waiting):
-                    for event in pool.wait(timeout=_PATIENCE):
-                        _answer(waiting.pop(event.slot, None), event)
-            self._broken = HallClosed("the hall is closed")
+                    for event in pool.wait():
+                        future = waiting.pop(event.slot, None)
+                        if future is not None and future.set_running_or_notify_cancel():
+                            future.set_result(event)
+            self._over = PoolClosed("the pool is closed")
         except Exception as error:
-            self._broken = error
-            if not self._started.done():
-                self._started.set_exception(error)
+            self._over = error
+            if not started.done():
+                started.set_exception(error)
+        unanswered = list(waiting.values())
         with suppress(queue.Empty):
             while True:
-                _, slot, _, future = self._requests.get_nowait()
-                if future is not None:
-                    waiting[slot] = future
-        for future in waiting.values():
+                unanswered.append(self._requests.get_nowait()[-1])
+        for future in unanswered:
             if future.set_running_or_notify_cancel():
-                future.set_exception(HallClosed(str(self._broken)))
+                future.set_exception(PoolClosed(str(self._over)))
 
     def _take_requests(self, pool: Pool, waiting: dict[int, Future[Event]]) -> bool:
         """Hand over what was asked, waiting for something while nothing is under way; False to close."""
@@ -104,25 +116,19 @@ class Hall:
             while True:
                 operation, slot, arguments, future = self._requests.get(block)
                 block = False
+                # A client waits for one event at a time, and for none of a slot that it gave up.
                 if operation == "close":
                     return False
                 if operation == "release":
                     pool.release(slot)
                     if slot in waiting:
                         waiting.pop(slot).cancel()
-                    continue
-                assert future is not None
-                if slot in waiting:
+                elif slot in waiting:
                     future.set_exception(ValueError("the last request is not answered yet"))
-                    continue
-                try:
-                    getattr(pool, operation)(slot, *arguments)
-                    waiting[slot] = future
-                except (ValueError, TypeError) as error:
-                    future.set_exception(error)
+                else:
+                    try:
+                        getattr(pool, operation)(slot, *arguments)
+                        waiting[slot] = future
+                    except (ValueError, TypeError) as error:
+                        future.set_exception(error)
         return True
-
-
-def _answer(future: Future[Event] | None, event: Event) -> None:
-    if future is not None and future.set_running_or_notify_cancel():
-        future.set_result(event)

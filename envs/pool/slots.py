@@ -1,0 +1,224 @@
+"""The slots of a pool, whatever steps its environments: what each holds, and what starts over when something breaks.
+
+The contract is one sentence: **every reset and every step is answered by exactly one event.** What a holder (a worker
+process, a host elsewhere) had in hand when it was lost starts over at its successor; an environment that raises or
+returns garbage makes only its own episode start over. Either way the event that answers is ``restarted`` and holds the
+first observation of the same task with the same seed: drop the episode's turns so far. An episode that broke more than
+``max_restarts`` times ends with ``failed``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from gagpo.envs.errors import InvalidArgument
+from gagpo.envs.pool.events import Counters, Event
+from gagpo.envs.pool.wire import Request
+
+_COALESCE_SECONDS = 0.001  # a caller who wants many answers is not woken for each
+
+
+@dataclass(eq=False, slots=True)
+class Assignment:
+    """What a slot holds at present. A reset makes a new one with a new number: late answers to the old are unknown."""
+
+    number: int
+    slot: int
+    task: str
+    seed: int | None
+    holder: Holder
+    pending: str = ""  # the operation for whose event the caller waits
+    live: bool = False  # the caller may step
+    charges: int = 0  # how often it broke something
+    error: str = ""  # why it starts over: now where it is pending, with its next step where it is live
+
+
+class Holder:
+    """What steps the episodes that are assigned to it."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, Assignment] = {}  # by number, which is how the other side knows them
+        self.outbox: list[Request] = []  # requests not yet sent
+
+    def request(self, assignment: Assignment, operation: str, *arguments: str | int | None) -> None:
+        """Note a request, which goes out with the next flush."""
+        assignment.pending = operation
+        self.outbox.append((operation, assignment.number, *arguments))
+
+
+class BasePool(ABC):
+    """Steps environments at several holders, and keeps the books; a subclass carries requests out and answers back.
+
+    max_restarts: how often one episode may break before it is given up. For one thread only.
+    """
+
+    def __init__(self, holders: Sequence[Holder], max_restarts: int = 0):
+        self.counters = Counters()
+        self._holders = holders
+        self._max_restarts = max_restarts
+        self._numbers = itertools.count()
+        self._assignments: dict[int, Assignment] = {}  # by slot
+        self._ready: list[Event] = []
+        self._outstanding = 0  # requests for whose events the caller waits
+        self._woken = False  # the present wait shall end
+        self._closed = False
+
+    # What the caller asks ---------------------------------------------------------------------------------------------
+
+    def reset(self, slot: int, task: str, seed: int | None = None) -> None:
+        """Start ``task`` in ``slot`` (any non-negative int), ending whatever runs there; answered by one event."""
+        self._require_open()
+        if slot < 0:
+            raise InvalidArgument(f"a slot is a non-negative number, got {slot}")
+        old = self._assignments.get(slot)
+        holder = old.holder if old else min(self._holders, key=lambda holder: len(holder.held))
+        self.release(slot)
+        assignment = Assignment(next(self._numbers), slot, task, seed, holder)
+        self._assignments[slot] = holder.held[assignment.number] = assignment
+        self._outstanding += 1
+        self._request_reset(assignment)
+
+    def step(self, slot: int, action: str) -> None:
+        """Carry out ``action`` in ``slot``; answered by one event.
+
+        Raises ValueError when no episode runs there or its last request is not answered yet.
+        """
+        assignment = self._assignments.get(slot)
+        if assignment is None or not assignment.live:
+            self._refuse(slot, assignment)
+            return
+        if type(action) is not str:
+            raise TypeError(f"an action is a string, got {type(action).__name__}")
+        assignment.live = False
+        self._outstanding += 1
+        if assignment.error:
+            assignment.pending = "step"
+            self._start_over(assignment, assignment.error)
+            return
+        assignment.holder.request(assignment, "step", action)
+
+    def release(self, slot: int) -> None:
+        """Give up ``slot`` and whatever runs there; its environment serves the next slot. A free slot stays free."""
+        assignment = self._assignments.pop(slot, None)
+        if assignment is not None:
+            self._outstanding -= bool(assignment.pending)
+            del assignment.holder.held[assignment.number]
+            assignment.holder.outbox.append(("release", assignment.number))
+
+    def wait(self, timeout: float | None = None, at_least: int = 1) -> list[Event]:
+        """The events that have come, as soon as there are ``at_least`` of them.
+
+        Returns earlier after ``timeout`` seconds (None: no limit but the deadlines), or when fewer requests than that
+        are unanswered: ``[]`` at once when nothing is. A larger ``at_least`` costs latency and saves wake-ups.
+        """
+        self._require_open()
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        while True:
+            self.flush()
+            self._collect(end, block=len(self._ready) < at_least and self._outstanding > 0)
+            if len(self._ready) >= at_least or not self._outstanding or self._woken or time.monotonic() >= end:
+                self._woken = False
+                self.flush()  # episodes that start over
+                events, self._ready = self._ready, []
+                return events
+            if at_least - len(self._ready) > 1:
+                time.sleep(_COALESCE_SECONDS)
+
+    def close(self) -> None:
+        """Close all environments and end all processes; idempotent."""
+        self._closed = True
+        self._assignments.clear()
+        self._ready.clear()
+        self._outstanding = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    # What a subclass carries ------------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def processes(self) -> list[int]:
+        """The process ids of the workers on this machine that are up."""
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Hand all requests to the holders now, so that they run while the caller does something else."""
+
+    @abstractmethod
+    def _collect(self, end: float, block: bool) -> None:
+        """Deliver what has come, and replace holders that died or are overdue.
+
+        block: wait for something to come, at most until ``end`` (``time.monotonic``).
+        """
+
+    # What becomes of an assignment ------------------------------------------------------------------------------------
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise InvalidArgument("the pool is closed")
+
+    def _refuse(self, slot: int, assignment: Assignment | None) -> None:
+        self._require_open()
+        if assignment is None:
+            raise InvalidArgument(f"slot {slot} holds no episode that waits for an action: reset it before stepping")
+        if assignment.pending:
+            raise InvalidArgument(f"slot {slot} has not answered its last request: wait for its event before stepping")
+        raise InvalidArgument(f"the episode in slot {slot} is over: reset it before stepping")
+
+    def _request_reset(self, assignment: Assignment) -> None:
+        assignment.holder.request(assignment, "reset", assignment.task, assignment.seed)
+
+    def _deliver(self, assignment: Assignment, event: Event) -> None:
+        """Answer the request of ``assignment``; a first observation of one that starts over says so."""
+        if event.kind == "failed":
+            self.counters.failures += 1
+            self._ready.append(event)
+            self.release(assignment.slot)
+            return
+        if event.kind == "step":
+            self.counters.steps += 1
+            assignment.live = not (event.terminated or event.truncated)
+        else:
+            self.counters.resets += 1
+            if event.kind == "restarted":  # by a holder that is a pool itself
+                self.counters.restarts += not assignment.error
+            elif assignment.error:
+                event = event._replace(kind="restarted", error=assignment.error)
+            assignment.live = True
+            assignment.error = ""
+        assignment.pending = ""
+        self._outstanding -= 1
+        self._ready.append(event)
+
+    def _start_over(self, assignment: Assignment, error: str) -> None:
+        """Answer the pending request by a restart, or by ``failed`` when the episode has broken too often."""
+        if assignment.charges > self._max_restarts:
+            self._deliver(assignment, Event(assignment.slot, "failed", "", 0.0, False, False, {}, error))
+            return
+        self.counters.restarts += 1
+        assignment.error = error
+        self._request_reset(assignment)
+
+    def _start_all_over(self, holder: Holder, error: str, charged: Collection[Assignment] = ()) -> None:
+        """Have what ``holder`` held start over, now that it was lost and replaced; ``charged``: what may have broken
+        it."""
+        holder.outbox.clear()
+        for assignment in list(holder.held.values()):
+            at_fault = assignment in charged
+            assignment.charges += at_fault
+            if assignment.pending == "reset" and not at_fault:
+                self._request_reset(assignment)  # not begun: nothing to start over
+            elif assignment.pending:
+                self._start_over(assignment, error)
+            elif assignment.live:
+                assignment.error = error
