@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import gymnasium
 
 import gagpo.envs  # noqa: F401 (registers the suite's own)
 from gagpo.envs.errors import InvalidArgument
+from gagpo.envs.lookup import ENVIRONMENTS
 
-GROUP = "gagpo.environments"
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,40}", re.ASCII)
 _TEMPLATES = Path(__file__).parent / "templates"
 _FILES = {"world.py.txt": "{name}.py", "world.yaml": "{name}.yaml", "test_world.py.txt": "test_{name}.py"}
@@ -57,7 +56,7 @@ def environments() -> list[Listed]:
     ``"Guess-v0" = "guess"``. A package that breaks is listed with its problem and disturbs no other.
     """
     found = [Listed("environment", name) for name in gymnasium.registry if name.startswith("gagpo/")]
-    for point in entry_points(group=GROUP):
+    for point in ENVIRONMENTS.offered().values():
         package = point.dist.name if point.dist else point.module
         found.append(Listed("environment", f"{point.module}:{point.name}", package, _problem(point.module, point.name)))
     return sorted(found, key=lambda one: (one.package != "gagpo", one.name))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from gagpo.envs.nearest import hint
 from gagpo.settings import keys
 from gagpo.settings.errors import SettingsError
 from gagpo.settings.run import RunSettings
@@ -33,9 +33,9 @@ def find_config(config: str | Path) -> Path:
         return known[str(config)]
     if path.is_dir() and (path / "config.yaml").is_file():
         raise SettingsError(f"{path} is a run folder; `gagpo train --resume {path}` continues it")
-    near = difflib.get_close_matches(path.stem, known, n=1, cutoff=0.3)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    raise SettingsError(f"there is no settings file {path}{hint} (`gagpo configs` lists those that ship)")
+    raise SettingsError(
+        f"there is no settings file {path}; {hint(path.stem, known)} (`gagpo configs` lists those that ship)"
+    )
 
 
 def load(config: str | Path, overrides: Sequence[str] = ()) -> RunSettings:
@@ -95,7 +95,7 @@ def _explain(item: Any, where: str) -> str:
     location = [str(part) for part in item["loc"]]
     key = keys.place(RunSettings, location)
     if item["type"] == "extra_forbidden":
-        return f"{where}: unknown key {key!r}; the nearest valid key is {keys.nearest(RunSettings, key)!r}"
+        return f"{where}: unknown key {key!r}; the nearest valid key is {keys.nearest_key(RunSettings, key)!r}"
     if item["type"] == "missing":
         return f"{where}: key {key!r} is missing"
     message = item["msg"].removeprefix("Value error, ")

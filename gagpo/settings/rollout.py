@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from gagpo.agents.engines.base import Sampling
-from gagpo.agents.engines.registry import place_of
+from gagpo.agents.engines.registry import ENGINES
 from gagpo.agents.precision import require_known
 from gagpo.envs.errors import InvalidArgument
 from gagpo.settings.section import Section
@@ -87,7 +87,7 @@ class EngineSettings(Section):
 
     @model_validator(mode="after")
     def _known(self) -> EngineSettings:
-        place_of(self.name)
+        ENGINES.place(self.name)
         return self
 
     def arguments(self) -> dict[str, Any]:
