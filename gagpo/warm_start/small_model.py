@@ -15,6 +15,7 @@ from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 from gagpo.agents import manifest
 from gagpo.agents.engines import attention
+from gagpo.envs import durable
 from gagpo.settings.warm_start import SmallModelSettings
 
 CHAT_TEMPLATE = (
@@ -101,21 +102,10 @@ def save_folder(model: torch.nn.Module, tokenizer: Any, folder: Path, more: Mapp
 
     more: texts to put beside the model, by file name.
     """
-    import shutil
-    import tempfile
-
     from gagpo.agents.model import save
 
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
+    with durable.replacing_folder(folder) as temporary:
         save(model, tokenizer, temporary)
         for name, text in (more or {}).items():
             (temporary / name).write_text(text, encoding="utf-8")
         manifest.write(temporary)
-        if folder.exists():
-            shutil.rmtree(folder)
-        temporary.rename(folder)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
