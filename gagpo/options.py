@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gagpo.envs.nearest import hint
@@ -15,7 +13,7 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-def by_name(value: Any) -> Any:
+def by_name(value: object) -> object:
     """``"sapo"`` is short for ``{"name": "sapo"}``."""
     return {"name": value} if isinstance(value, str) else value
 

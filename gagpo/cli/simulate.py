@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gagpo.cli.options import Json, print_json, print_table, say
+from gagpo.cli.options import Json, print_json, say
 
 
 def add_to(app: typer.Typer) -> None:
@@ -44,7 +44,8 @@ def simulate(
         if error.name != "simpy":
             raise
         raise InvalidArgument("simulating needs simpy: pip install 'gagpo[scale]'") from None
-    from gagpo.planning.plan import Guess, shape_of
+    from gagpo.planning.lengths import Guess
+    from gagpo.planning.plan import shape_of
     from gagpo.planning.simulate import rates as known
     from gagpo.planning.simulate.workload import guessed
 
@@ -58,17 +59,18 @@ def simulate(
     elif run is not None:
         used = run.rates
     else:
-        used = known.stated(settings, shape_of(settings), prompt_tokens, workload.mean_turns, workload.mean_said)
+        used = known.stated(settings, shape_of(settings), prompt_tokens, workload.mean_turns, workload.mean_response)
     if write_rates is not None:
         from gagpo.envs import durable
 
         durable.write_text(write_rates, known.dump(used))
     lines = list(study.study(settings, workload, used, counts, aheads, iterations))
-    rolling = settings.rollout
-    title = f"{settings.model}: {rolling.tasks} x {rolling.samples} episodes, {workload.mean_turns:.1f} turns of "
-    print_table(study.table(lines, f"{title}{workload.mean_said:.0f} tokens"))
-    for line in study.price_of_waiting(lines):
-        say(line)
+    rollout = settings.rollout
+    say(
+        f"{settings.model}: {rollout.tasks} x {rollout.samples} episodes, {workload.mean_turns:.1f} turns of "
+        f"{workload.mean_response:.0f} tokens\n"
+    )
+    say("\n".join([*study.table(lines), "", *study.price_of_waiting(lines)]))
     say(f"rates: {used.source}\nlengths: {workload.source}")
     if as_json:
         record = {"rates": used.record(), "workload": workload.source, "lines": [line.record() for line in lines]}

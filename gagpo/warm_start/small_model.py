@@ -65,15 +65,15 @@ def train_tokenizer(
     return tokenizer
 
 
-def create(settings: SmallModelSettings, tokenizer: Any, seed: int) -> torch.nn.Module:
-    """A Llama model of this shape with random weights drawn from ``seed``.
+def config(
+    settings: SmallModelSettings, vocabulary: int, end: int | None = None, padding: int | None = None
+) -> LlamaConfig:
+    """The config of a Llama model of this shape for so many tokens; end, padding: ids of the special ones.
 
     Not Qwen2: transformers replaces the tokenizer of that model type by Qwen's own when it loads a folder.
     """
-    from transformers import AutoModelForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=-(-len(tokenizer) // 16) * 16,
+    return LlamaConfig(
+        vocab_size=-(-vocabulary // 16) * 16,
         hidden_size=settings.width,
         num_hidden_layers=settings.layers,
         num_attention_heads=settings.heads,
@@ -81,13 +81,20 @@ def create(settings: SmallModelSettings, tokenizer: Any, seed: int) -> torch.nn.
         intermediate_size=settings.feed_forward,
         max_position_embeddings=settings.context,
         tie_word_embeddings=True,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=end,
+        pad_token_id=padding,
         bos_token_id=None,
     )
+
+
+def create(settings: SmallModelSettings, tokenizer: Any, seed: int) -> torch.nn.Module:
+    """A Llama model of this shape with random weights drawn from ``seed``."""
+    from transformers import AutoModelForCausalLM
+
+    shape = config(settings, len(tokenizer), tokenizer.eos_token_id, tokenizer.pad_token_id)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model: torch.nn.Module = AutoModelForCausalLM.from_config(config, attn_implementation=attention.NAME)
+        model: torch.nn.Module = AutoModelForCausalLM.from_config(shape, attn_implementation=attention.NAME)
     return model
 
 
