@@ -31,12 +31,13 @@ def serve(
     package: Annotated[Path | None, typer.Option(help="Write the folder for `openenv push` instead.")] = None,
 ) -> None:
     """Serve an environment over OpenEnv, for any trainer that plays such servers."""
-    from gagpo.interop import serve as serving
+    from gagpo.interop.scaffold import write_package
+    from gagpo.interop.serve import serve as run
 
     if package is not None:
-        say("\n".join(map(str, serving.write_package(env, values(kwargs), package))))
+        say("\n".join(map(str, write_package(env, values(kwargs), package))))
         return
-    serving.serve(
+    run(
         env,
         values(kwargs),
         host=host,
@@ -54,12 +55,11 @@ def new(
     folder: Annotated[Path, typer.Option(help="Where the files go.")] = Path(),
 ) -> None:
     """Begin a world of one's own: a file, a config and a test, ready to train."""
-    from gagpo.interop.worlds import new_world
+    from gagpo.interop.scaffold import class_name, new_world
 
     made = new_world(name, folder)
     say("\n".join(map(str, made)))
-    world = f"{name}:{''.join(part.title() for part in name.split('_'))}-v0"
-    say(f"next: gagpo check {world}; gagpo warm-start {made[1]}; gagpo train {made[1]}")
+    say(f"next: gagpo check {name}:{class_name(name)}-v0; gagpo warm-start {made[1]}; gagpo train {made[1]}")
 
 
 def list_everything(
@@ -70,7 +70,7 @@ def list_everything(
     """What can be used here: environments, algorithms, engines, models and runs."""
     from rich.table import Table
 
-    from gagpo.interop.worlds import everything
+    from gagpo.interop.listing import everything
 
     listed = everything(runs, models)
     table: Any = Table("kind", "name", "from", "problem")

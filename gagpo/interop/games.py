@@ -108,7 +108,7 @@ class Conversation:
         return self._message()
 
     async def answer(self, text: str) -> str | None:
-        """Act as the assistant's ``text`` says, thoughts aside; the next user message, None where the episode is over."""
+        """Act as the assistant's ``text`` says, thoughts aside; the next user message, None at the end."""
         text = without_thoughts(text)
         action = parse(text, self.style.parser)
         before, self._observation = self._observation, await asyncio.to_thread(self.game.act, action or "")
@@ -134,13 +134,5 @@ def rows(
     if count is not None and count < 1:
         raise InvalidArgument(f"count must be at least 1, got {count}")
     places = range(len(ids)) if count is None or count >= len(ids) else [i * len(ids) // count for i in range(count)]
-    return [
-        TaskRow(
-            task=ids[i],
-            task_type=tasks[ids[i]].type,
-            seed=derive_seed(seed, split, ids[i]) % 2**31,
-            split=split,
-            index=i,
-        )
-        for i in places
-    ]
+    seeds = {i: derive_seed(seed, split, ids[i]) % 2**31 for i in places}
+    return [TaskRow(task=ids[i], task_type=tasks[ids[i]].type, seed=seeds[i], split=split, index=i) for i in places]
