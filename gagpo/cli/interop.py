@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from gagpo.cli.options import Json, Kwargs, print_table, say, values
+from gagpo.cli.options import Json, Kwargs, print_json, print_table, say, values
 
 
 def add_to(app: typer.Typer) -> None:
@@ -73,9 +72,9 @@ def list_everything(
     from gagpo.interop.listing import everything
 
     listed = everything(runs, models)
-    table: Any = Table("kind", "name", "from", "problem")
+    table = Table("kind", "name", "from", "problem")
     for one in listed:
         table.add_row(one.kind, one.name, one.package, one.problem)
     print_table(table)
     if as_json:
-        print(json.dumps([vars(one) for one in listed]))
+        print_json([vars(one) for one in listed])

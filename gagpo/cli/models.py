@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gagpo.cli.options import Json, print_json, say
+from gagpo.cli.options import Config, Json, Overrides, PromptTokens, ResponseTokens, Turns, print_json, say
 
 if TYPE_CHECKING:
     from gagpo.planning.plan import MemoryPlan
@@ -20,8 +20,8 @@ def add_to(app: typer.Typer) -> None:
 
 
 def plan(
-    config: Annotated[str, typer.Argument(help="A settings file, or the name of a shipped config.")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value, as for train.")] = None,
+    config: Config,
+    overrides: Overrides = None,
     gpu_memory: Annotated[
         list[float] | None, typer.Option(min=0.1, help="GB of a GPU; repeat for several. This machine's by default.")
     ] = None,
@@ -29,11 +29,9 @@ def plan(
         float | None, typer.Option(min=0.001, help="Response tokens per second of a whole iteration.")
     ] = None,
     run: Annotated[Path | None, typer.Option(help="A run whose turns, tokens and speed are taken.")] = None,
-    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens that one turn shows.")] = 300,
-    turns: Annotated[float | None, typer.Option(min=1, help="Of a usual episode; half of the most.")] = None,
-    response_tokens: Annotated[
-        float | None, typer.Option(min=1, help="Of a usual turn; a quarter of rollout.max_tokens.")
-    ] = None,
+    prompt_tokens: PromptTokens = 300,
+    turns: Turns = None,
+    response_tokens: ResponseTokens = None,
     as_json: Json = False,
 ) -> None:
     """Say what a run will take of memory, tokens, hours and disk, before anything is loaded."""
