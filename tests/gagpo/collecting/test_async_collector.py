@@ -13,7 +13,7 @@ import torch
 from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.episodes import read_episodes
 from gagpo.agents.rollout import derive_seed
-from gagpo.collecting import async_collector as overlap
+from gagpo.collecting import async_collector
 from gagpo.collecting.async_rollout import AsyncRollout
 from gagpo.envs.pool import EnvironmentBroken
 from gagpo.settings import SettingsError, load
@@ -69,7 +69,7 @@ def test_ahead_learns(corridor, tmp_path):
 def test_evaluation_is_of_the_newest_weights(corridor, tmp_path, monkeypatch):
     config = corridor(rollout={**AHEAD, "ahead": 3}, training={"iterations": 4}, evaluation={"every": 1})
     seen = []
-    original = overlap.AheadCollector.paused
+    original = async_collector.AsyncCollector.paused
 
     def paused(self, engine):
         context = original(self, engine)
@@ -85,7 +85,7 @@ def test_evaluation_is_of_the_newest_weights(corridor, tmp_path, monkeypatch):
 
         return Watched()
 
-    monkeypatch.setattr(overlap.AheadCollector, "paused", paused)
+    monkeypatch.setattr(async_collector.AsyncCollector, "paused", paused)
     trainer = Trainer(RunFolder.create(tmp_path / "run", load(config)), quiet=True)
     trainer.run()
     assert seen == [True] * 5
@@ -241,7 +241,7 @@ def test_several_processes_are_refused(corridor, monkeypatch):
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
     with pytest.raises(SettingsError, match="train in one process"):
-        overlap.collector_for(load(corridor(rollout=AHEAD)), None, None)
+        async_collector.collector_for(load(corridor(rollout=AHEAD)), None, None)
 
 
 def test_the_correction_is_for_older_weights_unless_another_is_named(corridor):
