@@ -13,7 +13,7 @@ import gagpo.envs
 from gagpo.agents.agent import LanguageAgent
 from gagpo.agents.context import Context
 from gagpo.agents.engines.base import Engine, Sampling
-from gagpo.agents.engines.registry import find
+from gagpo.agents.engines.registry import ENGINES
 from gagpo.agents.prompts import STYLES
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.lookup import find_spec
@@ -41,13 +41,12 @@ def make_engine(name: str, model: torch.nn.Module, tokenizer: Any, **options: An
 
     options: ``max_length``, ``dtype``, ``memory`` (share of the device) and whatever else the engine takes.
     """
-    factory = find(name)
+    factory = ENGINES.find(name)
     try:
         inspect.signature(factory).bind(model, tokenizer, **options)
     except TypeError as error:
         raise InvalidArgument(f"engine {name}: {error}; take the option out of the engine's settings") from None
-    engine: Engine = factory(model, tokenizer, **options)
-    return engine
+    return factory(model, tokenizer, **options)
 
 
 def language_agent(

@@ -195,7 +195,7 @@ def main() -> None:
                 seconds[ahead].append(spent)
                 print(f"round {number}: ahead {ahead} takes {spent:.3f} s an iteration", flush=True)
         told = {ahead: predicted(found, runs[ahead]) for ahead in runs}
-    said = sorted(turn.said for turns in found.workload.episodes for turn in turns)
+    said = sorted(turn.response for turns in found.workload.episodes for turn in turns)
     print(f"responses: {said[0]} to {said[-1]} tokens, median {said[len(said) // 2]}")
     print(f"{'':10s}{'measured, s':>14s}{'predicted, s':>14s}{'off by':>9s}")
     measured = {ahead: statistics.fmean(seconds[ahead]) for ahead in runs}

@@ -4,29 +4,60 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, flushed: bool = True) -> Iterator[Path]:
     """A temporary name beside ``path`` to write to; at the end it is flushed to disk and takes the place of ``path``.
 
     When anything goes wrong the temporary file is removed and ``path`` is as it was. An OSError that names no file (a
-    full disk) is raised again with the name of ``path``.
+    full disk) is raised again with the name of ``path``. Without ``flushed`` a power cut may leave an empty file: for
+    what is soon made again.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield temporary
-        flush(temporary)
+        if flushed:
+            flush(temporary)
         os.replace(temporary, path)
-        flush(path.parent)
+        if flushed:
+            flush(path.parent)
     except BaseException as error:
         with suppress(OSError):
             temporary.unlink()
         if isinstance(error, OSError) and error.filename is None:
             raise naming(error, path) from None
+        raise
+
+
+@contextmanager
+def replacing_folder(folder: Path, flushed: bool = True, within: Path | None = None) -> Iterator[Path]:
+    """A new folder to fill; at the end it takes the place of ``folder``, as :func:`replacing` says.
+
+    It lies ``within`` a folder of the same disk (beside ``folder``), and its name begins with a dot and ends in
+    ``.part``. ``folder`` is whole or absent, whenever the process is killed.
+    """
+    place = within or folder.parent
+    place.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=place))
+    try:
+        yield temporary
+        temporary.chmod(0o755)  # it was made for this user alone
+        if flushed:
+            for path in [*temporary.rglob("*"), temporary]:
+                flush(path)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        if folder.exists():
+            remove(folder)
+        temporary.rename(folder)
+        if flushed:
+            flush(folder.parent)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
         raise
 
 

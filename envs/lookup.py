@@ -1,7 +1,8 @@
 """Finding environments by id, here and in other processes.
 
 An id of the form ``module:Name-v0`` names a module to import first, and that module may lie in the working directory.
-The working directory is looked at last: no file there can take the place of this project or of a library.
+The working directory is looked at last: no file there can take the place of this project or of a library. An installed
+package offers ids, without their module, as entry points of ``gagpo.environments``: ``"Guess-v0" = "guess"``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from gagpo.envs.errors import GagpoError, InvalidArgument
+from gagpo.envs.registry import Registry
+
+ENVIRONMENTS: Registry[EnvSpec] = Registry("environment", "gagpo.environments", {})
+"""What installed packages offer: the module that registers an id. Everything registered is in gymnasium's own."""
 
 
 class UnknownEnvironment(GagpoError, ValueError):

@@ -5,7 +5,6 @@ A split is a manifest, not a sampling rule: two runs evaluated the same problems
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gagpo.envs.errors import GagpoError, InvalidArgument
+from gagpo.envs.nearest import nearest
 
 
 class UnknownTask(GagpoError, KeyError):
@@ -79,7 +79,7 @@ class TaskSet:
     def __getitem__(self, task_id: str) -> Task:
         if task_id in self:
             return self._tasks[self._index[task_id]]
-        near = difflib.get_close_matches(str(task_id)[:200], self.ids, n=3, cutoff=0.3)
+        near = nearest(str(task_id)[:200], self.ids)
         hint = f"nearest: {', '.join(near)}" if near else f"the split has {len(self)} tasks"
         raise UnknownTask(f"split {self.split!r} has no task {str(task_id)[:200]!r}; {hint}")
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gagpo.envs import durable
 from gagpo.envs.errors import InvalidArgument
 from gagpo.eval.runs import Run, group_runs, trailing_mean
 from gagpo.eval.statistics import Interval, area_under_curve, mean_over_seeds
@@ -117,9 +118,8 @@ def plot_curves(
 
 def _write(figure: Figure, output: Path) -> Path:
     output.parent.mkdir(parents=True, exist_ok=True)
-    part = output.with_name(output.name + ".part")
-    figure.savefig(part, format="png", metadata={"Software": None})
-    part.replace(output)
+    with durable.replacing(output, flushed=False) as part:
+        figure.savefig(part, format="png", metadata={"Software": None})
     return output
 
 

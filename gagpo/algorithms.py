@@ -12,8 +12,9 @@ from gagpo.controllers import ControllerSettings
 from gagpo.credit import AnyCredit, CreditSettings, find
 from gagpo.credit.gagpo import Gagpo
 from gagpo.envs.errors import InvalidArgument
+from gagpo.envs.nearest import hint
 from gagpo.objectives.options import Cispo, Clip, Constant, Geometric, LogClip, ObjectiveSettings, Power
-from gagpo.options import Options, by_name, nearest
+from gagpo.options import Options, by_name
 
 CLIP = {"name": "clip", "low": 0.2, "high": 0.2}
 KL = {"coefficient": 0.01, "estimator": "k3"}
@@ -239,7 +240,7 @@ def row(name: str) -> dict[str, Any]:
     """The preset's cells; ValueError names the nearest presets when there is none of that name."""
     if name in PRESETS:
         return PRESETS[name]
-    raise InvalidArgument(f"there is no algorithm {name!r}; {nearest(name, PRESETS)}")
+    raise InvalidArgument(f"there is no algorithm {name!r}; {hint(name, PRESETS)}")
 
 
 def load(name: str, changes: Mapping[str, Any] | None = None) -> Algorithm:

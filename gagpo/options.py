@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
-from typing import Any
-
 from pydantic import BaseModel, ConfigDict, ValidationError
+
+from gagpo.envs.nearest import hint
 
 
 class Options(BaseModel):
@@ -15,16 +13,9 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-def by_name(value: Any) -> Any:
+def by_name(value: object) -> object:
     """``"sapo"`` is short for ``{"name": "sapo"}``."""
     return {"name": value} if isinstance(value, str) else value
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The names most like ``name``, or all of them where none is like it: ``nearest: a, b`` or ``known: a, b, c``."""
-    known = list(known)
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-    return f"{'nearest' if near else 'known'}: {', '.join(near or known)}"
 
 
 def explain(error: ValidationError, cell: type[BaseModel], what: str) -> str:
@@ -35,7 +26,7 @@ def explain(error: ValidationError, cell: type[BaseModel], what: str) -> str:
         message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden":
             options = [name for name in cell.model_fields if name != "name"]
-            lines.append(f"{what} has no option {option!r}; {nearest(option, options)}")
+            lines.append(f"{what} has no option {option!r}; {hint(option, options)}")
         else:
             lines.append(f"{what}: {option}: {message}" if option else f"{what}: {message}")
     return "; ".join(lines)

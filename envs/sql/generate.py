@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gagpo.envs import durable
 from gagpo.envs.sql.domains import DOMAINS, UNSEEN, Domain
 from gagpo.envs.tasks import Task, TaskSet
 
@@ -112,11 +114,8 @@ def ensure(question: Question) -> None:
 
 def _write(domain: Domain, path: Path, stem: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    part.unlink(missing_ok=True)
     parents, children = rows(domain, stem)
-    connection = sqlite3.connect(part)
-    try:
+    with durable.replacing(path, flushed=False) as part, contextlib.closing(sqlite3.connect(part)) as connection:
         connection.execute("PRAGMA synchronous = OFF")  # a file that was not finished is made again
         connection.execute("PRAGMA journal_mode = OFF")
         connection.execute(f"CREATE TABLE {domain.parent} (id INTEGER PRIMARY KEY, name TEXT, {domain.size} INTEGER)")
@@ -127,9 +126,6 @@ def _write(domain: Domain, path: Path, stem: str) -> None:
         connection.executemany(f"INSERT INTO {domain.parent} VALUES (?, ?, ?)", parents)
         connection.executemany(f"INSERT INTO {domain.child} VALUES (?, ?, ?, ?, ?)", children)
         connection.commit()
-    finally:
-        connection.close()
-    part.replace(path)
 
 
 # The kinds of questions: text, gold query, careless query -------------------------------------------------------------

@@ -16,9 +16,10 @@ from typing import NamedTuple, TypedDict
 
 from filelock import FileLock
 
+from gagpo.envs import durable
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.webshop.catalogue import ATTRIBUTES, HUMANS, PRODUCTS
-from gagpo.envs.webshop.store import LOCK_TIMEOUT, fresh_folder
+from gagpo.envs.webshop.store import LOCK_TIMEOUT
 
 VERSION = 1
 FEWEST, MOST = 10, 100_000
@@ -191,7 +192,7 @@ def generated_folder(root: Path, products: int = 1_000, seed: int = 0) -> Path:
         root.mkdir(parents=True, exist_ok=True)
         with FileLock(root / f"{folder.name}.lock", LOCK_TIMEOUT):
             if not folder.is_dir():
-                with fresh_folder(folder) as unfinished:
+                with durable.replacing_folder(folder) as unfinished:
                     write_catalogue(unfinished, products, seed)
     return folder
 

@@ -11,14 +11,10 @@ the published environment does; otherwise they are tidy, and goals that nobody c
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import json
 import mmap
-import os
-import shutil
-import tempfile
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from dataclasses import replace
@@ -28,6 +24,7 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
+from gagpo.envs import durable
 from gagpo.envs.errors import GagpoError
 from gagpo.envs.tasks import Task, TaskSet, UnknownTask
 from gagpo.envs.webshop.catalogue import Product, Sources, read_annotations, read_humans, read_products
@@ -184,23 +181,9 @@ def store_for(sources: Sources, root: Path, seed: int = 0, tagger: Tagger | None
         root.mkdir(parents=True, exist_ok=True)
         with FileLock(root / f"store-{key}.lock", LOCK_TIMEOUT):
             if not (folder / "manifest.json").is_file():
-                with fresh_folder(folder) as unfinished:
+                with durable.replacing_folder(folder) as unfinished:
                     _build(unfinished, sources, seed, tagger)
     return folder
-
-
-@contextlib.contextmanager
-def fresh_folder(folder: Path) -> Iterator[Path]:
-    """A temporary folder beside ``folder`` that takes its place when the block ends well, and vanishes otherwise."""
-    unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
-        yield unfinished
-        if folder.exists():
-            shutil.rmtree(folder)
-        os.chmod(unfinished, 0o755)
-        os.replace(unfinished, folder)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _build(folder: Path, sources: Sources, seed: int, tagger: Tagger) -> None:

@@ -16,6 +16,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from gagpo.envs import durable
 from gagpo.eval.reading import BadResult
 from gagpo.eval.runs import LABEL, Run, load_run
 from gagpo.eval.viewer.records import EpisodeRecord, Explain, Explained, read_episode_file
@@ -262,9 +263,7 @@ def _run(run: Run, notes: Notes | None) -> dict[str, Any]:
 def _write_script(path: Path, call: str, value: Any, name: str | None = None) -> None:
     """``call(name, value)`` as ASCII, whole or not at all."""
     first = "" if name is None else json.dumps(name) + ", "
-    part = path.with_name(path.name + ".part")
-    with part.open("w", encoding="ascii") as file:
+    with durable.replacing(path, flushed=False) as part, part.open("w", encoding="ascii") as file:
         file.write(f"{call}({first}")
         file.write(json.dumps(value, separators=(",", ":"), allow_nan=False))
         file.write(");\n")
-    part.replace(path)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from gagpo.cli.options import Json, Kwargs, print_table, say, values
+from gagpo.cli.options import Json, Kwargs, print_json, print_table, say, values
 
 
 def add_to(app: typer.Typer) -> None:
@@ -31,12 +30,13 @@ def serve(
     package: Annotated[Path | None, typer.Option(help="Write the folder for `openenv push` instead.")] = None,
 ) -> None:
     """Serve an environment over OpenEnv, for any trainer that plays such servers."""
-    from gagpo.interop import serve as serving
+    from gagpo.interop.scaffold import write_package
+    from gagpo.interop.serve import serve as run
 
     if package is not None:
-        say("\n".join(map(str, serving.write_package(env, values(kwargs), package))))
+        say("\n".join(map(str, write_package(env, values(kwargs), package))))
         return
-    serving.serve(
+    run(
         env,
         values(kwargs),
         host=host,
@@ -54,12 +54,11 @@ def new(
     folder: Annotated[Path, typer.Option(help="Where the files go.")] = Path(),
 ) -> None:
     """Begin a world of one's own: a file, a config and a test, ready to train."""
-    from gagpo.interop.worlds import new_world
+    from gagpo.interop.scaffold import class_name, new_world
 
     made = new_world(name, folder)
     say("\n".join(map(str, made)))
-    world = f"{name}:{''.join(part.title() for part in name.split('_'))}-v0"
-    say(f"next: gagpo check {world}; gagpo warm-start {made[1]}; gagpo train {made[1]}")
+    say(f"next: gagpo check {name}:{class_name(name)}-v0; gagpo warm-start {made[1]}; gagpo train {made[1]}")
 
 
 def list_everything(
@@ -70,12 +69,12 @@ def list_everything(
     """What can be used here: environments, algorithms, engines, models and runs."""
     from rich.table import Table
 
-    from gagpo.interop.worlds import everything
+    from gagpo.interop.listing import everything
 
     listed = everything(runs, models)
-    table: Any = Table("kind", "name", "from", "problem")
+    table = Table("kind", "name", "from", "problem")
     for one in listed:
         table.add_row(one.kind, one.name, one.package, one.problem)
     print_table(table)
     if as_json:
-        print(json.dumps([vars(one) for one in listed]))
+        print_json([vars(one) for one in listed])

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gagpo.cli.options import Json, print_json, print_table, say
+from gagpo.cli.options import Config, Json, Overrides, PromptTokens, ResponseTokens, Turns, print_json, say
+
+if TYPE_CHECKING:
+    from gagpo.planning.plan import MemoryPlan
 
 
 def add_to(app: typer.Typer) -> None:
@@ -17,71 +20,67 @@ def add_to(app: typer.Typer) -> None:
 
 
 def plan(
-    config: Annotated[str, typer.Argument(help="A settings file, or the name of a shipped config.")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value, as for train.")] = None,
+    config: Config,
+    overrides: Overrides = None,
     gpu_memory: Annotated[
-        list[float] | None, typer.Option(min=0.1, help="GB of a card; repeat for several. This machine's by default.")
+        list[float] | None, typer.Option(min=0.1, help="GB of a GPU; repeat for several. This machine's by default.")
     ] = None,
     tokens_per_second: Annotated[
         float | None, typer.Option(min=0.001, help="Response tokens per second of a whole iteration.")
     ] = None,
     run: Annotated[Path | None, typer.Option(help="A run whose turns, tokens and speed are taken.")] = None,
-    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens that one turn shows.")] = 300,
-    turns: Annotated[float | None, typer.Option(min=1, help="Of a usual episode; half of the most.")] = None,
-    response_tokens: Annotated[
-        float | None, typer.Option(min=1, help="Of a usual turn; a quarter of rollout.max_tokens.")
-    ] = None,
+    prompt_tokens: PromptTokens = 300,
+    turns: Turns = None,
+    response_tokens: ResponseTokens = None,
     as_json: Json = False,
 ) -> None:
     """Say what a run will take of memory, tokens, hours and disk, before anything is loaded."""
-    from gagpo.planning import plan as plans
+    from gagpo.planning.fitting import judge, memory_here
+    from gagpo.planning.lengths import Guess, guess_from
+    from gagpo.planning.plan import plan as make_plan
+    from gagpo.planning.plan import shape_of
     from gagpo.settings import load
     from gagpo.training.run_folder import RunFolder
 
     settings = load(config, overrides or [])
-    guess = plans.Guess(prompt_tokens, turns, response_tokens, tokens_per_second)
+    guess = Guess(prompt_tokens, turns, response_tokens, tokens_per_second)
     if run is not None:
-        guess = plans.guess_from(RunFolder.open(run).metrics(), guess)
-    here = plans.memory_here(settings.device)
-    cards = gpu_memory or ([here] if here else [])
-    shape = plans.shape_of(settings)
-    made = plans.plan(settings, guess, shape, cards[0] if cards else None)
-    verdicts = [plans.judge(settings, guess, card, shape) for card in cards]
-    print_table(_table(settings.model, made))
-    for line in _lines(made, settings.training.iterations):
-        say(line)
+        guess = guess_from(RunFolder.open(run).metrics(), guess)
+    here = memory_here(settings.device)
+    memories = gpu_memory or ([here] if here else [])
+    shape = shape_of(settings)
+    made = make_plan(settings, guess, shape, memories[0] if memories else None)
+    verdicts = [judge(settings, guess, memory, shape) for memory in memories]
+    say(f"{settings.model}: {shape.parameters / 1e6:,.1f} M parameters\n")
+    say("\n".join([*_parts(made), "", *_totals(made, settings.training.iterations)]))
     for verdict in verdicts:
         say(f"{verdict.gigabytes:.0f} GB: {verdict.advice}")
-    if not cards:
-        say(f"device {settings.device} is not here: name a card with --gpu-memory 80")
+    if not verdicts:
+        say(f"device {settings.device} is not here: name a GPU's memory with --gpu-memory 80")
     if as_json:
-        print_json({**made.record(), "cards": [vars(verdict) for verdict in verdicts]})
-    if cards and not any(verdict.fits for verdict in verdicts):
+        print_json({**made.record(), "gpus": [vars(verdict) for verdict in verdicts]})
+    if verdicts and not any(verdict.fits for verdict in verdicts):
         raise typer.Exit(1)
 
 
-def _table(model: str, made: Any) -> Any:
-    from rich.table import Table
+def _parts(made: MemoryPlan) -> list[str]:
+    """GB of every part in every phase, and what the parts are."""
+    from gagpo.eval.tables import facts, grid
+    from gagpo.planning.memory import GB, PHASES
 
-    from gagpo.planning.plan import GB, PHASES
-
-    table = Table(title=f"{model}: {made.shape.parameters / 1e6:,.1f} M parameters")
-    table.add_column("part")
-    for phase in PHASES:
-        table.add_column(f"{phase}, GB", justify="right")
-    table.add_column("what", overflow="fold")
     digits = 2 if made.peak()[0] > GB else 4
-    for part in made.parts:
-        cells = [f"{part.bytes / GB:.{digits}f}" if phase in part.phases else "" for phase in PHASES]
-        table.add_row(part.name, *cells, part.note)
+    rows = [
+        [part.name, *(f"{part.bytes / GB:.{digits}f}" if phase in part.phases else "" for phase in PHASES)]
+        for part in made.parts
+    ]
     sums = [sum(part.bytes for part in made.parts if phase in part.phases) for phase in PHASES]
-    table.add_section()
-    table.add_row("together", *(f"{total / GB:.{digits}f}" for total in sums), "")
-    return table
+    rows.append(["together", *(f"{total / GB:.{digits}f}" for total in sums)])
+    lines = grid(["GB of", *PHASES], rows, 80)
+    return [*lines, "", *facts([(part.name, part.note) for part in made.parts if part.note], 120)]
 
 
-def _lines(made: Any, iterations: int) -> list[str]:
-    from gagpo.planning.plan import GB
+def _totals(made: MemoryPlan, iterations: int) -> list[str]:
+    from gagpo.planning.memory import GB
 
     tokens, disk = made.tokens, made.disk
     lines = [
@@ -112,7 +111,7 @@ def doctor(
 
     def show(finding: DoctorFinding) -> None:
         mark = "ok    " if finding.ok else "FAILED"
-        say(f"{mark} {finding.name:14s} {finding.said} ({finding.seconds:.1f} s)")
+        say(f"{mark} {finding.name:14s} {finding.summary} ({finding.seconds:.1f} s)")
 
     chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
     findings = examine(chosen, engine, dtype, learn, show)

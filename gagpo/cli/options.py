@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
+Config = Annotated[str, typer.Argument(help="A settings file, or the name of a shipped config.")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="section.key=value, as for train.")]
+PromptTokens = Annotated[int, typer.Option(min=1, help="Tokens that one turn shows.")]
+Turns = Annotated[float | None, typer.Option(min=1, help="Of a usual episode; half of the most.")]
+ResponseTokens = Annotated[float | None, typer.Option(min=1, help="Of a usual turn; a quarter of rollout.max_tokens.")]
+Games = Annotated[Path | None, typer.Option(help="Folder of games; generated ones by default.")]
 Kwargs = Annotated[
     list[str] | None, typer.Option("--kwargs", "-k", help="An argument of the environment, name=value (YAML); repeat.")
 ]
 
 
-def values(pairs: list[str] | None) -> dict[str, Any]:
+def values(pairs: list[str] | None) -> dict[str, object]:
     """``name=value`` pairs as a mapping; the values are YAML."""
     import yaml
 
@@ -38,12 +48,12 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
-def print_json(record: Any) -> None:
+def print_json(record: object) -> None:
     """Print for programs: one line."""
     print(json.dumps(record, default=str), flush=True)
 
 
-def print_table(table: Any) -> None:
+def print_table(table: Table) -> None:
     """Print a rich table, whole lines in a pipe, fitted to a terminal."""
     from rich.console import Console
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gagpo.cli.options import Json, print_json, print_table, say
+from gagpo.cli.options import Config, Json, Overrides, PromptTokens, ResponseTokens, Turns, print_json, say
 
 
 def add_to(app: typer.Typer) -> None:
@@ -16,8 +16,8 @@ def add_to(app: typer.Typer) -> None:
 
 
 def simulate(
-    config: Annotated[str, typer.Argument(help="A settings file, or the name of a shipped config.")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value, as for train.")] = None,
+    config: Config,
+    overrides: Overrides = None,
     gpus: Annotated[str, typer.Option(help="Numbers of processors, 8,64,512.")] = "8,64,512",
     ahead: Annotated[str, typer.Option(help="Values of rollout.ahead, 0,1.")] = "0,1",
     rates: Annotated[Path | None, typer.Option(help="A file of rates; `--write-rates` makes one.")] = None,
@@ -25,11 +25,9 @@ def simulate(
         Path | None, typer.Option(help="A run whose rates and lengths of turns and episodes are taken.")
     ] = None,
     write_rates: Annotated[Path | None, typer.Option(help="Write the rates that were used, to be changed.")] = None,
-    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens that one turn shows.")] = 300,
-    turns: Annotated[float | None, typer.Option(min=1, help="Of a usual episode; half of the most.")] = None,
-    response_tokens: Annotated[
-        float | None, typer.Option(min=1, help="Of a usual turn; a quarter of rollout.max_tokens.")
-    ] = None,
+    prompt_tokens: PromptTokens = 300,
+    turns: Turns = None,
+    response_tokens: ResponseTokens = None,
     iterations: Annotated[int, typer.Option(min=1, help="Simulated and averaged, after the first.")] = 3,
     as_json: Json = False,
 ) -> None:
@@ -44,7 +42,8 @@ def simulate(
         if error.name != "simpy":
             raise
         raise InvalidArgument("simulating needs simpy: pip install 'gagpo[scale]'") from None
-    from gagpo.planning.plan import Guess, shape_of
+    from gagpo.planning.lengths import Guess
+    from gagpo.planning.plan import shape_of
     from gagpo.planning.simulate import rates as known
     from gagpo.planning.simulate.workload import guessed
 
@@ -58,17 +57,18 @@ def simulate(
     elif run is not None:
         used = run.rates
     else:
-        used = known.stated(settings, shape_of(settings), prompt_tokens, workload.mean_turns, workload.mean_said)
+        used = known.stated(settings, shape_of(settings), prompt_tokens, workload.mean_turns, workload.mean_response)
     if write_rates is not None:
         from gagpo.envs import durable
 
         durable.write_text(write_rates, known.dump(used))
     lines = list(study.study(settings, workload, used, counts, aheads, iterations))
-    rolling = settings.rollout
-    title = f"{settings.model}: {rolling.tasks} x {rolling.samples} episodes, {workload.mean_turns:.1f} turns of "
-    print_table(study.table(lines, f"{title}{workload.mean_said:.0f} tokens"))
-    for line in study.price_of_waiting(lines):
-        say(line)
+    rollout = settings.rollout
+    say(
+        f"{settings.model}: {rollout.tasks} x {rollout.samples} episodes, {workload.mean_turns:.1f} turns of "
+        f"{workload.mean_response:.0f} tokens\n"
+    )
+    say("\n".join([*study.table(lines), "", *study.price_of_waiting(lines)]))
     say(f"rates: {used.source}\nlengths: {workload.source}")
     if as_json:
         record = {"rates": used.record(), "workload": workload.source, "lines": [line.record() for line in lines]}

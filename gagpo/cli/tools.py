@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from gagpo.cli.options import Json, Kwargs, Quiet, print_json, print_table, say, values
+from gagpo.cli.options import Games, Json, Kwargs, Quiet, print_json, print_table, say, values
 
 bench = typer.Typer(no_args_is_help=True, help="Measure environments, engines and credit.")
 
@@ -33,13 +33,10 @@ def check(
     """Prove an environment: splits, exact resets, determinism, expert, garbage actions, and more."""
     from gagpo.envs.check.check import check as run
     from gagpo.envs.check.check import table
+    from gagpo.interop.remote import remote
 
-    subject: Any = env
-    if env.startswith(("http://", "https://")):
-        from gagpo.interop.remote import remote
-
-        subject = remote(env)
-    findings = run(subject, values(kwargs), episodes=episodes)
+    served = env.startswith(("http://", "https://"))
+    findings = run(remote(env) if served else env, values(kwargs), episodes=episodes)
     print_table(table(findings))
     broken = [finding.name for finding in findings if not finding.ok]
     if as_json:
@@ -78,9 +75,8 @@ def models(as_json: Json = False) -> None:
 
     found = [starters.find(name) for name in starters.names()]
     for one in found:
-        told = one.manifest
-        say(f"starter:{one.name}  {told['parameters'] / 1e6:.2f} M parameters, {one.size / 2**20:.1f} MiB")
-        for name, result in told["results"].items():
+        say(f"starter:{one.name}  {one.manifest['parameters'] / 1e6:.2f} M parameters, {one.size / 2**20:.1f} MiB")
+        for name, result in one.manifest["results"].items():
             low, high = (100 * result["success"][end] for end in ("low", "high"))
             say(f"  {name}: {100 * result['success']['value']:.1f} % [{low:.1f}, {high:.1f}]")
     if as_json:
@@ -146,7 +142,7 @@ def bench_credit(
 @bench.command("alfworld")
 def bench_alfworld(
     rounds: Annotated[int, typer.Option(min=1, help="Each engine is measured so often, in turn.")] = 3,
-    games: Annotated[Path | None, typer.Option(help="Folder of games; generated ones by default.")] = None,
+    games: Games = None,
     as_json: Json = False,
 ) -> None:
     """Steps and resets per second of the native engine, of textworld as it is (stock), and of textworld memoised."""
@@ -154,7 +150,7 @@ def bench_alfworld(
     from gagpo.envs.alfworld.reference.speed import bench as run
 
     files = None if games is None else sorted(games.rglob("game.tw-pddl"))
-    report: dict[str, Any] = run(files, rounds=rounds)
+    report = run(files, rounds=rounds)
     names = {"native": "native", "textworld": "textworld, stock", "textworld-memoised": "textworld, memoised by us"}
     say(f"{'engine':28s}{'steps/s':>10s}{'resets/s':>10s}{'native is':>12s}")
     for engine in ENGINES:
@@ -171,7 +167,7 @@ def bench_parity(
     steps: Annotated[int, typer.Option(min=1, help="Steps to compare.")] = 200_000,
     seed: Annotated[int, typer.Option()] = 0,
     processes: Annotated[int, typer.Option(min=1)] = 2,
-    games: Annotated[Path | None, typer.Option(help="Folder of games; generated ones by default.")] = None,
+    games: Games = None,
     journal: Annotated[Path | None, typer.Option(help="Goes on where this file says; one line per game.")] = None,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -182,11 +178,11 @@ def bench_parity(
 
     files = None if games is None else sorted(games.rglob("game.tw-pddl"))
     with track("comparing", steps, "steps", quiet) as meter:
-        report: dict[str, Any] = parity(
-            files, steps=steps, seed=seed, processes=processes, journal=journal, progress=meter.reach
-        )
+        report = parity(files, steps=steps, seed=seed, processes=processes, journal=journal, progress=meter.reach)
     say("\n".join(f"{key}: {value}" for key, value in report.items() if key != "first_mismatches"))
-    for mismatch in report["first_mismatches"]:
+    mismatches = report["first_mismatches"]
+    assert isinstance(mismatches, list)
+    for mismatch in mismatches:
         say(f"mismatch: {mismatch}")
     if as_json:
         print_json(report)

@@ -24,7 +24,7 @@ from gagpo.credit.assign import Credit, advantages, give_credit, turns_for
 from gagpo.credit.gagpo import value_proxy
 from gagpo.credit.gigpo import step_advantage
 from gagpo.credit.ppo import ppo_token_advantage, ppo_turn_advantage
-from gagpo.credit.registry import OURS, AnyCredit, CreditSettings, Level, find, function_of, names, register
+from gagpo.credit.registry import CREDITS, AnyCredit, CreditSettings, Level, find, function_of, names, register
 from gagpo.credit.reinforce import token_returns
 from gagpo.credit.turns import BadTurns, Turns, intern
 from gagpo.credit.turns.columns import StateKey
@@ -59,6 +59,6 @@ __all__ = [
 
 def __getattr__(name: str) -> Callable[..., np.ndarray]:
     credit, _, rest = name.rpartition("_advantage")
-    if rest or credit not in OURS:
+    if rest or credit not in CREDITS.ours:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return function_of(credit)

@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from gagpo.agents.episodes import Episode, Turn, read_episodes
 from gagpo.envs.errors import InvalidArgument, MissingPackage
 from gagpo.eval.journal import JournalError, read_journal
+
+About = Mapping[str, object]
+"""What is known of whoever played: model, environment, split and its hash."""
+
+Record = dict[str, object]
+"""An object of a format, as JSON holds it."""
 
 _THOUGHT = re.compile(r"\A\s*<think>(.*?)</think>\s*", re.DOTALL)
 
@@ -35,7 +40,7 @@ def export(source: Path, form: str, out: Path) -> int:
     return len(kept)
 
 
-def open_episodes(source: Path) -> tuple[dict[str, Any], Iterator[Episode]]:
+def open_episodes(source: Path) -> tuple[About, Iterator[Episode]]:
     """What is known of whoever played, and the episodes."""
     if not source.is_file():
         raise InvalidArgument(f"there is no file {source}")
@@ -53,7 +58,7 @@ def _records(source: Path) -> Iterator[Episode]:
             raise InvalidArgument(f"{source}, line {number}: not an episode ({error})") from None
 
 
-def _jsonl(episodes: Iterable[Episode], about: dict[str, Any], out: Path) -> None:
+def _jsonl(episodes: Iterable[Episode], about: About, out: Path) -> None:
     with out.open("w", encoding="utf-8") as file:
         for episode in episodes:
             record = episode.record(tokens=any(len(turn.response_ids) for turn in episode.turns))
@@ -63,7 +68,7 @@ def _jsonl(episodes: Iterable[Episode], about: dict[str, Any], out: Path) -> Non
 # ATIF -----------------------------------------------------------------------------------------------------------------
 
 
-def _atif(episodes: Iterable[Episode], about: dict[str, Any], out: Path) -> None:
+def _atif(episodes: Iterable[Episode], about: About, out: Path) -> None:
     """One folder per episode, with ``agent/trajectory.json`` in it, as Harbor lays its trials out."""
     for episode in episodes:
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", episode.task)[:100].strip(".-") or "task"
@@ -72,9 +77,9 @@ def _atif(episodes: Iterable[Episode], about: dict[str, Any], out: Path) -> None
         path.write_text(json.dumps(trajectory(episode, about), indent=1), encoding="utf-8")
 
 
-def trajectory(episode: Episode, about: dict[str, Any]) -> dict[str, Any]:
+def trajectory(episode: Episode, about: About) -> Record:
     """An episode in the Agent Trajectory Interchange Format 1.8, with token ids where there are any."""
-    steps: list[dict[str, Any]] = []
+    steps: list[Record] = []
     if episode.turns:
         steps.append({"step_id": 1, "source": "user", "message": episode.turns[0].observation})
     for number, turn in enumerate(episode.turns):
@@ -99,9 +104,9 @@ def trajectory(episode: Episode, about: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _step(turn: Turn, number: int, answer: str | None) -> dict[str, Any]:
+def _step(turn: Turn, number: int, answer: str | None) -> Record:
     thought = _THOUGHT.match(turn.response)
-    step: dict[str, Any] = {
+    step: Record = {
         "step_id": number,
         "source": "agent",
         "message": turn.response[thought.end() :] if thought else turn.response,
@@ -126,7 +131,7 @@ def _step(turn: Turn, number: int, answer: str | None) -> dict[str, Any]:
 # Inspect and datasets -------------------------------------------------------------------------------------------------
 
 
-def _inspect(episodes: Iterable[Episode], about: dict[str, Any], out: Path) -> None:
+def _inspect(episodes: Iterable[Episode], about: About, out: Path) -> None:
     """One log file that ``inspect view`` opens."""
     try:
         from inspect_ai.dataset import Sample  # noqa: F401
@@ -137,7 +142,7 @@ def _inspect(episodes: Iterable[Episode], about: dict[str, Any], out: Path) -> N
         raise MissingPackage(f"Inspect's format needs inspect-ai ({error}); install the extra inspect") from None
     samples = []
     for episode in episodes:
-        messages: list[Any] = []
+        messages: list[ChatMessageUser | ChatMessageAssistant] = []
         for turn in episode.turns:
             messages += [ChatMessageUser(content=turn.observation), ChatMessageAssistant(content=turn.response)]
         samples.append(
@@ -165,7 +170,7 @@ def _inspect(episodes: Iterable[Episode], about: dict[str, Any], out: Path) -> N
     write_eval_log(EvalLog(eval=spec, samples=samples, status="success"), str(out / "episodes.json"), format="json")
 
 
-def _datasets(episodes: Iterable[Episode], about: dict[str, Any], out: Path) -> None:
+def _datasets(episodes: Iterable[Episode], about: About, out: Path) -> None:
     """A ``datasets.Dataset`` saved to disk: one row an episode, its conversation in chat form."""
     try:
         from datasets import Dataset
@@ -202,7 +207,7 @@ def _sound(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-FORMS: dict[str, Callable[[Iterable[Episode], dict[str, Any], Path], None]] = {
+FORMS: dict[str, Callable[[Iterable[Episode], About, Path], None]] = {
     "jsonl": _jsonl,
     "atif": _atif,
     "inspect": _inspect,

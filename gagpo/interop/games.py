@@ -2,15 +2,45 @@
 
 from __future__ import annotations
 
+import asyncio
 import weakref
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypedDict
 
 import gymnasium
 
+from gagpo.agents.api.agent import without_thoughts
+from gagpo.agents.episodes import Turn
+from gagpo.agents.parsing import parse
+from gagpo.agents.prompts import STYLES, admissible_line, message, window
 from gagpo.agents.rollout import derive_seed
+from gagpo.envs.base import TextEnv
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.lookup import find_spec
+
+Kwargs = Mapping[str, Any]
+"""Arguments of an environment's constructor: plain values."""
+
+
+class TaskRow(TypedDict):
+    """A row of a data set: the episodes made from it share task and start. index: of the task in its split."""
+
+    task: str
+    task_type: str
+    seed: int
+    split: str
+    index: int
+
+
+@contextmanager
+def opened(env_id: str, kwargs: Kwargs | None = None) -> Iterator[TextEnv]:
+    """The environment itself, for a look at its tasks and texts."""
+    env = gymnasium.make(find_spec(env_id), disable_env_checker=True, **dict(kwargs or {}))
+    try:
+        yield env.unwrapped  # type: ignore[misc]
+    finally:
+        env.close()
 
 
 class TextGame:
@@ -19,7 +49,7 @@ class TextGame:
     reward: sum so far; last_reward: of the last action. success, truncated, done, valid: as the environment says.
     """
 
-    def __init__(self, env_id: str, kwargs: Mapping[str, Any] | None = None):
+    def __init__(self, env_id: str, kwargs: Kwargs | None = None):
         self.env = gymnasium.make(find_spec(env_id), disable_env_checker=True, **dict(kwargs or {}))
         self._finalizer = weakref.finalize(self, self.env.close)
         self._clear()
@@ -59,29 +89,50 @@ class TextGame:
         return str(getattr(self.env.unwrapped, "instructions", ""))
 
 
-def rows(
-    env_id: str, kwargs: Mapping[str, Any] | None = None, split: str = "train", count: int | None = None, seed: int = 0
-) -> list[dict[str, Any]]:
-    """``{"task", "task_type", "seed", "split", "index"}`` of the tasks of a split (``count`` of them, spread evenly).
+class Conversation:
+    """An episode as chat: user messages out, the assistant's texts in. The world steps in a thread of its own.
 
-    A group of episodes made from one row shares task and start, which group-based credit relies on.
+    style, history, admissible: as in a run's ``context``; with a window each user message stands alone. A response
+    without an action goes to the world as an empty one, and its turn is invalid.
     """
-    game = TextGame(env_id, kwargs)
-    try:
-        tasks = game.env.unwrapped.tasks(split).require()  # type: ignore[attr-defined]
-    finally:
-        game.close()
+
+    def __init__(self, game: TextGame, style: str = "tags", history: int | str = "full", admissible: bool = False):
+        self.game, self.history, self.admissible = game, history, admissible
+        self.style = STYLES[style]
+        self.turns: list[Turn] = []
+        self._observation = ""
+
+    async def start(self, task: str, seed: int) -> str:
+        """Begin ``task``; the first user message."""
+        self._observation = await asyncio.to_thread(self.game.start, task, seed)
+        return self._message()
+
+    async def answer(self, text: str) -> str | None:
+        """Act as the assistant's ``text`` says, thoughts aside; the next user message, None at the end."""
+        text = without_thoughts(text)
+        action = parse(text, self.style.parser)
+        before, self._observation = self._observation, await asyncio.to_thread(self.game.act, action or "")
+        valid = action is not None and self.game.valid
+        self.turns.append(Turn(before, text, action or "", reward=self.game.last_reward, valid=valid))
+        return None if self.game.done else self._message()
+
+    def _message(self) -> str:
+        actions = admissible_line(self.game.info.get("admissible_actions")) if self.admissible else ""
+        style, instructions, observation = self.style, self.game.instructions, self._observation
+        if self.history == "full":
+            return message(style, instructions, observation, actions, first=not self.turns)
+        return window(style, instructions, self.turns, observation, actions, int(self.history))
+
+
+def rows(
+    env_id: str, kwargs: Kwargs | None = None, split: str = "train", count: int | None = None, seed: int = 0
+) -> list[TaskRow]:
+    """Rows of the tasks of a split (``count`` of them, spread evenly)."""
+    with opened(env_id, kwargs) as world:
+        tasks = world.tasks(split).require()
     ids = tasks.ids
     if count is not None and count < 1:
         raise InvalidArgument(f"count must be at least 1, got {count}")
     places = range(len(ids)) if count is None or count >= len(ids) else [i * len(ids) // count for i in range(count)]
-    return [
-        {
-            "task": ids[i],
-            "task_type": tasks[ids[i]].type,
-            "seed": derive_seed(seed, split, ids[i]) % 2**31,
-            "split": split,
-            "index": i,
-        }
-        for i in places
-    ]
+    seeds = {i: derive_seed(seed, split, ids[i]) % 2**31 for i in places}
+    return [TaskRow(task=ids[i], task_type=tasks[ids[i]].type, seed=seeds[i], split=split, index=i) for i in places]

@@ -14,40 +14,29 @@ from inspect_ai.model import ChatMessageSystem, ChatMessageUser
 from inspect_ai.scorer import Score, Scorer, Target, ci_wilson, grouped, mean, scorer, stderr
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 
-from gagpo.agents.api.agent import without_thoughts
-from gagpo.agents.episodes import Turn
-from gagpo.agents.parsing import parse
-from gagpo.agents.prompts import STYLES, admissible_line, message, window
-from gagpo.interop.games import TextGame, rows
+from gagpo.interop.games import Conversation, Kwargs, TextGame, opened, rows
 
 
 @solver
-def play(env_id: str, kwargs: dict[str, Any], style: str, history: int | str, admissible: bool) -> Solver:
+def play(env_id: str, kwargs: Kwargs, style: str, history: int | str, admissible: bool) -> Solver:
     """Plays the sample's task to its end, one generation a turn, in our context styles."""
-    form = STYLES[style]
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         game = await asyncio.to_thread(TextGame, env_id, kwargs)
-        turns: list[Turn] = []
-        head = [ChatMessageSystem(content=form.system)] if form.system else []
+        conversation = Conversation(game, style, history, admissible)
+        system = conversation.style.system
+        head = [ChatMessageSystem(content=system)] if system else []
         try:
-            observation = await asyncio.to_thread(game.start, state.metadata["task"], state.metadata["seed"])
+            text: str | None = await conversation.start(state.metadata["task"], state.metadata["seed"])
             state.messages = list(head)
-            while not game.done and not state.completed:
-                line = admissible_line(game.info.get("admissible_actions")) if admissible else ""
-                if history == "full":
-                    text = message(form, game.instructions, observation, line, first=not turns)
-                else:
-                    text = window(form, game.instructions, turns, observation, line, int(history))
+            while text is not None and not state.completed:
+                if history != "full":
                     state.messages = list(head)
                 state.messages.append(ChatMessageUser(content=text))
                 state = await generate(state)
-                said = without_thoughts(state.output.completion)
-                action = parse(said, form.parser)
-                turns.append(Turn(observation, said, action or "", valid=action is not None))
-                observation = await asyncio.to_thread(game.act, action or "")
-                turns[-1].reward, turns[-1].valid = game.last_reward, turns[-1].valid and game.valid
+                text = await conversation.answer(state.output.completion)
         finally:
+            turns = conversation.turns
             state.metadata |= {
                 "success": game.success,
                 "truncated": game.truncated or not game.done,
@@ -69,8 +58,8 @@ def success() -> Scorer:
 
     async def score(state: TaskState, target: Target) -> Score:
         facts = {"success": False, "reward": 0.0, "turns": 0, **state.metadata}
-        told = f"reward {facts['reward']:g} after {facts['turns']} turns"
-        return Score(value=float(facts["success"]), answer=told, metadata={"reward": facts["reward"]})
+        answer = f"reward {facts['reward']:g} after {facts['turns']} turns"
+        return Score(value=float(facts["success"]), answer=answer, metadata={"reward": facts["reward"]})
 
     return score
 
@@ -79,18 +68,15 @@ def _task(
     env_id: str, split: str | None = None, tasks: int | None = None, style: str = "tags", *,
     history: int | str = "full", admissible: bool = False, **kwargs: Any,
 ) -> Task:  # fmt: skip
-    game = TextGame(env_id, kwargs)
-    try:
-        chosen = split or game.env.unwrapped.splits[-1]  # type: ignore[attr-defined]
-        panel = game.env.unwrapped.tasks(chosen)  # type: ignore[attr-defined]
-    finally:
-        game.close()
+    with opened(env_id, kwargs) as environment:
+        chosen = split or environment.splits[-1]
+        split_hash = environment.tasks(chosen).hash
     samples = [Sample(id=row["task"], input=row["task"], metadata=row) for row in rows(env_id, kwargs, chosen, tasks)]
     return Task(
         dataset=MemoryDataset(samples, name=f"{env_id} {chosen}"),
         solver=play(env_id, kwargs, style, history, admissible),
         scorer=success(),
-        metadata={"environment": env_id, "split": chosen, "split_hash": panel.hash, "kwargs": kwargs},
+        metadata={"environment": env_id, "split": chosen, "split_hash": split_hash, "kwargs": kwargs},
     )
 
 

@@ -5,24 +5,27 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Message = MutableMapping[str, Any]
+"""As ASGI defines it, like a connection's scope."""
+
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
 
 
 class LimitBody:
     """Answers 413 to a request whose body is longer than ``max_bytes``, announced or not."""
 
-    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], max_bytes: int):
+    def __init__(self, app: Callable[[Message, Receive, Send], Awaitable[None]], max_bytes: int):
         self.app = app
         self.max_bytes = max_bytes
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         chunks: list[bytes] = []
         size, more = 0, True
+        # Parts are held back until the whole is known to be short enough; then they go on as one.
         while more:
             message = await receive()
             if message["type"] == "http.disconnect":
@@ -33,9 +36,9 @@ class LimitBody:
             if size > self.max_bytes:
                 await _refuse(send, self.max_bytes)
                 return
-        body: list[MutableMapping[str, Any]] = [{"type": "http.request", "body": b"".join(chunks), "more_body": False}]
+        body: list[Message] = [{"type": "http.request", "body": b"".join(chunks), "more_body": False}]
 
-        async def replay() -> MutableMapping[str, Any]:
+        async def replay() -> Message:
             return body.pop() if body else await receive()
 
         await self.app(scope, replay, send)

@@ -15,7 +15,6 @@ from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import Any
 
-import gymnasium
 from fastapi import FastAPI, HTTPException
 from gymnasium.utils import seeding
 from openenv.core.env_server.http_server import create_app
@@ -24,11 +23,14 @@ from openenv.core.env_server.types import Action, ConcurrencyConfig, Environment
 from pydantic import Field, field_validator
 
 from gagpo.envs.errors import InvalidArgument
-from gagpo.envs.lookup import find_spec
 from gagpo.envs.pool import Event
 from gagpo.envs.pool.shared_pool import PoolClosed, SharedPool
 from gagpo.envs.tasks import Task, TaskSet
+from gagpo.interop.games import Kwargs, opened
 from gagpo.interop.limits import LimitBody
+
+Listing = dict[str, str | int]
+"""What a list says of a split or a task."""
 
 LISTED = 1000  # tasks that one answer lists at most; the number of tasks is always the true one
 
@@ -40,7 +42,7 @@ class TextAction(Action):
 
     @field_validator("action", mode="before")
     @classmethod
-    def _as_text(cls, value: Any) -> Any:
+    def _as_text(cls, value: object) -> str:
         """Clients that parse a reply as JSON send the answer 15 as a number; to the world it is text."""
         text = value if isinstance(value, str) else json.dumps(value)
         return text.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate cannot be sent on
@@ -50,7 +52,7 @@ class TextObservation(Observation):
     """What the agent sees."""
 
     text: str
-    metadata: dict[str, Any] = Field(default_factory=dict, exclude=True)  # still sent, beside the observation
+    metadata: dict[str, object] = Field(default_factory=dict, exclude=True)  # still sent, beside the observation
 
 
 class TextAndActions(TextObservation):
@@ -86,7 +88,7 @@ class OpenEnvWorld:
 
 def open_world(
     env_id: str,
-    kwargs: Mapping[str, Any] | None = None,
+    kwargs: Kwargs | None = None,
     *,
     workers: int = 2,
     admissible: bool = False,
@@ -98,14 +100,10 @@ def open_world(
     arguments = dict(kwargs or {})
     if arguments.pop("expert", False):
         raise InvalidArgument("a server shows no expert: leave out the argument expert")
-    env = gymnasium.make(find_spec(env_id), disable_env_checker=True, **arguments)
-    try:
-        world: Any = env.unwrapped
+    with opened(env_id, arguments) as world:
         tasks = {split: world.tasks(split) for split in getattr(world, "splits", ("train", "test"))}
         described = getattr(world, "instructions", "") or (type(world).__doc__ or "").strip().partition("\n\n")[0]
         split = getattr(world, "split", next(iter(tasks)))
-    finally:
-        env.close()
     pool = SharedPool(env_id, arguments, workers=workers, step_deadline=step_deadline, reset_deadline=reset_deadline)
     return OpenEnvWorld(short_name(env_id), described, pool, tasks, split, admissible, session_seconds)
 
@@ -139,7 +137,7 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
         split: str | None = None,
         index: int | None = None,
         task: str | None = None,
-        **unknown: Any,
+        **unknown: object,
     ) -> TextObservation:
         """Start the ``index``-th task of ``split`` (or ``task``, by its id); without either ``seed`` draws one."""
         if unknown:
@@ -152,7 +150,9 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
         self._state = State(episode_id=None if episode_id is None else str(episode_id)[:255], step_count=0)
         return self._observation(event, {"split": tasks.split, "index": tasks.ids.index(chosen.id)})
 
-    async def step_async(self, action: TextAction, timeout_s: float | None = None, **unknown: Any) -> TextObservation:
+    async def step_async(
+        self, action: TextAction, timeout_s: float | None = None, **unknown: object
+    ) -> TextObservation:
         event = await self._ask("step", action.action)
         self._state.step_count += 1
         return self._observation(event, {})
@@ -177,26 +177,26 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
 
     # TaskProvider -----------------------------------------------------------------------------------------------------
 
-    def list_splits(self) -> list[dict[str, Any]]:
+    def list_splits(self) -> list[Listing]:
         """Name, kind, number of tasks and hash of every split: two servers play the same when the hashes agree."""
         return [
             {"name": name, "type": _kind(name), "tasks": len(tasks), "hash": tasks.hash}
             for name, tasks in self.world.tasks.items()
         ]
 
-    def list_tasks(self, split: str) -> list[dict[str, Any]]:
+    def list_tasks(self, split: str) -> list[Listing]:
         return self.get_task_range(split, 0, LISTED)
 
     def num_tasks(self, split: str) -> int:
         return len(self.world.of(split))
 
-    def get_task(self, split: str, index: int) -> dict[str, Any]:
+    def get_task(self, split: str, index: int) -> Listing:
         tasks = self.world.of(split)
         if not 0 <= index < len(tasks):
             raise IndexError(index)
         return _described(tasks[tasks.ids[index]], index)
 
-    def get_task_range(self, split: str, start: int | None = None, stop: int | None = None) -> list[dict[str, Any]]:
+    def get_task_range(self, split: str, start: int | None = None, stop: int | None = None) -> list[Listing]:
         tasks = self.world.of(split)
         places = range(len(tasks))[start:stop][:LISTED]
         ids = tasks.ids
@@ -217,7 +217,7 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
             raise ActionRefused(404, f"split {tasks.split!r} has {len(tasks)} tasks, no index {str(index)[:20]}")
         return tasks[tasks.ids[index]]
 
-    async def _ask(self, operation: str, *arguments: Any) -> Event:
+    async def _ask(self, operation: str, *arguments: str | int | None) -> Event:
         if time.monotonic() > self.until:
             self.close()
         if self._closed:
@@ -237,18 +237,15 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
             )
         return event
 
-    def _observation(self, event: Event, more: dict[str, Any]) -> TextObservation:
+    def _observation(self, event: Event, more: Mapping[str, object]) -> TextObservation:
         info, stepped = event.info, event.kind == "step"
         done = event.terminated or event.truncated
-        told = {name: bool(info.get(name)) for name in ("success", "valid")}
-        facts: dict[str, Any] = {
-            "done": done,
-            "reward": event.reward if stepped else None,
-            "metadata": {"truncated": event.truncated, **told, **more},
-        }
-        if self.world.admissible:
-            return TextAndActions(text=event.observation, admissible_actions=info.get("admissible_actions"), **facts)
-        return TextObservation(text=event.observation, **facts)
+        flags = {name: bool(info.get(name)) for name in ("success", "valid")}
+        reward, metadata = event.reward if stepped else None, {"truncated": event.truncated, **flags, **more}
+        shown = TextObservation(text=event.observation, done=done, reward=reward, metadata=metadata)
+        if not self.world.admissible:
+            return shown
+        return TextAndActions(**vars(shown), admissible_actions=info.get("admissible_actions"))
 
 
 def _kind(split: str) -> str:
@@ -256,7 +253,7 @@ def _kind(split: str) -> str:
     return "train" if split == "train" else "test" if split.startswith("test") else "validation"
 
 
-def _described(task: Task, index: int) -> dict[str, Any]:
+def _described(task: Task, index: int) -> Listing:
     return {"id": task.id, "index": index, "split": task.split, "type": task.type, "digest": task.digest}
 
 

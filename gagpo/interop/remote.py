@@ -6,7 +6,7 @@ import hashlib
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
@@ -15,6 +15,12 @@ from gymnasium.error import ResetNeeded
 from gagpo.envs.base import Text
 from gagpo.envs.errors import GagpoError, MissingPackage
 from gagpo.envs.tasks import Task, TaskSet
+
+Json = dict[str, Any]
+"""What a server answers, as JSON holds it."""
+
+Info = dict[str, Any]
+"""What gymnasium calls ``info``."""
 
 _TIMEOUT = 60.0
 
@@ -30,7 +36,7 @@ class RemoteEnv(gymnasium.Env[str, str]):
     JSON. An action fills the one field that the server's schema requires.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 (declared so by gymnasium.Env)
+    metadata: Info = {"render_modes": []}  # noqa: RUF012 (declared so by gymnasium.Env)
 
     def __init__(self, url: str):
         try:
@@ -48,14 +54,14 @@ class RemoteEnv(gymnasium.Env[str, str]):
         self._turn = -1  # no episode runs
         self._closed = False
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[str, Info]:
         super().reset(seed=seed)
         given = {name: value for name, value in {"seed": seed, **(options or {})}.items() if value is not None}
         self._turn = 0
         answer = self._send("reset", given, ServerFailed)
         return _shown(answer), self._info(answer)
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
         answer = self._send("step", {self._field: action}, ResetNeeded if self._turn < 0 else ServerFailed)
         self._turn += 1
         truncated = bool((answer.get("metadata") or {}).get("truncated"))
@@ -69,19 +75,19 @@ class RemoteEnv(gymnasium.Env[str, str]):
             self._closed = True
             self._socket.close()
 
-    def _send(self, kind: str, data: dict[str, Any], failure: type[Exception]) -> dict[str, Any]:
+    def _send(self, kind: str, data: Mapping[str, object], failure: type[Exception]) -> Json:
         self._socket.send(json.dumps({"type": kind, "data": data}))
         answer = json.loads(self._socket.recv(timeout=_TIMEOUT))
         if answer.get("type") != "observation":
             raise failure(str((answer.get("data") or {}).get("message", answer))[:300])
         return dict(answer["data"])
 
-    def _info(self, answer: dict[str, Any]) -> dict[str, Any]:
-        told, seen = answer.get("metadata") or {}, answer.get("observation") or {}
+    def _info(self, answer: Json) -> Info:
+        facts, seen = answer.get("metadata") or {}, answer.get("observation") or {}
         return {
             "turn": self._turn,
-            "success": bool(told.get("success", False)),
-            "valid": bool(told.get("valid", True)),
+            "success": bool(facts.get("success", False)),
+            "valid": bool(facts.get("valid", True)),
             "state": None,
             "admissible_actions": seen.get("admissible_actions") if isinstance(seen, dict) else None,
         }
@@ -104,7 +110,7 @@ class RemoteWorld(RemoteEnv):
             self._known[split] = TaskSet(split, [_task(one, number, split) for number, one in enumerate(listed)])
         return self._known[split]
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[str, Info]:
         gymnasium.Env.reset(self, seed=seed)  # before a task is drawn
         wanted = (options or {}).get("task")
         holders = [split for split in self.splits if wanted in self.tasks(split)]
@@ -113,7 +119,7 @@ class RemoteWorld(RemoteEnv):
         self._task = tasks[wanted] if wanted is not None else tasks.require().draw(self.np_random)
         return super().reset(seed=seed, options={"split": split, "index": int(self._task.source)})
 
-    def _info(self, answer: dict[str, Any]) -> dict[str, Any]:
+    def _info(self, answer: Json) -> Info:
         assert self._task is not None
         about = {"task": self._task.id, "task_type": self._task.type, "split": self._task.split}
         return {**about, **super()._info(answer)}
@@ -129,21 +135,21 @@ def remote(url: str) -> Callable[[], RemoteEnv]:
     return (lambda: RemoteWorld(url, str(names[0]))) if listed else (lambda: RemoteEnv(url))
 
 
-def _task(one: Any, number: int, split: str) -> Task:
+def _task(one: object, number: int, split: str) -> Task:
     about = one if isinstance(one, dict) else {"id": one}
     digest = str(about.get("digest") or hashlib.sha256(json.dumps(one, sort_keys=True).encode()).hexdigest()[:16])
     name = str(about.get("id", f"{split}-{number}"))
     return Task(name, split, str(about.get("type", "")), digest, str(about.get("index", number)))
 
 
-def _shown(answer: dict[str, Any]) -> str:
+def _shown(answer: Json) -> str:
     seen = answer.get("observation")
     if isinstance(seen, dict) and isinstance(seen.get("text"), str) and set(seen) <= {"text", "admissible_actions"}:
         return str(seen["text"])
     return json.dumps(seen, sort_keys=True)
 
 
-def _ask(url: str, path: str, body: dict[str, Any] | None = None, missing: Any = None) -> Any:
+def _ask(url: str, path: str, body: Mapping[str, object] | None = None, missing: object = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url + path, data, {"content-type": "application/json"})
     try:

@@ -3,79 +3,81 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from string import Formatter
+from typing import TypeVar
 
 from gagpo.envs.errors import InvalidArgument
 
 
 @dataclass(frozen=True)
 class Verb:
-    """A tool: ``template`` is the action it stands for, ``arguments`` says what each of its fields is."""
+    """A tool: ``template`` is the action it stands for, whose fields are its arguments."""
 
     name: str
-    says: str
+    description: str
     template: str
-    arguments: dict[str, str]
 
-    def action(self, given: dict[str, Any]) -> str:
+    @property
+    def arguments(self) -> dict[str, str]:
+        """What each argument is, by name."""
+        fields = (field for _, field, _, _ in Formatter().parse(self.template) if field)
+        return {field: ARGUMENTS[field] for field in fields}
+
+    def action(self, given: Mapping[str, object]) -> str:
         """The action in text; InvalidArgument unless exactly the arguments of the verb are given."""
         if set(given) != set(self.arguments):
             raise InvalidArgument(f"{self.name} takes {', '.join(self.arguments) or 'no arguments'}")
         return self.template.format(**{name: str(value) for name, value in given.items()})
 
 
-_OBJECT, _PLACE = "an object by name and number, as in mug 1", "a receptacle by name and number, as in shelf 2"
-
-
-def _with(name: str, says: str, template: str, **arguments: str) -> Verb:
-    return Verb(name, says, template, arguments)
-
-
+ARGUMENTS = {
+    "action": "one command, in the world's own words",
+    "expression": "such as (3 + 4) * 5 / 2",
+    "knife": "an object by name and number, as in mug 1",
+    "label": "the text on it",
+    "object": "an object by name and number, as in mug 1",
+    "receptacle": "a receptacle by name and number, as in shelf 2",
+    "sql": "one SELECT statement",
+    "thing": "an object or receptacle",
+    "value": "the answer alone",
+    "words": "what to search for",
+}
 _HOUSE = [
-    _with("go_to", "Walk to a receptacle.", "go to {receptacle}", receptacle=_PLACE),
-    _with(
-        "take",
-        "Take an object from a receptacle.",
-        "take {object} from {receptacle}",
-        object=_OBJECT,
-        receptacle=_PLACE,
-    ),
-    _with("move", "Put a carried object down.", "move {object} to {receptacle}", object=_OBJECT, receptacle=_PLACE),
-    _with("open", "Open a receptacle.", "open {receptacle}", receptacle=_PLACE),
-    _with("close", "Close a receptacle.", "close {receptacle}", receptacle=_PLACE),
-    _with("use", "Switch a lamp on.", "use {object}", object=_OBJECT),
-    _with("heat", "Heat a carried object.", "heat {object} with {receptacle}", object=_OBJECT, receptacle=_PLACE),
-    _with("clean", "Clean a carried object.", "clean {object} with {receptacle}", object=_OBJECT, receptacle=_PLACE),
-    _with("cool", "Cool a carried object.", "cool {object} with {receptacle}", object=_OBJECT, receptacle=_PLACE),
-    _with(
-        "slice", "Slice an object with a carried knife.", "slice {object} with {knife}", object=_OBJECT, knife=_OBJECT
-    ),
-    _with("examine", "Look closely at something.", "examine {thing}", thing="an object or receptacle"),
-    _with("look", "Look around.", "look"),
-    _with("inventory", "See what is carried.", "inventory"),
+    Verb("go_to", "Walk to a receptacle.", "go to {receptacle}"),
+    Verb("take", "Take an object from a receptacle.", "take {object} from {receptacle}"),
+    Verb("move", "Put a carried object down.", "move {object} to {receptacle}"),
+    Verb("open", "Open a receptacle.", "open {receptacle}"),
+    Verb("close", "Close a receptacle.", "close {receptacle}"),
+    Verb("use", "Switch a lamp on.", "use {object}"),
+    Verb("heat", "Heat a carried object.", "heat {object} with {receptacle}"),
+    Verb("clean", "Clean a carried object.", "clean {object} with {receptacle}"),
+    Verb("cool", "Cool a carried object.", "cool {object} with {receptacle}"),
+    Verb("slice", "Slice an object with a carried knife.", "slice {object} with {knife}"),
+    Verb("examine", "Look closely at something.", "examine {thing}"),
+    Verb("look", "Look around.", "look"),
+    Verb("inventory", "See what is carried.", "inventory"),
 ]
 _SHOP = [
-    _with("search", "Look for products.", "search[{words}]", words="what to search for"),
-    _with("click", "Press something on the page.", "click[{label}]", label="the text on it"),
+    Verb("search", "Look for products.", "search[{words}]"),
+    Verb("click", "Press something on the page.", "click[{label}]"),
 ]
-_MATHS = [
-    _with("calculate", "Compute exactly.", "<calc>{expression}</calc>", expression="such as (3 + 4) * 5 / 2"),
-    _with("answer", "Give the final answer.", "\\boxed{{{value}}}", value="the answer alone"),
-]
-_DATABASE = [
-    _with("query", "Run a query and see its rows.", "query: {sql}", sql="one SELECT statement"),
-    _with("answer", "Give the final query.", "answer: {sql}", sql="one SELECT statement"),
-]
-VERBS: dict[str, list[Verb]] = {
+VERBS = {
     "gagpo/ALFWorld-v0": _HOUSE,
     "gagpo/WebShop-v0": _SHOP,
     "gagpo/WebShopBrowser-v0": _SHOP,
-    "gagpo/Math-v0": _MATHS,
-    "gagpo/SQL-v0": _DATABASE,
+    "gagpo/Math-v0": [
+        Verb("calculate", "Compute exactly.", "<calc>{expression}</calc>"),
+        Verb("answer", "Give the final answer.", "\\boxed{{{value}}}"),
+    ],
+    "gagpo/SQL-v0": [
+        Verb("query", "Run a query and see its rows.", "query: {sql}"),
+        Verb("answer", "Give the final query.", "answer: {sql}"),
+    ],
 }
-ACT = Verb("act", "Act in the world.", "{action}", {"action": "one command, in the world's own words"})
+ACT = Verb("act", "Act in the world.", "{action}")
+Player = TypeVar("Player")
 
 
 def verbs_of(env_id: str) -> list[Verb]:
@@ -87,13 +89,13 @@ def verbs_of(env_id: str) -> list[Verb]:
     return VERBS[env_id]
 
 
-def as_method(verb: Verb, act: Callable[[Any, str], str]) -> Callable[..., str]:
+def as_method(verb: Verb, act: Callable[[Player, str], str]) -> Callable[..., str]:
     """A method called like the verb, with signature and docstring from which a tool schema can be made."""
 
-    def method(self: Any, **given: Any) -> str:
+    def method(self: Player, **given: object) -> str:
         return act(self, verb.action(given))
 
-    lines = [verb.says, "", *(["Args:"] if verb.arguments else [])]
+    lines = [verb.description, "", *(["Args:"] if verb.arguments else [])]
     lines += [f"    {name}: {what}" for name, what in verb.arguments.items()]
     method.__name__ = method.__qualname__ = verb.name
     method.__doc__ = "\n".join([*lines, "", "Returns:", "    What is seen next."])

@@ -13,10 +13,8 @@ from typing import Any
 import verifiers.v1 as vf
 from pydantic import Field
 
-from gagpo.agents.api.agent import without_thoughts
-from gagpo.agents.parsing import parse
-from gagpo.agents.prompts import STYLES, message
-from gagpo.interop.games import TextGame, rows
+from gagpo.agents.prompts import STYLES
+from gagpo.interop.games import Conversation, TextGame, rows
 
 __all__ = ["WorldEnv", "WorldTaskset"]
 
@@ -78,23 +76,17 @@ class WorldEnv(vf.Env[WorldEnvConfig]):
 
     async def run(self, task: Any, agents: Any) -> None:
         data = task.data
-        style = STYLES[data.style]
         game = await asyncio.to_thread(TextGame, data.env_id, data.kwargs)
-        invalid = 0
+        conversation = Conversation(game, data.style)
         try:
-            observation = await asyncio.to_thread(game.start, data.task, data.start)
+            text: str | None = await conversation.start(data.task, data.start)
             async with agents.player.interaction(task) as interaction:
-                told = message(style, game.instructions, observation, "", first=True)
-                segment = await interaction.turn(told)
-                while not segment.terminated:
-                    action = parse(without_thoughts(segment.last_reply), style.parser)
-                    observation = await asyncio.to_thread(game.act, action or "")
-                    invalid += action is None or not game.valid
-                    if game.done:
-                        break
-                    segment = await interaction.turn(message(style, "", observation, "", first=False))
+                segment = await interaction.turn(text)
+                while not segment.terminated and (text := await conversation.answer(segment.last_reply)) is not None:
+                    segment = await interaction.turn(text)
         finally:
             game.close()
+        invalid = sum(not turn.valid for turn in conversation.turns)
         trace = interaction.trace
         trace.record_reward("reward", game.reward)
         trace.record_metrics({"success": game.success, "turns": game.turns, "invalid": invalid})

@@ -7,7 +7,6 @@ In verl's settings: ``actor_rollout_ref.rollout.agent.default_agent_loop=gagpo``
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
@@ -19,7 +18,7 @@ from gagpo.agents.context import Context
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.agents.parsing import parse
 from gagpo.agents.prompts import STYLES
-from gagpo.interop.games import TextGame, rows
+from gagpo.interop.games import Kwargs, TextGame, rows
 
 
 @register("gagpo")
@@ -88,11 +87,11 @@ def _output(episode: Episode, game: TextGame, scores: list[float], with_logprobs
 
 def dataset(
     env_id: str,
-    kwargs: Mapping[str, Any] | None = None,
+    kwargs: Kwargs | None = None,
     split: str = "train",
     count: int | None = None,
     style: str = "tags",
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """Rows for verl's parquet files: the task is in the row, so that the episodes of a group share their start."""
     own = {"env_id": env_id, "env_kwargs": dict(kwargs or {}), "style": style, "agent_name": "gagpo"}
     empty = [{"role": "user", "content": ""}]  # verl wants a prompt; the world's first observation takes its place

@@ -13,7 +13,7 @@ from gagpo.envs.errors import InvalidArgument
 from gagpo.settings.section import Section
 
 
-def _plain(value: Any, where: str = "") -> Any:
+def _plain(value: object, where: str = "") -> object:
     """``value`` if JSON can hold it as it is: what it could not would change on its way to the run's config.yaml."""
     if isinstance(value, dict):
         for key, part in value.items():

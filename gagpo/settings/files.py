@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
+from gagpo.envs.nearest import hint
 from gagpo.settings import keys
 from gagpo.settings.errors import SettingsError
 from gagpo.settings.run import RunSettings
@@ -33,9 +33,9 @@ def find_config(config: str | Path) -> Path:
         return known[str(config)]
     if path.is_dir() and (path / "config.yaml").is_file():
         raise SettingsError(f"{path} is a run folder; `gagpo train --resume {path}` continues it")
-    near = difflib.get_close_matches(path.stem, known, n=1, cutoff=0.3)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    raise SettingsError(f"there is no settings file {path}{hint} (`gagpo configs` lists those that ship)")
+    raise SettingsError(
+        f"there is no settings file {path}; {hint(path.stem, known)} (`gagpo configs` lists those that ship)"
+    )
 
 
 def load(config: str | Path, overrides: Sequence[str] = ()) -> RunSettings:
@@ -57,7 +57,7 @@ def load(config: str | Path, overrides: Sequence[str] = ()) -> RunSettings:
     return parse(values, str(path))
 
 
-def parse(values: dict[str, Any], where: str) -> RunSettings:
+def parse(values: Mapping[str, object], where: str) -> RunSettings:
     """Typed settings from plain values; ``where`` names their origin in errors."""
     try:
         return RunSettings.model_validate(values)
@@ -65,37 +65,44 @@ def parse(values: dict[str, Any], where: str) -> RunSettings:
         raise SettingsError("; ".join(_explain(item, where) for item in error.errors()[:5])) from None
 
 
+def with_overrides(settings: RunSettings, overrides: Sequence[str]) -> RunSettings:
+    """The settings with ``section.key=value`` overrides applied; :class:`SettingsError` for a wrong one."""
+    values = settings.model_dump(mode="json")
+    for override in overrides:
+        _apply(values, override)
+    return parse(values, "the settings")
+
+
 def dump(settings: RunSettings) -> str:
     """The resolved settings as YAML, readable by :func:`load`."""
     return yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
-def _apply(values: dict[str, Any], override: str) -> None:
+def _apply(values: dict[str, object], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise SettingsError(f"an override looks like section.key=value, got {override!r}")
     *path, last = key.split(".")
-    place = values
-    for depth, part in enumerate(path):
-        inner = place.setdefault(part, {})
-        if inner is None:
-            inner = place[part] = {}
-        if isinstance(inner, str) and path[0] == "algorithm":  # a mere name is short for a cell
-            inner = place[part] = {"name" if depth else "preset": inner}
+    section = values
+    for depth, name in enumerate(path):
+        inner = section.get(name)
+        if isinstance(inner, str) and path[0] == "algorithm":  # a mere name is short for options with that name
+            inner = {"name" if depth else "preset": inner}
+        inner = {} if inner is None else inner
         if not isinstance(inner, dict):
-            raise SettingsError(f"override {override!r}: {part!r} holds a single value, not a section")
-        place = inner
+            raise SettingsError(f"override {override!r}: {name!r} holds a single value, not a section")
+        section[name] = section = inner
     try:
-        place[last] = yaml.safe_load(text)
+        section[last] = yaml.safe_load(text)
     except yaml.YAMLError:
         raise SettingsError(f"override {override!r}: the value is not YAML; quote it") from None
 
 
-def _explain(item: Any, where: str) -> str:
+def _explain(item: ErrorDetails, where: str) -> str:
     location = [str(part) for part in item["loc"]]
     key = keys.place(RunSettings, location)
     if item["type"] == "extra_forbidden":
-        return f"{where}: unknown key {key!r}; the nearest valid key is {keys.nearest(RunSettings, key)!r}"
+        return f"{where}: unknown key {key!r}; the nearest valid key is {keys.nearest_key(RunSettings, key)!r}"
     if item["type"] == "missing":
         return f"{where}: key {key!r} is missing"
     message = item["msg"].removeprefix("Value error, ")

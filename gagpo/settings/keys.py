@@ -2,60 +2,60 @@
 
 from __future__ import annotations
 
-import difflib
 import typing
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from pydantic import BaseModel
 
-from gagpo.credit import CreditSettings
-from gagpo.credit.registry import OURS, find
+from gagpo.credit import CreditSettings, find
+from gagpo.credit.registry import CREDITS
+from gagpo.envs.nearest import nearest
 
 
-def keys(model: type[BaseModel], path: str = "") -> Iterator[str]:
-    """Every key below ``model``, with dots, sections included; of a choice of cells those of every choice."""
-    for name, field in model.model_fields.items():
+def keys(section: type[BaseModel], path: str = "") -> Iterator[str]:
+    """Every key below ``section``, with dots, sections included; of a choice of options those of every choice."""
+    for name, field in section.model_fields.items():
         place = f"{path}.{name}".strip(".")
         yield place
-        for kind in cells(field.annotation):
-            yield from keys(kind, place)
+        for option in options(field.annotation):
+            yield from keys(option, place)
 
 
-def cells(annotation: Any) -> list[type[BaseModel]]:
-    """The models that a field may hold."""
+def options(annotation: object) -> list[type[BaseModel]]:
+    """The sections that a field may hold; of a field for any credit, those of this package."""
     if isinstance(annotation, type) and not typing.get_args(annotation):
         if issubclass(annotation, CreditSettings):
-            return [find(name) for name in OURS]
+            return [find(name) for name in CREDITS.ours]
         return [annotation] if issubclass(annotation, BaseModel) else []
-    return [kind for one in typing.get_args(annotation) for kind in cells(one)]
+    return [option for part in typing.get_args(annotation) for option in options(part)]
 
 
-def place(model: type[BaseModel], location: Sequence[str]) -> str:
-    """A place in a validation error as the user wrote it: without the names of the cells chosen among."""
+def place(section: type[BaseModel], location: Sequence[str]) -> str:
+    """A place in a validation error as the user wrote it: without the names of the options chosen among."""
     written: list[str] = []
-    models = [model]
+    sections = [section]
     for part in location:
-        if any(part in one.model_fields for one in models):
-            models = [
-                kind for one in models if part in one.model_fields for kind in cells(one.model_fields[part].annotation)
-            ]
-        elif written and any(one.model_fields["name"].default == part for one in models if "name" in one.model_fields):
-            continue
+        fields = [one.model_fields for one in sections]
+        inner = [option for field in fields if part in field for option in options(field[part].annotation)]
+        # A discriminated choice adds the chosen name to the location: nobody wrote it.
+        if not any(part in field for field in fields):
+            if written and any(field["name"].default == part for field in fields if "name" in field):
+                continue
+            inner = sections
+        sections = inner
         written.append(part)
     return ".".join(written)
 
 
-def nearest(model: type[BaseModel], wrong: str) -> str:
+def nearest_key(section: type[BaseModel], wrong: str) -> str:
     """The valid key most like ``wrong``: a neighbour of its section, else one that ends alike anywhere, else any."""
-    known = list(dict.fromkeys(keys(model)))
-    section, _, last = wrong.rpartition(".")
-    beside = {key.rpartition(".")[2]: key for key in known if key.rpartition(".")[0] == section}
-    if near := difflib.get_close_matches(last, beside, n=1, cutoff=0.6):
-        return beside[near[0]]
-    endings: dict[str, list[str]] = {}
+    known = list(dict.fromkeys(keys(section)))
+    above, _, last = wrong.rpartition(".")
+    by_ending: dict[str, list[str]] = {}
     for key in known:
-        endings.setdefault(key.rpartition(".")[2], []).append(key)
-    if near := difflib.get_close_matches(last, endings, n=1, cutoff=0.7):
-        return max(endings[near[0]], key=lambda key: difflib.SequenceMatcher(None, key, wrong).ratio())
-    return (difflib.get_close_matches(wrong, known, n=1, cutoff=0.0) or [""])[0]
+        by_ending.setdefault(key.rpartition(".")[2], []).append(key)
+    beside = [ending for ending, found in by_ending.items() if f"{above}.{ending}".strip(".") in found]
+    if near := nearest(last, beside, 1, cutoff=0.6):
+        return f"{above}.{near[0]}".strip(".")
+    alike = [key for ending in nearest(last, by_ending, 1, cutoff=0.7) for key in by_ending[ending]]
+    return nearest(wrong, alike or known, 1, cutoff=0.0)[0]

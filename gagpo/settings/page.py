@@ -8,15 +8,14 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-import typing
 from collections.abc import Iterator
-from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from gagpo.settings import RunSettings
+from gagpo.settings.keys import options
 
 HEAD = """# Settings
 
@@ -41,15 +40,14 @@ def sections(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, type
     """Every section of the settings with its path, outer ones first; algorithms have a page of their own."""
     yield path, model
     for name, field in model.model_fields.items():
-        for kind in _classes(field.annotation):
-            if name != "algorithm" and issubclass(kind, BaseModel):
-                yield from sections(kind, f"{path}.{name}".strip("."))
+        for section in options(field.annotation) if name != "algorithm" else ():
+            yield from sections(section, f"{path}.{name}".strip("."))
 
 
 def meaning(name: str, field: FieldInfo, path: str = "") -> str:
     """The sentence about a key: its description; a section is described under its own heading."""
     text = field.description or ""
-    if not text and any(issubclass(kind, BaseModel) for kind in _classes(field.annotation)):
+    if not text and options(field.annotation):
         anchor = f"{path}.{name}".replace(".", "")
         text = "a row of [the table](algorithms.md)" if name == "algorithm" else f"see [{name}](#{anchor})"
     return " ".join(text.split()).rstrip(".;").replace("|", "\\|")
@@ -57,13 +55,6 @@ def meaning(name: str, field: FieldInfo, path: str = "") -> str:
 
 def _first_paragraph(model: type[BaseModel]) -> str:
     return " ".join(inspect.cleandoc(model.__doc__ or "").split("\n\n")[0].split())
-
-
-def _classes(annotation: Any) -> list[type]:
-    inner = typing.get_args(annotation)
-    if inspect.isclass(annotation) and not inner:
-        return [annotation]
-    return [kind for one in inner for kind in _classes(one)]
 
 
 def _type(field: FieldInfo) -> str:
@@ -74,7 +65,7 @@ def _type(field: FieldInfo) -> str:
     return (text.replace(" | ", " or ") + (f", {' and '.join(bounds)}" if bounds else "")).replace("|", "\\|")
 
 
-def _bound(one: Any) -> str:
+def _bound(one: object) -> str:
     signs = (("ge", ">="), ("gt", ">"), ("le", "<="), ("lt", "<"))
     return " and ".join(f"{sign} {getattr(one, name)}" for name, sign in signs if getattr(one, name, None) is not None)
 

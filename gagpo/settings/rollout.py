@@ -7,9 +7,10 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from gagpo.agents.engines.base import Sampling
-from gagpo.agents.engines.registry import place_of
+from gagpo.agents.engines.registry import ENGINES
 from gagpo.agents.precision import require_known
 from gagpo.envs.errors import InvalidArgument
+from gagpo.options import by_name
 from gagpo.settings.section import Section
 
 
@@ -78,21 +79,19 @@ class EngineSettings(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _by_name(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            value = {"name": value}
+    def _from_name(cls, value: object) -> object:
+        value = by_name(value)
         if isinstance(value, dict) and value.get("dtype") == "float16":
             require_known("float16")
         return value
 
     @model_validator(mode="after")
     def _known(self) -> EngineSettings:
-        place_of(self.name)
+        ENGINES.place(self.name)
         return self
 
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments for :func:`gagpo.agents.setup.make_engine`."""
-        shared: dict[str, Any] = {} if self.memory is None else {"memory": self.memory}
-        if self.compile != "auto":
-            shared["compile"] = self.compile
-        return {"dtype": self.dtype, **shared, **self.options}
+        memory = {} if self.memory is None else {"memory": self.memory}
+        kernels = {} if self.compile == "auto" else {"compile": self.compile}
+        return {"dtype": self.dtype, **memory, **kernels, **self.options}

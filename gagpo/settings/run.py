@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import Field, model_validator
 
 from gagpo.algorithms import Algorithm
@@ -57,7 +55,7 @@ class RunSettings(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _precisions(cls, value: Any) -> Any:
+    def _precisions(cls, value: object) -> object:
         """Runs of earlier versions say ``dtype: float32``, which is what weights in training are now in any case."""
         if not isinstance(value, dict) or "dtype" not in value:
             return value

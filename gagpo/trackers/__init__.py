@@ -1,6 +1,6 @@
 """Where the numbers of a run go besides its folder: TensorBoard, trackio, wandb, mlflow, or one of your own."""
 
 from gagpo.trackers.base import Tracker, Trackers, plain_numbers, sample_text
-from gagpo.trackers.registry import known_trackers, make_tracker, tracking
+from gagpo.trackers.registry import TRACKERS, tracking
 
-__all__ = ["Tracker", "Trackers", "known_trackers", "make_tracker", "plain_numbers", "sample_text", "tracking"]
+__all__ = ["TRACKERS", "Tracker", "Trackers", "plain_numbers", "sample_text", "tracking"]

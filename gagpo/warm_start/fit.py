@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -14,6 +13,7 @@ import numpy as np
 import torch
 
 from gagpo.agents.progress import track
+from gagpo.envs import durable
 from gagpo.envs.errors import GagpoError
 from gagpo.learning.batch import Row, micro_batches
 from gagpo.learning.logprobs import token_logprobs
@@ -145,10 +145,9 @@ def _endless(rows: Sequence[Row], rng: np.random.Generator) -> Iterator[Row]:
 
 
 def _store(path: Path, model: torch.nn.Module, pair: list[torch.optim.Optimizer], losses: list[float]) -> None:
-    fresh = path.with_suffix(".part")
     state = {"model": model.state_dict(), "optimizers": [o.state_dict() for o in pair], "losses": losses}
-    torch.save(state, fresh)
-    os.replace(fresh, path)
+    with durable.replacing(path) as fresh:
+        torch.save(state, fresh)
 
 
 def _restore(path: Path, model: torch.nn.Module, pair: list[torch.optim.Optimizer]) -> list[float]:

@@ -22,6 +22,7 @@ from gagpo.agents.progress import Meter, track
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import language_agent, make_engine, make_world, tasks_of
+from gagpo.envs import durable
 from gagpo.envs.base import TextEnv
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.pool import Pool
@@ -119,15 +120,14 @@ def learned_rows(episode: Episode, warm: WarmStartSettings) -> list[Row]:
 
 def _store_rows(rows: Sequence[Row], path: Path) -> None:
     """Token ids, response places and what kind they are, of all rows, one after the other."""
-    fresh = path.with_name(".rows.npz")
-    np.savez(
-        fresh,
-        ids=np.concatenate([row.ids for row in rows]),
-        places=np.concatenate([row.place_K for row in rows]),
-        kinds=np.concatenate([row.turn_K for row in rows]),
-        lengths=np.asarray([(len(row.ids), len(row.place_K)) for row in rows]),
-    )
-    fresh.replace(path)
+    with durable.replacing(path) as fresh, fresh.open("wb") as file:
+        np.savez(
+            file,
+            ids=np.concatenate([row.ids for row in rows]),
+            places=np.concatenate([row.place_K for row in rows]),
+            kinds=np.concatenate([row.turn_K for row in rows]),
+            lengths=np.asarray([(len(row.ids), len(row.place_K)) for row in rows]),
+        )
 
 
 def _stored_rows(path: Path) -> list[Row]:

@@ -10,7 +10,6 @@ import argparse
 import hashlib
 import json
 import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from gagpo.agents import starters
 from gagpo.agents.model import load_model, load_tokenizer, save
 from gagpo.agents.setup import make_world
 from gagpo.agents.starters import FORMAT, MANIFEST, SETTINGS
+from gagpo.envs import durable
 from gagpo.envs.errors import GagpoError
 from gagpo.eval.results import EvalResult
 from gagpo.settings import RunSettings, load
@@ -52,10 +52,8 @@ def ship(
     """
     settings = load(recipe)
     root = root or starters.root()
-    root.mkdir(parents=True, exist_ok=True)
     target = root / name
-    fresh = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=root))
-    try:
+    with durable.replacing_folder(target) as fresh:
         network, tokenizer = load_model(model), load_tokenizer(model)
         parameters = sum(parameter.numel() for parameter in network.parameters())
         save(network.to(torch.float16), tokenizer, fresh)
@@ -77,13 +75,6 @@ def ship(
         size = sum(path.stat().st_size for path in fresh.iterdir())
         if size > MOST_BYTES:
             raise TooLarge(f"{model} would take {size / 2**20:.1f} MiB; a starter may have {MOST_BYTES / 2**20:.0f}")
-        fresh.chmod(0o755)
-        if target.exists():
-            shutil.rmtree(target)
-        fresh.rename(target)
-    except BaseException:
-        shutil.rmtree(fresh, ignore_errors=True)
-        raise
     return target
 
 

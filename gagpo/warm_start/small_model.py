@@ -15,6 +15,7 @@ from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 from gagpo.agents import manifest
 from gagpo.agents.engines import attention
+from gagpo.envs import durable
 from gagpo.settings.warm_start import SmallModelSettings
 
 CHAT_TEMPLATE = (
@@ -64,15 +65,15 @@ def train_tokenizer(
     return tokenizer
 
 
-def create(settings: SmallModelSettings, tokenizer: Any, seed: int) -> torch.nn.Module:
-    """A Llama model of this shape with random weights drawn from ``seed``.
+def config(
+    settings: SmallModelSettings, vocabulary: int, end: int | None = None, padding: int | None = None
+) -> LlamaConfig:
+    """The config of a Llama model of this shape for so many tokens; end, padding: ids of the special ones.
 
     Not Qwen2: transformers replaces the tokenizer of that model type by Qwen's own when it loads a folder.
     """
-    from transformers import AutoModelForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=-(-len(tokenizer) // 16) * 16,
+    return LlamaConfig(
+        vocab_size=-(-vocabulary // 16) * 16,
         hidden_size=settings.width,
         num_hidden_layers=settings.layers,
         num_attention_heads=settings.heads,
@@ -80,13 +81,20 @@ def create(settings: SmallModelSettings, tokenizer: Any, seed: int) -> torch.nn.
         intermediate_size=settings.feed_forward,
         max_position_embeddings=settings.context,
         tie_word_embeddings=True,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=end,
+        pad_token_id=padding,
         bos_token_id=None,
     )
+
+
+def create(settings: SmallModelSettings, tokenizer: Any, seed: int) -> torch.nn.Module:
+    """A Llama model of this shape with random weights drawn from ``seed``."""
+    from transformers import AutoModelForCausalLM
+
+    shape = config(settings, len(tokenizer), tokenizer.eos_token_id, tokenizer.pad_token_id)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model: torch.nn.Module = AutoModelForCausalLM.from_config(config, attn_implementation=attention.NAME)
+        model: torch.nn.Module = AutoModelForCausalLM.from_config(shape, attn_implementation=attention.NAME)
     return model
 
 
@@ -101,21 +109,10 @@ def save_folder(model: torch.nn.Module, tokenizer: Any, folder: Path, more: Mapp
 
     more: texts to put beside the model, by file name.
     """
-    import shutil
-    import tempfile
-
     from gagpo.agents.model import save
 
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
+    with durable.replacing_folder(folder) as temporary:
         save(model, tokenizer, temporary)
         for name, text in (more or {}).items():
             (temporary / name).write_text(text, encoding="utf-8")
         manifest.write(temporary)
-        if folder.exists():
-            shutil.rmtree(folder)
-        temporary.rename(folder)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise

@@ -26,6 +26,7 @@ from gagpo.agents.engines.remote.client import Client
 from gagpo.agents.engines.remote.wire import Malformed, ReplicaFault, RequestRefused, Unreachable
 from gagpo.agents.engines.weights import WeightsError
 from gagpo.agents.precision import dtype_of, name_of
+from gagpo.envs import durable
 from gagpo.envs.errors import InvalidArgument, MissingPackage
 
 KINDS = ("file", "nccl", "ipc")
@@ -69,18 +70,11 @@ class FileTransfer:
 
     def take(self, tensors: Iterable[NamedTensor], version: str) -> None:
         place = self._folder / version.replace(":", "-")
-        unfinished = place.with_name(f".{place.name}.part")
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
         names = []
-        try:
+        with durable.replacing_folder(place, flushed=False) as unfinished:
             for number, part in enumerate(_parts(self._checked(tensors), self._dtype)):
                 names.append(f"{number:04d}.safetensors")
                 save_file(part, str(unfinished / names[-1]))
-            unfinished.rename(place)
-        except BaseException:
-            shutil.rmtree(unfinished, ignore_errors=True)
-            raise
         for old in {file.parent for file in self._files}:
             shutil.rmtree(old, ignore_errors=True)
         self._files, self._version = [place / name for name in names], version

@@ -14,7 +14,6 @@ import logging
 import multiprocessing
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import AbstractContextManager
@@ -24,6 +23,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from gagpo.envs import durable
 from gagpo.envs.alfworld.engine import DEFAULT_ENGINE, GameEngine, make_engine
 from gagpo.envs.alfworld.games.catalogue import SIZES, TASK_TYPES
 from gagpo.envs.alfworld.games.draws import Draws
@@ -206,7 +206,7 @@ def _make(
     processes: int,
     progress: Progress | None,
 ) -> list[Made]:
-    for old in root.glob(".new-*"):  # left by a process that was killed; this one holds the lock
+    for old in root.glob(".*.part"):  # left by a process that was killed; this one holds the lock
         shutil.rmtree(old, ignore_errors=True)
     made: list[Made] = []
     missing: list[Job] = []
@@ -276,19 +276,11 @@ def _work(root: Path, source: _GameSource, job: Job) -> Made:
 
 def _make_one(root: Path, source: _GameSource, job: Job, engine: GameEngine) -> Made:
     files = source.files(job)
-    fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=root))
-    try:
+    # Not beside its place: alfworld's rules find games in hidden folders too.
+    with durable.replacing_folder(root / job[0] / files.folder, flushed=False, within=root) as fresh:
         (fresh / GAME).write_bytes(files.game.encode())
         (fresh / TRAJECTORY).write_bytes(files.trajectory.encode())
         play(engine, fresh / GAME, files.plan)
-        fresh.chmod(0o755)
-        target = root / job[0] / files.folder
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if target.exists():  # wrong content, or it would not be made
-            shutil.rmtree(target)
-        fresh.rename(target)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
     game = _found(root, job, files)
     assert game is not None
     return game
@@ -356,6 +348,5 @@ class _Index:
     def store(self, made: list[Made]) -> None:
         self.games |= {(game.split, game.task_type, game.index): game for game in made}
         rows = [list(vars(game).values()) for _, game in sorted(self.games.items())]
-        fresh = self.path.with_suffix(f".{os.getpid()}")
-        fresh.write_text(json.dumps({**self.head, "games": rows}), encoding="utf-8")
-        fresh.replace(self.path)
+        with durable.replacing(self.path, flushed=False) as fresh:
+            fresh.write_text(json.dumps({**self.head, "games": rows}), encoding="utf-8")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any
+from dataclasses import dataclass
 
 import simpy
 
 from gagpo.planning.simulate.rates import Rates
 
-TINY = 1e-6
+Process = Generator[simpy.Event, object, None]
+"""What simpy runs: it yields the events that it waits for."""
+
+TINY = 1e-6  # of a token
 
 
 class Device:
@@ -26,6 +29,14 @@ class Device:
         return 2.0 if self.shared and self.sampling else 1.0
 
 
+@dataclass
+class SimulatedResponse:
+    """A response under way. left: tokens; done: the event of its end."""
+
+    left: float
+    done: simpy.Event
+
+
 class SimulatedReplica:
     """Serves requests for responses. Between two changes of the batch time passes in one step.
 
@@ -38,17 +49,17 @@ class SimulatedReplica:
         self.version = 0
         self.reading = self.decoding = 0.0  # seconds at work
         self.passing = 0.0  # of decoding: seconds that a pass takes however few responses it continues
-        self.said = 0.0  # tokens
+        self.sampled = 0.0  # tokens
         self.newest = 0
         self._new: list[tuple[int, float, simpy.Event]] = []
-        self._active: list[list[Any]] = []  # tokens left, and what to call
+        self._active: list[SimulatedResponse] = []
         self._change = clock.event()
         clock.process(self._work())
 
-    def request(self, read: int, said: int) -> simpy.Event:
-        """The event of a finished response of ``said`` tokens after ``read`` new ones of a prompt."""
+    def request(self, read: int, tokens: int) -> simpy.Event:
+        """The event of a finished response of ``tokens`` tokens after ``read`` new ones of a prompt."""
         done = self.clock.event()
-        self._new.append((read, float(said), done))
+        self._new.append((read, float(tokens), done))
         self.poke()
         return done
 
@@ -62,7 +73,7 @@ class SimulatedReplica:
         if not self._change.triggered:
             self._change.succeed()
 
-    def _work(self) -> Generator[simpy.Event, Any, None]:
+    def _work(self) -> Process:
         while True:
             if self.newest != self.version and not self._active:
                 yield self.clock.timeout(self.loading)
@@ -75,29 +86,29 @@ class SimulatedReplica:
                 self._change = self.clock.event()
                 yield self._change
 
-    def _read(self) -> Generator[simpy.Event, Any, None]:
+    def _read(self) -> Process:
         """One pass over the prompts that wait; it gives the first token of each response."""
         new, self._new = self._new, []
         seconds = self.rates.pass_seconds + self.rates.read_seconds * sum(read for read, _, _ in new)
         self.reading += yield from self._spend(seconds * self.device.slow_sampling(), interruptible=False)
-        for _, said, done in new:
-            self.said += said
-            self._active.append([said - 1, done])
+        for _, tokens, done in new:
+            self.sampled += tokens
+            self._active.append(SimulatedResponse(tokens - 1, done))
         self._hand_over()
 
-    def _decode(self) -> Generator[simpy.Event, Any, None]:
+    def _decode(self) -> Process:
         """Until the shortest response ends, or the batch changes."""
         step = self.rates.decode_seconds(len(self._active)) * self.device.slow_sampling()
-        least = min(left for left, _ in self._active)
+        least = min(response.left for response in self._active)
         spent = yield from self._spend(least * step, interruptible=True)
         done = least if step == 0 else spent / step
         self.decoding += spent
         self.passing += self.rates.pass_seconds * done
         for response in self._active:
-            response[0] -= done
+            response.left -= done
         self._hand_over()
 
-    def _spend(self, seconds: float, interruptible: bool) -> Generator[simpy.Event, Any, float]:
+    def _spend(self, seconds: float, interruptible: bool) -> Generator[simpy.Event, object, float]:
         begun = self.clock.now
         self.device.sampling += 1
         self._change = self.clock.event()
@@ -108,6 +119,6 @@ class SimulatedReplica:
 
     def _hand_over(self) -> None:
         for response in self._active:
-            if response[0] <= TINY:  # of a token
-                response[1].succeed()
-        self._active = [response for response in self._active if response[0] > TINY]
+            if response.left <= TINY:
+                response.done.succeed()
+        self._active = [response for response in self._active if response.left > TINY]

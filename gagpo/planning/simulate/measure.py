@@ -11,11 +11,13 @@ import numpy as np
 
 from gagpo.agents.episodes import read_episodes
 from gagpo.envs.errors import InvalidArgument
+from gagpo.eval.runs import metric_rows
 from gagpo.planning.simulate.rates import Rates
 from gagpo.planning.simulate.update import passes
-from gagpo.planning.simulate.workload import Turn, Workload
+from gagpo.planning.simulate.workload import TurnLengths, Workload
 from gagpo.settings import RunSettings, SettingsError, load
 
+Record = dict[str, Any]  # of a run's files: JSON
 READ_AT_MOST = 200  # newly read tokens that an episode's record lists; see gagpo.agents.episodes
 
 
@@ -41,7 +43,7 @@ def measure(folder: Path) -> MeasuredRun:
         raise SettingsError(f"{folder}: passes are counted in runs with rollout.lockstep=true and rollout.ahead=0 only")
     rows = _iterations(folder)
     windowed = settings.context.history != "full"
-    episodes: list[list[Turn]] = []
+    episodes: list[list[TurnLengths]] = []
     counted: list[dict[str, float]] = []
     for row, records in rows:
         played = [_turns(record, folder) for record in records]
@@ -66,10 +68,8 @@ def measure(folder: Path) -> MeasuredRun:
     return MeasuredRun(settings, rates, workload, float(np.mean(sums["seconds"])))
 
 
-def _iterations(folder: Path) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+def _iterations(folder: Path) -> list[tuple[Record, list[Record]]]:
     """Metrics and episodes of every iteration that has both, but for the run's first."""
-    from gagpo.eval.runs import metric_rows
-
     found = []
     for row in metric_rows(folder / "metrics.jsonl")[0]:
         path = folder / "episodes" / f"train-{int(row['iteration']):04d}.jsonl"
@@ -82,37 +82,37 @@ def _iterations(folder: Path) -> list[tuple[dict[str, Any], list[dict[str, Any]]
     return found
 
 
-def _turns(record: dict[str, Any], folder: Path) -> list[Turn]:
+def _turns(record: Record, folder: Path) -> list[TurnLengths]:
     """Lengths of an episode's turns; what was read anew follows from the prompt before."""
     turns, held = [], 0
     try:
         for row in record["turns"]:
-            context, said = int(row["tokens"]["prompt"]), len(row["tokens"]["text"])
+            context, response = int(row["tokens"]["prompt"]), len(row["tokens"]["text"])
             shown = len(row["tokens"]["read"])
             grown = context - held
             read = grown if 0 < held < context and shown == min(grown, READ_AT_MOST) else context
-            turns.append(Turn(read, context, said))
-            held = context + said
+            turns.append(TurnLengths(read, context, response))
+            held = context + response
     except (KeyError, TypeError, ValueError):
         raise InvalidArgument(f"{folder}: its episodes do not say how many tokens their turns had") from None
     return turns
 
 
 def _count(
-    played: Sequence[Sequence[Turn]], row: dict[str, Any], settings: RunSettings, windowed: bool
+    played: Sequence[Sequence[TurnLengths]], row: Record, settings: RunSettings, windowed: bool
 ) -> dict[str, float]:
     """What an iteration did, and how long it took. waits: steps that followed each other in the busiest worker."""
-    rolling = settings.rollout
+    workers = max(1, settings.rollout.workers)
     most = max((len(turns) for turns in played), default=0)
     count = tokens = 0
-    waits = float(-(-len(played) // max(1, rolling.workers)))
+    waits = float(-(-len(played) // workers))
     for number in range(most):
         now = [turns[number] for turns in played if len(turns) > number]
-        count += max(turn.said for turn in now)
-        tokens += sum(turn.read + turn.said for turn in now)
-        waits += -(-len(now) // max(1, rolling.workers))
+        count += max(turn.response for turn in now)
+        tokens += sum(turn.read + turn.response for turn in now)
+        waits += -(-len(now) // workers)
     made = Workload([turns for turns in played if turns], windowed, "")
-    said = sum(turn.said for turns in played for turn in turns)
+    sampled = sum(turn.response for turns in played for turn in turns)
     return {
         "passes": float(count),
         "tokens": float(tokens),
@@ -121,7 +121,7 @@ def _count(
         "generate": float(row["seconds_generate"]),
         "environment": float(row["seconds_env"]),
         "train": float(row["seconds_train"]),
-        "seconds": said / float(row["tokens_per_second"]) if row["tokens_per_second"] else 0.0,
+        "seconds": sampled / float(row["tokens_per_second"]) if row["tokens_per_second"] else 0.0,
     }
 
 

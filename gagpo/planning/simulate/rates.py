@@ -1,24 +1,24 @@
-"""How fast things are: stated for a card from its data sheet, read from a file, or measured (see ``measure``)."""
+"""How fast things are: stated for a GPU from its data sheet, read from a file, or measured (see ``measure``)."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from gagpo.agents.shape import Shape
-from gagpo.planning.plan import row_tokens
+from gagpo.envs.nearest import hint
+from gagpo.planning.lengths import row_tokens
 from gagpo.settings import RunSettings, SettingsError
 
 
 @dataclass(frozen=True)
-class Card:
-    """A card by its data sheet. flops: dense bfloat16 and plain float32, per second; memory, link, network: bytes/s.
+class DataSheet:
+    """A GPU by its maker's numbers, each per second. flops: dense bfloat16; memory, link and network: bytes.
 
-    link: to the cards of one node, one way; network: to other nodes, per card.
+    link: to the GPUs of one node, one way; network: to other nodes, per GPU.
     """
 
     flops: float
@@ -29,7 +29,7 @@ class Card:
     per_node: int = 8
 
 
-H100 = Card(flops=989e12, flops_float32=67e12, memory=3.35e12, link=450e9, network=50e9)
+H100 = DataSheet(flops=989e12, flops_float32=67e12, memory=3.35e12, link=450e9, network=50e9)
 """NVIDIA's data sheet of the H100 SXM: 989 TFLOP/s, 67 TFLOP/s, 3.35 TB/s, NVLink 900 GB/s both ways; NDR 400 Gb/s."""
 
 # What of a data sheet is reached: assumptions, and none of them measured here.
@@ -83,13 +83,15 @@ class Rates:
         bandwidth = self.link if ranks <= self.per_node else self.network
         return self.gather_bytes * (ranks - 1) / ranks / bandwidth + 3 * (ranks - 1) * self.latency
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Plain values that :func:`load` reads."""
         return asdict(self)
 
 
-def stated(settings: RunSettings, shape: Shape, prompt: int, turns: float, response: float, card: Card = H100) -> Rates:
-    """Rates of a model on a card that nobody measured: floating-point operations and bytes over a share of its sheet.
+def stated(
+    settings: RunSettings, shape: Shape, prompt: int, turns: float, response: float, gpu: DataSheet = H100
+) -> Rates:
+    """Rates of a model on a GPU that nobody measured: floating-point operations and bytes over a share of its sheet.
 
     With P parameters, a token costs 2 P operations forward and 4 P backward (Kaplan et al. 2020, arXiv 2001.08361), 2 P
     more where activations are computed twice. A decoding pass reads 2 P bytes of weights, and for each response the
@@ -97,24 +99,24 @@ def stated(settings: RunSettings, shape: Shape, prompt: int, turns: float, respo
     """
     parameters = shape.parameters
     training = settings.training
-    flops = card.flops if training.precision == "bfloat16" else card.flops_float32
+    flops = gpu.flops if training.precision == "bfloat16" else gpu.flops_float32
     operations = (8 if training.gradient_checkpointing else 6) * parameters
     context = max(1.0, row_tokens(settings, prompt, turns, response, shape.context) - settings.rollout.max_tokens / 2)
     cache = 2 * shape.layers * shape.key_value_heads * shape.head_size * 2 * context
-    memory = DECODING * card.memory
+    memory = DECODING * gpu.memory
     return Rates(
         pass_seconds=PASS_SECONDS + 2 * parameters / memory,
-        sequence_seconds=cache / memory + 2 * parameters / (READING * card.flops),
-        read_seconds=2 * parameters / (READING * card.flops),
+        sequence_seconds=cache / memory + 2 * parameters / (READING * gpu.flops),
+        read_seconds=2 * parameters / (READING * gpu.flops),
         train_seconds=operations / (TRAINING * flops),
         score_share=2 * parameters / operations,
-        step_seconds=28 * parameters / card.memory,
+        step_seconds=28 * parameters / gpu.memory,
         gather_bytes=8.0 * parameters,
-        link=SENDING * card.link,
-        network=SENDING * card.network,
+        link=SENDING * gpu.link,
+        network=SENDING * gpu.network,
         latency=LATENCY,
-        per_node=card.per_node,
-        transfer_seconds=2 * parameters / (SENDING * card.network),
+        per_node=gpu.per_node,
+        transfer_seconds=2 * parameters / (SENDING * gpu.network),
         environment_seconds=1e-3,
         reset_seconds=10e-3,
         source="stated: H100 data sheet, 40 % of its operations in training and 50 % in reading, 60 % of its memory's "
@@ -131,9 +133,10 @@ def load(path: Path) -> Rates:
     if not isinstance(values, dict):
         raise SettingsError(f"{path} holds no rates: one `name: seconds` a line is wanted")
     known = {field.name for field in fields(Rates)}
+    # A file is somebody's: names, kinds and ranges are looked at before anything is computed from it.
     for name, value in values.items():
         if name not in known:
-            raise SettingsError(f"{path}: there is no rate {name!r}; known: {', '.join(sorted(known))}")
+            raise SettingsError(f"{path}: there is no rate {name!r}; {hint(str(name), sorted(known))}")
         number = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
         if name != "source" and not number:
             raise SettingsError(f"{path}: {name} is a number >= 0, got {value!r}")

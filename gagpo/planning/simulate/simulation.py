@@ -1,21 +1,19 @@
-"""A run in simulated time: the trainer's own books of what is open, over replicas, worlds and ranks that take time."""
+"""A run in simulated time: the trainer's own rollout buffer, over replicas, worlds and ranks that take time."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import simpy
 
-from gagpo.agents.episodes import Episode
-from gagpo.agents.episodes import Turn as PlayedTurn
+from gagpo.agents.episodes import Episode, Turn
 from gagpo.collecting.rollout_buffer import RolloutBuffer, RolloutRequest
-from gagpo.planning.simulate.engine import Device, SimulatedReplica
+from gagpo.planning.simulate.engine import Device, Process, SimulatedReplica
 from gagpo.planning.simulate.rates import Rates
 from gagpo.planning.simulate.update import update_seconds
-from gagpo.planning.simulate.workload import Turn, Workload
+from gagpo.planning.simulate.workload import TurnLengths, Workload
 from gagpo.settings import RunSettings
 
 REPLICAS = ("reading prompts", "decoding, few at a time", "decoding, many at a time")
@@ -84,10 +82,10 @@ class Simulation:
         self.settings = settings.model_copy(update={"training": training})
         self.workload, self.rates, self.placement = workload, rates, placement
         self.clock = simpy.Environment()
-        self.ledger = RolloutBuffer(self.settings, str)
+        self.buffer = RolloutBuffer(self.settings, str)
         self.device = Device(placement.shared)
         self.actors = [Actor(self) for _ in range(placement.replicas)]
-        self.lengths: dict[str, Sequence[Turn]] = {}  # turns of every finished episode, by its seed
+        self.lengths: dict[str, Sequence[TurnLengths]] = {}  # turns of every finished episode, by its seed
         self.delivered = self.clock.event()
         self.marks: list[dict[str, float]] = []
         self.staleness: list[float] = []
@@ -133,30 +131,30 @@ class Simulation:
             actor = min(self.actors, key=lambda actor: actor.live)
             if actor.live >= self.settings.rollout.concurrency:
                 return
-            ticket = self.ledger.next()
-            if ticket is None:
+            request = self.buffer.next()
+            if request is None:
                 return
-            actor.begin(ticket)
+            actor.begin(request)
 
-    def deliver(self, ticket: RolloutRequest, turns: Sequence[Turn], version: int) -> None:
+    def deliver(self, request: RolloutRequest, turns: Sequence[TurnLengths], version: int) -> None:
         """An episode has ended; ``version``: of the weights at its first turn."""
-        self.lengths[str(ticket.job.seed)] = turns
-        self.ledger.deliver(
-            ticket,
+        self.lengths[str(request.job.seed)] = turns
+        self.buffer.deliver(
+            request,
             Episode(
-                ticket.job.task,
-                seed=ticket.job.seed,
+                request.job.task,
+                seed=request.job.seed,
                 outcome="terminated",
-                turns=[PlayedTurn("", "", "", version=version)] if turns else [],
+                turns=[Turn("", "", "", version=version)] if turns else [],
             ),
         )
         if not self.delivered.triggered:
             self.delivered.succeed()
         self.feed()
 
-    def draw(self, ticket: RolloutRequest) -> tuple[Sequence[Turn], np.ndarray]:
+    def draw(self, request: RolloutRequest) -> tuple[Sequence[TurnLengths], np.ndarray]:
         """Turns of an episode and seconds of its reset and steps: the same whatever the placement."""
-        rng = np.random.default_rng([self.settings.seed, ticket.place, ticket.sample, ticket.attempt])
+        rng = np.random.default_rng([self.settings.seed, request.place, request.sample, request.attempt])
         turns, rates = self.workload.draw(rng), self.rates
         spread = rates.environment_spread
         seconds = np.full(len(turns) + 1, rates.environment_seconds)
@@ -165,17 +163,18 @@ class Simulation:
         seconds[0] = rates.reset_seconds
         return turns, seconds
 
-    def _train(self) -> Generator[simpy.Event, Any, None]:
+    def _train(self) -> Process:
         wanted = self.settings.rollout.tasks
         self.feed()
         self._mark()
         for iteration in range(self.iterations):
+            # Groups come as they end; those that have grown too old meanwhile are begun anew.
             batch: list[Episode] = []
             for _ in range(wanted):
                 while True:
-                    self.dropped += len(self.ledger.drop_stale())
+                    self.dropped += len(self.buffer.drop_stale())
                     self.feed()
-                    group = self.ledger.take()
+                    group = self.buffer.take()
                     if group is not None:
                         break
                     self.delivered = self.clock.event()
@@ -184,16 +183,16 @@ class Simulation:
             yield from self._update(batch, iteration)
             if not self.settings.rollout.ahead:
                 yield self.clock.timeout(self.rates.transfer_seconds)
-            self.ledger.trained(iteration + 1)
+            self.buffer.trained(iteration + 1)
             for actor in self.actors:
                 actor.replica.publish(iteration + 1)
             self._mark()
             self.feed()
 
-    def _update(self, batch: Sequence[Episode], iteration: int) -> Generator[simpy.Event, Any, None]:
+    def _update(self, batch: Sequence[Episode], iteration: int) -> Process:
         played = [self.lengths.pop(str(episode.seed)) for episode in batch]
         rows = [tokens for turns in played for tokens in self.workload.rows(turns)]
-        self.trained_tokens += sum(turn.said for turns in played for turn in turns)
+        self.trained_tokens += sum(turn.response for turns in played for turn in turns)
         ages = [iteration - turn.version for episode in batch for turn in episode.turns if turn.version is not None]
         self.staleness.append(float(np.mean(ages)) if ages else 0.0)
         spent = update_seconds(self.settings, self.rates, rows, self.placement.ranks)
@@ -238,26 +237,26 @@ class Actor:
 
     def __init__(self, simulation: Simulation):
         self.simulation, self.clock = simulation, simulation.clock
-        rolling = simulation.settings.rollout
-        loading = simulation.rates.transfer_seconds if rolling.ahead else 0.0  # without, the trainer waits for it
+        rollout = simulation.settings.rollout
+        loading = simulation.rates.transfer_seconds if rollout.ahead else 0.0  # without, the trainer waits for it
         self.replica = SimulatedReplica(self.clock, simulation.rates, simulation.device, loading)
-        self.workers = [0.0] * max(1, rolling.workers)  # when each will be free
+        self.workers = [0.0] * max(1, rollout.workers)  # when each will be free
         self.held = [0] * len(self.workers)  # episodes of each
         self.worlds_busy = 0.0
         self.live = 0
         self._waiting: list[RolloutRequest] = []
         self._come = self.clock.event()
-        self._lockstep = rolling.lockstep
-        if rolling.lockstep:
+        self._lockstep = rollout.lockstep
+        if rollout.lockstep:
             self.clock.process(self._play_together())
 
-    def begin(self, ticket: RolloutRequest) -> None:
+    def begin(self, request: RolloutRequest) -> None:
         """Play an episode."""
         self.live += 1
         if not self._lockstep:
-            self.clock.process(self._play(ticket))
+            self.clock.process(self._play(request))
             return
-        self._waiting.append(ticket)
+        self._waiting.append(request)
         if not self._come.triggered:
             self._come.succeed()
 
@@ -268,60 +267,61 @@ class Actor:
         self.worlds_busy += seconds
         return self.clock.timeout(self.workers[worker] - self.clock.now)
 
-    def _life(self, ticket: RolloutRequest) -> _Life:
+    def _episode(self, request: RolloutRequest) -> SimulatedEpisode:
         """An episode stays with the worker that had the fewest when it began."""
         worker = int(np.argmin(self.held))
         self.held[worker] += 1
-        return _Life(self.simulation, ticket, worker)
+        return SimulatedEpisode(self.simulation, request, worker)
 
-    def _end(self, life: _Life) -> None:
+    def _end(self, episode: SimulatedEpisode) -> None:
         self.live -= 1
-        self.held[life.worker] -= 1
-        self.simulation.deliver(life.ticket, life.turns, life.first)
+        self.held[episode.worker] -= 1
+        self.simulation.deliver(episode.request, episode.turns, episode.first)
 
-    def _play(self, ticket: RolloutRequest) -> Generator[simpy.Event, Any, None]:
-        life = self._life(ticket)
-        yield self._step(life.worker, life.seconds[0])
-        for number in range(len(life.turns)):
-            yield self._ask(life, number)
-            life.note(number, self.replica.version)
-            yield self._step(life.worker, life.seconds[number + 1])
-        self._end(life)
+    def _play(self, request: RolloutRequest) -> Process:
+        episode = self._episode(request)
+        yield self._step(episode.worker, episode.seconds[0])
+        for number in range(len(episode.turns)):
+            yield self._ask(episode, number)
+            episode.note(number, self.replica.version)
+            yield self._step(episode.worker, episode.seconds[number + 1])
+        self._end(episode)
 
-    def _ask(self, life: _Life, number: int) -> simpy.Event:
+    def _ask(self, episode: SimulatedEpisode, number: int) -> simpy.Event:
         """New weights have emptied the cache: then all of the context is new."""
-        turn = life.turns[number]
-        kept = number > 0 and life.last == self.replica.version == self.replica.newest
-        return self.replica.request(turn.read if kept else turn.context, turn.said)
+        turn = episode.turns[number]
+        kept = number > 0 and episode.last == self.replica.version == self.replica.newest
+        return self.replica.request(turn.read if kept else turn.context, turn.response)
 
-    def _play_together(self) -> Generator[simpy.Event, Any, None]:
+    def _play_together(self) -> Process:
         """All live episodes are gathered before any is answered, and all are answered before any goes on."""
-        lives: list[_Life] = []
+        episodes: list[SimulatedEpisode] = []
         while True:
-            new, self._waiting = [self._life(ticket) for ticket in self._waiting], []
-            if not lives and not new:
+            # New episodes are reset while the others take their step: one wait for both.
+            new, self._waiting = [self._episode(request) for request in self._waiting], []
+            if not episodes and not new:
                 self._come = self.clock.event()
                 yield self._come
                 continue
-            steps = [self._step(life.worker, life.seconds[life.number]) for life in (*lives, *new)]
+            steps = [self._step(episode.worker, episode.seconds[episode.number]) for episode in (*episodes, *new)]
             yield self.clock.all_of(steps)
-            lives += new
-            for life in [life for life in lives if life.number == len(life.turns)]:
-                lives.remove(life)
-                self._end(life)
-            if lives:
-                yield self.clock.all_of([self._ask(life, life.number) for life in lives])
-            for life in lives:
-                life.note(life.number, self.replica.version)
-                life.number += 1
+            episodes += new
+            for over in [one for one in episodes if one.number == len(one.turns)]:
+                episodes.remove(over)
+                self._end(over)
+            if episodes:
+                yield self.clock.all_of([self._ask(episode, episode.number) for episode in episodes])
+            for episode in episodes:
+                episode.note(episode.number, self.replica.version)
+                episode.number += 1
 
 
-class _Life:
+class SimulatedEpisode:
     """An episode under way. number: of its turn; first, last: versions of the weights at its first and latest turn."""
 
-    def __init__(self, simulation: Simulation, ticket: RolloutRequest, worker: int):
-        self.ticket, self.worker = ticket, worker
-        self.turns, self.seconds = simulation.draw(ticket)
+    def __init__(self, simulation: Simulation, request: RolloutRequest, worker: int):
+        self.request, self.worker = request, worker
+        self.turns, self.seconds = simulation.draw(request)
         self.number = 0
         self.first = self.last = 0
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
+from gagpo.eval.tables import grid
 from gagpo.planning.simulate.rates import Rates
 from gagpo.planning.simulate.simulation import Placement, Simulation, SimulationResult
 from gagpo.planning.simulate.update import update_seconds
@@ -24,7 +24,7 @@ class StudyRow:
     placement: Placement
     outcome: SimulationResult
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Plain values."""
         placed = {**asdict(self.placement), "processors": self.placement.processors}
         return {
@@ -94,60 +94,54 @@ def placements(gpus: int, ahead: int) -> list[Placement]:
 
 def expected(settings: RunSettings, workload: Workload, rates: Rates, placed: Placement) -> float:
     """Seconds of an iteration by means alone: what :func:`study` chooses a placement by."""
-    rolling = settings.rollout
-    episodes = rolling.tasks * rolling.samples
-    each = min(rolling.concurrency, -(-episodes // placed.replicas))
+    rollout = settings.rollout
+    episodes = rollout.tasks * rollout.samples
+    each = min(rollout.concurrency, -(-episodes // placed.replicas))
     waves = max(1.0, episodes / placed.replicas / each)
     read = sum(turn.read for played in workload.episodes for turn in played) / len(workload.episodes)
-    turns, said = workload.mean_turns, workload.mean_said
-    tail = 1.0 if rolling.ahead else TAIL
+    turns, response = workload.mean_turns, workload.mean_response
+    tail = 1.0 if rollout.ahead else TAIL
     sampling = waves * (
-        turns * said * rates.decode_seconds(each) * tail
+        turns * response * rates.decode_seconds(each) * tail
         + each * read * rates.read_seconds
-        + turns * rates.environment_seconds * max(1.0, each / max(1, rolling.workers))
+        + turns * rates.environment_seconds * max(1.0, each / max(1, rollout.workers))
     )
     batch = [workload.episodes[number % len(workload.episodes)] for number in range(episodes)]
     rows = [tokens for played in batch for tokens in workload.rows(played)]
     training = update_seconds(settings, rates, rows, placed.ranks).total
-    if placed.shared or not rolling.ahead:
+    if placed.shared or not rollout.ahead:
         return sampling + training + rates.transfer_seconds
     return max(sampling + rates.transfer_seconds, training)
 
 
-def table(lines: Sequence[StudyRow], title: str) -> Any:
-    """A rich table of the lines."""
-    from rich.table import Table
-
-    made = Table(title=title)
-    for name in ("GPUs", "ahead", "used as"):
-        made.add_column(name, justify="right" if name != "used as" else "left")
-    for name in ("iteration, s", "tokens/s", "sampling", "training", "staleness"):
-        made.add_column(name, justify="right")
-    made.add_column("bottleneck", overflow="fold")
-    for line in lines:
-        out = line.outcome
-        made.add_row(
-            str(line.gpus),
-            str(line.ahead),
-            line.placement.describe(),
-            f"{out.seconds:,.3g}" if out.seconds < 1000 else f"{out.seconds:,.0f}",
-            f"{out.tokens_per_second:,.0f}",
-            f"{100 * out.sampling:.0f} %",
-            f"{100 * out.training:.0f} %",
-            f"{out.staleness:.2f}",
-            out.bottleneck,
-        )
-    return made
+def table(rows: Sequence[StudyRow], width: int = 160) -> list[str]:
+    """The rows in columns."""
+    header = ["GPUs", "ahead", "used as", "iteration, s", "tokens/s", "sampling", "training", "staleness", "bottleneck"]
+    texts = [
+        [
+            str(row.gpus),
+            str(row.ahead),
+            row.placement.describe(),
+            f"{row.outcome.seconds:,.3g}" if row.outcome.seconds < 1000 else f"{row.outcome.seconds:,.0f}",
+            f"{row.outcome.tokens_per_second:,.0f}",
+            f"{100 * row.outcome.sampling:.0f} %",
+            f"{100 * row.outcome.training:.0f} %",
+            f"{row.outcome.staleness:.2f}",
+            row.outcome.bottleneck,
+        ]
+        for row in rows
+    ]
+    return grid(header, texts, width)
 
 
 def price_of_waiting(lines: Sequence[StudyRow]) -> list[str]:
     """A sentence for every number of processors: what on-policy sampling costs against the least ``ahead``."""
-    said = []
+    sentences = []
     for count in dict.fromkeys(line.gpus for line in lines):
         by_ahead = {line.ahead: line.outcome for line in lines if line.gpus == count}
         others = [ahead for ahead in by_ahead if ahead]
         if 0 in by_ahead and others:
             ahead = min(others)
             times = by_ahead[0].seconds / by_ahead[ahead].seconds
-            said.append(f"{count} GPUs: on-policy (ahead 0) takes {times:.2f} times as long as ahead {ahead}")
-    return said
+            sentences.append(f"{count} GPUs: on-policy (ahead 0) takes {times:.2f} times as long as ahead {ahead}")
+    return sentences

@@ -14,7 +14,7 @@ from gagpo.envs.webshop import store as store_module
 from gagpo.envs.webshop.catalogue import find_sources
 from gagpo.envs.webshop.generate import write_catalogue
 from gagpo.envs.webshop.rows import CatalogueError
-from gagpo.envs.webshop.store import Store, UnknownProduct, fresh_folder, searched_text, store_for
+from gagpo.envs.webshop.store import Store, UnknownProduct, searched_text, store_for
 from gagpo.envs.webshop.tagger import RuleTagger
 from tests.envs.webshop.shelf import build, options, row, write_files
 
@@ -157,17 +157,6 @@ def test_a_builder_that_is_killed_leaves_neither_a_store_nor_a_lock(tmp_path):
         process.send_signal(signal.SIGKILL)
     folder = store_for(find_sources(data), tmp_path / "stores", tagger=RuleTagger())
     assert len(Store(folder)) == 5
-
-
-def test_a_folder_appears_whole_or_not_at_all(tmp_path):
-    with pytest.raises(RuntimeError), fresh_folder(tmp_path / "new") as folder:
-        (folder / "file").write_text("x")
-        raise RuntimeError
-    assert list(tmp_path.iterdir()) == []
-    with fresh_folder(tmp_path / "new") as folder:
-        (folder / "file").write_text("x")
-        assert not (tmp_path / "new").exists()
-    assert (tmp_path / "new" / "file").read_text() == "x"
 
 
 def test_workers_share_what_they_map(tmp_path):

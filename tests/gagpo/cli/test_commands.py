@@ -102,7 +102,7 @@ def test_reports_and_curves_are_made_again(finished, tmp_path):
 
 WRONG = {
     "no command's file": (["train"], "name a settings file or a shipped config"),
-    "a missing file": (["train", "configs/alfworld-smal.yaml"], "did you mean alfworld-small?"),
+    "a missing file": (["train", "configs/alfworld-smal.yaml"], "nearest: alfworld-small"),
     "an unknown key": (["train", "configs/alfworld-small.yaml", "rolout.tasks=1"], "nearest valid key is 'rollout'"),
     "no run": (["train", "--resume", "tests"], "is not a run"),
     "an unknown environment": (["eval", "random", "--env", "gagpo/Nowhere-v0"], "known here: gagpo/ALFWorld-v0"),

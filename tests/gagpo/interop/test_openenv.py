@@ -24,7 +24,7 @@ from benchmarks.serve import crowd, start, stop
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.testing import CorridorEnv
 from gagpo.interop.openenv import TextAction
-from gagpo.interop.serve import write_package
+from gagpo.interop.scaffold import write_package
 
 pytestmark = pytest.mark.interop
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from gagpo.envs.errors import InvalidArgument
-from gagpo.interop.worlds import environments, everything, new_world
+from gagpo.interop.listing import environments, everything
+from gagpo.interop.scaffold import new_world
 
 ROOT = Path(__file__).parents[3]
 

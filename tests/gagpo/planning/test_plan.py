@@ -1,4 +1,4 @@
-"""The plan against what torch really allocates, and what it says about cards that are too small."""
+"""The plan against what torch really allocates, and what it says about GPUs that are too small."""
 
 import json
 
@@ -14,9 +14,13 @@ from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Credit
 from gagpo.learning.batch import build_rows
 from gagpo.learning.update import Updater
-from gagpo.planning import plan as plans
 from gagpo.planning.allocated import Allocated
-from gagpo.settings import load
+from gagpo.planning.fitting import judge
+from gagpo.planning.lengths import Guess, guess_from
+from gagpo.planning.memory import GB
+from gagpo.planning.memory import peak as peak_of
+from gagpo.planning.plan import plan, shape_of
+from gagpo.settings import load, with_overrides
 from gagpo.settings.warm_start import SmallModelSettings
 from gagpo.warm_start.small_model import create, train_tokenizer
 from tests.gagpo.learning.test_batch import conversation
@@ -27,7 +31,7 @@ SIZES = {
     "middle": SmallModelSettings(layers=4, width=128, heads=4, key_value_heads=1, feed_forward=384, context=512),
     "wide": SmallModelSettings(layers=3, width=256, heads=8, key_value_heads=8, feed_forward=512, context=512),
 }
-ROWS, PROMPT, SAID = 8, 96, 32
+ROWS, PROMPT, RESPONSE = 8, 96, 32
 PASSES = [(False, "float32"), (True, "float32"), (False, "bfloat16"), (True, "bfloat16")]
 
 
@@ -40,9 +44,9 @@ def measured(small, settings):
         model.gradient_checkpointing_enable()
     optimizer = torch.optim.AdamW(model.parameters())
     rng = np.random.default_rng(0)
-    episodes = [conversation((rng.integers(0, 250, PROMPT), rng.integers(0, 250, SAID))) for _ in range(2 * ROWS)]
+    episodes = [conversation((rng.integers(0, 250, PROMPT), rng.integers(0, 250, RESPONSE))) for _ in range(2 * ROWS)]
     rows = build_rows(episodes)
-    credit = Credit(np.ones(2 * ROWS), np.full(2 * ROWS, SAID))
+    credit = Credit(np.ones(2 * ROWS), np.full(2 * ROWS, RESPONSE))
     autocast = lambda: torch.autocast("cpu", torch.bfloat16, enabled=training.precision == "bfloat16")  # noqa: E731
     updater = Updater(
         model, optimizer, load_algorithm("cispo"), microbatch_tokens=training.microbatch_tokens, autocast=autocast
@@ -56,19 +60,19 @@ def measured(small, settings):
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(("checkpointing", "precision"), PASSES)
 def test_the_plan_is_what_torch_allocates(corridor, size, checkpointing, precision):
-    changes = {"microbatch_tokens": ROWS * (PROMPT + SAID), "gradient_checkpointing": checkpointing}
+    changes = {"microbatch_tokens": ROWS * (PROMPT + RESPONSE), "gradient_checkpointing": checkpointing}
     settings = load(corridor(training={**changes, "precision": precision}, context={"history": 0}))
-    settings = plans.with_value(settings, "rollout.max_tokens", SAID)
+    settings = with_overrides(settings, [f"rollout.max_tokens={RESPONSE}"])
     peak, model = measured(SIZES[size], settings)
     folder = corridor().parent / "shape"
     model.config.save_pretrained(folder)
-    settings = plans.with_value(settings, "model", str(folder))
-    made = plans.plan(settings, plans.Guess(prompt=PROMPT))
+    settings = with_overrides(settings, [f"model={folder}"])
+    made = plan(settings, Guess(prompt=PROMPT))
     assert made.shape.parameters == sum(parameter.numel() for parameter in model.parameters())
     update = ("weights", "gradients", "optimiser", "activations", "one layer again", "half-precision copies", "logits")
     parts = [part for part in made.parts if part.name in update]
-    said = plans.MemoryPlan(made.shape, parts, {}, None, {}).peak()[0]
-    assert abs(said - peak) <= TOLERANCE * peak, (said, peak)
+    planned = peak_of(parts)[0]
+    assert abs(planned - peak) <= TOLERANCE * peak, (planned, peak)
 
 
 def test_the_cache_is_what_the_engine_reserves(corridor):
@@ -77,7 +81,7 @@ def test_the_cache_is_what_the_engine_reserves(corridor):
     folder = corridor().parent / "shape"
     model.config.save_pretrained(folder)
     settings = load(corridor(model=str(folder), rollout={"max_tokens": 8}))
-    made = plans.plan(settings, plans.Guess(prompt=150))
+    made = plan(settings, Guess(prompt=150))
     engine = TransformersEngine(model, tokenizer)
     requests = [Request(i, np.full(150, 7, np.int32), i) for i in range(24)]
     engine.generate(requests, Sampling(1.0, 8))
@@ -97,8 +101,8 @@ def big(corridor, tmp_path):
 
 
 def test_a_real_model_is_planned_from_its_config_alone(big):
-    made = plans.plan(big, plans.Guess(tokens_per_second=2000.0))
-    part = {part.name: part.bytes / plans.GB for part in made.parts}
+    made = plan(big, Guess(tokens_per_second=2000.0))
+    part = {part.name: part.bytes / GB for part in made.parts}
     assert made.shape.parameters == 1_543_714_304
     assert part["weights"] == part["gradients"] == pytest.approx(6.175, abs=1e-3)
     assert part["optimiser"] == 2 * part["weights"] and part["reference"] == part["engine weights"] == 3.087428608
@@ -106,36 +110,36 @@ def test_a_real_model_is_planned_from_its_config_alone(big):
     assert made.hours == pytest.approx(made.tokens["guess"] * 150 / 2000 / 3600)
 
 
-def test_mends_make_it_fit_and_none_is_idle(big):
-    assert plans.judge(big, plans.Guess(), 80).fits
-    verdict = plans.judge(big, plans.Guess(), 36)
-    assert not verdict.fits and verdict.mends
-    overrides = [f"model={big.model}", *verdict.mends]
-    assert plans.judge(load("alfworld-qwen", overrides), plans.Guess(), 36).fits
-    for mend in verdict.mends:
-        fewer = [other for other in overrides if other != mend]
-        assert not plans.judge(load("alfworld-qwen", fewer), plans.Guess(), 36).fits
-    hopeless = plans.judge(big, plans.Guess(), 16)
-    assert not hopeless.mends and "take a smaller model" in hopeless.advice
+def test_overrides_make_it_fit_and_none_is_idle(big):
+    assert judge(big, Guess(), 80).fits
+    verdict = judge(big, Guess(), 36)
+    assert not verdict.fits and verdict.overrides
+    overrides = [f"model={big.model}", *verdict.overrides]
+    assert judge(load("alfworld-qwen", overrides), Guess(), 36).fits
+    for override in verdict.overrides:
+        fewer = [other for other in overrides if other != override]
+        assert not judge(load("alfworld-qwen", fewer), Guess(), 36).fits
+    hopeless = judge(big, Guess(), 16)
+    assert not hopeless.overrides and "take a smaller model" in hopeless.advice
 
 
 def test_an_engine_that_sleeps_makes_room_for_the_update(big):
-    awake = plans.with_value(big, "engine.sleep", False)
-    verdict = plans.judge(awake, plans.Guess(), 40)
-    assert plans.judge(big, plans.Guess(), 40).fits and not verdict.fits and verdict.mends == ["engine.sleep=true"]
+    awake = with_overrides(big, ["engine.sleep=false"])
+    verdict = judge(awake, Guess(), 40)
+    assert judge(big, Guess(), 40).fits and not verdict.fits and verdict.overrides == ["engine.sleep=true"]
 
 
 def test_vllm_takes_its_share_and_a_shared_module_nothing(big):
-    vllm = plans.with_value(big, "engine", {"name": "vllm", "dtype": "bfloat16", "memory": 0.3})
-    part = {part.name: part.bytes for part in plans.plan(vllm, card=80).parts}
-    assert part["engine weights and KV cache"] == pytest.approx(24 * plans.GB)
-    exact = plans.with_value(big, "engine", {"name": "transformers", "dtype": "float32"})
-    assert "engine weights" not in {part.name for part in plans.plan(exact).parts}
+    vllm = with_overrides(big, ["engine={name: vllm, dtype: bfloat16, memory: 0.3}"])
+    part = {part.name: part.bytes for part in plan(vllm, gigabytes=80).parts}
+    assert part["engine weights and KV cache"] == pytest.approx(24 * GB)
+    exact = with_overrides(big, ["engine={name: transformers, dtype: float32}"])
+    assert "engine weights" not in {part.name for part in plan(exact).parts}
 
 
 def test_an_adapter_has_gradients_and_moments_alone_and_needs_no_reference(big):
-    lora = plans.with_value(big, "lora", {"rank": 32})
-    part = {part.name: part.bytes for part in plans.plan(lora).parts}
+    lora = with_overrides(big, ["lora={rank: 32}"])
+    part = {part.name: part.bytes for part in plan(lora).parts}
     # r (in + out) of q, k, v, o, gate, up, down in 28 layers
     count = 28 * 32 * (2 * (1536 + 1536) + 2 * (1536 + 256) + 3 * (1536 + 8960))
     assert part["gradients"] == 4 * count and part["optimiser"] == 8 * count and "reference" not in part
@@ -145,40 +149,40 @@ def test_a_critic_of_its_own_is_a_second_model_also_beside_an_adapter(big):
     ppo = "algorithm={preset: ppo_token, critic: {head: separate}}"
     whole = load("alfworld-qwen", [f"model={big.model}", ppo])
     alone, count = 1_543_714_304, 28 * 32 * (2 * (1536 + 1536) + 2 * (1536 + 256) + 3 * (1536 + 8960))
-    made = plans.plan(whole)
+    made = plan(whole)
     assert {part.name: part.bytes for part in made.parts}["critic"] == 12 * alone
     assert made.disk["checkpoint"] == 24 * alone
-    made = plans.plan(plans.with_value(whole, "lora", {"rank": 32}))
+    made = plan(with_overrides(whole, ["lora={rank: 32}"]))
     assert {part.name: part.bytes for part in made.parts}["critic"] == 4 * alone + 12 * count
     assert made.disk["checkpoint"] == 12 * count + 4 * alone + 12 * count
 
 
 def test_eight_bits_are_a_quarter_of_the_moments_but_for_the_embeddings(big):
-    small = plans.with_value(big, "optimizer.name", "adamw8bit")
-    parts = [{part.name: part.bytes for part in plans.plan(one).parts} for one in (big, small)]
+    small = with_overrides(big, ["optimizer.name=adamw8bit"])
+    parts = [{part.name: part.bytes for part in plan(one).parts} for one in (big, small)]
     embedded, rest = 151936 * 1536, 1_543_714_304 - 151936 * 1536
     assert parts[1]["optimiser"] == pytest.approx(8 * embedded + 2 * rest * (1 + 4 / 256))
     assert parts[1]["optimiser"] < 0.4 * parts[0]["optimiser"] and "optimiser's step" not in parts[1]
-    assert plans.plan(small).disk["checkpoint"] == 4 * 1_543_714_304 + parts[1]["optimiser"]
-    adapter = plans.with_value(small, "lora", {"rank": 32})
-    part = {part.name: part.bytes for part in plans.plan(adapter).parts}
+    assert plan(small).disk["checkpoint"] == 4 * 1_543_714_304 + parts[1]["optimiser"]
+    adapter = with_overrides(small, ["lora={rank: 32}"])
+    part = {part.name: part.bytes for part in plan(adapter).parts}
     assert part["optimiser"] == pytest.approx(part["gradients"] / 2 * (1 + 4 / 256))
 
 
 def test_a_hub_model_that_is_not_cached_is_one_line(big, monkeypatch):
     with pytest.raises(ModelError, match="neither a folder nor cached, and a plan downloads nothing"):
-        plans.shape_of(plans.with_value(big, "model", "nobody/nothing"))
+        shape_of(with_overrides(big, ["model=nobody/nothing"]))
 
 
 def test_a_model_yet_to_be_warm_started_has_its_sections_shape(corridor):
     settings = load(corridor(model="not/there"))
-    shape = plans.shape_of(settings)
+    shape = shape_of(settings)
     assert (shape.layers, shape.width, shape.context) == (1, 32, 128)
 
 
 def test_measured_speed_takes_the_place_of_guesses():
     rows = [{"mean_turns": 4.0, "response_tokens": 3.0, "tokens_per_second": 50.0}] * 3
-    found = plans.guess_from(rows, plans.Guess(turns=9.0))
+    found = guess_from(rows, Guess(turns=9.0))
     assert (found.turns, found.response, found.tokens_per_second) == (9.0, 3.0, 50.0)
 
 
@@ -191,10 +195,10 @@ def test_what_is_freed_is_not_counted():
 
 
 def test_the_command_prints_parts_and_advice(big, capsys):
-    from gagpo.cli.models import plan
+    from gagpo.cli.models import plan as command
 
-    plan("alfworld-qwen", [f"model={big.model}"], gpu_memory=[80.0, 24.0], tokens_per_second=1000.0, run=None,
-         prompt_tokens=300, turns=None, response_tokens=None, as_json=True)  # fmt: skip
+    command("alfworld-qwen", [f"model={big.model}"], gpu_memory=[80.0, 24.0], tokens_per_second=1000.0, run=None,
+            prompt_tokens=300, turns=None, response_tokens=None, as_json=True)  # fmt: skip
     printed = capsys.readouterr().out
     assert "80 GB: fits" in printed and "24 GB: does not fit" in printed
-    assert json.loads(printed.splitlines()[-1])["cards"][0]["fits"]
+    assert json.loads(printed.splitlines()[-1])["gpus"][0]["fits"]

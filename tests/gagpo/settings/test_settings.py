@@ -88,5 +88,5 @@ def test_wrong_files_are_explained(tmp_path, text, said):
 
 
 def test_a_missing_file_names_a_near_one():
-    with pytest.raises(SettingsError, match=r"did you mean alfworld-small"):
+    with pytest.raises(SettingsError, match=r"nearest: alfworld-small"):
         load(Path("configs/alfworld-smal.yaml"))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gagpo.envs.errors import InvalidArgument, MissingPackage
-from gagpo.trackers import known_trackers, make_tracker, sample_text, tracking
+from gagpo.trackers import TRACKERS, sample_text, tracking
 
 EPISODE = {
     "task": "t",
@@ -60,7 +60,7 @@ def play(folder, name, resumed=0, steps=(1, 2)):
 
 
 def test_a_tracker_in_one_file_outside_the_repository(own):
-    assert known_trackers()["lines"] == "lines_tracker:Lines"
+    assert TRACKERS.known()["lines"] == "lines_tracker:Lines"
     for name in ("lines", "lines_tracker:Lines"):
         play(own / "run", name, resumed=3, steps=(4,))
     rows = [json.loads(line) for line in (own / "run" / "lines.jsonl").read_text().splitlines()]
@@ -68,13 +68,13 @@ def test_a_tracker_in_one_file_outside_the_repository(own):
 
 
 def test_unknown_and_missing_trackers_say_what_to_do(own):
-    with pytest.raises(InvalidArgument, match=r"unknown tracker 'tensorbord'; the nearest is 'tensorboard'"):
-        make_tracker("tensorbord")
+    with pytest.raises(InvalidArgument, match=r"no tracker 'tensorbord'; nearest: tensorboard"):
+        TRACKERS.find("tensorbord")
     (own / "site" / "needy.py").write_text("import no_such_package_at_all")
     with pytest.raises(MissingPackage, match="pip install no_such_package_at_all"):
-        make_tracker("needy:Tracker")
-    with pytest.raises(InvalidArgument, match="lines_tracker has no Line"):
-        make_tracker("lines_tracker:Line")
+        TRACKERS.find("needy:Tracker")
+    with pytest.raises(InvalidArgument, match="module 'lines_tracker' has no 'Line'"):
+        TRACKERS.find("lines_tracker:Line")
 
 
 def test_a_tracker_that_breaks_is_named_and_the_rest_goes_on(own):

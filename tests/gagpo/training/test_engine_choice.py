@@ -20,7 +20,7 @@ def test_an_engine_outside_the_project_plays_a_whole_run(corridor, outside, tmp_
 
 
 def test_the_settings_check_the_name(corridor):
-    with pytest.raises(ValueError, match=r"engine: unknown engine 'vlm'.*did you mean 'vllm'"):
+    with pytest.raises(ValueError, match=r"engine: there is no engine 'vlm'; nearest: vllm"):
         load(corridor(), ["engine=vlm"])
 
 

@@ -243,10 +243,10 @@ def test_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
     engine = Obliging()
     with pytest.raises(Interruption):
         make(tmp_path, engine, progress=interrupt)
-    (tmp_path / ".new-left-behind").mkdir()
+    (tmp_path / ".left-behind.part").mkdir()
     make(tmp_path, engine)
     assert engine.games == 20
-    assert not list(tmp_path.glob(".new-*"))
+    assert not list(tmp_path.glob(".*.part"))
 
 
 def test_a_damaged_game_is_made_again(tmp_path: Path) -> None:

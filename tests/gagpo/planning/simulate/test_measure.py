@@ -120,5 +120,5 @@ def test_a_file_of_rates_says_what_is_wrong_with_it(tmp_path, text, said):
 def test_guessed_lengths_have_the_means_of_the_guess(corridor):
     settings = load(corridor(rollout={"max_tokens": 100}))
     made = guessed(settings, Guess(prompt=30, turns=8, response=10), count=4000)
-    assert made.mean_turns == pytest.approx(8, rel=0.05) and made.mean_said == pytest.approx(10, rel=0.05)
-    assert made.windowed and max(turn.said for turns in made.episodes for turn in turns) <= 100
+    assert made.mean_turns == pytest.approx(8, rel=0.05) and made.mean_response == pytest.approx(10, rel=0.05)
+    assert made.windowed and max(turn.response for turns in made.episodes for turn in turns) <= 100

@@ -12,7 +12,7 @@ from gagpo.planning.simulate.rates import Rates
 from gagpo.planning.simulate.simulation import TRANSFER, WAITING, Placement, Simulation
 from gagpo.planning.simulate.study import placements, study, with_ahead
 from gagpo.planning.simulate.update import passes, update_seconds
-from gagpo.planning.simulate.workload import Turn, Workload
+from gagpo.planning.simulate.workload import TurnLengths, Workload
 from gagpo.settings import parse
 from tests.gagpo.conftest import CORRIDOR
 
@@ -26,13 +26,13 @@ def run_settings(algorithm="gagpo", training=None, **rollout):
 def uniform(turns=3, read=10, said=5, windowed=False):
     made, held = [], 0
     for _ in range(turns):
-        made.append(Turn(read, held + read, said))
+        made.append(TurnLengths(read, held + read, said))
         held += read + said
     return Workload([made], windowed, "uniform")
 
 
 UNEVEN = Workload(
-    [[Turn(5, 5 + 9 * n, 1 + (7 * n + 3 * length) % 11) for n in range(length)] for length in (1, 2, 5, 9)],
+    [[TurnLengths(5, 5 + 9 * n, 1 + (7 * n + 3 * length) % 11) for n in range(length)] for length in (1, 2, 5, 9)],
     False,
     "uneven",
 )
@@ -136,12 +136,12 @@ def test_tokens_are_neither_lost_nor_made(rates, lockstep, ahead, replicas):
     made = with_ahead(run_settings(lockstep=lockstep), ahead)
     simulation = Simulation(made, UNEVEN, rates, Placement(replicas, 1, shared=False))
     simulation.run()
-    open_tokens = sum(turn.said for turns in simulation.lengths.values() for turn in turns)
-    said = sum(actor.replica.said for actor in simulation.actors)
+    open_tokens = sum(turn.response for turns in simulation.lengths.values() for turn in turns)
+    said = sum(actor.replica.sampled for actor in simulation.actors)
     assert simulation.trained_tokens + open_tokens <= said  # the rest belongs to episodes that are under way
     if ahead == 0:
         # After the last update a new batch has been begun at most.
-        assert said - simulation.trained_tokens <= 4 * max(sum(t.said for t in turns) for turns in UNEVEN.episodes)
+        assert said - simulation.trained_tokens <= 4 * max(sum(t.response for t in turns) for turns in UNEVEN.episodes)
 
 
 def test_overlap_hides_the_shorter_of_sampling_and_updating():

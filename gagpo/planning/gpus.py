@@ -1,4 +1,4 @@
-"""What known cards can compute at most, and what share of it is reached."""
+"""What known GPUs can compute at most, and what share of it is reached."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ PEAKS = {  # 10^12 floating-point operations a second in bfloat16, dense, from t
 
 
 def peak_of(name: str) -> float | None:
-    """The peak of a card by the name that its driver gives it; None for one that is not in the table."""
-    known = [card for card in PEAKS if card.lower() in name.lower().replace("-", " ")]
+    """The peak of a GPU by the name that its driver gives it; None for one that is not in the table."""
+    known = [gpu for gpu in PEAKS if gpu.lower() in name.lower().replace("-", " ")]
     return PEAKS[max(known, key=len)] if known else None
 
 
@@ -60,7 +60,7 @@ def _waited(tensor: torch.Tensor) -> None:
 
 
 def share_line(name: str, teraflops: float) -> tuple[str, float | None]:
-    """How much of a card's peak ``teraflops`` are, in words and as a share; None for an unknown card."""
+    """How much of a GPU's peak ``teraflops`` are, in words and as a share; None for an unknown GPU."""
     peak = peak_of(name)
     if peak is None:
         return f"{teraflops:.0f} TFLOPS, {name} is not in the table of peaks", None

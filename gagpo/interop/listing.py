@@ -1,43 +1,17 @@
-"""A world of one's own: the files to begin with (``gagpo new``), and how a package offers it (``gagpo list``)."""
+"""What can be used here, and which package offers it: ``gagpo list``."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 
 import gymnasium
 
 import gagpo.envs  # noqa: F401 (registers the suite's own)
-from gagpo.envs.errors import InvalidArgument
-
-GROUP = "gagpo.environments"
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,40}", re.ASCII)
-_TEMPLATES = Path(__file__).parent / "templates"
-_FILES = {"world.py.txt": "{name}.py", "world.yaml": "{name}.yaml", "test_world.py.txt": "test_{name}.py"}
-
-
-def new_world(name: str, folder: Path = Path()) -> list[Path]:
-    """Write ``NAME.py``, ``NAME.yaml`` and ``test_NAME.py``: a world that passes the checker and can be trained in.
-
-    Raises InvalidArgument for a name that is no module's or files that exist.
-    """
-    if not _NAME.fullmatch(name):
-        raise InvalidArgument(f"a world's name is a module's: small letters, digits and _, got {name!r}")
-    words = {"my_world": name, "MyWorld": "".join(part.title() for part in name.split("_"))}
-    places = {source: folder / target.format(name=name) for source, target in _FILES.items()}
-    for place in places.values():
-        if place.exists():
-            raise InvalidArgument(f"{place} exists: choose another name or folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    for source, place in places.items():
-        text = (_TEMPLATES / source).read_text(encoding="utf-8")
-        for word, own in words.items():
-            text = text.replace(word, own)
-        place.write_text(text, encoding="utf-8")
-    return list(places.values())
+from gagpo.algorithms import PRESETS
+from gagpo.envs.lookup import ENVIRONMENTS
 
 
 @dataclass(frozen=True)
@@ -57,7 +31,7 @@ def environments() -> list[Listed]:
     ``"Guess-v0" = "guess"``. A package that breaks is listed with its problem and disturbs no other.
     """
     found = [Listed("environment", name) for name in gymnasium.registry if name.startswith("gagpo/")]
-    for point in entry_points(group=GROUP):
+    for point in ENVIRONMENTS.offered().values():
         package = point.dist.name if point.dist else point.module
         found.append(Listed("environment", f"{point.module}:{point.name}", package, _problem(point.module, point.name)))
     return sorted(found, key=lambda one: (one.package != "gagpo", one.name))
@@ -73,10 +47,6 @@ def _problem(module: str, name: str) -> str:
 
 def everything(runs: Path = Path("runs"), models: Path = Path("data/models")) -> list[Listed]:
     """Environments, algorithms, engines, and the models and runs at hand."""
-    from importlib.util import find_spec
-
-    from gagpo.algorithms import PRESETS
-
     listed = environments()
     listed += [Listed("algorithm", name) for name in sorted(PRESETS)]
     for engine, package in (("transformers", "transformers"), ("vllm", "vllm"), ("openai:MODEL", "openai")):

@@ -1,0 +1,103 @@
+"""Things found by name: those of this project, those that installed packages offer, and any ``module:Name`` of a file.
+
+Another package offers one in one file and one line of its metadata:
+
+    [project.entry-points."gagpo.engines"]
+    mine = "my_package.my_engine:MyEngine"
+
+Nothing is imported until it is asked for, so that one whose library is missing hurts nobody else.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, TypeVar, cast
+
+from gagpo.envs.errors import InvalidArgument, MissingPackage
+from gagpo.envs.nearest import hint
+
+Found = TypeVar("Found")
+
+
+class Registry(Generic[Found]):
+    """One kind of thing by name.
+
+    kind: what errors call it. group: of the entry points. ours: ``module:Name`` of this project's own, which nothing
+    can replace. check: raises :class:`InvalidArgument` for a thing that is not of this kind.
+    """
+
+    def __init__(self, kind: str, group: str, ours: Mapping[str, str], check: Callable[[Any, str], None] | None = None):
+        self.kind, self.group, self.ours = kind, group, ours
+        self._check = check
+        self._added: dict[str, Found] = {}
+
+    def add(self, name: str, thing: Found) -> None:
+        """Make a thing of this process known by ``name``; :class:`InvalidArgument` where the name is another's."""
+        known = self._added.get(name)
+        if name in self.ours or (known is not None and _place(known) != _place(thing)):
+            raise InvalidArgument(f"there is a {self.kind} {name!r} already: choose another name for {_place(thing)}")
+        self._added[name] = thing
+
+    def remove(self, name: str) -> None:
+        """Forget what was added under ``name``, if anything was."""
+        self._added.pop(name, None)
+
+    def offered(self) -> dict[str, EntryPoint]:
+        """What installed packages offer, by name."""
+        return {point.name: point for point in entry_points(group=self.group)}
+
+    def known(self) -> dict[str, str]:
+        """``module:Name`` of everything that has a name: this project's first, then what was added, then packages'."""
+        added = {name: _place(thing) for name, thing in self._added.items()}
+        offered = {name: point.value for name, point in self.offered().items()}
+        return {**self.ours, **added, **offered, **added, **self.ours}  # the first give the order, the last the place
+
+    def place(self, name: str) -> str:
+        """``module:Name`` of a name, without importing it; :class:`InvalidArgument` names the nearest known ones."""
+        known = self.ours if name in self.ours else self.known()
+        if name in known:
+            return known[name]
+        if all(name.partition(":")):
+            return name
+        raise InvalidArgument(f"there is no {self.kind} {name!r}; {hint(name, known)}, or module:Name")
+
+    def find(self, name: str) -> Found:
+        """The thing called ``name``, imported if need be.
+
+        :class:`InvalidArgument` says which part of its place is not there, :class:`MissingPackage` what it needs, and
+        either which package is to blame.
+        """
+        thing = self._added[name] if name in self._added else self._load(name)
+        if self._check is not None:
+            self._check(thing, f"{self.kind} {name}")
+        return thing
+
+    def _load(self, name: str) -> Found:
+        place = self.place(name)
+        module, _, attribute = place.partition(":")
+        offer = None if name in self.ours else self.offered().get(name)
+        what = f"{self.kind} {name}" + (f" of the package {offer.dist.name}" if offer and offer.dist else "")
+        try:
+            found: Any = importlib.import_module(module)
+        except Exception as error:  # somebody else's code may raise anything
+            missing = (error.name if isinstance(error, ModuleNotFoundError) else "") or ""
+            package = missing.partition(".")[0]
+            if missing and f"{module}.".startswith(f"{missing}."):
+                raise InvalidArgument(f"{what}: there is no module {module!r} to import") from None
+            if missing and package != module.partition(".")[0]:
+                raise MissingPackage(f"{what} needs the package {package}: pip install {package}") from None
+            if name in self.ours:
+                raise
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            raise InvalidArgument(f"{what}: importing {module!r} fails: {reason}") from error
+        for part in attribute.split("."):
+            if not hasattr(found, part):
+                raise InvalidArgument(f"{what}: module {module!r} has no {attribute!r}")
+            found = getattr(found, part)
+        return cast(Found, found)
+
+
+def _place(thing: object) -> str:
+    return f"{getattr(thing, '__module__', '')}:{getattr(thing, '__qualname__', thing)}"

@@ -1,0 +1,83 @@
+"""Folders written from the templates of this package: a world of one's own, and what OpenEnv deploys."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from gagpo.envs.errors import InvalidArgument
+from gagpo.interop.games import Kwargs
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,40}", re.ASCII)
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+def class_name(module: str) -> str:
+    """The name of a world's class by that of its module.
+
+    >>> class_name("moon_base")
+    'MoonBase'
+    """
+    return "".join(part.title() for part in module.split("_"))
+
+
+def new_world(name: str, folder: Path = Path()) -> list[Path]:
+    """Write ``NAME.py``, ``NAME.yaml`` and ``test_NAME.py``: a world that passes the checker and can be trained in.
+
+    Raises InvalidArgument for a name that is no module's or files that exist.
+    """
+    if not _NAME.fullmatch(name):
+        raise InvalidArgument(f"a world's name is a module's: small letters, digits and _, got {name!r}")
+    return _write("world", folder, {"my_world": name, "MyWorld": class_name(name)})
+
+
+def write_package(env_id: str, kwargs: Kwargs | None, folder: Path) -> list[Path]:
+    """Write what ``openenv validate``, ``docker build`` and ``openenv push`` take; returns the files.
+
+    An environment of the user's own (``module:Name-v0``) whose module is one file is copied beside them. Raises
+    InvalidArgument when ``folder`` holds anything.
+    """
+    from gagpo.interop.openenv import open_world, short_name
+
+    if folder.exists() and any(folder.iterdir()):
+        raise InvalidArgument(f"{folder} is not empty: choose a new folder")
+    world = open_world(env_id, kwargs, workers=0)
+    world.pool.close()
+    words = {
+        "MY_NAME": short_name(env_id),
+        "MY_ENVIRONMENT": env_id,
+        "MY_ARGUMENTS": repr(dict(kwargs or {})),
+        "MY_COUNTS": json.dumps({split: len(tasks) for split, tasks in world.tasks.items()}),
+        "MY_HASHES": "\n".join(f"| {split} | `{tasks.hash}` |" for split, tasks in world.tasks.items()),
+    }
+    written = _write("openenv", folder, words)
+    module, colon, _ = env_id.partition(":")
+    spec = importlib.util.find_spec(module) if colon and not module.startswith("gagpo") else None
+    if spec is not None and spec.origin and not spec.submodule_search_locations:
+        written.append(Path(shutil.copy(spec.origin, folder / "server" / Path(spec.origin).name)))
+    return written
+
+
+def _write(template: str, folder: Path, words: Mapping[str, str]) -> list[Path]:
+    """Every file of a template, ``.txt`` taken off its name; ``words`` are replaced in names and texts."""
+
+    def filled(text: str) -> str:
+        for word, own in words.items():
+            text = text.replace(word, own)
+        return text
+
+    root = _TEMPLATES / template
+    places = {
+        path: folder / filled(str(path.relative_to(root).with_suffix(""))) for path in sorted(root.rglob("*.txt"))
+    }
+    for place in places.values():
+        if place.exists():
+            raise InvalidArgument(f"{place} exists: choose another name or folder")
+    for source, place in places.items():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(filled(source.read_text(encoding="utf-8")), encoding="utf-8")
+    return list(places.values())

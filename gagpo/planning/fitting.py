@@ -1,0 +1,115 @@
+"""Whether a run fits a GPU, and the fewest changes of its settings after which it does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from gagpo.agents.shape import Shape
+from gagpo.envs.errors import InvalidArgument
+from gagpo.planning.lengths import Guess
+from gagpo.planning.memory import GB, VLLM_SHARE
+from gagpo.planning.plan import plan, shape_of
+from gagpo.settings import RunSettings, with_overrides
+
+CONTEXT = 1.0 * GB  # what CUDA and its libraries take of a GPU before the first tensor
+FRAGMENTS = 0.05  # share of a GPU that the allocator cannot hand out
+
+
+@dataclass(frozen=True)
+class MemoryVerdict:
+    """Whether a plan fits; overrides: with which it does, [] where none are needed or none help."""
+
+    gigabytes: float
+    available: float
+    needed: float
+    fits: bool
+    overrides: list[str]
+    advice: str
+
+
+def available_bytes(gigabytes: float, device: str) -> float:
+    """Bytes of a GPU, or of a machine's memory, that tensors can have."""
+    return gigabytes * GB * (1 - FRAGMENTS) - (CONTEXT if device != "cpu" else 0.0)
+
+
+def judge(settings: RunSettings, guess: Guess, gigabytes: float, shape: Shape | None = None) -> MemoryVerdict:
+    """Whether the run fits ``gigabytes``, and if not, the fewest changes of settings (tried in order) that make it fit.
+
+    Those that leave the result as it is come first; the KL term and the number formats last.
+    """
+    if not gigabytes > 0:
+        raise InvalidArgument(f"a GPU's memory is a positive number of GB, got {gigabytes}")
+    sizes = shape or shape_of(settings)
+    available = available_bytes(gigabytes, settings.device)
+    needed, phase = plan(settings, guess, sizes, gigabytes).peak()
+    if needed <= available:
+        return MemoryVerdict(gigabytes, available, needed, True, [], f"fits; the most is needed in the {phase}")
+
+    def peak(overrides: dict[str, str]) -> float:
+        changed = with_overrides(settings, [f"{key}={value}" for key, value in overrides.items()])
+        return plan(changed, guess, sizes, gigabytes).peak()[0]
+
+    chosen: dict[str, str] = {}
+    least = needed
+    for key, value in _candidates(settings):
+        # A change is kept if it helps beside those that are kept already; a later value of a key replaces the earlier.
+        after = peak({**chosen, key: value})
+        if after < least:
+            chosen, least = {**{other: chosen[other] for other in chosen if other != key}, key: value}, after
+        if least > available:
+            continue
+        # The last ones change the result: they are the first to go where the others are enough.
+        for other in reversed(list(chosen)):
+            rest = {name: chosen[name] for name in chosen if name != other}
+            chosen = rest if peak(rest) <= available else chosen
+        overrides = [f"{name}={chosen[name]}" for name in chosen]
+        advice = f"does not fit: {needed / GB:.1f} of {available / GB:.1f} GB; with {' '.join(overrides)} it does"
+        return MemoryVerdict(gigabytes, available, needed, False, overrides, advice)
+    advice = (
+        f"does not fit: {needed / GB:.1f} of {available / GB:.1f} GB, and {least / GB:.1f} with every setting that "
+        f"helps; weights, gradients and Adam alone take {16 * sizes.parameters / GB:.1f}: "
+        + ("take a smaller model" if settings.lora else "take a smaller model, or lora={rank: 32}")
+    )
+    return MemoryVerdict(gigabytes, available, needed, False, [], advice)
+
+
+def _candidates(settings: RunSettings) -> Iterator[tuple[str, str]]:
+    """Keys and values that may save memory, in the order in which they are tried."""
+    training, engine, rollout = settings.training, settings.engine, settings.rollout
+    if not engine.sleep:
+        yield "engine.sleep", "true"
+    if not training.gradient_checkpointing:
+        yield "training.gradient_checkpointing", "true"
+    tokens = training.microbatch_tokens
+    while tokens > 1024:
+        tokens //= 2
+        yield "training.microbatch_tokens", str(tokens)
+    if engine.name == "vllm" and settings.device != "cpu":
+        for share in (0.3, 0.2, 0.1):
+            if share < (engine.memory or VLLM_SHARE):
+                yield "engine.memory", str(share)
+    sessions = min(rollout.concurrency, rollout.tasks * rollout.samples)
+    while engine.name == "transformers" and sessions > 8:
+        sessions //= 2
+        yield "rollout.concurrency", str(sessions)
+    if engine.dtype == "float32" and settings.algorithm.kl.coefficient > 0:
+        yield "engine.dtype", "bfloat16"
+    if training.precision == "float32":
+        yield "training.precision", "bfloat16"
+    if settings.optimizer.name == "adamw":
+        yield "optimizer.name", "adamw8bit"
+    if settings.algorithm.kl.coefficient > 0:
+        yield "algorithm.kl.coefficient", "0.0"
+
+
+def memory_here(device: str) -> float | None:
+    """GB of the device that the settings name, of the machine's memory for a CPU; None if it is not here."""
+    if device.startswith("cuda") and torch.cuda.is_available():
+        return torch.cuda.get_device_properties(torch.device(device)).total_memory / GB
+    if device == "cpu":
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GB
+    return None

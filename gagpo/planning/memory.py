@@ -1,0 +1,178 @@
+"""Bytes of the parts of a run's memory, each by the phases of an iteration in which it is there.
+
+The formulas of activations hold for layers of the Llama kind (two norms, grouped attention in a fused kernel, a gated
+feed-forward part); other families differ by some tens of percent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gagpo.agents.engines.attention import SMALL_SCORES
+from gagpo.agents.engines.slots import SHORTEST, bucket
+from gagpo.agents.shape import Shape
+from gagpo.learning.logprobs import CHUNK
+from gagpo.settings import RunSettings
+
+GB = 1e9
+VLLM_SHARE, VLLM_CPU_CACHE = 0.4, 2**30  # the vLLM engine's defaults
+PHASES = ("sampling", "loss", "backward", "step")
+
+
+@dataclass(frozen=True)
+class Part:
+    """bytes: of one part of the memory; phases: when it is there."""
+
+    name: str
+    bytes: float
+    phases: tuple[str, ...]
+    note: str = ""
+
+
+def peak(parts: Sequence[Part]) -> tuple[float, str]:
+    """Most bytes at a time, and the phase in which that is."""
+    sums = {phase: sum(part.bytes for part in parts if phase in part.phases) for phase in PHASES}
+    worst = max(PHASES, key=lambda phase: sums[phase])
+    return sums[worst], worst
+
+
+def state_parts(settings: RunSettings, shape: Shape) -> list[Part]:
+    """Weights, gradients and optimiser of the policy, the reference and a critic of its own."""
+    extra, every = adapter(settings, shape), PHASES
+    count = extra or shape.parameters
+    parts = [
+        Part("weights", 4 * (shape.parameters + extra), every, "float32"),
+        Part("gradients", 4 * count, ("loss", "backward", "step"), "float32; freed after each step"),
+        Part("optimiser", *moments(settings, shape, count)),
+    ]
+    if settings.device != "cpu" and settings.optimizer.name == "adamw":
+        parts.append(Part("optimiser's step", 4 * count, ("step",), "the square root of a moment, of all weights"))
+    if settings.algorithm.kl.coefficient > 0 and not extra:
+        size = _size(settings.engine.dtype)
+        parts.append(Part("reference", size * count, every, f"{settings.engine.dtype}, for algorithm.kl"))
+    critic = settings.algorithm.critic
+    if critic is not None and critic.head == "separate":
+        own = 4 * (shape.parameters + extra) + moments(settings, shape, count)[0]
+        parts.append(Part("critic", own, every, "weights and optimiser of its own backbone"))
+        parts.append(Part("critic's gradients", 4 * count, ("loss", "backward", "step")))
+    return parts
+
+
+def moments(settings: RunSettings, shape: Shape, count: int) -> tuple[float, tuple[str, ...], str]:
+    """Bytes, phases and what they are, of Adam's moments of ``count`` parameters."""
+    if settings.optimizer.name == "adamw":
+        return 8 * count, PHASES, "Adam's two moments, float32"
+    embedded = 0 if settings.lora is not None else min(count, shape.vocabulary * shape.width)
+    held = 8 * embedded + (2 + 8 / 256) * (count - embedded)
+    note = "Adam's two moments, 8 bits; those of the embeddings float32"
+    paged = settings.optimizer.name == "paged_adamw8bit"
+    return held, PHASES, note + ("; they leave a full GPU for the host" if paged else "")
+
+
+def adapter(settings: RunSettings, shape: Shape) -> int:
+    """Parameters of an adapter on every linear layer but the output, 0 where the weights themselves are trained."""
+    if settings.lora is None:
+        return 0
+    query, key = shape.heads * shape.head_size, shape.key_value_heads * shape.head_size
+    attention = 4 * shape.width + 2 * query + 2 * key
+    return shape.layers * settings.lora.rank * (attention + 3 * shape.experts * (shape.width + shape.feed_forward))
+
+
+def engine_parts(settings: RunSettings, shape: Shape, row: int, gigabytes: float | None) -> list[Part]:
+    """Engine weights and caches: there while it samples; in the update too where it does not sleep.
+
+    row: tokens of the longest row. gigabytes: of the GPU, of which vLLM takes a share.
+    """
+    engine, rolling = settings.engine, settings.rollout
+    held = ("sampling",) if engine.sleep and not rolling.ahead else PHASES
+    size = _size(engine.dtype)
+    token = 2 * shape.layers * shape.key_value_heads * shape.head_size * size
+    if engine.name == "vllm-server" and engine.options.get("placement") != "colocated":
+        return []  # on devices of its own
+    if engine.name in ("vllm", "vllm-server"):
+        if settings.device == "cpu":
+            cache = max(VLLM_CPU_CACHE, token * row)
+            return [
+                Part("engine weights", size * shape.parameters, PHASES, f"vLLM's copy, {engine.dtype}"),
+                Part("KV cache", cache, PHASES, "vLLM on a CPU"),
+            ]
+        share = engine.memory or VLLM_SHARE
+        least = size * shape.parameters + token * row
+        taken = max(least, share * gigabytes * GB) if gigabytes else least
+        note = f"engine.memory={share:g} of the GPU; weights and one response need {least / GB:.1f} GB"
+        return [Part("engine weights and KV cache", taken, held, note)]
+    parts = []
+    if engine.dtype != "float32" or rolling.ahead:
+        parts.append(Part("engine weights", size * shape.parameters, held, f"a copy in {engine.dtype}"))
+    if rolling.ahead:
+        parts.append(Part("weights on their way", 4 * shape.parameters, PHASES, "a copy, until the engine has them"))
+    sessions = min(rolling.concurrency, rolling.tasks * rolling.samples)
+    capacity = -(-(row + 1) // 128) * 128
+    if settings.device != "cpu" and engine.compile == "auto":  # graphs want sizes that are rarely outgrown
+        sessions, capacity = bucket(sessions), bucket(row + 1, SHORTEST)
+    note = f"{sessions} sessions of {capacity} tokens, {engine.dtype}"
+    parts.append(Part("KV cache", token * sessions * capacity, held, note))
+    sampled = sessions * shape.vocabulary * (24 + (size if size < 4 else 0))
+    parts.append(Part("sampling", sampled, ("sampling",), "logits, probabilities and their sums, 24 bytes a word"))
+    return parts
+
+
+def update_parts(settings: RunSettings, shape: Shape, row: int, prompt: int, turns: float) -> list[Part]:
+    """What forward and backward passes take; of a row, ``prompt * turns`` tokens are read and not trained on."""
+    training = settings.training
+    half = training.precision == "bfloat16"
+    tokens = max(training.microbatch_tokens, row)
+    layer = tokens * layer_bytes(shape, half)
+    if settings.device == "cpu" and half:
+        layer += _written_scores(shape, tokens, row)
+    copies = 2 * shape.parameters if half else 0
+    checkpointed = training.gradient_checkpointing
+    ends = 12 * tokens * shape.width  # the last norm's input, what it gives, and the rows that are kept of it
+    held = shape.layers * (tokens * 4 * shape.width if checkpointed else layer) + ends
+    how = "the input of every layer" if checkpointed else "6 D + 4 F + 2 A + 2 C numbers a token and layer"
+    parts = [Part("activations", held, ("loss", "backward"), f"{tokens} tokens; {how}")]
+    if checkpointed:
+        work = layer + 4 * 2 * tokens * shape.feed_forward * shape.experts
+        parts.append(Part("one layer again", work, ("backward",), "its activations, computed a second time"))
+    if half:
+        phases = ("loss",) if checkpointed else ("loss", "backward")
+        parts.append(Part("half-precision copies", copies, phases, "of the weights, for one pass"))
+    trained = row - prompt * turns if settings.context.history == "full" else 0.0
+    share = min(1.0, max(trained, settings.rollout.max_tokens) / row)
+    logits = logits_bytes(shape, max(1, round(share * tokens)), half)
+    parts.append(Part("logits", logits, ("loss",), "16 bytes each, in chunks; the output layer's gradient on its way"))
+    return parts
+
+
+def layer_bytes(shape: Shape, half: bool) -> float:
+    """Bytes that one layer keeps of one token for its backward pass, fused attention assumed.
+
+    With width D, feed-forward width F, query width A and key width C, float32 keeps 6 D (two norms: input, normed,
+    scaled), 4 F (gate, its activation, up, product), 2 A + 2 C (query, output, key, value) numbers of 4 bytes. With
+    autocast the norms keep 4 D in 4 bytes, and the rest is in 2: five inputs of matrices (5 D), 4 F, 2 A + 2 C.
+    """
+    query, key = shape.heads * shape.head_size, shape.key_value_heads * shape.head_size
+    inner = 4 * shape.feed_forward * shape.experts + 2 * query + 2 * key
+    return 16 * shape.width + 2 * (5 * shape.width + inner) if half else 4 * (6 * shape.width + inner)
+
+
+def logits_bytes(shape: Shape, tokens: int, half: bool) -> float:
+    """Peak bytes around the output layer: logits, log-softmax and entropy of a chunk, or the gradients of these.
+
+    tokens: those that are trained on, responses that is.
+    """
+    chunk = min(tokens, max(1, CHUNK // shape.vocabulary))
+    on_the_way = (1 if chunk == tokens else 2) * 4 * shape.vocabulary * shape.width
+    each = chunk * shape.vocabulary
+    return max(16 * each, 12 * each + on_the_way) + (2 * each if half else 0)
+
+
+def _written_scores(shape: Shape, tokens: int, row: int) -> float:
+    """Attention scores that a CPU keeps in half precision, where they are few."""
+    scores = tokens * shape.heads * min(row, tokens)
+    return 2 * scores if scores <= SMALL_SCORES else 0
+
+
+def _size(dtype: str) -> int:
+    return 4 if dtype == "float32" else 2
