@@ -95,11 +95,12 @@ class Usage:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the model said. ``reasoning`` is what the server hands over apart from the text."""
+    """What the model said. reasoning: what the server gives apart from the text. cut: it ended at the token limit."""
 
     text: str
     reasoning: str
     usage: Usage
+    cut: bool = False
 
 
 class ApiClient:
@@ -213,7 +214,8 @@ class ApiClient:
 
     def _read(self, reply: Any, messages: Sequence[Mapping[str, str]], retries: int) -> Answer:
         try:
-            message = reply.choices[0].message
+            choice = reply.choices[0]
+            message, cut = choice.message, getattr(choice, "finish_reason", None) == "length"
             text = message.content or ""
             extra = getattr(message, "model_extra", None) or {}
             reasoning = extra.get("reasoning_content") or extra.get("reasoning") or ""
@@ -221,7 +223,8 @@ class ApiClient:
             raise _Nonsense(f"the answer holds no message: {str(reply)[:200]}") from None
         if not isinstance(text, str) or not isinstance(reasoning, str):
             raise _Nonsense(f"the answer's content is no text: {str(reply)[:200]}")
-        return Answer(text, reasoning, self._usage(getattr(reply, "usage", None), messages, text + reasoning, retries))
+        usage = self._usage(getattr(reply, "usage", None), messages, text + reasoning, retries)
+        return Answer(text, reasoning, usage, cut)
 
     def _usage(self, told: Any, messages: Sequence[Mapping[str, str]], said: str, retries: int) -> Usage:
         usage = Usage(requests=1, retries=retries)

@@ -44,9 +44,11 @@ def play(env_id: str, kwargs: dict[str, Any], style: str, history: int | str, ad
                 state = await generate(state)
                 said = without_thoughts(state.output.completion)
                 action = parse(said, form.parser)
-                turns.append(Turn(observation, said, action or "", valid=action is not None))
+                turn = Turn.of(said, action, cut=state.output.stop_reason == "max_tokens")
+                turn.observation = observation
+                turns.append(turn)
                 observation = await asyncio.to_thread(game.act, action or "")
-                turns[-1].reward, turns[-1].valid = game.last_reward, turns[-1].valid and game.valid
+                turn.finish(game.last_reward, game.valid)
         finally:
             state.metadata |= {
                 "success": game.success,

@@ -5,15 +5,14 @@ import pytest
 pytest.importorskip("openai")
 pytest.importorskip("flask")
 
-from gagpo.agents.agent import Live
-from gagpo.agents.api.agent import ApiAgent, Talk
+from gagpo.agents.agent import EpisodeState
+from gagpo.agents.api.agent import ApiAgent, ChatSettings
 from gagpo.agents.api.client import ApiClient, ApiError, ApiSettings, ContextFull, LimitReached, RateGate
-from gagpo.agents.api.streams import play_streams
 from gagpo.agents.episodes import Episode
 from gagpo.agents.prompts import STYLES
-from gagpo.agents.rollout import group_jobs
+from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.envs.errors import InvalidArgument
-from gagpo.envs.pool.hall import Hall
+from gagpo.envs.pool import Pool
 from tests.agents.chat_server import serving
 
 pytestmark = pytest.mark.interop
@@ -25,12 +24,11 @@ def client_of(server, **changes):
     return ApiClient(ApiSettings("m", server.url, **{"timeout": 1.0, "backoff": 0.01, **changes}))
 
 
-def play(server, count=12, concurrency=4, talk=None, **changes):
-    agent = ApiAgent(client_of(server, **changes), talk or Talk(STYLES["plain"]))
-    with Hall(CORRIDOR, {"max_turns": 20}, workers=0) as hall:
-        episodes = play_streams(
-            agent, hall, group_jobs([f"door-{i % 8:02d}" for i in range(count)], 1, 0), concurrency=concurrency
-        )
+def play(server, count=12, concurrency=4, chat=None, **changes):
+    agent = ApiAgent(client_of(server, **changes), chat or ChatSettings(STYLES["plain"]))
+    with Pool(CORRIDOR, {"max_turns": 20}, workers=0) as pool:
+        jobs = group_jobs([f"door-{i % 8:02d}" for i in range(count)], 1, 0)
+        episodes, _ = rollout(agent, pool, jobs, concurrency=concurrency, lockstep=False)
     return agent, episodes
 
 
@@ -53,7 +51,7 @@ def test_episodes_go_on_while_others_wait():
 
 def test_the_conversation_grows_by_appending():
     with serving() as server:
-        play(server, count=1, talk=Talk(STYLES["plain"], admissible=True))
+        play(server, count=1, chat=ChatSettings(STYLES["plain"], admissible=True))
     for one, two in zip(server.requests, server.requests[1:], strict=False):
         assert two["messages"][: len(one["messages"])] == one["messages"]
         assert len(two["messages"]) == len(one["messages"]) + 2
@@ -63,7 +61,7 @@ def test_the_conversation_grows_by_appending():
 def test_reasoning_stays_in_the_episode_and_by_choice_in_the_conversation(keep):
     for options in ({"reasoning": "hm"}, {"style": "<think>hm</think>{}"}):
         with serving(**options) as server:
-            _, (episode,) = play(server, 1, talk=Talk(STYLES["plain"], reasoning="keep" if keep else "drop"))
+            _, (episode,) = play(server, 1, chat=ChatSettings(STYLES["plain"], reasoning="keep" if keep else "drop"))
         assert all(turn.response == "<think>hm</think>left" and turn.action == "left" for turn in episode.turns)
         said = {one["content"] for one in server.requests[-1]["messages"] if one["role"] == "assistant"}
         assert said == {"<think>hm</think>left" if keep else "left"}
@@ -71,7 +69,7 @@ def test_reasoning_stays_in_the_episode_and_by_choice_in_the_conversation(keep):
 
 def test_a_window_is_one_message():
     with serving() as server:
-        play(server, 1, talk=Talk(STYLES["tags"], "Walk.", history=1))
+        play(server, 1, chat=ChatSettings(STYLES["tags"], "Walk.", history=1))
     assert all(len(one["messages"]) == 1 for one in server.requests)
 
 
@@ -156,6 +154,6 @@ def test_the_server_says_how_long_to_wait():
 
 def test_many_at_once_are_decided_in_order():
     with serving() as server:
-        agent = ApiAgent(client_of(server), Talk(STYLES["plain"]))
-        lives = [Live(slot, Episode("t"), f"You stand at {slot}. Go to door 2.") for slot in (1, 5, 0)]
-        assert [decision.action for decision in agent.decide(lives)] == ["right", "left", "right"]
+        agent = ApiAgent(client_of(server), ChatSettings(STYLES["plain"]))
+        states = [EpisodeState(slot, Episode("t"), f"You stand at {slot}. Go to door 2.") for slot in (1, 5, 0)]
+        assert [turn.action for turn in agent.decide(states)] == ["right", "left", "right"]

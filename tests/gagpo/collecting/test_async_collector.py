@@ -69,7 +69,7 @@ def test_ahead_learns(corridor, tmp_path):
 def test_evaluation_is_of_the_newest_weights(corridor, tmp_path, monkeypatch):
     config = corridor(rollout={**AHEAD, "ahead": 3}, training={"iterations": 4}, evaluation={"every": 1})
     seen = []
-    original = overlap.AheadCollector.paused
+    original = overlap.AsyncCollector.paused
 
     def paused(self, engine):
         context = original(self, engine)
@@ -85,7 +85,7 @@ def test_evaluation_is_of_the_newest_weights(corridor, tmp_path, monkeypatch):
 
         return Watched()
 
-    monkeypatch.setattr(overlap.AheadCollector, "paused", paused)
+    monkeypatch.setattr(overlap.AsyncCollector, "paused", paused)
     trainer = Trainer(RunFolder.create(tmp_path / "run", load(config)), quiet=True)
     trainer.run()
     assert seen == [True] * 5
@@ -98,18 +98,18 @@ def test_episodes_that_are_too_old_are_dropped_and_played_again(corridor, tmp_pa
         training={"iterations": 8},
     )
     late = {}
-    original = AsyncRollout._called
+    original = AsyncRollout._take_ready
 
     def called(self):
         slots = original(self)
         for slot in slots:
             if self.requests[slot].place == 1 and self.requests[slot].attempt == 0 and self.channel.version < 3:
                 late[slot] = True
-        held = [slot for slot in slots if slot in late and self.channel.version < 3 and self.lives[slot].episode.turns]
+        held = [slot for slot in slots if slot in late and self.channel.version < 3 and self.states[slot].episode.turns]
         self.ready += held
         return [slot for slot in slots if slot not in held]
 
-    monkeypatch.setattr(AsyncRollout, "_called", called)
+    monkeypatch.setattr(AsyncRollout, "_take_ready", called)
     folder = run(config, tmp_path / "run")
     rows = folder.metrics()
     assert sum(row["stale_episodes"] for row in rows) >= 1
