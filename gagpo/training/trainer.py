@@ -244,7 +244,7 @@ class Trainer:
         self.tokens_total += tokens
         return {
             "iteration": self.iteration,
-            **rollout_metrics(collected.played, self.settings.rollout.max_tokens),
+            **rollout_metrics(collected.played),
             "sampling_rounds": collected.rounds,
             **collected.stats,
             **(credit.stats if credit else {}),
