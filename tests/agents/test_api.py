@@ -1,5 +1,7 @@
 """Agents behind a server that fails, hangs, limits and lies; and the client's patience."""
 
+import time
+
 import pytest
 
 pytest.importorskip("openai")
@@ -93,6 +95,74 @@ def test_what_cannot_be_mended_by_waiting_is_said_at_once():
 def test_one_lost_server_stops_everybody():
     with serving(faults=["error"], rate=1.0) as server, pytest.raises(ApiError, match="it happens"):
         play(server, count=20, concurrency=10, attempts=2, longest_wait=0.05)
+
+
+def test_no_request_follows_an_error_and_what_was_finished_is_handed_over():
+    """An episode is asked about again only after its world's answer, so an error of ``on_finish`` is the last event."""
+    finished = []
+
+    def on_finish(episode):
+        finished.append(episode)
+        if len(finished) == 3:
+            asked.append(len(server.requests) + server.under_way)
+            raise OSError("the disk is full")
+
+    asked = []
+    with serving(delay=0.02) as server:
+        agent = ApiAgent(client_of(server), ChatSettings(STYLES["plain"]), concurrency=2)
+        with Pool(CORRIDOR, {"max_turns": 20}, workers=0) as pool, pytest.raises(OSError, match="the disk is full"):
+            jobs = group_jobs([f"door-{i % 8:02d}" for i in range(12)], 1, 0)
+            rollout(agent, pool, jobs, concurrency=8, lockstep=False, on_finish=on_finish)
+        agent.close()
+        settled = wait_for(lambda: server.under_way == 0)
+    assert settled and len(finished) == 3 and len(server.requests) <= asked[0] + 2  # at most what two threads had begun
+
+
+def test_answers_given_before_an_error_still_end_their_episodes():
+    """The server refuses one conversation while the others' last answers are on their way."""
+    with serving(delay=0.2, refused="Go to door 7.") as server:
+        agent, finished = ApiAgent(client_of(server), ChatSettings(STYLES["plain"])), []
+        with Pool(CORRIDOR, {"max_turns": 1}, workers=1) as pool, pytest.raises(ApiError, match="no such key"):
+            jobs = group_jobs(["door-01", "door-07", "door-02"], 1, 0)
+            rollout(agent, pool, jobs, concurrency=3, lockstep=False, on_finish=finished.append)
+    assert {episode.task for episode in finished} == {"door-01", "door-02"}
+    assert agent.client.spent.requests == 2 and not any(thread.is_alive() for thread in agent._threads)
+
+
+def test_an_interruption_ends_all_and_asks_nothing_more():
+    def interrupt(episode):
+        raise KeyboardInterrupt
+
+    with serving(delay=0.02) as server:
+        agent = ApiAgent(client_of(server), ChatSettings(STYLES["plain"]), concurrency=1)
+        with Pool(CORRIDOR, {"max_turns": 20}, workers=0) as pool, pytest.raises(KeyboardInterrupt):
+            jobs = group_jobs(["door-11", "door-00", "door-01", "door-02"], 1, 0)
+            rollout(agent, pool, jobs, concurrency=4, lockstep=False, on_finish=interrupt)
+        asked = len(server.requests)
+        assert wait_for(lambda: server.under_way == 0) and len(server.requests) <= asked + 1
+        states = [EpisodeState(0, Episode("t"), "You stand at 1. Go to door 2.")]
+        assert agent.decide(states)[0].action == "right"  # nothing of the interrupted rollout is left in its way
+
+
+@pytest.mark.parametrize("end", ["stop", "length"])
+def test_an_answer_at_the_limit_is_cut(end):
+    with serving(end=end, style="<think>{}") as server:
+        _, (episode,) = play(server, count=1, chat=ChatSettings(STYLES["tags"]))
+    assert {(turn.cut, turn.invalid) for turn in episode.turns} == {
+        (end == "length", "cut off" if end == "length" else "not parsed")
+    }
+
+
+def wait_for(condition, seconds=30.0):
+    """Whether ``condition`` comes true before long, and stays so for a moment."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            time.sleep(0.2)
+            if condition():
+                return True
+        time.sleep(0.01)
+    return False
 
 
 def test_limits_hold():
