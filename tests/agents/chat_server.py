@@ -13,7 +13,7 @@ _PLACES = re.compile(r"You stand at (\d+)\. Go to door (\d+)\.")
 
 
 class ChatServer:
-    """``faults``: kinds that happen to a share ``rate`` of the requests, ``refused``: what is never answered. It counts."""
+    """``faults``: kinds that happen to a share ``rate`` of the requests; ``refused``: what is never answered."""
 
     def __init__(
         self, faults=(), rate=0.0, seed=0, reasoning="", delay=0.0, usage=True, style="{}", end="stop", refused=None
