@@ -72,8 +72,8 @@ def find(model: str) -> Starter:
         known = ", ".join(PREFIX + known for known in names()) or "none"
         raise StarterError(f"there is no starter {name!r}; this package has {known}")
     starter = read(root() / name)
-    told = starter.manifest["files"]
-    for file, digest in told.items():
+    digests = starter.manifest["files"]
+    for file, digest in digests.items():
         try:
             found = hashlib.sha256((starter.folder / file).read_bytes()).hexdigest()
         except OSError:
@@ -82,7 +82,7 @@ def find(model: str) -> Starter:
             state = "missing" if found == "missing" else "damaged (its SHA-256 is not the one in manifest.json)"
             raise StarterError(f"{starter.folder / file} is {state}; install the package again")
     for path in starter.folder.iterdir():
-        if path.name not in told and path.name != MANIFEST:
+        if path.name not in digests and path.name != MANIFEST:
             raise StarterError(f"{path} is not part of {PREFIX}{name}; remove it")
     return starter
 

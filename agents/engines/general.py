@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from gagpo.agents.engines.attention import is_flat
-from gagpo.agents.engines.transformers import TransformersEngine, _Row
+from gagpo.agents.engines.transformers import DecodingRow, TransformersEngine
 
 CACHES = ("past_key_values", "cache_params")  # what families call the state that they hand back
 PROOF = (3, 2, 2)  # tokens read at a time to prove a cache
@@ -37,7 +37,7 @@ def transformers_engine(
 class _Group:
     """Rows of one length: what they have read, and the model's state after it."""
 
-    def __init__(self, rows: list[_Row], ids_BL: torch.Tensor):
+    def __init__(self, rows: list[DecodingRow], ids_BL: torch.Tensor):
         self.rows, self.ids_BL = rows, ids_BL
         self.state: dict[str, Any] = {}
 
@@ -54,11 +54,11 @@ class GeneralEngine(TransformersEngine):
         self._new = [row for row in self._new if row.request.session != session]
         self._rows = [row for row in self._rows if row.request.session != session]
 
-    def _keep(self, row: _Row) -> None:
+    def _keep(self, row: DecodingRow) -> None:
         """Nothing outlives a response."""
 
-    def _read(self, rows: Sequence[_Row]) -> torch.Tensor:
-        by_length: dict[int, list[_Row]] = {}
+    def _read(self, rows: Sequence[DecodingRow]) -> torch.Tensor:
+        by_length: dict[int, list[DecodingRow]] = {}
         for row in rows:
             by_length.setdefault(len(row.request.prompt_ids), []).append(row)
         logits: dict[int, torch.Tensor] = {}

@@ -13,6 +13,7 @@ import torch
 
 from gagpo.agents.engines.adapters import merge
 from gagpo.agents.engines.attention import forward
+from gagpo.agents.engines.attention_check import new_cache
 from gagpo.agents.engines.base import (
     Finished,
     NamedTensor,
@@ -23,14 +24,13 @@ from gagpo.agents.engines.base import (
     longest_row,
     stop_tokens,
 )
-from gagpo.agents.engines.proof import new_cache
 from gagpo.agents.engines.slots import SlotCache, StaticDecoder
 from gagpo.agents.engines.weights import copy_tensors
 from gagpo.agents.precision import dtype_of, name_of
 from gagpo.envs.errors import InvalidArgument
 
 
-class _Row:
+class DecodingRow:
     """A response under way. ``count`` tokens are sampled; all but the last of them have been read."""
 
     __slots__ = ("count", "ids", "logprobs", "most", "request", "temperature", "top_p", "uniform")
@@ -89,8 +89,8 @@ class TransformersEngine:
         self.max_length = min(max_length or limit, limit)
         self.prefill_tokens = prefill_tokens
         self.stops = np.asarray(stop_tokens(tokenizer, model))
-        self._new: list[_Row] = []  # submitted, not read yet
-        self._rows: list[_Row] = []  # being decoded
+        self._new: list[DecodingRow] = []  # submitted, not read yet
+        self._rows: list[DecodingRow] = []  # being decoded
         self._finished: list[Finished] = []
         self._asleep: dict[torch.UntypedStorage, int] = {}  # of the engine's own weights: their bytes
         if compile not in ("auto", "never"):
@@ -176,7 +176,7 @@ class TransformersEngine:
         """Begin on requests; they are read at the next :meth:`collect`."""
         self._submit(requests, sampling)
 
-    def _submit(self, requests: Sequence[Request], sampling: Sampling) -> list[_Row]:
+    def _submit(self, requests: Sequence[Request], sampling: Sampling) -> list[DecodingRow]:
         if not requests:
             return []
         if not self._ready:
@@ -186,7 +186,7 @@ class TransformersEngine:
         sessions += [request.session for request in requests]
         if len(set(sessions)) != len(sessions):
             raise InvalidArgument("two requests of one call belong to the same session")
-        rows = [_Row(request, sampling) for request in requests]
+        rows = [DecodingRow(request, sampling) for request in requests]
         self._new += rows
         return rows
 
@@ -241,7 +241,7 @@ class TransformersEngine:
             if was_training:
                 self.model.train()
 
-    def _take(self, rows: list[_Row], logits_BV: torch.Tensor) -> None:
+    def _take(self, rows: list[DecodingRow], logits_BV: torch.Tensor) -> None:
         """Sample a token for each of ``rows``; those that end leave the decoding."""
         uniform_B = np.asarray([row.uniform[row.count] for row in rows])
         temperature_B = np.asarray([row.temperature for row in rows], np.float64)
@@ -259,11 +259,11 @@ class TransformersEngine:
         if ended:
             self._rows = [row for row in self._rows if id(row) not in ended]
 
-    def _keep(self, row: _Row) -> None:
+    def _keep(self, row: DecodingRow) -> None:
         """Note what the cache holds of a response that is done; its last token has not been read."""
         self._cached[self._slot[row.request.session]] = row.tokens()
 
-    def _read(self, rows: Sequence[_Row]) -> torch.Tensor:
+    def _read(self, rows: Sequence[DecodingRow]) -> torch.Tensor:
         """Read the prompts of new rows; logits ``(B, V)`` after them. A prompt that several begin with is read once."""
         slot_B, start_B = self._place(rows)
         first: dict[bytes, int] = {}
@@ -280,7 +280,7 @@ class TransformersEngine:
                 self._cache.share(int(slot_B[i]), others.tolist(), len(rows[i].request.prompt_ids))
         return logits[torch.as_tensor(place_B, device=self.device)]
 
-    def _place(self, rows: Sequence[_Row]) -> tuple[np.ndarray, np.ndarray]:
+    def _place(self, rows: Sequence[DecodingRow]) -> tuple[np.ndarray, np.ndarray]:
         """A slot for every session, and how many of its prompt's tokens the slot already holds."""
         slots, starts = [], []
         for row in rows:

@@ -27,8 +27,8 @@ from gagpo.agents.engines.base import (
     longest_row,
     stop_tokens,
 )
-from gagpo.agents.engines.copies import Proof
-from gagpo.agents.engines.vllm_terms import cpu_arguments, spread, temperature_of
+from gagpo.agents.engines.parity import ParityCheck
+from gagpo.agents.engines.vllm_arguments import cpu_arguments, spread, temperature_of
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.model import ModelError
 from gagpo.agents.precision import dtype_of, name_of
@@ -74,7 +74,7 @@ class VLLMEngine:
         self._new_params = vllm.SamplingParams
         self._under_way: dict[str, Request] = {}  # by vLLM's name of the request
         self._number = 0
-        self._proof = Proof(model, self.dtype, self.max_length)
+        self._parity = ParityCheck(model, self.dtype, self.max_length)
         self._ready = True  # false from sleep to load_weights, on a GPU
         threads = torch.set_num_threads
         try:
@@ -141,7 +141,7 @@ class VLLMEngine:
             self._number += 1
             self._under_way[name] = request
             self.llm.llm_engine.add_request(name, {"prompt_token_ids": request.prompt_ids.tolist()}, own)
-        self._proof.remember(requests)
+        self._parity.remember(requests)
 
     def collect(self, timeout: float | None = None) -> list[Finished]:
         """Step vLLM until a response is finished, or for ``timeout`` seconds; at least one step."""
@@ -196,12 +196,12 @@ class VLLMEngine:
         Raises :class:`ModelError` when vLLM's log-probabilities are not the model's.
         """
         self._require_open()
-        tensors = self._proof.against(tensors)
+        tensors = self._parity.against(tensors)
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(tensors)})
         self.llm.apply_model(_repack_heads)
         self.llm.reset_prefix_cache()
         self._ready = True
-        self._prove()
+        self._check_parity()
 
     def sleep(self) -> None:
         """Free vLLM's cache and weights on a GPU (its sleep level 2); on a CPU vLLM cannot, and keeps both."""
@@ -232,11 +232,11 @@ class VLLMEngine:
         if self.llm is not _running:
             raise RuntimeError("this engine is closed: a process has one vLLM, and another has been started since")
 
-    def _prove(self) -> None:
+    def _check_parity(self) -> None:
         """Compare vLLM's log-probabilities with the model's, on prompts of the last calls where there are any."""
-        questions = self._proof.questions()
-        (gap,) = self._proof.gaps(questions, [self.generate(questions, self._proof.sampling)])
-        self._proof.judge(gap)
+        questions = self._parity.questions()
+        (gap,) = self._parity.gaps(questions, [self.generate(questions, self._parity.sampling)])
+        self._parity.judge(gap)
 
 
 def _import_vllm() -> Any:

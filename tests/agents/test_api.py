@@ -9,7 +9,7 @@ pytest.importorskip("flask")
 
 from gagpo.agents.agent import EpisodeState
 from gagpo.agents.api.agent import ApiAgent, ChatSettings
-from gagpo.agents.api.client import ApiClient, ApiError, ApiSettings, ContextFull, LimitReached, RateGate
+from gagpo.agents.api.client import ApiClient, ApiError, ApiSettings, ContextFull, LimitReached, RateLimiter
 from gagpo.agents.episodes import Episode
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import group_jobs, rollout
@@ -196,15 +196,15 @@ class Time:
 
 def test_a_gate_lets_so_many_through_in_a_minute():
     clock = Time()
-    gate = RateGate(2, None, clock)
-    assert [gate.enter(1) for _ in range(3)] == [0, 0, 60]
+    limiter = RateLimiter(2, None, clock)
+    assert [limiter.enter(1) for _ in range(3)] == [0, 0, 60]
     clock.now = 60.0
-    assert gate.enter(1) == 0
-    gate = RateGate(None, 100, clock)
-    assert [gate.enter(tokens) for tokens in (1000, 1)] == [0, 60]  # too large for any minute: goes alone
-    gate = RateGate(None, None, clock)
-    gate.hold(7)
-    assert gate.enter(1) == 7
+    assert limiter.enter(1) == 0
+    limiter = RateLimiter(None, 100, clock)
+    assert [limiter.enter(tokens) for tokens in (1000, 1)] == [0, 60]  # too large for any minute: goes alone
+    limiter = RateLimiter(None, None, clock)
+    limiter.hold(7)
+    assert limiter.enter(1) == 7
 
 
 def test_the_server_says_how_long_to_wait():

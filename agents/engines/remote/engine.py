@@ -26,18 +26,18 @@ from gagpo.agents.engines.base import (
     longest_row,
     stop_tokens,
 )
-from gagpo.agents.engines.copies import Gap, Proof
-from gagpo.agents.engines.remote.replicas import Replica, Replicas, ReplicasLost
+from gagpo.agents.engines.parity import LogprobGap, ParityCheck
+from gagpo.agents.engines.remote.replicas import Replica, ReplicaRouter, ReplicasLost
 from gagpo.agents.engines.remote.server import Server, ServerPlan, answers, save_config
 from gagpo.agents.engines.remote.transfer import make_transfer
-from gagpo.agents.engines.remote.wire import ReplicaFault, RequestRefused, Terms
-from gagpo.agents.engines.vllm_terms import temperature_of
+from gagpo.agents.engines.remote.wire import ReplicaError, RequestRefused, Terms
+from gagpo.agents.engines.vllm_arguments import temperature_of
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.model import ModelError
 from gagpo.agents.precision import name_of, require_known
 from gagpo.envs.errors import InvalidArgument
 
-PROOF_TEMPERATURE = 0.8  # not 1, so that a server that reports log-probabilities before the temperature is found out
+PARITY_TEMPERATURE = 0.8  # not 1, so that a server that reports log-probabilities before the temperature is found out
 GPU_SHARE = {"colocated": 0.4, "separate": 0.9}
 
 
@@ -102,9 +102,9 @@ class VLLMServerEngine:
         on_gpu = parameter.device.type == "cuda"
         kind = transfer or ("file" if not on_gpu or urls else "ipc" if placement == "colocated" else "nccl")
         self._vocabulary = len(model.get_input_embeddings().weight)  # type: ignore[operator, arg-type]
-        self._proof = Proof(model, self.dtype, self.max_length, PROOF_TEMPERATURE)
+        self._parity = ParityCheck(model, self.dtype, self.max_length, PARITY_TEMPERATURE)
         self._run_name, self._updates = secrets.token_hex(4), 0
-        self._gaps: dict[int, Gap] = {}
+        self._gaps: dict[int, LogprobGap] = {}
         self._sync_seconds = 0.0
         self._restarts_left = restarts
         self._awake = True  # false from sleep to load_weights, where sleeping takes the weights
@@ -127,9 +127,9 @@ class VLLMServerEngine:
             elif replicas:
                 raise InvalidArgument("engine.options: give urls of servers that exist, or how many replicas to start")
             addresses = [server.url for server in self._servers] or share_of(urls, os.environ)
-            rescue = self._rescue if self._servers else None
-            self._replicas = Replicas(addresses, deadline=deadline, silence=silence, rescue=rescue)
-            holders += [self._replicas, self._transfer]
+            recover = self._recover if self._servers else None
+            self._router = ReplicaRouter(addresses, deadline=deadline, silence=silence, recover=recover)
+            holders += [self._router, self._transfer]
             self.load_weights(named_tensors(model))
         except BaseException:
             self.close()
@@ -171,7 +171,7 @@ class VLLMServerEngine:
         self.submit(requests, sampling)
         places = {id(request): place for place, request in enumerate(requests)}
         responses: list[Any] = [None] * len(requests)
-        while self._replicas.under_way:
+        while self._router.under_way:
             for request, response in self.collect():
                 responses[places[id(request)]] = response
         return responses
@@ -185,19 +185,19 @@ class VLLMServerEngine:
         longest_row(requests, sampling, self.max_length)
         for request in requests:
             temperature_of(request, sampling)
-        self._proof.remember(requests)
-        self._replicas.submit(requests, sampling)
+        self._parity.remember(requests)
+        self._router.submit(requests, sampling)
 
     def collect(self, timeout: float | None = None) -> list[Finished]:
         """The responses that have come, waiting for the first for at most ``timeout`` seconds.
 
         Raises :class:`ReplicasLost` when no server is left to ask, and what a server says of a request it refuses.
         """
-        return self._replicas.collect(timeout)
+        return self._router.collect(timeout)
 
     def release(self, session: int) -> None:
         """Forget where the session is, and drop what it has under way."""
-        self._replicas.release(session)
+        self._router.release(session)
 
     # Weights ----------------------------------------------------------------------------------------------------------
 
@@ -210,21 +210,21 @@ class VLLMServerEngine:
         begun = time.perf_counter()
         self._updates += 1
         version = f"{self._run_name}:{self._updates}"
-        self._transfer.take(self._proof.against(tensors), version)
-        self._replicas.terms = Terms(tuple(self.stops), self._vocabulary, version)
+        self._transfer.take(self._parity.against(tensors), version)
+        self._router.terms = Terms(tuple(self.stops), self._vocabulary, version)
         for number, server in enumerate(self._servers):
-            lost = self._updates > 1 and not self._replicas.all[number].alive
-            if not server.running or (lost and not answers(f"{server.url}/health", self._replicas.silence)):
+            lost = self._updates > 1 and not self._router.all[number].alive
+            if not server.running or (lost and not answers(f"{server.url}/health", self._router.silence)):
                 self._restart(number)
-        copies = self._updated(self._replicas.all)
+        copies = self._updated(self._router.all)
         if not copies:
-            raise ReplicasLost(f"no vLLM server took the weights: {self._replicas.obituary()}")
-        gaps = self._proof.gaps(self._proof.questions(), [responses for _, responses in copies])
+            raise ReplicasLost(f"no vLLM server took the weights: {self._router.last_errors()}")
+        gaps = self._parity.gaps(self._parity.questions(), [responses for _, responses in copies])
         self._gaps = {replica.number: gap for (replica, _), gap in zip(copies, gaps, strict=True)}
         for (replica, _), gap in zip(copies, gaps, strict=True):
-            self._proof.judge(gap, f"the vLLM server {replica.client.url}")
+            self._parity.judge(gap, f"the vLLM server {replica.client.url}")
         for replica, _ in copies:
-            self._replicas.run(self._admit(replica))
+            self._router.run(self._admit(replica))
         self._awake = True
         self._sync_seconds = time.perf_counter() - begun
 
@@ -234,39 +234,39 @@ class VLLMServerEngine:
         All others are out of use.
         """
         for replica in replicas:
-            self._replicas.run(self._withdraw(replica, "it is taking new weights"))
+            self._router.run(self._withdraw(replica, "it is taking new weights"))
         clients = [replica.client for replica in replicas]
-        faults: Sequence[Exception | None] = self._transfer.send(clients, self._replicas.run, self.sync_deadline)
+        faults: Sequence[Exception | None] = self._transfer.send(clients, self._router.run, self.sync_deadline)
         taken = [replica for replica, fault in zip(replicas, faults, strict=True) if fault is None]
-        answers = dict(zip(map(id, taken), self._replicas.run(self._ask_all(taken)), strict=True))
+        answers = dict(zip(map(id, taken), self._router.run(self._ask_all(taken)), strict=True))
         found = []
         for replica, fault in zip(replicas, faults, strict=True):
             outcome = answers.get(id(replica), fault)
             if isinstance(outcome, list):
                 found.append((replica, outcome))
             else:
-                self._replicas.run(self._withdraw(replica, str(outcome)))
+                self._router.run(self._withdraw(replica, str(outcome)))
         return found
 
     async def _ask_all(self, replicas: Sequence[Replica]) -> list[list[Response] | Exception]:
         return list(await asyncio.gather(*map(self._ask, replicas)))
 
     async def _ask(self, replica: Replica) -> list[Response] | Exception:
-        assert self._replicas.terms is not None
+        assert self._router.terms is not None
         calls = [
-            replica.client.generate(question, self._proof.sampling, self._replicas.terms)
-            for question in self._proof.questions()
+            replica.client.generate(question, self._parity.sampling, self._router.terms)
+            for question in self._parity.questions()
         ]
         try:
             return list(await asyncio.gather(*calls))
-        except (ReplicaFault, RequestRefused) as error:
+        except (ReplicaError, RequestRefused) as error:
             return error
 
     async def _withdraw(self, replica: Replica, reason: str) -> None:
-        self._replicas.withdraw(replica, reason)
+        self._router.withdraw(replica, reason)
 
     async def _admit(self, replica: Replica) -> None:
-        self._replicas.admit(replica)
+        self._router.admit(replica)
 
     def _restart(self, number: int) -> None:
         """Start a server of ours again; it stays out of use where that fails or has been done too often."""
@@ -277,20 +277,20 @@ class VLLMServerEngine:
         with contextlib.suppress(ModelError):
             server.start()
             server.wait(self.start_deadline)
-            self._replicas.run(self._replicas.move(self._replicas.all[number], server.url))
+            self._router.run(self._router.move(self._router.all[number], server.url))
 
-    async def _rescue(self) -> None:
+    async def _recover(self) -> None:
         """Bring back the servers of ours when none is left in the middle of a rollout, with the weights of the last
         update. These have been proved once, and the model may train on meanwhile, so it is not asked again."""
-        await asyncio.get_running_loop().run_in_executor(None, self._bring_back)
+        await asyncio.get_running_loop().run_in_executor(None, self._restart_all)
 
-    def _bring_back(self) -> None:
+    def _restart_all(self) -> None:
         for number in range(len(self._servers)):
             self._restart(number)
-        for replica, _ in self._updated(self._replicas.all):
-            self._replicas.run(self._admit(replica))
-        if not any(replica.alive for replica in self._replicas.all):
-            raise ReplicasLost(f"no vLLM server could be brought back: {self._replicas.obituary()}")
+        for replica, _ in self._updated(self._router.all):
+            self._router.run(self._admit(replica))
+        if not any(replica.alive for replica in self._router.all):
+            raise ReplicasLost(f"no vLLM server could be brought back: {self._router.last_errors()}")
 
     # Memory -----------------------------------------------------------------------------------------------------------
 
@@ -309,12 +309,12 @@ class VLLMServerEngine:
             self._order("/wake_up")
 
     def _order(self, path: str) -> None:
-        for replica in self._replicas.all:
+        for replica in self._router.all:
             if replica.alive:
                 try:
-                    self._replicas.run(replica.client.order(path, None, self.sync_deadline))
-                except (ReplicaFault, RequestRefused) as error:
-                    self._replicas.run(self._withdraw(replica, str(error)))
+                    self._router.run(replica.client.order(path, None, self.sync_deadline))
+                except (ReplicaError, RequestRefused) as error:
+                    self._router.run(self._withdraw(replica, str(error)))
 
     def measures(self) -> dict[str, float]:
         """For the metrics of an iteration: each server's gap to the trainer at the last update (the largest difference
@@ -322,23 +322,23 @@ class VLLMServerEngine:
         found = {
             "engine_gap": max((gap.error for gap in self._gaps.values()), default=0.0),
             "engine_kl": max((gap.kl for gap in self._gaps.values()), default=0.0),
-            "engine_servers": float(sum(replica.alive for replica in self._replicas.all)),
+            "engine_servers": float(sum(replica.alive for replica in self._router.all)),
             "engine_seconds_sync": self._sync_seconds,
         }
         found |= {f"engine_gap_{number}": gap.error for number, gap in sorted(self._gaps.items())}
-        return found | {f"engine_{name}": float(count) for name, count in self._replicas.counters.as_dict().items()}
+        return found | {f"engine_{name}": float(count) for name, count in self._router.counters.as_dict().items()}
 
     @property
     def counters(self) -> Mapping[str, int]:
         """What has happened to requests and servers so far."""
-        return self._replicas.counters.as_dict()
+        return self._router.counters.as_dict()
 
     def close(self) -> None:
         """End the servers that were started here, and remove weights that are on disk."""
         self._close()
 
     def _require_idle(self) -> None:
-        if self._replicas.under_way:
+        if self._router.under_way:
             raise InvalidArgument("the engine has responses under way; collect or release them first")
 
 

@@ -84,7 +84,7 @@ def _repack_heads(model: torch.nn.Module) -> None:
             module.quant_method.process_weights_after_loading(module)
 
 
-class Extension:
+class WorkerExtension:
     """Named on vLLM's command line, so that this module is imported where the workers are; it adds no method."""
 
 

@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from gagpo.agents.engines.adapters import base_tensors
 from gagpo.agents.engines.base import NamedTensor
 from gagpo.agents.engines.remote.client import Client
-from gagpo.agents.engines.remote.wire import Malformed, ReplicaFault, RequestRefused, Unreachable
+from gagpo.agents.engines.remote.wire import MalformedAnswer, ReplicaError, ReplicaUnreachable, RequestRefused
 from gagpo.agents.engines.weights import WeightsError
 from gagpo.agents.precision import dtype_of, name_of
 from gagpo.envs.errors import InvalidArgument, MissingPackage
@@ -44,7 +44,7 @@ class Transfer(Protocol):
         """Look at new weights, each tensor once; :class:`WeightsError` for those of another model."""
         ...
 
-    def send(self, clients: Sequence[Client], run: Run, deadline: float) -> list[ReplicaFault | None]:
+    def send(self, clients: Sequence[Client], run: Run, deadline: float) -> list[ReplicaError | None]:
         """Bring what was taken last to servers, within ``deadline`` seconds each; what went wrong at each of them.
 
         run: does work in the loop that the clients are of.
@@ -96,14 +96,14 @@ class FileTransfer:
         if missing:
             raise WeightsError(f"{len(missing)} parameters were not sent to the engine, the first {min(missing)!r}")
 
-    def send(self, clients: Sequence[Client], run: Run, deadline: float) -> list[ReplicaFault | None]:
-        async def all_at_once() -> list[ReplicaFault | None]:
+    def send(self, clients: Sequence[Client], run: Run, deadline: float) -> list[ReplicaError | None]:
+        async def all_at_once() -> list[ReplicaError | None]:
             return list(await asyncio.gather(*(self._send(client, deadline) for client in clients)))
 
-        faults: list[ReplicaFault | None] = run(all_at_once())
+        faults: list[ReplicaError | None] = run(all_at_once())
         return faults
 
-    async def _send(self, client: Client, deadline: float) -> ReplicaFault | None:
+    async def _send(self, client: Client, deadline: float) -> ReplicaError | None:
         info = {"parameters": len(self._shapes)}
         try:
             await client.order("/init_weight_transfer_engine", {"init_info": info}, deadline)
@@ -111,10 +111,10 @@ class FileTransfer:
             for file in self._files:
                 await client.order("/update_weights", {"update_info": {"path": str(file)}}, deadline)
             await client.order("/finish_weight_update", {"weight_version": self._version}, deadline)
-        except ReplicaFault as fault:
+        except ReplicaError as fault:
             return fault
         except RequestRefused as error:
-            return ReplicaFault(str(error))
+            return ReplicaError(str(error))
         return None
 
     def close(self) -> None:
@@ -127,8 +127,8 @@ async def _start(client: Client, deadline: float) -> None:
     """Begin an update; one that an earlier trainer left open is ended first."""
     try:
         await client.order("/start_weight_update", None, deadline)
-    except (ReplicaFault, RequestRefused):
-        with contextlib.suppress(ReplicaFault, RequestRefused):
+    except (ReplicaError, RequestRefused):
+        with contextlib.suppress(ReplicaError, RequestRefused):
             await client.order("/finish_weight_update", None, deadline)
         await client.order("/start_weight_update", None, deadline)
 
@@ -178,11 +178,11 @@ class DeviceTransfer:
         if sent != [(meta.name, meta.shape) for meta in self._metadata]:
             raise WeightsError("the tensors that were sent are not the parameters of the engine's model, in its order")
 
-    def send(self, clients: Sequence[Client], run: Run, deadline: float) -> list[ReplicaFault | None]:
+    def send(self, clients: Sequence[Client], run: Run, deadline: float) -> list[ReplicaError | None]:
         """One server after another, so that one that fails takes no other along."""
         return [self._send(client, run, deadline) for client in clients]
 
-    def _send(self, client: Client, run: Run, deadline: float) -> ReplicaFault | None:
+    def _send(self, client: Client, run: Run, deadline: float) -> ReplicaError | None:
         """In a thread, since a broadcast to a server that died in the middle of it never returns."""
         failure: list[BaseException] = []
 
@@ -200,11 +200,11 @@ class DeviceTransfer:
         if thread.is_alive() or failure:
             self._engines.pop(client.url, None)
             said = f"took more than {deadline:g} s" if thread.is_alive() else f"failed: {failure[0]}"
-            return Unreachable(f"sending weights to {client.url} {said}")
+            return ReplicaUnreachable(f"sending weights to {client.url} {said}")
         try:
             run(client.order("/update_weight_version", {"new_version": self._version}, deadline))
-        except (ReplicaFault, RequestRefused) as error:
-            return ReplicaFault(str(error))
+        except (ReplicaError, RequestRefused) as error:
+            return ReplicaError(str(error))
         return None
 
     def _connect(self, client: Client, run: Run, deadline: float) -> Any:
@@ -233,7 +233,7 @@ class DeviceTransfer:
 
         workers = run(client.look_up("/get_world_size", deadline)).get("world_size")
         if type(workers) is not int or not 1 <= workers <= 4096:
-            raise Malformed(f"{client.url} says that it has {workers!r:.40} workers")
+            raise MalformedAnswer(f"{client.url} says that it has {workers!r:.40} workers")
         address, port = address_towards(client.url), free_port("")
         return NCCLTrainerInitInfo(rank=0, master_address=address, master_port=port, world_size=1 + workers)
 

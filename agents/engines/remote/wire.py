@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gagpo.agents.engines.base import Request, Response, Sampling
-from gagpo.agents.engines.vllm_terms import spread, temperature_of
+from gagpo.agents.engines.vllm_arguments import spread, temperature_of
 from gagpo.envs.errors import GagpoError
 
 GENERATE = "/inference/v1/generate"
@@ -25,23 +25,23 @@ HIGHEST = 1e-3  # log-probability: rounding may lift one above 0
 NO_LOGPROB = -9998.0  # vLLM's sign for a log-probability that is missing or not a number lies below
 
 
-class ReplicaFault(GagpoError):
+class ReplicaError(GagpoError):
     """A server broke its promise, or did not answer; another may do better."""
 
 
-class Unreachable(ReplicaFault):
+class ReplicaUnreachable(ReplicaError):
     """The connection failed, or there was none to be had."""
 
 
-class Silent(Unreachable):
+class ReplicaTimeout(ReplicaUnreachable):
     """Nothing came within the deadline."""
 
 
-class Malformed(ReplicaFault):
+class MalformedAnswer(ReplicaError):
     """What came is no answer to what was asked."""
 
 
-class Stale(ReplicaFault):
+class StaleWeights(ReplicaError):
     """The answer was sampled with other weights than those sent last."""
 
 
@@ -86,7 +86,7 @@ def answer_limit(sampling: Sampling) -> int:
 
 
 def parse(body: bytes, sampling: Sampling, terms: Terms) -> Response:
-    """The response in an answer; :class:`Malformed` says what is wrong with it, :class:`Stale` whose weights it has."""
+    """The response in an answer; raises :class:`MalformedAnswer`, or :class:`StaleWeights` for one of other weights."""
     choice = _choice(body)
     ids = _ids(choice, sampling, terms)
     logprobs = _logprobs(choice, ids)
@@ -99,10 +99,10 @@ def _choice(body: bytes) -> dict[str, Any]:
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
-        raise Malformed(f"the answer is not JSON: {body[:60]!r}") from None
+        raise MalformedAnswer(f"the answer is not JSON: {body[:60]!r}") from None
     choices = found.get("choices") if isinstance(found, dict) else None
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
-        raise Malformed("the answer holds no single choice")
+        raise MalformedAnswer("the answer holds no single choice")
     choice: dict[str, Any] = choices[0]
     return choice
 
@@ -110,9 +110,9 @@ def _choice(body: bytes) -> dict[str, Any]:
 def _ids(choice: dict[str, Any], sampling: Sampling, terms: Terms) -> list[int]:
     ids = choice.get("token_ids")
     if not isinstance(ids, list) or not 1 <= len(ids) <= sampling.max_tokens:
-        raise Malformed(f"the answer holds no list of 1 to {sampling.max_tokens} tokens")
+        raise MalformedAnswer(f"the answer holds no list of 1 to {sampling.max_tokens} tokens")
     if not all(type(token) is int and 0 <= token < terms.vocabulary for token in ids):
-        raise Malformed(f"the answer holds what is no token of a vocabulary of {terms.vocabulary}")
+        raise MalformedAnswer(f"the answer holds what is no token of a vocabulary of {terms.vocabulary}")
     return ids
 
 
@@ -120,13 +120,13 @@ def _logprobs(choice: dict[str, Any], ids: Sequence[int]) -> list[float]:
     held = choice.get("logprobs")
     content = held.get("content") if isinstance(held, dict) else None
     if not isinstance(content, list) or len(content) != len(ids):
-        raise Malformed(f"the answer does not hold {len(ids)} log-probabilities for its {len(ids)} tokens")
+        raise MalformedAnswer(f"the answer does not hold {len(ids)} log-probabilities for its {len(ids)} tokens")
     values = []
     for token, entry in zip(ids, content, strict=True):
         value: Any = entry.get("logprob") if isinstance(entry, dict) and entry.get("token_id") == token else None
         number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
         if not number or not NO_LOGPROB < value <= HIGHEST:
-            raise Malformed(f"token {token} has no log-probability but {value!r:.40}")
+            raise MalformedAnswer(f"token {token} has no log-probability but {value!r:.40}")
         values.append(float(value))
     return values
 
@@ -137,16 +137,16 @@ def _stopped(choice: dict[str, Any], ids: Sequence[int], sampling: Sampling, ter
         return True
     if reason == "length" and len(ids) == sampling.max_tokens:
         return False
-    raise Malformed(f"the response ended after {len(ids)} of {sampling.max_tokens} tokens, reason {reason!r:.40}")
+    raise MalformedAnswer(f"the response ended after {len(ids)} of {sampling.max_tokens} tokens, reason {reason!r:.40}")
 
 
 def _require_version(spans: Any, count: int, version: str) -> None:
     """Every token must be of the weights called ``version``; vLLM lists them in spans ``[start, end)``."""
     if not isinstance(spans, list) or not all(isinstance(span, dict) for span in spans):
-        raise Malformed("the answer does not say which weights it is of; vLLM 0.32 or later does")
+        raise MalformedAnswer("the answer does not say which weights it is of; vLLM 0.32 or later does")
     others = sorted({str(span.get("version"))[:60] for span in spans} - {version})
     if others:
-        raise Stale(f"it samples with weights {others[0]!r} where {version!r} were sent")
+        raise StaleWeights(f"it samples with weights {others[0]!r} where {version!r} were sent")
     covered = [(span.get("start"), span.get("end")) for span in spans]
     if covered != [(0, count)]:
-        raise Malformed("the answer does not say which weights all of its tokens are of")
+        raise MalformedAnswer("the answer does not say which weights all of its tokens are of")

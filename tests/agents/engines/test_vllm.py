@@ -11,7 +11,7 @@ from gagpo.agents.engines import vllm as vllm_engine
 from gagpo.agents.engines.attention import PackedRows, forward
 from gagpo.agents.engines.base import Request, Sampling
 from gagpo.agents.engines.vllm import VLLMEngine
-from gagpo.agents.engines.vllm_terms import CPU_STEP
+from gagpo.agents.engines.vllm_arguments import CPU_STEP
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.model import ModelError, load_model, load_tokenizer
 from gagpo.agents.rollout import group_jobs, rollout

@@ -27,14 +27,14 @@ LONGEST = 2048  # tokens of a prompt that are read for the comparison, which is 
 
 
 @dataclass(frozen=True)
-class Gap:
+class LogprobGap:
     """How far a copy is from its model. error: largest difference of a log-probability; kl: mean, sampler to model."""
 
     error: float
     kl: float
 
 
-class Proof:
+class ParityCheck:
     """Questions to copies of ``model`` and the judgement of their answers.
 
     dtype: of the copies, by name. max_length: longest row. temperature: that the copies sample at; other than 1 it also
@@ -88,7 +88,7 @@ class Proof:
         return [Request(-1 - place, ids[: min(self._room, LONGEST)], place) for place, ids in enumerate(prompts)]
 
     @torch.no_grad()
-    def gaps(self, requests: Sequence[Request], copies: Sequence[Sequence[Response]]) -> list[Gap]:
+    def gaps(self, requests: Sequence[Request], copies: Sequence[Sequence[Response]]) -> list[LogprobGap]:
         """The gap of every copy, by one forward pass over all of their answers together."""
         rows = [
             np.concatenate([request.prompt_ids, response.ids])
@@ -117,7 +117,7 @@ class Proof:
     def _counts(copies: Sequence[Sequence[Response]]) -> list[int]:
         return [sum(len(response.ids) for response in responses) for responses in copies]
 
-    def judge(self, gap: Gap, who: str = "vLLM") -> None:
+    def judge(self, gap: LogprobGap, who: str = "vLLM") -> None:
         """Raise :class:`ModelError` for a copy that is not the model; ``who`` is named."""
         name = type(self.model).__name__
         if self.exact:
@@ -149,6 +149,6 @@ def like(model: torch.nn.Module) -> torch.nn.Module:
     return ready
 
 
-def _gap(difference: np.ndarray) -> Gap:
+def _gap(difference: np.ndarray) -> LogprobGap:
     """Of the model's log-probabilities minus the copy's, at the tokens that the copy sampled."""
-    return Gap(float(np.abs(difference).max()), float((np.expm1(difference) - difference).mean()))
+    return LogprobGap(float(np.abs(difference).max()), float((np.expm1(difference) - difference).mean()))
