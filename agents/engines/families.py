@@ -11,15 +11,15 @@ from __future__ import annotations
 import argparse
 import copy
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from gagpo.agents.engines.attention import is_flat
 
-TINY: dict[str, Any] = {
+TINY: dict[str, object] = {
     "vocab_size": 120,
     "hidden_size": 32,
     "intermediate_size": 48,
@@ -68,7 +68,7 @@ class Family:
 
     name: str
     kind: str
-    more: dict[str, Any]
+    more: Mapping[str, object]
 
 
 FAMILIES = [
@@ -144,8 +144,7 @@ def tiny(family: Family) -> torch.nn.Module:
     from gagpo.agents.model import with_attention
 
     shape = {**TINY, **family.more}
-    for name in PLAIN.keys() & {name for name, value in shape.items() if value is None}:
-        del shape[name]
+    shape = {name: value for name, value in shape.items() if value is not None or name not in PLAIN}
     config = AutoConfig.for_model(family.kind, **shape)
     torch.manual_seed(0)
     model: torch.nn.Module = with_attention(
@@ -195,7 +194,7 @@ def main() -> int:
     logging.set_verbosity_error()
     wanted = [f for f in FAMILIES if not options.only or options.only in f.name or options.only in f.kind]
     verdicts = []
-    for family in wanted:
+    for family in wanted:  # some take a while: say each as it is known
         verdicts.append(judge(family))
         print(f"{family.name:28} {verdicts[-1].way:8} {verdicts[-1].why}", flush=True)
     if options.markdown:

@@ -15,8 +15,8 @@ import difflib
 import importlib
 from collections.abc import Callable
 from importlib.metadata import entry_points
-from typing import Any
 
+from gagpo.agents.engines.base import Engine
 from gagpo.envs.errors import InvalidArgument
 
 GROUP = "gagpo.engines"
@@ -27,7 +27,7 @@ BUILT_IN = {
     "vllm-server": "gagpo.agents.engines.remote.engine:VLLMServerEngine",
 }
 
-Factory = Callable[..., Any]
+Factory = Callable[..., Engine]
 
 
 def known() -> dict[str, str]:

@@ -6,20 +6,21 @@ import copy
 import math
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 
 from gagpo.agents.engines.adapters import merge
 from gagpo.agents.engines.attention import forward
-from gagpo.agents.engines.attention_check import new_cache
 from gagpo.agents.engines.base import (
     Finished,
     NamedTensor,
     Request,
     Response,
     Sampling,
+    Tokenizer,
+    config_of,
     context_limit,
     longest_row,
     stop_tokens,
@@ -70,7 +71,7 @@ class TransformersEngine:
     def __init__(
         self,
         model: torch.nn.Module,
-        tokenizer: Any,
+        tokenizer: Tokenizer,
         max_length: int | None = None,
         *,
         dtype: str | None = None,
@@ -85,8 +86,7 @@ class TransformersEngine:
         self.tokenizer = tokenizer
         self.dtype = name_of(wanted)
         self.device = weight.device
-        limit = context_limit(model.config)
-        self.max_length = min(max_length or limit, limit)
+        self.max_length = context_limit(config_of(model), max_length)
         self.prefill_tokens = prefill_tokens
         self.stops = np.asarray(stop_tokens(tokenizer, model))
         self._new: list[DecodingRow] = []  # submitted, not read yet
@@ -103,7 +103,7 @@ class TransformersEngine:
     def _forget(self) -> None:
         if self._static is not None:
             self._static.forget()
-        self._cache = new_cache(self.model)
+        self._cache = SlotCache.of(self.model)
         self._slot: dict[int, int] = {}
         self._session: list[int] = []  # by slot
         self._cached: list[np.ndarray] = []  # by slot: the tokens whose keys and values it holds, decoding aside
@@ -160,7 +160,7 @@ class TransformersEngine:
         mine = {id(row.request): place for place, row in enumerate(rows)}
         responses: list[Response | None] = [None] * len(rows)
         others: list[Finished] = []
-        while any(response is None for response in responses):
+        while any(response is None for response in responses):  # what others asked for is kept for their collect
             self._step()
             for request, response in self._finished:
                 place = mine.get(id(request))
@@ -249,7 +249,7 @@ class TransformersEngine:
         stopped_B = np.isin(token_B, self.stops)
         ended = set()
         for row, token, logprob, stopped in zip(rows, token_B.tolist(), logprob_B.tolist(), stopped_B, strict=True):
-            row.ids[row.count], row.logprobs[row.count] = token, logprob
+            row.ids[row.count], row.logprobs[row.count] = token, logprob  # one more token; a last one ends the row
             row.count += 1
             if stopped or row.count == row.most:
                 ended.add(id(row))
@@ -268,7 +268,7 @@ class TransformersEngine:
         slot_B, start_B = self._place(rows)
         first: dict[bytes, int] = {}
         reader_B = np.arange(len(rows))  # which row reads the prompt of each
-        for i, row in enumerate(rows):
+        for i, row in enumerate(rows):  # of equal prompts that are read from their beginning, the first row's
             if start_B[i] == 0:
                 reader_B[i] = first.setdefault(row.request.prompt_ids.tobytes(), i)
         readers, place_B = np.unique(reader_B, return_inverse=True)
@@ -283,7 +283,7 @@ class TransformersEngine:
     def _place(self, rows: Sequence[DecodingRow]) -> tuple[np.ndarray, np.ndarray]:
         """A slot for every session, and how many of its prompt's tokens the slot already holds."""
         slots, starts = [], []
-        for row in rows:
+        for row in rows:  # a new session takes the next slot; an old one is read from where its prompt differs
             request = row.request
             if request.session not in self._slot:
                 self._slot[request.session] = len(self._session)
@@ -311,7 +311,7 @@ class TransformersEngine:
         order = np.argsort(new_B, kind="stable")
         logits: list[torch.Tensor] = [torch.empty(0)] * len(requests)
         begin = 0
-        while begin < len(order):
+        while begin < len(order):  # a chunk: as many of the next prompts as fit when padded to the longest
             end = begin + 1
             while end < len(order) and (end + 1 - begin) * new_B[order[end]] <= self.prefill_tokens:
                 end += 1

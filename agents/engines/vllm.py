@@ -11,7 +11,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,12 +23,15 @@ from gagpo.agents.engines.base import (
     Request,
     Response,
     Sampling,
+    Tokenizer,
+    config_of,
     context_limit,
     longest_row,
+    responses_of,
     stop_tokens,
 )
 from gagpo.agents.engines.parity import ParityCheck
-from gagpo.agents.engines.vllm_arguments import cpu_arguments, spread, temperature_of
+from gagpo.agents.engines.vllm_arguments import cpu_arguments, repack_heads, spread, temperature_of
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.model import ModelError
 from gagpo.agents.precision import dtype_of, name_of
@@ -55,7 +58,7 @@ class VLLMEngine:
     def __init__(
         self,
         model: torch.nn.Module,
-        tokenizer: Any,
+        tokenizer: Tokenizer,
         max_length: int | None = None,
         *,
         dtype: str | None = None,
@@ -68,8 +71,7 @@ class VLLMEngine:
         self.device, self._format = parameter.device, dtype_of(dtype) if dtype else parameter.dtype
         self.dtype = name_of(self._format)
         self.memory = memory
-        limit = context_limit(model.config)
-        self.max_length = min(max_length or limit, limit)
+        self.max_length = context_limit(config_of(model), max_length)
         self.stops = stop_tokens(tokenizer, model)
         self._new_params = vllm.SamplingParams
         self._under_way: dict[str, Request] = {}  # by vLLM's name of the request
@@ -94,7 +96,7 @@ class VLLMEngine:
             _running.llm_engine.engine_core.shutdown()
             _running = None
         with tempfile.TemporaryDirectory() as folder:
-            self.model.config.save_pretrained(folder)  # type: ignore[union-attr, operator]
+            config_of(self.model).save_pretrained(folder)
             _running = vllm.LLM(
                 folder,
                 hf_overrides={"architectures": [type(self.model).__name__]},
@@ -109,23 +111,17 @@ class VLLMEngine:
             )
         return _running
 
-    def _memory(self) -> dict[str, Any]:
+    def _memory(self) -> Mapping[str, float]:
         """vLLM's arguments about memory, for a device that it shares with the trainer."""
         if self.device.type != "cpu":
             return {"gpu_memory_utilization": self.memory, "enable_sleep_mode": True}
-        return cpu_arguments(self.model.config, self._format.itemsize, self.max_length)
+        return cpu_arguments(config_of(self.model), self._format.itemsize, self.max_length)
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
         """One response per request, in order; ValueError for lengths and samplings that vLLM cannot give exactly."""
         if self._under_way:
             raise InvalidArgument("the engine has responses under way; collect or release them first")
-        self.submit(requests, sampling)
-        places = {id(request): place for place, request in enumerate(requests)}
-        responses: list[Any] = [None] * len(requests)
-        while self._under_way:
-            for request, response in self.collect():
-                responses[places[id(request)]] = response
-        return responses
+        return responses_of(self, requests, sampling)
 
     def submit(self, requests: Sequence[Request], sampling: Sampling) -> None:
         """Hand requests to vLLM, which reads them at its next step."""
@@ -136,7 +132,7 @@ class VLLMEngine:
         longest_row(requests, sampling, self.max_length)
         self._require_open()
         params = [self._params(request, sampling) for request in requests]
-        for request, own in zip(requests, params, strict=True):
+        for request, own in zip(requests, params, strict=True):  # under a name of its own, however often it is asked
             name = str(self._number)
             self._number += 1
             self._under_way[name] = request
@@ -166,7 +162,7 @@ class VLLMEngine:
         for name in names:
             self._under_way.pop(name, None)
 
-    def _params(self, request: Request, sampling: Sampling) -> Any:
+    def _params(self, request: Request, sampling: Sampling) -> object:
         return self._new_params(
             temperature=temperature_of(request, sampling),
             max_tokens=sampling.max_tokens,
@@ -198,7 +194,7 @@ class VLLMEngine:
         self._require_open()
         tensors = self._parity.against(tensors)
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(tensors)})
-        self.llm.apply_model(_repack_heads)
+        self.llm.apply_model(repack_heads)
         self.llm.reset_prefix_cache()
         self._ready = True
         self._check_parity()
@@ -257,19 +253,6 @@ def _import_vllm() -> Any:
             "torchaudio and torchcodec"
         ) from error
     return vllm
-
-
-def _repack_heads(model: torch.nn.Module) -> None:
-    """Rebuild what output layers derive from their weights.
-
-    Reloading does so for every layer that receives weights. An output layer tied to the input embedding receives none,
-    and on a CPU it multiplies with a packed copy, which would stay as it was.
-    """
-    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
-
-    for module in model.modules():
-        if isinstance(module, ParallelLMHead):
-            module.quant_method.process_weights_after_loading(module)
 
 
 def _first_line(error: BaseException) -> str:
