@@ -17,6 +17,8 @@ Decode = Callable[[int], str]  # the text of one token
 Invalid = Literal["", "not parsed", "cut off", "refused"]
 MOST_READ = 200  # newly read tokens written per turn
 MOST_REFUSAL = 300  # characters written of the world's words about a refused action
+_OF_EPISODE = ("task", "task_type", "split", "group", "sample", "seed", "temperature", "success", "outcome")
+_OF_TURN = ("observation", "response", "action", "reward", "valid", "state")
 _KNOWN_LATER = ("kept", "end_observation", "end_state")  # written where they are known
 
 
@@ -122,14 +124,7 @@ class Episode:
         read = np.zeros(0, np.int32)
         answers = [*(turn.observation for turn in self.turns[1:]), self.end_observation]
         for turn, answer in zip(self.turns, answers, strict=False):  # what every turn has, then what this one has
-            row: dict[str, Any] = {
-                "observation": turn.observation,
-                "response": turn.response,
-                "action": turn.action,
-                "reward": turn.reward,
-                "valid": turn.valid,
-                "state": turn.state,
-            }
+            row: dict[str, object] = {name: getattr(turn, name) for name in _OF_TURN}
             if turn.invalid:
                 row["invalid"] = turn.invalid
             if turn.invalid == "refused" and answer is not None:
@@ -148,15 +143,7 @@ class Episode:
                 read = np.concatenate([turn.prompt_ids, turn.response_ids])
             turns.append(row)
         return {
-            "task": self.task,
-            "task_type": self.task_type,
-            "split": self.split,
-            "group": self.group,
-            "sample": self.sample,
-            "seed": self.seed,
-            "temperature": self.temperature,
-            "success": self.success,
-            "outcome": self.outcome,
+            **{name: getattr(self, name) for name in _OF_EPISODE},
             "reward": self.reward,
             "restarts": self.restarts,
             **{name: getattr(self, name) for name in _KNOWN_LATER if getattr(self, name) is not None},
@@ -171,13 +158,11 @@ class Episode:
         An old record says of a turn that it is invalid and not why: then its action tells. Raises KeyError or TypeError
         for a record of another form.
         """
-        names = ("task", "task_type", "split", "group", "sample", "seed", "temperature", "success", "outcome")
-        episode = cls(**{name: record[name] for name in (*names, "restarts", "info")})
+        episode = cls(**{name: record[name] for name in (*_OF_EPISODE, "restarts", "info")})
         for name in _KNOWN_LATER:
             setattr(episode, name, record.get(name))
         for row in record["turns"]:  # its text, why it is invalid, and its tokens where they were written
-            turn = Turn(**{name: row[name] for name in ("observation", "response", "action", "reward", "state")})
-            turn.cut = bool(row.get("cut", False))
+            turn = Turn(**{name: row[name] for name in _OF_TURN if name != "valid"}, cut=bool(row.get("cut", False)))
             turn.invalid = row.get("invalid", "" if row["valid"] else "refused" if turn.action else "not parsed")
             if turn.invalid not in get_args(Invalid):
                 raise TypeError(f"a turn is not invalid because {turn.invalid!r:.40}")
@@ -189,11 +174,11 @@ class Episode:
         return episode
 
 
-def _tokens(turn: Turn, before: Ids, decode: Decode) -> dict[str, Any]:
+def _tokens(turn: Turn, before: Ids, decode: Decode) -> dict[str, object]:
     """One turn token by token; ``before`` is all that was read and answered up to it."""
     known = len(before) if np.array_equal(turn.prompt_ids[: len(before)], before) else 0
     new = turn.prompt_ids[known:]
-    row: dict[str, Any] = {
+    row: dict[str, object] = {
         "prompt": len(turn.prompt_ids),
         "read": [decode(int(x)) for x in new[-MOST_READ:]],
         "text": [decode(int(x)) for x in turn.response_ids],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from typing import Any
 
 import httpx2
 
@@ -56,12 +55,12 @@ class Client:
         """Return when the server says it is well, else raise :class:`ReplicaError`."""
         await self._ask("GET", "/health", None, deadline, CONTROL_BYTES)
 
-    async def order(self, path: str, body: Mapping[str, Any] | None, deadline: float) -> None:
+    async def order(self, path: str, body: Mapping[str, object] | None, deadline: float) -> None:
         """Have something done that answers with nothing of interest: the calls of weight transfer, sleep and wake."""
         data = None if body is None else json.dumps(body).encode()
         await self._ask("POST", path, data, deadline, CONTROL_BYTES)
 
-    async def look_up(self, path: str, deadline: float) -> dict[str, Any]:
+    async def look_up(self, path: str, deadline: float) -> dict[str, object]:
         """A JSON object that the server holds."""
         answer = await self._ask("GET", path, None, deadline, CONTROL_BYTES)
         try:

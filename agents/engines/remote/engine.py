@@ -10,8 +10,9 @@ import tempfile
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import urlsplit
 
 import torch
@@ -22,8 +23,11 @@ from gagpo.agents.engines.base import (
     Request,
     Response,
     Sampling,
+    Tokenizer,
+    config_of,
     context_limit,
     longest_row,
+    responses_of,
     stop_tokens,
 )
 from gagpo.agents.engines.parity import LogprobGap, ParityCheck
@@ -66,7 +70,7 @@ class VLLMServerEngine:
     def __init__(
         self,
         model: torch.nn.Module,
-        tokenizer: Any,
+        tokenizer: Tokenizer,
         max_length: int | None = None,
         *,
         dtype: str | None = None,
@@ -86,13 +90,11 @@ class VLLMServerEngine:
         restarts: int = 10,
         start_with: Callable[[ServerPlan, Path], Server] = Server,
     ):
-        config: Any = model.config
         parameter = next(model.parameters())
         self.model, self.tokenizer = model, tokenizer
         self.dtype = dtype or name_of(parameter.dtype)
         require_known(self.dtype)
-        limit = context_limit(config)
-        self.max_length = min(max_length or limit, limit)
+        self.max_length = context_limit(config_of(model), max_length)
         self.stops = stop_tokens(tokenizer, model)
         self.start_deadline, self.sync_deadline = start_deadline, sync_deadline
         _require_positive(
@@ -109,10 +111,10 @@ class VLLMServerEngine:
         self._restarts_left = restarts
         self._awake = True  # false from sleep to load_weights, where sleeping takes the weights
         self._temporary = tempfile.TemporaryDirectory(prefix="gagpo-weights-")
-        self._config_folder = save_config(model)
+        self._config_folder = save_config(config_of(model))
         self._servers: list[Server] = []
-        holders: list[Any] = [self._temporary, self._config_folder]
-        self._close = weakref.finalize(self, _end, self._servers, holders)
+        closing: list[Callable[[], None]] = [self._temporary.cleanup, self._config_folder.cleanup]
+        self._close = weakref.finalize(self, _close_all, self._servers, closing)
         self._transfer = make_transfer(kind, model, self.dtype, Path(folder or self._temporary.name))
         try:
             if not urls:
@@ -129,7 +131,7 @@ class VLLMServerEngine:
             addresses = [server.url for server in self._servers] or share_of(urls, os.environ)
             recover = self._recover if self._servers else None
             self._router = ReplicaRouter(addresses, deadline=deadline, silence=silence, recover=recover)
-            holders += [self._router, self._transfer]
+            closing += [self._router.close, self._transfer.close]
             self.load_weights(named_tensors(model))
         except BaseException:
             self.close()
@@ -168,13 +170,7 @@ class VLLMServerEngine:
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
         """One response per request, in order; ValueError for lengths and samplings that vLLM cannot give exactly."""
         self._require_idle()
-        self.submit(requests, sampling)
-        places = {id(request): place for place, request in enumerate(requests)}
-        responses: list[Any] = [None] * len(requests)
-        while self._router.under_way:
-            for request, response in self.collect():
-                responses[places[id(request)]] = response
-        return responses
+        return responses_of(self, requests, sampling)
 
     def submit(self, requests: Sequence[Request], sampling: Sampling) -> None:
         """Send requests to the servers of their sessions; a new session goes to the server with the fewest."""
@@ -212,7 +208,7 @@ class VLLMServerEngine:
         version = f"{self._run_name}:{self._updates}"
         self._transfer.take(self._parity.against(tensors), version)
         self._router.terms = Terms(tuple(self.stops), self._vocabulary, version)
-        for number, server in enumerate(self._servers):
+        for number, server in enumerate(self._servers):  # ours that ended, and those given up that are silent still
             lost = self._updates > 1 and not self._router.all[number].alive
             if not server.running or (lost and not answers(f"{server.url}/health", self._router.silence)):
                 self._restart(number)
@@ -224,7 +220,7 @@ class VLLMServerEngine:
         for (replica, _), gap in zip(copies, gaps, strict=True):
             self._parity.judge(gap, f"the vLLM server {replica.client.url}")
         for replica, _ in copies:
-            self._router.run(self._admit(replica))
+            self._router.run(self._router.admit(replica))
         self._awake = True
         self._sync_seconds = time.perf_counter() - begun
 
@@ -234,18 +230,18 @@ class VLLMServerEngine:
         All others are out of use.
         """
         for replica in replicas:
-            self._router.run(self._withdraw(replica, "it is taking new weights"))
+            self._withdraw(replica, "it is taking new weights")
         clients = [replica.client for replica in replicas]
         faults: Sequence[Exception | None] = self._transfer.send(clients, self._router.run, self.sync_deadline)
         taken = [replica for replica, fault in zip(replicas, faults, strict=True) if fault is None]
         answers = dict(zip(map(id, taken), self._router.run(self._ask_all(taken)), strict=True))
         found = []
-        for replica, fault in zip(replicas, faults, strict=True):
+        for replica, fault in zip(replicas, faults, strict=True):  # in use again later, or out of use for what it said
             outcome = answers.get(id(replica), fault)
             if isinstance(outcome, list):
                 found.append((replica, outcome))
             else:
-                self._router.run(self._withdraw(replica, str(outcome)))
+                self._withdraw(replica, str(outcome))
         return found
 
     async def _ask_all(self, replicas: Sequence[Replica]) -> list[list[Response] | Exception]:
@@ -262,11 +258,8 @@ class VLLMServerEngine:
         except (ReplicaError, RequestRefused) as error:
             return error
 
-    async def _withdraw(self, replica: Replica, reason: str) -> None:
-        self._router.withdraw(replica, reason)
-
-    async def _admit(self, replica: Replica) -> None:
-        self._router.admit(replica)
+    def _withdraw(self, replica: Replica, reason: str) -> None:
+        self._router.run(self._router.withdraw(replica, reason))
 
     def _restart(self, number: int) -> None:
         """Start a server of ours again; it stays out of use where that fails or has been done too often."""
@@ -288,7 +281,7 @@ class VLLMServerEngine:
         for number in range(len(self._servers)):
             self._restart(number)
         for replica, _ in self._updated(self._router.all):
-            self._router.run(self._admit(replica))
+            self._router.run(self._router.admit(replica))
         if not any(replica.alive for replica in self._router.all):
             raise ReplicasLost(f"no vLLM server could be brought back: {self._router.last_errors()}")
 
@@ -309,12 +302,11 @@ class VLLMServerEngine:
             self._order("/wake_up")
 
     def _order(self, path: str) -> None:
-        for replica in self._router.all:
-            if replica.alive:
-                try:
-                    self._router.run(replica.client.order(path, None, self.sync_deadline))
-                except (ReplicaError, RequestRefused) as error:
-                    self._router.run(self._withdraw(replica, str(error)))
+        for replica in filter(attrgetter("alive"), self._router.all):  # one that does not obey is given up
+            try:
+                self._router.run(replica.client.order(path, None, self.sync_deadline))
+            except (ReplicaError, RequestRefused) as error:
+                self._withdraw(replica, str(error))
 
     def measures(self) -> dict[str, float]:
         """For the metrics of an iteration: each server's gap to the trainer at the last update (the largest difference
@@ -326,12 +318,12 @@ class VLLMServerEngine:
             "engine_seconds_sync": self._sync_seconds,
         }
         found |= {f"engine_gap_{number}": gap.error for number, gap in sorted(self._gaps.items())}
-        return found | {f"engine_{name}": float(count) for name, count in self._router.counters.as_dict().items()}
+        return found | {f"engine_{name}": float(count) for name, count in vars(self._router.counters).items()}
 
     @property
     def counters(self) -> Mapping[str, int]:
         """What has happened to requests and servers so far."""
-        return self._router.counters.as_dict()
+        return vars(self._router.counters)
 
     def close(self) -> None:
         """End the servers that were started here, and remove weights that are on disk."""
@@ -342,11 +334,11 @@ class VLLMServerEngine:
             raise InvalidArgument("the engine has responses under way; collect or release them first")
 
 
-def _end(servers: list[Server], holders: list[Any]) -> None:
+def _close_all(servers: list[Server], closing: list[Callable[[], None]]) -> None:
     """Close what an engine opened, last things first."""
-    for holder in reversed(holders):
+    for close in reversed(closing):
         with contextlib.suppress(Exception):
-            (holder.cleanup if isinstance(holder, tempfile.TemporaryDirectory) else holder.close)()
+            close()
     for server in servers:
         server.close()
 

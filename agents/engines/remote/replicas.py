@@ -12,9 +12,8 @@ import contextlib
 import queue
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from concurrent.futures import Future
-from dataclasses import asdict, dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from gagpo.agents.engines.base import Finished, Request, Response, Sampling
 from gagpo.agents.engines.remote.client import Client
@@ -59,9 +58,6 @@ class ServerCounters:
     broken: int = 0
     stale: int = 0
 
-    def as_dict(self) -> dict[str, int]:
-        return asdict(self)
-
 
 @dataclass
 class Replica:
@@ -101,29 +97,24 @@ class ReplicaRouter:
         self._recover = recover
         self._recovering: asyncio.Task[None] | None = None
         self._assigned: dict[int, Replica] = {}  # by session
-        self._tickets: dict[int, tuple[Request, asyncio.Task[None]]] = {}
-        self._ticket = 0
-        self._finished: queue.SimpleQueue[tuple[int, Request, Response | BaseException]] = queue.SimpleQueue()
+        self._tasks: dict[asyncio.Task[Response], Request] = {}
+        self._finished: queue.SimpleQueue[asyncio.Task[Response]] = queue.SimpleQueue()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="vllm servers", daemon=True)
         self._thread.start()
-        self.all: list[Replica] = self.run(self._open(urls))
+        self.all = [Replica(number, Client(url, deadline), last_error=NEW) for number, url in enumerate(urls)]
         self._closed = False
 
     # From the engine's thread -----------------------------------------------------------------------------------------
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
+    def run(self, work: Coroutine[None, None, T]) -> T:
         """Do ``work`` in the loop and wait for it; it has deadlines of its own."""
-        return self.start(work).result()
-
-    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begin ``work`` in the loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     @property
     def under_way(self) -> int:
         """How many requests have been handed in and not been taken out or dropped."""
-        return len(self._tickets)
+        return len(self._tasks)
 
     def submit(self, requests: Sequence[Request], sampling: Sampling) -> None:
         """Begin on requests."""
@@ -137,24 +128,20 @@ class ReplicaRouter:
         finished: list[Finished] = []
         wait = timeout != 0
         try:
-            while self._tickets:
-                try:
-                    ticket, request, outcome = self._finished.get(wait and not finished, timeout)
-                except queue.Empty:
-                    break
-                if self._tickets.pop(ticket, None) is None:
-                    continue  # released meanwhile
-                if isinstance(outcome, BaseException):
-                    raise outcome
-                finished.append((request, outcome))
+            while self._tasks:  # take whatever is there, waiting for the first of it at most
+                task = self._finished.get(wait and not finished, timeout)
+                if (request := self._tasks.pop(task, None)) is not None:  # else it was released meanwhile
+                    finished.append((request, task.result()))
+        except queue.Empty:
+            pass
         except BaseException:
-            self.run(self._drop(list(self._tickets)))
+            self.run(self._drop(list(self._tasks)))
             raise
         return finished
 
     def release(self, session: int) -> None:
         """Forget the session and drop what it has under way."""
-        if session in self._assigned or any(request.session == session for request, _ in self._tickets.values()):
+        if session in self._assigned or any(request.session == session for request in self._tasks.values()):
             self.run(self._release(session))
 
     def close(self) -> None:
@@ -171,28 +158,16 @@ class ReplicaRouter:
 
     # In the loop: requests --------------------------------------------------------------------------------------------
 
-    async def _open(self, urls: Sequence[str]) -> list[Replica]:
-        return [Replica(number, Client(url, self.deadline), last_error=NEW) for number, url in enumerate(urls)]
-
     async def _submit(self, requests: Sequence[Request], sampling: Sampling) -> None:
         for request in requests:
-            ticket, self._ticket = self._ticket, self._ticket + 1
-            self._tickets[ticket] = (request, asyncio.create_task(self._serve(ticket, request, sampling)))
-
-    async def _serve(self, ticket: int, request: Request, sampling: Sampling) -> None:
-        outcome: Response | BaseException
-        try:
-            outcome = await self._respond(request, sampling)
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:
-            outcome = error
-        self._finished.put((ticket, request, outcome))
+            task = asyncio.create_task(self._respond(request, sampling))
+            self._tasks[task] = request
+            task.add_done_callback(self._finished.put)
 
     async def _respond(self, request: Request, sampling: Sampling) -> Response:
         """Ask until a server gives a response; RequestRefused and ReplicasLost end it, and too many tries."""
         fault: ReplicaError | None = None
-        for attempt in range(MOST_TRIES):
+        for attempt in range(MOST_TRIES):  # at the session's server, then wherever the fault has left it
             replica = await self._assign(request.session)
             self.counters.asked += 1
             self.counters.again += attempt > 0
@@ -244,14 +219,14 @@ class ReplicaRouter:
         """What became of the servers that are not in use."""
         return "; ".join(f"{replica.client.url}: {replica.last_error}" for replica in self.all if not replica.alive)
 
-    async def _drop(self, tickets: Sequence[int]) -> None:
-        tasks = [self._tickets.pop(ticket)[1] for ticket in tickets if ticket in self._tickets]
+    async def _drop(self, tasks: Sequence[asyncio.Task[Response]]) -> None:
         for task in tasks:
+            self._tasks.pop(task, None)
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _release(self, session: int) -> None:
-        await self._drop([ticket for ticket, (request, _) in self._tickets.items() if request.session == session])
+        await self._drop([task for task, request in self._tasks.items() if request.session == session])
         replica = self._assigned.pop(session, None)
         if replica is not None:
             replica.sessions.discard(session)
@@ -266,21 +241,21 @@ class ReplicaRouter:
         self.counters.stale += isinstance(fault, StaleWeights)
         self.counters.broken += isinstance(fault, MalformedAnswer)
         if isinstance(fault, StaleWeights | ReplicaTimeout) or replica.faults >= MOST_FAULTS:
-            self.give_up(replica, fault)
+            await self._give_up(replica, fault)
         elif isinstance(fault, ReplicaUnreachable):
             try:
                 await replica.client.healthy(self.silence)
             except (ReplicaError, RequestRefused) as error:
-                self.give_up(replica, error)
+                await self._give_up(replica, error)
 
-    def give_up(self, replica: Replica, fault: Exception) -> None:
+    async def _give_up(self, replica: Replica, fault: Exception) -> None:
         """Give a server up; what is under way there goes to others."""
         if replica.alive:
             self.counters.lost += 1
             self.counters.silent += isinstance(fault, ReplicaTimeout)
-            self.withdraw(replica, str(fault))
+            await self.withdraw(replica, str(fault))
 
-    def withdraw(self, replica: Replica, reason: str) -> None:
+    async def withdraw(self, replica: Replica, reason: str) -> None:
         """Take a server out of use, its sessions and requests with it."""
         replica.last_error = reason
         for session in replica.sessions:
@@ -291,7 +266,7 @@ class ReplicaRouter:
         for call in list(replica.calls):
             call.cancel()
 
-    def admit(self, replica: Replica) -> None:
+    async def admit(self, replica: Replica) -> None:
         """Take a server into use that has the weights of :attr:`terms`, and watch over it."""
         replica.last_error, replica.faults = "", 0
         replica.monitor = asyncio.create_task(self._monitor(replica))
@@ -299,7 +274,7 @@ class ReplicaRouter:
     async def move(self, replica: Replica, url: str) -> None:
         """The server has been started again, at ``url``; it is not in use yet."""
         self.counters.revived += 1
-        self.withdraw(replica, NEW)
+        await self.withdraw(replica, NEW)
         await replica.client.close()
         replica.client = Client(url, self.deadline)
 
@@ -313,10 +288,12 @@ class ReplicaRouter:
                 heard = asyncio.get_running_loop().time()
             except (ReplicaError, RequestRefused) as error:
                 if asyncio.get_running_loop().time() - heard >= self.silence:
-                    self.give_up(replica, ReplicaTimeout(f"nothing was heard of it for {self.silence:g} s: {error}"))
+                    await self._give_up(
+                        replica, ReplicaTimeout(f"nothing was heard of it for {self.silence:g} s: {error}")
+                    )
 
     async def _close(self) -> None:
-        await self._drop(list(self._tickets))
+        await self._drop(list(self._tasks))
         monitors = [replica.monitor for replica in self.all if replica.monitor is not None]
         for monitor in monitors:
             monitor.cancel()

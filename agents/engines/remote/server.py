@@ -21,12 +21,15 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gagpo.agents.engines.remote.transfer import BACKEND, free_port
 from gagpo.agents.engines.vllm_arguments import cpu_arguments
 from gagpo.agents.model import ModelError
 from gagpo.envs.lookup import module_path
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 POLL_SECONDS = 0.25
 CLOSE_SECONDS = 15.0
@@ -74,7 +77,7 @@ def arguments(plan: ServerPlan) -> list[str]:
     return [*line, *plan.more]
 
 
-def _on_cpu(plan: ServerPlan) -> dict[str, Any]:
+def _on_cpu(plan: ServerPlan) -> dict[str, int]:
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(plan.folder).get_text_config()
@@ -82,9 +85,9 @@ def _on_cpu(plan: ServerPlan) -> dict[str, Any]:
     return cpu_arguments(config, size, plan.max_length or int(config.max_position_embeddings))
 
 
-def _flags(options: Mapping[str, Any]) -> list[str]:
+def _flags(options: Mapping[str, int]) -> list[str]:
     line: list[str] = []
-    for name, value in options.items():
+    for name, value in options.items():  # a truth value is a flag or its negation
         dashed = name.replace("_", "-")
         line += [f"--{'' if value else 'no-'}{dashed}"] if isinstance(value, bool) else [f"--{dashed}", str(value)]
     return line
@@ -165,7 +168,7 @@ class Server:
     def ready(self, seconds: float) -> bool:
         """Whether the server is well, waiting for so long; ModelError when it has ended."""
         end = time.monotonic() + seconds
-        while True:
+        while True:  # it ends, or answers, or has had its time
             if not self.running:
                 raise ModelError(
                     f"a vLLM server ended while it started: {last_error_line(self.log)} (all of it: {self.log})"
@@ -213,10 +216,10 @@ def last_error_line(log: Path, most: int = 300) -> str:
     return (errors or lines or ["it said nothing"])[-1][-most:]
 
 
-def save_config(model: Any) -> tempfile.TemporaryDirectory[str]:
-    """A folder with the config of ``model`` alone, which is all that a server needs to be told."""
+def save_config(config: PreTrainedConfig) -> tempfile.TemporaryDirectory[str]:
+    """A folder with a model's config alone, which is all that a server needs to know."""
     folder = tempfile.TemporaryDirectory(prefix="gagpo-vllm-")
-    model.config.save_pretrained(folder.name)
+    config.save_pretrained(folder.name)
     return folder
 
 

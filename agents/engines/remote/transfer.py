@@ -12,9 +12,9 @@ import contextlib
 import shutil
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import torch
@@ -33,8 +33,13 @@ FILE_BYTES = 2**30  # of one file, and so of what is held in memory beside the m
 BACKEND = "gagpo_file"  # the name that remote/extension.py registers
 
 
-Run = Callable[[Any], Any]
-"""Does a coroutine's work in the clients' loop and gives its result."""
+T = TypeVar("T")
+
+
+class Run(Protocol):
+    """Does a coroutine's work in the clients' loop and gives its result."""
+
+    def __call__(self, work: Coroutine[None, None, T]) -> T: ...
 
 
 class Transfer(Protocol):
@@ -87,7 +92,7 @@ class FileTransfer:
 
     def _checked(self, tensors: Iterable[NamedTensor]) -> Iterator[NamedTensor]:
         missing = dict(self._shapes)
-        for name, tensor in tensors:
+        for name, tensor in tensors:  # each is checked as it passes
             shape = missing.pop(name, None)
             if shape != tuple(tensor.shape):
                 known = "is unknown or came twice" if shape is None else f"has shape {shape} in the engine"
@@ -100,8 +105,7 @@ class FileTransfer:
         async def all_at_once() -> list[ReplicaError | None]:
             return list(await asyncio.gather(*(self._send(client, deadline) for client in clients)))
 
-        faults: list[ReplicaError | None] = run(all_at_once())
-        return faults
+        return run(all_at_once())
 
     async def _send(self, client: Client, deadline: float) -> ReplicaError | None:
         info = {"parameters": len(self._shapes)}
@@ -136,7 +140,7 @@ async def _start(client: Client, deadline: float) -> None:
 def _parts(tensors: Iterable[NamedTensor], dtype: torch.dtype) -> Iterator[dict[str, torch.Tensor]]:
     part: dict[str, torch.Tensor] = {}
     held = 0
-    for name, tensor in tensors:
+    for name, tensor in tensors:  # a part is handed on when it is large enough
         part[name] = tensor.detach().to("cpu", dtype).contiguous()
         held += part[name].nbytes
         if held >= FILE_BYTES:
@@ -212,7 +216,7 @@ class DeviceTransfer:
         transfer = self
 
         class NamedWeights(base.WeightSource):  # type: ignore[misc, name-defined]
-            def metadata(self) -> list[Any]:
+            def metadata(self) -> list[object]:
                 return transfer._metadata
 
             def __iter__(self) -> Iterator[NamedTensor]:
@@ -224,7 +228,7 @@ class DeviceTransfer:
             self._init_info(client, run, deadline), client=control, source=NamedWeights()
         )
 
-    def _init_info(self, client: Client, run: Run, deadline: float) -> Any:
+    def _init_info(self, client: Client, run: Run, deadline: float) -> object:
         if self._kind == "ipc":
             from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
 

@@ -10,7 +10,6 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -95,7 +94,7 @@ def parse(body: bytes, sampling: Sampling, terms: Terms) -> Response:
     return Response(np.asarray(ids, np.int32), np.asarray(logprobs, np.float32), stopped)
 
 
-def _choice(body: bytes) -> dict[str, Any]:
+def _choice(body: bytes) -> dict[str, object]:
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
@@ -103,11 +102,11 @@ def _choice(body: bytes) -> dict[str, Any]:
     choices = found.get("choices") if isinstance(found, dict) else None
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
         raise MalformedAnswer("the answer holds no single choice")
-    choice: dict[str, Any] = choices[0]
+    choice: dict[str, object] = choices[0]
     return choice
 
 
-def _ids(choice: dict[str, Any], sampling: Sampling, terms: Terms) -> list[int]:
+def _ids(choice: dict[str, object], sampling: Sampling, terms: Terms) -> list[int]:
     ids = choice.get("token_ids")
     if not isinstance(ids, list) or not 1 <= len(ids) <= sampling.max_tokens:
         raise MalformedAnswer(f"the answer holds no list of 1 to {sampling.max_tokens} tokens")
@@ -116,22 +115,22 @@ def _ids(choice: dict[str, Any], sampling: Sampling, terms: Terms) -> list[int]:
     return ids
 
 
-def _logprobs(choice: dict[str, Any], ids: Sequence[int]) -> list[float]:
+def _logprobs(choice: dict[str, object], ids: Sequence[int]) -> list[float]:
     held = choice.get("logprobs")
     content = held.get("content") if isinstance(held, dict) else None
     if not isinstance(content, list) or len(content) != len(ids):
         raise MalformedAnswer(f"the answer does not hold {len(ids)} log-probabilities for its {len(ids)} tokens")
     values = []
-    for token, entry in zip(ids, content, strict=True):
-        value: Any = entry.get("logprob") if isinstance(entry, dict) and entry.get("token_id") == token else None
-        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if not number or not NO_LOGPROB < value <= HIGHEST:
+    for token, entry in zip(ids, content, strict=True):  # a number of this very token; NaN lies nowhere
+        found = entry if isinstance(entry, dict) and entry.get("token_id") == token else {}
+        value = found.get("logprob", math.nan)
+        if type(value) not in (int, float) or not NO_LOGPROB < value <= HIGHEST:
             raise MalformedAnswer(f"token {token} has no log-probability but {value!r:.40}")
         values.append(float(value))
     return values
 
 
-def _stopped(choice: dict[str, Any], ids: Sequence[int], sampling: Sampling, terms: Terms) -> bool:
+def _stopped(choice: dict[str, object], ids: Sequence[int], sampling: Sampling, terms: Terms) -> bool:
     reason = choice.get("finish_reason")
     if reason == "stop" and ids[-1] in terms.stops:
         return True
@@ -140,7 +139,7 @@ def _stopped(choice: dict[str, Any], ids: Sequence[int], sampling: Sampling, ter
     raise MalformedAnswer(f"the response ended after {len(ids)} of {sampling.max_tokens} tokens, reason {reason!r:.40}")
 
 
-def _require_version(spans: Any, count: int, version: str) -> None:
+def _require_version(spans: object, count: int, version: str) -> None:
     """Every token must be of the weights called ``version``; vLLM lists them in spans ``[start, end)``."""
     if not isinstance(spans, list) or not all(isinstance(span, dict) for span in spans):
         raise MalformedAnswer("the answer does not say which weights it is of; vLLM 0.32 or later does")
