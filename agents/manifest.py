@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from gagpo.envs.errors import GagpoError
@@ -57,8 +58,13 @@ def verify(folder: Path) -> None:
         raise ManifestError(f"{path} cannot be read ({error.strerror}): nothing proves the files beside it") from None
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ManifestError(f"{path} is damaged: it is not a list of files with their SHA-256") from None
+    compare(folder, entries)
+
+
+def compare(folder: Path, entries: Mapping[str, str]) -> None:
+    """Compare every file below ``folder`` with its SHA-256; raises :class:`ManifestError` naming the first that differs."""
     present = {str(found.relative_to(folder)): found for found in files_of(folder)}
-    for name in sorted(entries.keys() | present.keys()):
+    for name in sorted(entries.keys() | present.keys()):  # there, listed, and as it was
         if name not in present:
             raise ManifestError(f"{folder / name} is missing")
         if name not in entries:

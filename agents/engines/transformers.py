@@ -156,29 +156,19 @@ class TransformersEngine:
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
         """One response per request, in order."""
-        rows = self._submit(requests, sampling)
-        mine = {id(row.request): place for place, row in enumerate(rows)}
-        responses: list[Response | None] = [None] * len(rows)
-        others: list[Finished] = []
-        while any(response is None for response in responses):  # what others asked for is kept for their collect
+        self.submit(requests, sampling)
+        mine = set(map(id, requests))
+        found: dict[int, Response] = {}
+        while len(found) < len(mine):
             self._step()
-            for request, response in self._finished:
-                place = mine.get(id(request))
-                if place is None:
-                    others.append((request, response))
-                else:
-                    responses[place] = response
-            self._finished.clear()
-        self._finished = others
-        return [response for response in responses if response is not None]
+            found |= {id(request): response for request, response in self._finished if id(request) in mine}
+        self._finished = [one for one in self._finished if id(one[0]) not in mine]  # others' answers stay
+        return [found[id(request)] for request in requests]
 
     def submit(self, requests: Sequence[Request], sampling: Sampling) -> None:
         """Begin on requests; they are read at the next :meth:`collect`."""
-        self._submit(requests, sampling)
-
-    def _submit(self, requests: Sequence[Request], sampling: Sampling) -> list[DecodingRow]:
         if not requests:
-            return []
+            return
         if not self._ready:
             raise InvalidArgument("the engine is asleep: wake it and load its weights first")
         longest_row(requests, sampling, self.max_length)
@@ -186,9 +176,7 @@ class TransformersEngine:
         sessions += [request.session for request in requests]
         if len(set(sessions)) != len(sessions):
             raise InvalidArgument("two requests of one call belong to the same session")
-        rows = [DecodingRow(request, sampling) for request in requests]
-        self._new += rows
-        return rows
+        self._new += [DecodingRow(request, sampling) for request in requests]
 
     def collect(self, timeout: float | None = None) -> list[Finished]:
         """Decode until a response is finished, or for ``timeout`` seconds; at least one token."""
