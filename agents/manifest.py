@@ -62,7 +62,7 @@ def verify(folder: Path) -> None:
 
 
 def compare(folder: Path, entries: Mapping[str, str]) -> None:
-    """Compare every file below ``folder`` with its SHA-256; raises :class:`ManifestError` naming the first that differs."""
+    """Compare the files below ``folder`` with their SHA-256; :class:`ManifestError` names the first that differs."""
     present = {str(found.relative_to(folder)): found for found in files_of(folder)}
     for name in sorted(entries.keys() | present.keys()):  # there, listed, and as it was
         if name not in present:

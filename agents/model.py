@@ -14,7 +14,7 @@ from gagpo.agents import manifest
 from gagpo.agents.engines import adapters, attention, attention_check
 from gagpo.agents.precision import dtype_of
 from gagpo.agents.starters import folder_of
-from gagpo.envs.errors import GagpoError
+from gagpo.envs.errors import GagpoError, first_line
 
 
 class ModelError(GagpoError, ValueError):
@@ -208,7 +208,7 @@ def save(model: torch.nn.Module, tokenizer: Any, folder: Path, tensors: dict[str
 
 
 def _advice(name: str, what: str, error: Exception) -> str:
-    first = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
+    first = first_line(error)
     if os.sep in name and not Path(name).exists():
         first = "the folder does not exist"
     return (

@@ -23,3 +23,9 @@ class InvalidArgument(GagpoError, ValueError):
 
 class MissingPackage(GagpoError, ImportError):
     """An optional package that is not installed; the message names what to install."""
+
+
+def first_line(error: BaseException, most: int = 300) -> str:
+    """The first line of what an error says, ``most`` characters of it; its class where it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0][:most] if lines else type(error).__name__

@@ -18,6 +18,7 @@ from torch import Tensor
 from gagpo.agents.engines.attention import PackedRows, forward
 from gagpo.agents.engines.base import config_of
 from gagpo.agents.engines.slots import SlotCache
+from gagpo.envs.errors import first_line
 
 LENGTHS = (5, 11)
 WINDOW = 4  # sliding windows are narrowed to this for the check, or rows this short would not meet them
@@ -51,7 +52,7 @@ def _compare(
         try:
             found = read(model)
         except (ValueError, TypeError, RuntimeError, AttributeError, LookupError) as error:
-            return f"{way}: {type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:160]}"
+            return f"{way}: {type(error).__name__}: {first_line(error, 160)}"
         worst = max(float((mine - own).abs().max()) for mine, own in zip(found, expected, strict=True))
         if not worst <= limit:
             return f"{way}: log-probabilities are {worst:.2g} nats off"

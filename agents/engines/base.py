@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
+from gagpo.agents.precision import name_of, require_known
 from gagpo.envs.errors import InvalidArgument
 
 if TYPE_CHECKING:  # agents behind a server need neither
@@ -151,6 +152,36 @@ class Measured(Protocol):
 def engine_measures(engine: Engine) -> dict[str, float]:
     """What an engine tells of itself, nothing for most."""
     return engine.measures() if isinstance(engine, Measured) else {}
+
+
+class ModelEngine:
+    """What engines share that sample from a model of this process, or from copies of it."""
+
+    shares_weights = False
+
+    def __init__(self, model: torch.nn.Module, tokenizer: Tokenizer, max_length: int | None, dtype: str | None):
+        weight = next(model.parameters())
+        self.model, self.tokenizer, self.device = model, tokenizer, weight.device
+        self.dtype = dtype or name_of(weight.dtype)
+        if dtype:
+            require_known(dtype)
+        self.max_length = context_limit(config_of(model), max_length)
+        self.stops = stop_tokens(tokenizer, model)
+        self._ready = True  # false from sleep until the weights are there again
+
+    @property
+    def under_way(self) -> int:
+        """How many requests have been submitted and not been collected or released."""
+        raise NotImplementedError
+
+    def _require_idle(self) -> None:
+        if self.under_way:
+            raise InvalidArgument("the engine has responses under way; collect or release them first")
+
+    def _require_room(self, requests: Sequence[Request], sampling: Sampling) -> None:
+        if not self._ready:
+            raise InvalidArgument("the engine is asleep: wake it and load its weights first")
+        longest_row(requests, sampling, self.max_length)
 
 
 def responses_of(engine: Engine, requests: Sequence[Request], sampling: Sampling) -> list[Response]:

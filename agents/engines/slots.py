@@ -22,6 +22,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from gagpo.agents.engines.attention import PLAIN, LayerKind, forward, written_out
 from gagpo.agents.engines.base import config_of
 from gagpo.agents.shape import key_value_shape
+from gagpo.envs.errors import first_line
 
 SHORTEST = 128  # tokens of a slot that a step reads at least
 WARM = 2  # steps before a graph is captured: kernels that are chosen or compiled at their first use are so by then
@@ -268,8 +269,7 @@ class StaticDecoder:
         try:
             step.replay(model, self._pool, self._logits_SV[:slots])
         except RuntimeError as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            logging.getLogger("gagpo").warning("decoding is not captured as a CUDA graph: %s", reason[:200])
+            logging.getLogger("gagpo").warning("decoding is not captured as a CUDA graph: %s", first_line(error))
             self.forget()
             self._graphs = False
             return self.advance(model, cache, token_S, position_S)

@@ -15,19 +15,16 @@ from gagpo.agents.engines.adapters import merge
 from gagpo.agents.engines.attention import forward
 from gagpo.agents.engines.base import (
     Finished,
+    ModelEngine,
     NamedTensor,
     Request,
     Response,
     Sampling,
     Tokenizer,
-    config_of,
-    context_limit,
-    longest_row,
-    stop_tokens,
 )
 from gagpo.agents.engines.slots import SlotCache, StaticDecoder
 from gagpo.agents.engines.weights import copy_tensors
-from gagpo.agents.precision import dtype_of, name_of
+from gagpo.agents.precision import dtype_of
 from gagpo.envs.errors import InvalidArgument
 
 
@@ -55,7 +52,7 @@ class DecodingRow:
         return np.concatenate([self.request.prompt_ids, self.ids[: max(self.count - 1, 0)]])
 
 
-class TransformersEngine:
+class TransformersEngine(ModelEngine):
     """Samples from ``model`` itself where it has the wanted precision, else from a copy that it owns.
 
     dtype: what is sampled in (``float32`` or ``bfloat16``); that of the model where it is None.
@@ -79,16 +76,13 @@ class TransformersEngine:
         compile: Literal["auto", "never"] = "auto",
         own: bool = False,
     ):
+        super().__init__(model, tokenizer, max_length, dtype)
         weight = next(model.parameters())
         wanted = dtype_of(dtype) if dtype else weight.dtype
         self.shares_weights = wanted == weight.dtype and not own
-        self.model = model if self.shares_weights else merge(copy.deepcopy(model)).to(wanted).requires_grad_(False)
-        self.tokenizer = tokenizer
-        self.dtype = name_of(wanted)
-        self.device = weight.device
-        self.max_length = context_limit(config_of(model), max_length)
+        if not self.shares_weights:
+            self.model = merge(copy.deepcopy(model)).to(wanted).requires_grad_(False)
         self.prefill_tokens = prefill_tokens
-        self.stops = np.asarray(stop_tokens(tokenizer, model))
         self._new: list[DecodingRow] = []  # submitted, not read yet
         self._rows: list[DecodingRow] = []  # being decoded
         self._finished: list[Finished] = []
@@ -97,7 +91,6 @@ class TransformersEngine:
             raise InvalidArgument(f"engine.compile is auto or never, got {compile!r}")
         graphs = compile == "auto" and self.device.type == "cuda"
         self._static = StaticDecoder(graphs) if graphs else None
-        self._ready = True  # false from sleep to wake, of an engine with weights of its own to load_weights
         self._forget()
 
     def _forget(self) -> None:
@@ -148,9 +141,9 @@ class TransformersEngine:
         self._new, self._rows = [], []
         self._forget()
 
-    def _require_idle(self) -> None:
-        if self._new or self._rows:
-            raise InvalidArgument("the engine has responses under way; collect or release them first")
+    @property
+    def under_way(self) -> int:
+        return len(self._new) + len(self._rows)
 
     # Requests ---------------------------------------------------------------------------------------------------------
 
@@ -169,9 +162,7 @@ class TransformersEngine:
         """Begin on requests; they are read at the next :meth:`collect`."""
         if not requests:
             return
-        if not self._ready:
-            raise InvalidArgument("the engine is asleep: wake it and load its weights first")
-        longest_row(requests, sampling, self.max_length)
+        self._require_room(requests, sampling)
         sessions = [row.request.session for row in (*self._new, *self._rows)]
         sessions += [request.session for request in requests]
         if len(set(sessions)) != len(sessions):
@@ -181,7 +172,7 @@ class TransformersEngine:
     def collect(self, timeout: float | None = None) -> list[Finished]:
         """Decode until a response is finished, or for ``timeout`` seconds; at least one token."""
         end = math.inf if timeout is None else time.monotonic() + timeout
-        while not self._finished and (self._new or self._rows):
+        while not self._finished and self.under_way:
             self._step()
             if time.monotonic() >= end:
                 break

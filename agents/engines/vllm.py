@@ -19,30 +19,27 @@ import torch
 
 from gagpo.agents.engines.base import (
     Finished,
+    ModelEngine,
     NamedTensor,
     Request,
     Response,
     Sampling,
     Tokenizer,
     config_of,
-    context_limit,
-    longest_row,
     responses_of,
-    stop_tokens,
 )
 from gagpo.agents.engines.parity import ParityCheck
 from gagpo.agents.engines.vllm_arguments import cpu_arguments, repack_heads, spread, temperature_of
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.model import ModelError
-from gagpo.agents.precision import dtype_of, name_of
-from gagpo.envs.errors import InvalidArgument
+from gagpo.envs.errors import first_line
 
 GPU_SHARE = 0.4  # of the device's memory, for vLLM's weights and cache together; the trainer needs the rest
 
 _running: Any = None  # this process's vLLM; what it sets up is global, so there is never a second
 
 
-class VLLMEngine:
+class VLLMEngine(ModelEngine):
     """Samples from a copy of ``model``, which :meth:`load_weights` brings up to date.
 
     Sessions need no cache of their own: vLLM recognises the blocks of any prompt that it has read before. A process has
@@ -52,8 +49,6 @@ class VLLMEngine:
     model's own if None. memory: share of a GPU's memory for vLLM's weights and cache together.
     Raises :class:`ModelError` when vLLM is not installed, cannot run the model, or does not reproduce it.
     """
-
-    shares_weights = False
 
     def __init__(
         self,
@@ -65,19 +60,12 @@ class VLLMEngine:
         memory: float = GPU_SHARE,
     ):
         vllm = _import_vllm()
-        self.model = model
-        self.tokenizer = tokenizer
-        parameter = next(model.parameters())
-        self.device, self._format = parameter.device, dtype_of(dtype) if dtype else parameter.dtype
-        self.dtype = name_of(self._format)
+        super().__init__(model, tokenizer, max_length, dtype)
         self.memory = memory
-        self.max_length = context_limit(config_of(model), max_length)
-        self.stops = stop_tokens(tokenizer, model)
         self._new_params = vllm.SamplingParams
         self._under_way: dict[str, Request] = {}  # by vLLM's name of the request
         self._number = 0
         self._parity = ParityCheck(model, self.dtype, self.max_length)
-        self._ready = True  # false from sleep to load_weights, on a GPU
         threads = torch.set_num_threads
         try:
             self.llm = self._start(vllm)
@@ -85,7 +73,7 @@ class VLLMEngine:
         except ModelError:
             raise
         except (ValueError, RuntimeError, NotImplementedError) as error:
-            raise ModelError(f"vLLM cannot run this {type(model).__name__}: {_first_line(error)}") from error
+            raise ModelError(f"vLLM cannot run this {type(model).__name__}: {first_line(error)}") from error
         finally:
             torch.set_num_threads = threads  # on a CPU vLLM disables it for the whole process
 
@@ -115,21 +103,22 @@ class VLLMEngine:
         """vLLM's arguments about memory, for a device that it shares with the trainer."""
         if self.device.type != "cpu":
             return {"gpu_memory_utilization": self.memory, "enable_sleep_mode": True}
-        return cpu_arguments(config_of(self.model), self._format.itemsize, self.max_length)
+        return cpu_arguments(config_of(self.model), getattr(torch, self.dtype).itemsize, self.max_length)
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
         """One response per request, in order; ValueError for lengths and samplings that vLLM cannot give exactly."""
-        if self._under_way:
-            raise InvalidArgument("the engine has responses under way; collect or release them first")
+        self._require_idle()
         return responses_of(self, requests, sampling)
+
+    @property
+    def under_way(self) -> int:
+        return len(self._under_way)
 
     def submit(self, requests: Sequence[Request], sampling: Sampling) -> None:
         """Hand requests to vLLM, which reads them at its next step."""
         if not requests:
             return
-        if not self._ready:
-            raise InvalidArgument("the engine is asleep: wake it and load its weights first")
-        longest_row(requests, sampling, self.max_length)
+        self._require_room(requests, sampling)
         self._require_open()
         params = [self._params(request, sampling) for request in requests]
         for request, own in zip(requests, params, strict=True):  # under a name of its own, however often it is asked
@@ -202,8 +191,7 @@ class VLLMEngine:
     def sleep(self) -> None:
         """Free vLLM's cache and weights on a GPU (its sleep level 2); on a CPU vLLM cannot, and keeps both."""
         self._require_open()
-        if self._under_way:
-            raise InvalidArgument("the engine has responses under way; collect or release them first")
+        self._require_idle()
         if self.device.type != "cpu":
             self._ready = False
             self.llm.sleep(level=2)
@@ -249,12 +237,7 @@ def _import_vllm() -> Any:
         import vllm
     except (ImportError, OSError, RuntimeError) as error:
         raise ModelError(
-            f"vLLM is installed but cannot be imported ({_first_line(error)}); see docs/vllm.md about torchvision, "
+            f"vLLM is installed but cannot be imported ({first_line(error)}); see docs/vllm.md about torchvision, "
             "torchaudio and torchcodec"
         ) from error
     return vllm
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:300] if lines else type(error).__name__

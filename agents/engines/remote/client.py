@@ -21,6 +21,7 @@ from gagpo.agents.engines.remote.wire import (
     parse,
     question,
 )
+from gagpo.envs.errors import first_line
 
 CONTROL_BYTES = 1 << 20  # most that an answer to anything but a request for tokens may take
 CONNECT_SECONDS = 10.0
@@ -82,8 +83,7 @@ class Client:
         except TimeoutError:
             raise ReplicaTimeout(f"{self.url}{path} did not answer within {deadline:g} s") from None
         except (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, OSError) as error:
-            said = str(error) or type(error).__name__
-            raise ReplicaUnreachable(f"{self.url}{path} cannot be reached: {said.splitlines()[0][:200]}") from None
+            raise ReplicaUnreachable(f"{self.url}{path} cannot be reached: {first_line(error)}") from None
         if status == 200:
             return answer
         said = answer[:300].decode(errors="replace").strip()

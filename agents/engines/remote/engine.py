@@ -19,16 +19,14 @@ import torch
 
 from gagpo.agents.engines.base import (
     Finished,
+    ModelEngine,
     NamedTensor,
     Request,
     Response,
     Sampling,
     Tokenizer,
     config_of,
-    context_limit,
-    longest_row,
     responses_of,
-    stop_tokens,
 )
 from gagpo.agents.engines.parity import LogprobGap, ParityCheck
 from gagpo.agents.engines.remote.replicas import Replica, ReplicaRouter, ReplicasLost
@@ -38,14 +36,14 @@ from gagpo.agents.engines.remote.wire import ReplicaError, RequestRefused, Terms
 from gagpo.agents.engines.vllm_arguments import temperature_of
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.model import ModelError
-from gagpo.agents.precision import name_of, require_known
+from gagpo.agents.precision import name_of
 from gagpo.envs.errors import InvalidArgument
 
 PARITY_TEMPERATURE = 0.8  # not 1, so that a server that reports log-probabilities before the temperature is found out
 GPU_SHARE = {"colocated": 0.4, "separate": 0.9}
 
 
-class VLLMServerEngine:
+class VLLMServerEngine(ModelEngine):
     """Samples at vLLM servers, which hold copies of ``model`` that :meth:`load_weights` brings up to date.
 
     urls: servers that exist; of many trainer ranks each takes its share of them. replicas: how many servers each rank
@@ -64,8 +62,6 @@ class VLLMServerEngine:
     Raises :class:`ModelError` when a server cannot run the model or does not reproduce it, and
     :class:`ReplicasLost` when no server is left.
     """
-
-    shares_weights = False
 
     def __init__(
         self,
@@ -90,18 +86,14 @@ class VLLMServerEngine:
         restarts: int = 10,
         start_with: Callable[[ServerPlan, Path], Server] = Server,
     ):
-        parameter = next(model.parameters())
-        self.model, self.tokenizer = model, tokenizer
-        self.dtype = dtype or name_of(parameter.dtype)
-        require_known(self.dtype)
-        self.max_length = context_limit(config_of(model), max_length)
-        self.stops = stop_tokens(tokenizer, model)
+        super().__init__(model, tokenizer, max_length, dtype or name_of(next(model.parameters()).dtype))
         self.start_deadline, self.sync_deadline = start_deadline, sync_deadline
-        _require_positive(
-            deadline=deadline, silence=silence, start_deadline=start_deadline, sync_deadline=sync_deadline
-        )
+        waits = {"deadline": deadline, "silence": silence, "start_deadline": start_deadline}
+        for name, seconds in (waits | {"sync_deadline": sync_deadline}).items():
+            if not 0 < seconds < float("inf"):
+                raise InvalidArgument(f"engine.options.{name} must be positive seconds, got {seconds}")
         self.placement = placement
-        on_gpu = parameter.device.type == "cuda"
+        on_gpu = self.device.type == "cuda"
         kind = transfer or ("file" if not on_gpu or urls else "ipc" if placement == "colocated" else "nccl")
         self._vocabulary = len(model.get_input_embeddings().weight)  # type: ignore[operator, arg-type]
         self._parity = ParityCheck(model, self.dtype, self.max_length, PARITY_TEMPERATURE)
@@ -109,7 +101,6 @@ class VLLMServerEngine:
         self._gaps: dict[int, LogprobGap] = {}
         self._sync_seconds = 0.0
         self._restarts_left = restarts
-        self._awake = True  # false from sleep to load_weights, where sleeping takes the weights
         self._temporary = tempfile.TemporaryDirectory(prefix="gagpo-weights-")
         self._config_folder = save_config(config_of(model))
         self._servers: list[Server] = []
@@ -143,7 +134,7 @@ class VLLMServerEngine:
         """How each server is to be started."""
         devices: list[tuple[int, ...]] = [()] * count
         if on_gpu and self.placement == "colocated":
-            devices = [(_visible(next(self.model.parameters()).device.index or 0),)]
+            devices = [(_visible(self.device.index or 0),)]
         elif on_gpu or gpus:
             if len(gpus) != count * each:
                 raise InvalidArgument(
@@ -176,9 +167,7 @@ class VLLMServerEngine:
         """Send requests to the servers of their sessions; a new session goes to the server with the fewest."""
         if not requests:
             return
-        if not self._awake:
-            raise InvalidArgument("the engine is asleep: wake it and load its weights first")
-        longest_row(requests, sampling, self.max_length)
+        self._require_room(requests, sampling)
         for request in requests:
             temperature_of(request, sampling)
         self._parity.remember(requests)
@@ -221,7 +210,7 @@ class VLLMServerEngine:
             self._parity.judge(gap, f"the vLLM server {replica.client.url}")
         for replica, _ in copies:
             self._router.run(self._router.admit(replica))
-        self._awake = True
+        self._ready = True
         self._sync_seconds = time.perf_counter() - begun
 
     def _updated(self, replicas: Sequence[Replica]) -> list[tuple[Replica, list[Response]]]:
@@ -291,7 +280,7 @@ class VLLMServerEngine:
         """Free the device of colocated servers, weights included; separate ones have devices of their own."""
         self._require_idle()
         if self.placement == "colocated":
-            self._awake = False
+            self._ready = False
             self._order("/sleep?level=2")
 
     def wake(self) -> None:
@@ -329,9 +318,9 @@ class VLLMServerEngine:
         """End the servers that were started here, and remove weights that are on disk."""
         self._close()
 
-    def _require_idle(self) -> None:
-        if self._router.under_way:
-            raise InvalidArgument("the engine has responses under way; collect or release them first")
+    @property
+    def under_way(self) -> int:
+        return self._router.under_way
 
 
 def _close_all(servers: list[Server], closing: list[Callable[[], None]]) -> None:
@@ -365,12 +354,6 @@ def _count(replicas: int | None, placement: str) -> int:
     if count < 1 or (placement == "colocated" and count != 1):
         raise InvalidArgument(f"engine.options.replicas: at least 1, and 1 when colocated, got {count}")
     return count
-
-
-def _require_positive(**seconds: float) -> None:
-    for name, value in seconds.items():
-        if not 0 < value < float("inf"):
-            raise InvalidArgument(f"engine.options.{name} must be positive seconds, got {value}")
 
 
 def _visible(index: int) -> int:
