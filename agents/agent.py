@@ -8,19 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from pydantic import JsonValue
 
 from gagpo.agents.context import Context
 from gagpo.agents.engines.base import Engine, Request, Response, Sampling
-from gagpo.agents.episodes import Episode
+from gagpo.agents.episodes import Episode, Turn
 from gagpo.agents.parsing import parse
 from gagpo.envs.errors import InvalidArgument
 
-_EMPTY_IDS = np.zeros(0, np.int32)
-_EMPTY_LOGPROBS = np.zeros(0, np.float32)
-
 
 @dataclass
-class Live:
+class EpisodeState:
     """An episode under way: its turns so far, and the observation that waits for a response."""
 
     slot: int
@@ -29,27 +27,12 @@ class Live:
     info: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass
-class Decision:
-    """A response and the action parsed from it; ``parsed`` is False when there was none (the action is then '').
-
-    trainable: False for a move that must not be learned from (an expert's deliberate noise).
-    version: of the weights it was sampled with, in updates of the run; None where there is only one.
-    """
-
-    response: str
-    action: str
-    parsed: bool = True
-    trainable: bool = True
-    prompt_ids: np.ndarray = field(default_factory=lambda: _EMPTY_IDS)
-    response_ids: np.ndarray = field(default_factory=lambda: _EMPTY_IDS)
-    logprobs: np.ndarray = field(default_factory=lambda: _EMPTY_LOGPROBS)
-    version: int | None = None
-
-
 class Agent(Protocol):
-    def decide(self, lives: Sequence[Live]) -> list[Decision | None]:
-        """One decision per live episode, None where the context is full and the episode must end."""
+    def decide(self, states: Sequence[EpisodeState]) -> list[Turn | None]:
+        """One turn per state, None where the context is full and the episode must end.
+
+        A turn says what was responded, see :meth:`gagpo.agents.episodes.Turn.of`; the rollout enters to what.
+        """
         ...
 
     def forget(self, slot: int) -> None:
@@ -58,15 +41,18 @@ class Agent(Protocol):
 
 
 @runtime_checkable
-class PatientAgent(Agent, Protocol):
+class AsyncAgent(Agent, Protocol):
     """An agent that thinks about many episodes at once and answers each as soon as it knows."""
 
-    def submit(self, lives: Sequence[Live]) -> list[int]:
-        """Begin to think; gives the slots whose context is full, which get no decision."""
+    def submit(self, states: Sequence[EpisodeState]) -> list[int]:
+        """Begin to think; gives the slots whose context is full, which get no answer."""
         ...
 
-    def collect(self, timeout: float | None) -> list[tuple[int, Decision]]:
-        """Slots and their decisions, as soon as there is one; see :meth:`gagpo.agents.engines.base.Engine.collect`."""
+    def collect(self, timeout: float | None) -> Sequence[tuple[int, Turn | None]]:
+        """Slots and their turns, as soon as there is one; see :meth:`gagpo.agents.engines.base.Engine.collect`.
+
+        None is for a slot whose context has turned out to be full.
+        """
         ...
 
 
@@ -79,7 +65,7 @@ class LanguageAgent:
         self.sampling = sampling
 
     @property
-    def conditions(self) -> dict[str, Any]:
+    def conditions(self) -> dict[str, JsonValue]:
         """How the model is spoken to and sampled from, as plain values; a result is only comparable under like ones."""
         return {
             **self.context.conditions,
@@ -89,43 +75,37 @@ class LanguageAgent:
             "dtype": self.engine.dtype,
         }
 
-    def decide(self, lives: Sequence[Live]) -> list[Decision | None]:
-        requests = [self._request(live) for live in lives]
+    def decide(self, states: Sequence[EpisodeState]) -> list[Turn | None]:
+        requests = [self._request(state) for state in states]
         asked = [request for request in requests if request is not None]
         responses = iter(self.engine.generate(asked, self.sampling))
-        return [None if request is None else self._decision(request, next(responses)) for request in requests]
+        return [None if request is None else self._turn(request, next(responses)) for request in requests]
 
-    def submit(self, lives: Sequence[Live]) -> list[int]:
-        requests = [self._request(live) for live in lives]
+    def submit(self, states: Sequence[EpisodeState]) -> list[int]:
+        requests = [self._request(state) for state in states]
         self.engine.submit([request for request in requests if request is not None], self.sampling)
-        return [live.slot for live, request in zip(lives, requests, strict=True) if request is None]
+        return [state.slot for state, request in zip(states, requests, strict=True) if request is None]
 
-    def collect(self, timeout: float | None) -> list[tuple[int, Decision]]:
+    def collect(self, timeout: float | None) -> list[tuple[int, Turn]]:
         finished = self.engine.collect(timeout)
-        return [(request.session, self._decision(request, response)) for request, response in finished]
+        return [(request.session, self._turn(request, response)) for request, response in finished]
 
-    def _request(self, live: Live) -> Request | None:
+    def _request(self, state: EpisodeState) -> Request | None:
         """What to ask the engine; None where prompt and response would not fit."""
-        turns = live.episode.turns
-        prompt_ids = self.context.prompt(turns, live.observation, live.info.get("admissible_actions"))
+        turns = state.episode.turns
+        prompt_ids = self.context.prompt(turns, state.observation, state.info.get("admissible_actions"))
         if len(prompt_ids) + self.sampling.max_tokens > self.engine.max_length:
             return None
-        if live.episode.temperature is None:
-            live.episode.temperature = self.sampling.temperature
-        seed = live.episode.seed << 16 | len(turns)
-        return Request(live.slot, prompt_ids, seed, live.episode.temperature)
+        if state.episode.temperature is None:
+            state.episode.temperature = self.sampling.temperature
+        seed = state.episode.seed << 16 | len(turns)
+        return Request(state.slot, prompt_ids, seed, state.episode.temperature)
 
-    def _decision(self, request: Request, out: Response) -> Decision:
-        text = self.context.tokenizer.decode(out.ids, skip_special_tokens=True)
-        action = parse(text, self.context.style.parser)
-        return Decision(
-            response=text,
-            action=action or "",
-            parsed=action is not None,
-            prompt_ids=request.prompt_ids,
-            response_ids=out.ids,
-            logprobs=out.logprobs,
-        )
+    def _turn(self, request: Request, response: Response) -> Turn:
+        text = self.context.tokenizer.decode(response.ids, skip_special_tokens=True)
+        turn = Turn.of(text, parse(text, self.context.style.parser), cut=not response.stopped)
+        turn.prompt_ids, turn.response_ids, turn.logprobs = request.prompt_ids, response.ids, response.logprobs
+        return turn
 
     def forget(self, slot: int) -> None:
         self.engine.release(slot)
@@ -137,19 +117,19 @@ class RandomAgent:
     A world that cannot list its actions is built with ``expert="random"``: it then offers samples of them.
     """
 
-    def decide(self, lives: Sequence[Live]) -> list[Decision | None]:
-        return [self._choose(live) for live in lives]
+    def decide(self, states: Sequence[EpisodeState]) -> list[Turn | None]:
+        return [self._choose(state) for state in states]
 
-    def _choose(self, live: Live) -> Decision:
-        actions = live.info.get("admissible_actions") or live.info.get("sampled_actions")
+    def _choose(self, state: EpisodeState) -> Turn:
+        actions = state.info.get("admissible_actions") or state.info.get("sampled_actions")
         if not actions:
             raise InvalidArgument(
-                f"the random agent needs info['admissible_actions'], which task {live.episode.task!r} does not give; "
+                f"the random agent needs info['admissible_actions'], which task {state.episode.task!r} does not give; "
                 'build the environment with expert="random", so that it offers samples'
             )
-        rng = np.random.default_rng([live.episode.seed, len(live.episode.turns)])
+        rng = np.random.default_rng([state.episode.seed, len(state.episode.turns)])
         action = actions[int(rng.integers(len(actions)))]
-        return Decision(response=action, action=action)
+        return Turn.of(action, action)
 
     def forget(self, slot: int) -> None:
         pass
@@ -173,27 +153,27 @@ class ExpertAgent:
         self.noise = noise
         self.stubborn = stubborn
 
-    def decide(self, lives: Sequence[Live]) -> list[Decision | None]:
-        return [self._follow(live) for live in lives]
+    def decide(self, states: Sequence[EpisodeState]) -> list[Turn | None]:
+        return [self._follow(state) for state in states]
 
-    def _follow(self, live: Live) -> Decision | None:
-        expert = live.info.get("expert_action")
+    def _follow(self, state: EpisodeState) -> Turn | None:
+        expert = state.info.get("expert_action")
         if expert is None:
-            if "expert_action" not in live.info:
+            if "expert_action" not in state.info:
                 raise InvalidArgument("the environment offers no expert; build it with expert=True if it has one")
             return None
-        actions = live.info.get("admissible_actions")
-        turns = live.episode.turns
-        rng = np.random.default_rng([live.episode.seed, len(turns)])
+        actions = state.info.get("admissible_actions")
+        turns = state.episode.turns
+        rng = np.random.default_rng([state.episode.seed, len(turns)])
         if self.stubborn and actions and turns and not turns[-1].valid and rng.random() < self.stubborn:
             action = _again(expert, turns[-1].action, actions, rng)
-            return Decision(response=action, action=action, trainable=False)
+            return Turn("", action, action, trainable=False)
         if self.noise and actions and rng.random() < self.noise:
             action = actions[int(rng.integers(len(actions)))]
             if rng.random() < 0.5:
                 action = _slip(expert, action, rng)
-            return Decision(response=action, action=action, trainable=False)
-        return Decision(response=expert, action=expert)
+            return Turn("", action, action, trainable=False)
+        return Turn.of(expert, expert)
 
     def forget(self, slot: int) -> None:
         pass
@@ -216,29 +196,32 @@ class CorrectedAgent:
         self.takeover, self.refused = takeover, refused
         self._left: dict[int, int] = {}  # by slot: moves that the expert still makes
 
-    def decide(self, lives: Sequence[Live]) -> list[Decision | None]:
-        taught = [self._is_taught(live) for live in lives]
-        own = iter(self.learner.decide([live for live, mine in zip(lives, taught, strict=True) if not mine]))
-        decisions: list[Decision | None] = []
-        for live, mine in zip(lives, taught, strict=True):
-            (decision,) = self.expert.decide([live]) if mine else (next(own),)
-            if decision is not None and mine:
-                context, turns = self.learner.context, live.episode.turns
-                decision.prompt_ids = context.prompt(turns, live.observation, live.info.get("admissible_actions"))
-                decision.response_ids = context.response(decision.response)
-            elif decision is not None:
-                decision.trainable = False
-            decisions.append(decision)
-        return decisions
+    def decide(self, states: Sequence[EpisodeState]) -> list[Turn | None]:
+        taught = [self._is_taught(state) for state in states]
+        own = iter(self.learner.decide([state for state, expert in zip(states, taught, strict=True) if not expert]))
+        turns = [self._demonstrate(s) if expert else next(own) for s, expert in zip(states, taught, strict=True)]
+        for turn, expert in zip(turns, taught, strict=True):
+            if turn is not None:
+                turn.trainable = expert
+        return turns
 
-    def _is_taught(self, live: Live) -> bool:
-        turns = live.episode.turns
-        left = self._left.get(live.slot, 0) if turns else 0
+    def _demonstrate(self, state: EpisodeState) -> Turn | None:
+        """The expert's turn in the learner's tokens."""
+        (turn,) = self.expert.decide([state])
+        if turn is not None:
+            context, turns = self.learner.context, state.episode.turns
+            turn.prompt_ids = context.prompt(turns, state.observation, state.info.get("admissible_actions"))
+            turn.response_ids = context.response(turn.response)
+        return turn
+
+    def _is_taught(self, state: EpisodeState) -> bool:
+        turns = state.episode.turns
+        left = self._left.get(state.slot, 0) if turns else 0
         if not left and turns and not turns[-1].trainable:
-            rng = np.random.default_rng([live.episode.seed, len(turns), 1])
+            rng = np.random.default_rng([state.episode.seed, len(turns), 1])
             if rng.random() < (self.takeover if turns[-1].valid else self.refused):
                 left = int(rng.integers(1, 5))
-        self._left[live.slot] = max(0, left - 1)
+        self._left[state.slot] = max(0, left - 1)
         return left > 0
 
     def forget(self, slot: int) -> None:

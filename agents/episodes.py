@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -14,7 +14,11 @@ from gagpo.envs.errors import InvalidArgument
 
 Ids = np.ndarray  # int32[...], token ids
 Decode = Callable[[int], str]  # the text of one token
+Invalid = Literal["", "not parsed", "cut off", "refused"]
 MOST_READ = 200  # newly read tokens written per turn
+MOST_REFUSAL = 300  # characters written of the world's words about a refused action
+_OF_EPISODE = ("task", "task_type", "split", "group", "sample", "seed", "temperature", "success", "outcome")
+_OF_TURN = ("observation", "response", "action", "reward", "valid", "state")
 _KNOWN_LATER = ("kept", "end_observation", "end_state")  # written where they are known
 
 
@@ -24,8 +28,10 @@ class Turn:
 
     prompt_ids: everything the engine read, response_ids: everything it sampled (the end token included).
     logprobs: float32, the engine's own log-probability of each response token, of the distribution it sampled from.
-    valid: an action was parsed and the environment accepted it; reward excludes the penalty for an invalid one.
-    parsed: an action was found in the response.
+    reward: excludes the penalty for an invalid action.
+    invalid: why the turn has no valid action, '' where it has one. ``not parsed``: the response held no action.
+    ``refused``: the world did not accept the action. ``cut off``: either, of a response that is ``cut``.
+    cut: the response ended at the token limit without a stop token, whatever was found in it.
     state: key of the world state in which the response was made (None where the environment cannot tell).
     trainable: False for a deliberate stray move of an expert, which must not be imitated.
     version: of the weights that sampled it, in updates of the run; None where sampling waits for every update.
@@ -40,8 +46,8 @@ class Turn:
     response: str
     action: str
     reward: float = 0.0
-    valid: bool = True
-    parsed: bool = True
+    invalid: Invalid = ""
+    cut: bool = False
     state: str | None = None
     trainable: bool = True
     prompt_ids: Ids = field(default_factory=lambda: np.zeros(0, np.int32))
@@ -53,6 +59,23 @@ class Turn:
     group_state: int | None = None
     ratios: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
     advantages: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
+
+    @classmethod
+    def of(cls, response: str, action: str | None, cut: bool = False) -> Turn:
+        """A turn as an agent gives it, without what it responds to; ``action`` is None where none was found."""
+        invalid: Invalid = "" if action is not None else "cut off" if cut else "not parsed"
+        return cls("", response, action or "", invalid=invalid, cut=cut)
+
+    @property
+    def valid(self) -> bool:
+        """An action was found and the environment accepted it."""
+        return not self.invalid
+
+    def finish(self, reward: float, accepted: bool) -> None:
+        """Enter the world's answer; a turn without an action stays invalid, whatever the world makes of ''."""
+        self.reward = reward
+        if not accepted and self.valid:
+            self.invalid = "cut off" if self.cut else "refused"
 
 
 @dataclass
@@ -94,18 +117,20 @@ class Episode:
 
         tokens: ids and log-probabilities too. decode: gives the text of one id; with it every turn says token by token
         what was newly read (its last ``MOST_READ`` tokens), what was answered, and with which probability.
+
+        A refused turn's ``refusal`` is what the world answered to it, at most ``MOST_REFUSAL`` characters.
         """
         turns = []
         read = np.zeros(0, np.int32)
-        for turn in self.turns:
-            row: dict[str, Any] = {
-                "observation": turn.observation,
-                "response": turn.response,
-                "action": turn.action,
-                "reward": turn.reward,
-                "valid": turn.valid,
-                "state": turn.state,
-            }
+        answers = [*(turn.observation for turn in self.turns[1:]), self.end_observation]
+        for turn, answer in zip(self.turns, answers, strict=False):  # what every turn has, then what this one has
+            row: dict[str, object] = {name: getattr(turn, name) for name in _OF_TURN}
+            if turn.invalid:
+                row["invalid"] = turn.invalid
+            if turn.invalid == "refused" and answer is not None:
+                row["refusal"] = answer[:MOST_REFUSAL]
+            if turn.cut:
+                row["cut"] = True
             for name in ("advantage", "value", "group_state", "version"):
                 if getattr(turn, name) is not None:
                     row[name] = getattr(turn, name)
@@ -118,15 +143,7 @@ class Episode:
                 read = np.concatenate([turn.prompt_ids, turn.response_ids])
             turns.append(row)
         return {
-            "task": self.task,
-            "task_type": self.task_type,
-            "split": self.split,
-            "group": self.group,
-            "sample": self.sample,
-            "seed": self.seed,
-            "temperature": self.temperature,
-            "success": self.success,
-            "outcome": self.outcome,
+            **{name: getattr(self, name) for name in _OF_EPISODE},
             "reward": self.reward,
             "restarts": self.restarts,
             **{name: getattr(self, name) for name in _KNOWN_LATER if getattr(self, name) is not None},
@@ -138,16 +155,17 @@ class Episode:
     def from_record(cls, record: dict[str, Any]) -> Episode:
         """The episode of a :meth:`record`; tokens come back where they were written.
 
-        Raises KeyError or TypeError for a record of another form.
+        An old record says of a turn that it is invalid and not why: then its action tells. Raises KeyError or TypeError
+        for a record of another form.
         """
-        names = ("task", "task_type", "split", "group", "sample", "seed", "temperature", "success", "outcome")
-        episode = cls(**{name: record[name] for name in (*names, "restarts", "info")})
+        episode = cls(**{name: record[name] for name in (*_OF_EPISODE, "restarts", "info")})
         for name in _KNOWN_LATER:
             setattr(episode, name, record.get(name))
-        for row in record["turns"]:
-            turn = Turn(
-                **{name: row[name] for name in ("observation", "response", "action", "reward", "valid", "state")}
-            )
+        for row in record["turns"]:  # its text, why it is invalid, and its tokens where they were written
+            turn = Turn(**{name: row[name] for name in _OF_TURN if name != "valid"}, cut=bool(row.get("cut", False)))
+            turn.invalid = row.get("invalid", "" if row["valid"] else "refused" if turn.action else "not parsed")
+            if turn.invalid not in get_args(Invalid):
+                raise TypeError(f"a turn is not invalid because {turn.invalid!r:.40}")
             if "response_ids" in row:
                 turn.prompt_ids = np.asarray(row["prompt_ids"], np.int32)
                 turn.response_ids = np.asarray(row["response_ids"], np.int32)
@@ -156,11 +174,11 @@ class Episode:
         return episode
 
 
-def _tokens(turn: Turn, before: Ids, decode: Decode) -> dict[str, Any]:
+def _tokens(turn: Turn, before: Ids, decode: Decode) -> dict[str, object]:
     """One turn token by token; ``before`` is all that was read and answered up to it."""
     known = len(before) if np.array_equal(turn.prompt_ids[: len(before)], before) else 0
     new = turn.prompt_ids[known:]
-    row: dict[str, Any] = {
+    row: dict[str, object] = {
         "prompt": len(turn.prompt_ids),
         "read": [decode(int(x)) for x in new[-MOST_READ:]],
         "text": [decode(int(x)) for x in turn.response_ids],

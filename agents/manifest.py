@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from gagpo.envs.errors import GagpoError
@@ -12,7 +13,7 @@ NAME = "manifest.json"
 _FORMAT = "gagpo manifest 1"
 
 
-class Damaged(GagpoError, ValueError):
+class ManifestError(GagpoError, ValueError):
     """A file that is missing, added or not what it was when it was written; the message names it."""
 
 
@@ -46,7 +47,7 @@ def has_one(folder: Path) -> bool:
 
 
 def verify(folder: Path) -> None:
-    """Compare every file with the manifest; raises :class:`Damaged` naming the first that differs."""
+    """Compare every file with the manifest; raises :class:`ManifestError` naming the first that differs."""
     path = folder / NAME
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -54,14 +55,19 @@ def verify(folder: Path) -> None:
         if record["format"] != _FORMAT or not all(isinstance(value, str) for value in entries.values()):
             raise ValueError
     except OSError as error:
-        raise Damaged(f"{path} cannot be read ({error.strerror}): nothing proves the files beside it") from None
+        raise ManifestError(f"{path} cannot be read ({error.strerror}): nothing proves the files beside it") from None
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise Damaged(f"{path} is damaged: it is not a list of files with their SHA-256") from None
+        raise ManifestError(f"{path} is damaged: it is not a list of files with their SHA-256") from None
+    compare(folder, entries)
+
+
+def compare(folder: Path, entries: Mapping[str, str]) -> None:
+    """Compare the files below ``folder`` with their SHA-256; :class:`ManifestError` names the first that differs."""
     present = {str(found.relative_to(folder)): found for found in files_of(folder)}
-    for name in sorted(entries.keys() | present.keys()):
+    for name in sorted(entries.keys() | present.keys()):  # there, listed, and as it was
         if name not in present:
-            raise Damaged(f"{folder / name} is missing")
+            raise ManifestError(f"{folder / name} is missing")
         if name not in entries:
-            raise Damaged(f"{folder / name} does not belong here: the manifest does not list it")
+            raise ManifestError(f"{folder / name} does not belong here: the manifest does not list it")
         if digest(present[name]) != entries[name]:
-            raise Damaged(f"{folder / name} is damaged: it is not what was written (SHA-256 differs)")
+            raise ManifestError(f"{folder / name} is damaged: it is not what was written (SHA-256 differs)")

@@ -11,10 +11,10 @@ import torch
 from safetensors import SafetensorError
 
 from gagpo.agents import manifest
-from gagpo.agents.engines import adapters, attention, proof
+from gagpo.agents.engines import adapters, attention, attention_check
 from gagpo.agents.precision import dtype_of
 from gagpo.agents.starters import folder_of
-from gagpo.envs.errors import GagpoError
+from gagpo.envs.errors import GagpoError, first_line
 
 
 class ModelError(GagpoError, ValueError):
@@ -78,7 +78,7 @@ def load_model(
     if path.is_dir() and manifest.has_one(path):
         try:
             manifest.verify(path)
-        except manifest.Damaged as error:
+        except manifest.ManifestError as error:
             raise ModelError(f"{error}; make the model anew, or delete its manifest.json if you changed it") from None
     if not trust_remote_code:
         refuse_remote_code(name, revision)
@@ -181,12 +181,12 @@ def choose_path(name: str, model: torch.nn.Module) -> str:
     ModelError when padded rows are not right either.
     """
     settable = model._can_set_attn_implementation()  # type: ignore[operator]
-    reason = proof.flat_error(model) if settable else "attention of its own, which takes no other function"
+    reason = attention_check.flat_error(model) if settable else "attention of its own, which takes no other function"
     if not reason:
         return ""
     if settable:
         model.set_attn_implementation("sdpa" if getattr(model, "_supports_sdpa", False) else "eager")  # type: ignore[operator]
-    worse = proof.padded_error(model)
+    worse = attention_check.padded_error(model)
     if worse:
         raise ModelError(
             f"model {name} ({type(model).__name__}) cannot be trained here: flat attention fails ({reason}), and so do "
@@ -208,7 +208,7 @@ def save(model: torch.nn.Module, tokenizer: Any, folder: Path, tensors: dict[str
 
 
 def _advice(name: str, what: str, error: Exception) -> str:
-    first = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
+    first = first_line(error)
     if os.sep in name and not Path(name).exists():
         first = "the folder does not exist"
     return (

@@ -22,7 +22,7 @@ class Meter(Protocol):
     def reach(self, done: int, total: int) -> None: ...
 
 
-class _Plain:
+class _PlainMeter:
     def __init__(self, label: str, total: int, unit: str):
         self.label, self.total, self.unit = label, total, unit
         self.done = 0
@@ -49,7 +49,7 @@ class _Plain:
         )
 
 
-class _Bar:
+class _BarMeter:
     def __init__(self, progress: Progress, label: str, total: int, unit: str):
         self.progress, self.unit, self.begun = progress, unit, time.monotonic()
         self.task = progress.add_task(label, total=total, rate="", note="")
@@ -70,7 +70,7 @@ def track(label: str, total: int, unit: str = "", quiet: bool = False) -> Iterat
     """Show the progress of ``total`` units of work on standard error; call ``advance`` as they are done."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
-        plain = _Plain(label, total, unit)
+        plain = _PlainMeter(label, total, unit)
         if quiet:
             plain.last = float("inf")
         yield plain
@@ -86,4 +86,4 @@ def track(label: str, total: int, unit: str = "", quiet: bool = False) -> Iterat
         TextColumn("{task.fields[note]}"),
     )
     with Progress(*columns, console=console, transient=True, expand=True) as progress:
-        yield _Bar(progress, label, total, unit)
+        yield _BarMeter(progress, label, total, unit)

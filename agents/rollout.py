@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from gagpo.agents.agent import Agent, Decision, Live, PatientAgent
+from gagpo.agents.agent import Agent, AsyncAgent, EpisodeState
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.envs.pool import Event, Pool
 
@@ -78,25 +78,26 @@ def rollout(
         tokens, are then a function of the jobs alone, so a run can be repeated bit for bit. Without it the pool and the
         agent are waited on together: who is ready is answered, and nobody waits for the longest response.
     """
-    stage = Stage(agent, pool, jobs, concurrency, on_finish)
+    loop = RolloutLoop(agent, pool, jobs, concurrency, on_finish)
     begun = time.perf_counter()
     try:
-        if lockstep or not isinstance(agent, PatientAgent):
-            stage.play_together(agent, lockstep)
+        if lockstep or not isinstance(agent, AsyncAgent):
+            loop.play_in_batches(agent, lockstep)
         else:
-            stage.play_apart(agent)
+            loop.play_async(agent)
     except BaseException:
-        for slot in list(stage.lives):
-            with suppress(Exception):  # an interruption comes at any line, and what it left half-done must not hide it
+        # An interruption comes at any line, and what it left half-done must not hide it.
+        for slot in list(loop.states):
+            with suppress(Exception):
                 agent.forget(slot)
             with suppress(Exception):
                 pool.release(slot)
         raise
-    stage.clock.total = time.perf_counter() - begun
-    return [episode for episode in stage.done if episode is not None], stage.clock
+    loop.clock.total = time.perf_counter() - begun
+    return [episode for episode in loop.done if episode is not None], loop.clock
 
 
-class Stage:
+class RolloutLoop:
     """The episodes under way, and where each of them waits: for the pool (``waiting``) or for the agent (``ready``)."""
 
     def __init__(
@@ -110,74 +111,84 @@ class Stage:
         self.agent, self.pool, self.jobs = agent, pool, jobs
         self.concurrency, self.on_finish = concurrency, on_finish
         self.clock = Clock()
-        self.lives: dict[int, Live] = {}
+        self.states: dict[int, EpisodeState] = {}
         self.done: list[Episode | None] = [None] * len(jobs)
         self.waiting: set[int] = set()
         self.ready: list[int] = []
         self.upcoming = 0
 
-    def play_together(self, agent: Agent, lockstep: bool) -> None:
+    def play_in_batches(self, agent: Agent, lockstep: bool) -> None:
         """The agent answers all who are ready before anybody else is looked at."""
-        while self._begin():
+        while self._begin():  # the environments' turn, then the agent's
             since = time.perf_counter()
             while self.waiting and (lockstep or not self.ready):
-                self._hear(None)
+                self._take_events(None)
             self.clock.environment += time.perf_counter() - since
             if not self.ready:
                 continue
             since = time.perf_counter()
-            slots = self._called()
-            decisions = agent.decide([self.lives[slot] for slot in slots])
+            slots = self._take_ready()
+            turns = agent.decide([self.states[slot] for slot in slots])
             self.clock.generation += time.perf_counter() - since
-            for slot, decision in zip(slots, decisions, strict=True):
-                if decision is None:
-                    self._finish(slot, "truncated")
-                else:
-                    self._act(slot, decision)
+            for slot, turn in zip(slots, turns, strict=True):
+                self._act(slot, turn)
 
-    def play_apart(self, agent: PatientAgent) -> None:
+    def play_async(self, agent: AsyncAgent) -> None:
         """Whoever is ready goes to the agent at once, whatever it is busy with; each answer goes back at once.
 
         An agent in this process works while it is waited for, so it is only given a moment at a time as long as the
-        pool owes an answer too.
+        pool owes an answer too. Episodes that end with what it said before it failed are finished.
         """
         thinking = 0
-        while self._begin():
+        while self._begin():  # the environments' events, the agent's questions, the agent's answers
             since = time.perf_counter()
             if self.waiting:
-                self._hear(0.0 if thinking or self.ready else None)
+                self._take_events(0.0 if thinking or self.ready else None)
             now = time.perf_counter()
             self.clock.environment += now - since
-            if slots := self._called():
-                full = agent.submit([self.lives[slot] for slot in slots])
+            if slots := self._take_ready():
+                with self._finishing():
+                    full = agent.submit([self.states[slot] for slot in slots])
                 thinking += len(slots) - len(full)
                 for slot in full:
-                    self._finish(slot, "truncated")
+                    self._act(slot, None)
             if thinking:
-                for slot, decision in agent.collect(POLL_SECONDS if self.waiting else None):
+                with self._finishing():
+                    answers = agent.collect(POLL_SECONDS if self.waiting else None)
+                for slot, turn in answers:
                     thinking -= 1
-                    self._act(slot, decision)
+                    self._act(slot, turn)
                 self.pool.flush()
             self.clock.generation += time.perf_counter() - now
 
+    @contextmanager
+    def _finishing(self) -> Iterator[None]:
+        """Where the agent fails in the block, the environments first answer what they owe, which may end episodes."""
+        try:
+            yield
+        except Exception:
+            while self.waiting:
+                self._take_events(None)
+            raise
+
     def _begin(self) -> bool:
         """Start as many jobs as there is room for; False when all have been played."""
-        while self.upcoming < len(self.jobs) and len(self.lives) < self.concurrency:
+        while self.upcoming < len(self.jobs) and len(self.states) < self.concurrency:
             self._start(self.upcoming, self.jobs[self.upcoming])
             self.upcoming += 1
-        return bool(self.lives)
+        return bool(self.states)
 
     def _start(self, slot: int, job: Job) -> None:
         episode = Episode(task=job.task, group=job.group, sample=job.sample, seed=job.seed, temperature=job.temperature)
-        self.lives[slot] = Live(slot, episode)
+        self.states[slot] = EpisodeState(slot, episode)
         self.pool.reset(slot, job.task, job.environment_seed)
         self.waiting.add(slot)
 
-    def _hear(self, timeout: float | None) -> None:
-        """Take the pool's answers."""
+    def _take_events(self, timeout: float | None) -> None:
+        """Enter the pool's answers; whose episode goes on is ready for the agent."""
         for event in self.pool.wait(timeout):
             self.waiting.discard(event.slot)
-            outcome = _receive(self.lives[event.slot], event)
+            outcome = _enter(self.states[event.slot], event)
             if event.kind == "restarted":
                 self.agent.forget(event.slot)
             if outcome:
@@ -185,22 +196,28 @@ class Stage:
             else:
                 self.ready.append(event.slot)
 
-    def _called(self) -> list[int]:
+    def _take_ready(self) -> list[int]:
         """Who is ready, in order."""
         slots, self.ready = sorted(self.ready), []
         return slots
 
-    def _act(self, slot: int, decision: Decision) -> None:
-        _append(self.lives[slot], decision)
-        self.pool.step(slot, decision.action)
+    def _act(self, slot: int, turn: Turn | None) -> None:
+        """Complete an agent's turn and hand its action to the pool; without one the episode ends."""
+        if turn is None:
+            self._finish(slot, "truncated")
+            return
+        state = self.states[slot]
+        turn.observation, turn.state = state.observation, state.info.get("state")
+        state.episode.turns.append(turn)
+        self.pool.step(slot, turn.action)
         self.waiting.add(slot)
 
     def _finish(self, slot: int, outcome: str) -> None:
-        live = self.lives.pop(slot)
-        episode = live.episode
+        state = self.states.pop(slot)
+        episode = state.episode
         episode.outcome = outcome
         if outcome != "failed":
-            episode.end_observation, episode.end_state = live.observation, live.info.get("state")
+            episode.end_observation, episode.end_state = state.observation, state.info.get("state")
         self.agent.forget(slot)
         self.pool.release(slot)
         self._deliver(slot, episode)
@@ -211,42 +228,23 @@ class Stage:
             self.on_finish(episode)
 
 
-def _append(live: Live, decision: Decision) -> None:
-    turn = Turn(
-        observation=live.observation,
-        response=decision.response,
-        action=decision.action,
-        parsed=decision.parsed,
-        valid=decision.parsed,
-        state=live.info.get("state"),
-        trainable=decision.trainable,
-        prompt_ids=decision.prompt_ids,
-        response_ids=decision.response_ids,
-        logprobs=decision.logprobs,
-        version=decision.version,
-    )
-    live.episode.turns.append(turn)
-
-
 _KNOWN = {"task", "task_type", "split", "turn", "success", "valid", "state", "admissible_actions", "expert_action"}
 
 
-def _receive(live: Live, event: Event) -> str | None:
+def _enter(state: EpisodeState, event: Event) -> str | None:
     """Enter an event into its episode; returns what ended it, if something did."""
-    episode = live.episode
+    episode = state.episode
     if event.kind == "failed":
         episode.info["error"] = event.error
         return "failed"
-    live.observation, live.info = event.observation, event.info
+    state.observation, state.info = event.observation, event.info
     if event.kind in ("reset", "restarted"):
         episode.turns.clear()
         episode.restarts += event.kind == "restarted"
         episode.task_type = str(event.info.get("task_type", ""))
         episode.split = str(event.info.get("split", ""))
         return None
-    turn = episode.turns[-1]
-    turn.reward = event.reward
-    turn.valid = turn.parsed and bool(event.info.get("valid", True))
+    episode.turns[-1].finish(event.reward, bool(event.info.get("valid", True)))
     if not (event.terminated or event.truncated):
         return None
     episode.success = bool(event.info.get("success", False))

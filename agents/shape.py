@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 
 @dataclass(frozen=True)
@@ -22,25 +25,32 @@ class Shape:
     context: int
 
 
-def sizes(config: Any, trust_remote_code: bool = False) -> Shape:
+def key_value_shape(config: PreTrainedConfig) -> tuple[int, int, int]:
+    """Layers, key-value heads and head size of a language model's (text) config."""
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return config.num_hidden_layers, heads, size
+
+
+def sizes(config: PreTrainedConfig, trust_remote_code: bool = False) -> Shape:
     """Sizes of the causal language model of a transformers config; parameters are counted on one without storage."""
     import torch
     from transformers import AutoModelForCausalLM
 
-    text: Any = config.get_text_config()
+    text = config.get_text_config()
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
-    heads = text.num_attention_heads
+    layers, key_value_heads, head_size = key_value_shape(text)
     experts = getattr(text, "num_experts_per_tok", None) or 1
     width = text.hidden_size
     forward = getattr(text, "moe_intermediate_size", None) if experts > 1 else None
     return Shape(
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        layers=text.num_hidden_layers,
+        layers=layers,
         width=width,
-        heads=heads,
-        key_value_heads=getattr(text, "num_key_value_heads", None) or heads,
-        head_size=getattr(text, "head_dim", None) or width // heads,
+        heads=text.num_attention_heads,
+        key_value_heads=key_value_heads,
+        head_size=head_size,
         feed_forward=int(forward or getattr(text, "intermediate_size", None) or 4 * width),
         experts=experts,
         vocabulary=text.vocab_size,

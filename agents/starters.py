@@ -6,17 +6,17 @@ made with, and ``manifest.json``, its results, the commands that made it, and th
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gagpo.agents import manifest
 from gagpo.envs.errors import GagpoError
 
 PREFIX = "starter:"
 FORMAT = "gagpo starter 1"
-MANIFEST, SETTINGS = "manifest.json", "recipe.yaml"
+MANIFEST, SETTINGS = manifest.NAME, "recipe.yaml"
 
 
 class StarterError(GagpoError, ValueError):
@@ -72,18 +72,10 @@ def find(model: str) -> Starter:
         known = ", ".join(PREFIX + known for known in names()) or "none"
         raise StarterError(f"there is no starter {name!r}; this package has {known}")
     starter = read(root() / name)
-    told = starter.manifest["files"]
-    for file, digest in told.items():
-        try:
-            found = hashlib.sha256((starter.folder / file).read_bytes()).hexdigest()
-        except OSError:
-            found = "missing"
-        if found != digest:
-            state = "missing" if found == "missing" else "damaged (its SHA-256 is not the one in manifest.json)"
-            raise StarterError(f"{starter.folder / file} is {state}; install the package again")
-    for path in starter.folder.iterdir():
-        if path.name not in told and path.name != MANIFEST:
-            raise StarterError(f"{path} is not part of {PREFIX}{name}; remove it")
+    try:
+        manifest.compare(starter.folder, starter.manifest["files"])
+    except manifest.ManifestError as error:
+        raise StarterError(f"{error}; install the package again") from None
     return starter
 
 
@@ -91,11 +83,11 @@ def read(folder: Path) -> Starter:
     """The starter in ``folder``, unchecked but for its manifest."""
     path = folder / MANIFEST
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        if manifest["format"] != FORMAT or not all(
-            Path(file).name == file and isinstance(digest, str) for file, digest in manifest["files"].items()
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found["format"] != FORMAT or not all(
+            Path(file).name == file and isinstance(digest, str) for file, digest in found["files"].items()
         ):
             raise ValueError("not a manifest of this version")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StarterError(f"{path} cannot be read ({error}); install the package again") from None
-    return Starter(folder.name, folder, manifest)
+    return Starter(folder.name, folder, found)

@@ -25,7 +25,7 @@ class MissingPackage(GagpoError, ImportError):
     """An optional package that is not installed; the message names what to install."""
 
 
-def first_line(error: BaseException) -> str:
-    """The first line of ``error`` that is not empty, at most 200 characters; its type where it says nothing."""
+def first_line(error: BaseException, most: int = 200) -> str:
+    """The first line of ``error`` that is not empty, ``most`` characters of it; its type where it says nothing."""
     lines = (line.strip() for line in str(error).splitlines())
-    return next(filter(None, lines), type(error).__name__)[:200]
+    return next(filter(None, lines), type(error).__name__)[:most]

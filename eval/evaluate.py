@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 from gagpo.agents.agent import Agent
-from gagpo.agents.api.streams import Waiter, play_streams
 from gagpo.agents.episodes import Episode
 from gagpo.agents.progress import track
 from gagpo.agents.rollout import Clock, group_jobs, rollout
 from gagpo.envs.pool import Pool
-from gagpo.envs.pool.shared_pool import SharedPool
 from gagpo.envs.tasks import TaskSet
 from gagpo.eval.journal import Journal
 from gagpo.eval.results import EvalResult, Panel
@@ -30,7 +28,7 @@ def choose_panel(tasks: TaskSet, count: int | None = None) -> TaskSet:
 
 def evaluate(
     agent: Agent,
-    pool: Pool | SharedPool,
+    pool: Pool,
     tasks: TaskSet,
     *,
     environment: str,
@@ -49,9 +47,8 @@ def evaluate(
 
     ``environment`` and ``kwargs`` say what ``pool`` runs, ``model`` and ``temperature`` who plays (None: it samples
     no tokens): they are printed with the numbers. The seeds are fixed by the panel and ``seed``, so two models meet the
-    same episodes. With a shared pool every episode goes its own way (for agents that wait). Episodes that
-    ``journal`` (open) holds are not played again, and every other is written to it as it ends. rollout: what plays the
-    jobs over a pool; a trainer of several ranks has one that deals them out.
+    same episodes. Episodes that ``journal`` (open) holds are not played again, and every other is written to it as it
+    ends. rollout: what plays the jobs over a pool; a trainer of several ranks has one that deals them out.
     """
     tasks.require()
     jobs = group_jobs(tasks.ids, tries, PANEL_SEED + seed, f"panel {tasks.split}")
@@ -65,10 +62,7 @@ def evaluate(
                 journal.append(episode)
             meter.advance()
 
-        if isinstance(pool, SharedPool):
-            new = play_streams(cast(Waiter, agent), pool, missing, concurrency=concurrency, on_finish=finished)
-        else:
-            new, _ = rollout(agent, pool, missing, concurrency=concurrency, lockstep=lockstep, on_finish=finished)
+        new, _ = rollout(agent, pool, missing, concurrency=concurrency, lockstep=lockstep, on_finish=finished)
     played.update({(episode.task, episode.sample): episode for episode in new})
     episodes = [played[job.task, job.sample] for job in jobs]
     conditions = dict(getattr(agent, "conditions", {}))

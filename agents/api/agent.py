@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import queue
 import re
+import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
-from gagpo.agents.agent import Decision, Live
+from gagpo.agents.agent import EpisodeState
 from gagpo.agents.api.client import Answer, ApiClient, ContextFull
+from gagpo.agents.episodes import Turn
 from gagpo.agents.parsing import parse
 from gagpo.agents.prompts import PromptStyle, admissible_line, message, window
 
@@ -17,7 +20,7 @@ _THOUGHT = re.compile(r"\A\s*<think>.*?</think>\s*", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Talk:
+class ChatSettings:
     """How an agent behind a server is spoken to.
 
     history: ``full`` (the conversation grows by appending, so that the server's prompt cache fits), or the number of
@@ -36,62 +39,115 @@ class Talk:
 
 
 class ApiAgent:
-    """Plays by asking ``client``. Different threads may decide for different slots at the same time.
+    """Plays by asking ``client`` about ``concurrency`` episodes at a time, each in a thread.
 
-    An episode's ``info`` counts its ``requests``, ``prompt_tokens``, ``cached_tokens``, ``completion_tokens``,
-    ``reasoning_tokens`` and ``cost`` (dollars).
+    The first error ends everything: no further request is made, and it is raised once every thread has stopped and what
+    was answered meanwhile has been handed over. An episode's ``info`` counts its ``requests``, ``prompt_tokens``,
+    ``cached_tokens``, ``completion_tokens``, ``reasoning_tokens`` and ``cost`` (dollars).
     """
 
-    def __init__(self, client: ApiClient, talk: Talk, concurrency: int = 16):
+    def __init__(self, client: ApiClient, chat: ChatSettings, concurrency: int = 16):
         self.client = client
-        self.talk = talk
+        self.chat = chat
         self.concurrency = concurrency
         self._conversations: dict[int, list[dict[str, str]]] = {}
+        self._asked: dict[int, EpisodeState] = {}  # by slot: who waits for an answer
+        self._questions: queue.SimpleQueue[EpisodeState | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[EpisodeState, Turn | BaseException | None]] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []  # daemons: an answer that never comes must not hold up the end
+        self._error: BaseException | None = None
 
-    def decide(self, lives: Sequence[Live]) -> list[Decision | None]:
-        if len(lives) == 1:
-            return [self._decide(lives[0])]
-        with ThreadPoolExecutor(self.concurrency) as threads:
-            return list(threads.map(self._decide, lives))
+    def decide(self, states: Sequence[EpisodeState]) -> list[Turn | None]:
+        self.submit(states)
+        found: dict[int, Turn | None] = {}
+        while len(found) < len(states):
+            found.update(self.collect(None))
+        return [found[state.slot] for state in states]
+
+    def submit(self, states: Sequence[EpisodeState]) -> list[int]:
+        """Ask about each state; whether its context is full is known when the server answers."""
+        if self._error is not None:
+            raise self._error
+        self._asked |= {state.slot: state for state in states}
+        while len(self._threads) < min(self.concurrency, len(self._asked)):
+            self._threads.append(threading.Thread(target=self._work, daemon=True))
+            self._threads[-1].start()
+        for state in states:
+            self._questions.put(state)
+        return []
+
+    def collect(self, timeout: float | None) -> list[tuple[int, Turn | None]]:
+        found: list[tuple[int, Turn | None]] = []
+        with suppress(queue.Empty):
+            while self._asked:  # take every answer there is, waiting for the first alone; the first error ends the rest
+                state, answer = self._answers.get(not found and self._error is None, timeout)
+                if self._asked.get(state.slot) is not state:
+                    continue  # forgotten meanwhile
+                del self._asked[state.slot]
+                if not isinstance(answer, BaseException):
+                    found.append((state.slot, answer))
+                elif self._error is None:
+                    self._error = answer
+                    self.close()
+                    for thread in self._threads:
+                        thread.join()
+        if self._error is not None and not found:
+            raise self._error
+        return found
 
     def forget(self, slot: int) -> None:
+        """The conversation, and the question if nobody has begun to ask it."""
         self._conversations.pop(slot, None)
+        self._asked.pop(slot, None)
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Ask nothing more; whoever waits for a turn is refused."""
         self.client.close()
+        for _ in self._threads:
+            self._questions.put(None)
 
-    def _decide(self, live: Live) -> Decision | None:
-        conversation = self._extended(live)
+    def _work(self) -> None:
+        while (state := self._questions.get()) is not None:
+            if self._asked.get(state.slot) is not state:
+                continue  # forgotten meanwhile
+            try:
+                self._answers.put((state, self._ask(state)))
+            except BaseException as error:
+                self._answers.put((state, error))  # before those that the closed client raises elsewhere
+                self.client.close()
+
+    def _ask(self, state: EpisodeState) -> Turn | None:
+        """The turn that follows ``state``; None where the server says that the conversation is too long."""
+        conversation = self._extended(state)
         try:
-            answer = self.client.ask(conversation, self.talk.temperature, self.talk.max_tokens)
+            answer = self.client.ask(conversation, self.chat.temperature, self.chat.max_tokens)
         except ContextFull:
             return None
-        _count(live, answer)
-        if live.episode.temperature is None:
-            live.episode.temperature = self.talk.temperature
+        _count(state, answer)
+        if state.episode.temperature is None:
+            state.episode.temperature = self.chat.temperature
         conversation.append({"role": "assistant", "content": self._remembered(answer)})
-        self._conversations[live.slot] = conversation
-        action = parse(without_thoughts(answer.text), self.talk.style.parser)
-        return Decision(response=_whole(answer), action=action or "", parsed=action is not None)
+        self._conversations[state.slot] = conversation
+        action = parse(without_thoughts(answer.text), self.chat.style.parser)
+        return Turn.of(_whole(answer), action, answer.cut)
 
-    def _extended(self, live: Live) -> list[dict[str, str]]:
+    def _extended(self, state: EpisodeState) -> list[dict[str, str]]:
         """The conversation up to the present observation; what was sent before is its very beginning."""
-        talk, turns = self.talk, live.episode.turns
-        admissible = admissible_line(live.info.get("admissible_actions")) if talk.admissible else ""
-        if talk.history == "full":
-            before = list(self._conversations.get(live.slot, [])) if turns else []
-            text = message(talk.style, talk.instructions, live.observation, admissible, first=not turns)
+        chat, turns = self.chat, state.episode.turns
+        admissible = admissible_line(state.info.get("admissible_actions")) if chat.admissible else ""
+        if chat.history == "full":
+            before = list(self._conversations.get(state.slot, [])) if turns else []
+            text = message(chat.style, chat.instructions, state.observation, admissible, first=not turns)
         else:
             before = []
-            width = int(talk.history)
-            text = window(talk.style, talk.instructions, turns, live.observation, admissible, width)
-        if not before and talk.style.system:
-            before = [{"role": "system", "content": talk.style.system}]
+            width = int(chat.history)
+            text = window(chat.style, chat.instructions, turns, state.observation, admissible, width)
+        if not before and chat.style.system:
+            before = [{"role": "system", "content": chat.style.system}]
         return [*before, {"role": "user", "content": text}]
 
     def _remembered(self, answer: Answer) -> str:
-        return _whole(answer) if self.talk.reasoning == "keep" else without_thoughts(answer.text)
+        return _whole(answer) if self.chat.reasoning == "keep" else without_thoughts(answer.text)
 
 
 def without_thoughts(text: str) -> str:
@@ -104,8 +160,8 @@ def _whole(answer: Answer) -> str:
     return f"<think>{answer.reasoning}</think>{answer.text}" if answer.reasoning else answer.text
 
 
-def _count(live: Live, answer: Answer) -> None:
-    usage, info = answer.usage, live.episode.info
+def _count(state: EpisodeState, answer: Answer) -> None:
+    usage, info = answer.usage, state.episode.info
     counted = {
         "requests": usage.requests,
         "prompt_tokens": usage.prompt,

@@ -95,11 +95,12 @@ class Usage:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the model said. ``reasoning`` is what the server hands over apart from the text."""
+    """What the model said. reasoning: what the server gives apart from the text. cut: it ended at the token limit."""
 
     text: str
     reasoning: str
     usage: Usage
+    cut: bool = False
 
 
 class ApiClient:
@@ -125,7 +126,7 @@ class ApiClient:
         self._stop = threading.Event()
         self._sleep = sleep or self._stop.wait
         self._clock = clock
-        self._gate = RateGate(settings.requests_per_minute, settings.tokens_per_minute, clock)
+        self._limiter = RateLimiter(settings.requests_per_minute, settings.tokens_per_minute, clock)
         self._lock = threading.Lock()
 
     def ask(self, messages: Sequence[Mapping[str, str]], temperature: float | None, max_tokens: int) -> Answer:
@@ -148,11 +149,11 @@ class ApiClient:
                     **fields,
                 )
                 answer = self._read(reply, messages, retries)
-            except (self._openai.APIConnectionError, self._openai.APIStatusError, _Nonsense) as error:
+            except (self._openai.APIConnectionError, self._openai.APIStatusError, _MalformedReply) as error:
                 fault = self._judge(error)
                 retries += 1
                 if attempt + 1 < settings.attempts:
-                    self._gate.hold(self._pause(error, attempt))
+                    self._limiter.hold(self._pause(error, attempt))
                 continue
             with self._lock:
                 self.spent.add(answer.usage)
@@ -175,7 +176,7 @@ class ApiClient:
             if self._stop.is_set():
                 raise ApiError("the client is closed")
             self._check_limits()
-            pause = self._gate.enter(tokens)
+            pause = self._limiter.enter(tokens)
             if not pause:
                 return
             self._sleep(pause)
@@ -213,26 +214,28 @@ class ApiClient:
 
     def _read(self, reply: Any, messages: Sequence[Mapping[str, str]], retries: int) -> Answer:
         try:
-            message = reply.choices[0].message
+            choice = reply.choices[0]
+            message, cut = choice.message, getattr(choice, "finish_reason", None) == "length"
             text = message.content or ""
             extra = getattr(message, "model_extra", None) or {}
             reasoning = extra.get("reasoning_content") or extra.get("reasoning") or ""
         except (AttributeError, IndexError, TypeError, KeyError):
-            raise _Nonsense(f"the answer holds no message: {str(reply)[:200]}") from None
+            raise _MalformedReply(f"the answer holds no message: {str(reply)[:200]}") from None
         if not isinstance(text, str) or not isinstance(reasoning, str):
-            raise _Nonsense(f"the answer's content is no text: {str(reply)[:200]}")
-        return Answer(text, reasoning, self._usage(getattr(reply, "usage", None), messages, text + reasoning, retries))
+            raise _MalformedReply(f"the answer's content is no text: {str(reply)[:200]}")
+        usage = self._usage(getattr(reply, "usage", None), messages, text + reasoning, retries)
+        return Answer(text, reasoning, usage, cut)
 
-    def _usage(self, told: Any, messages: Sequence[Mapping[str, str]], said: str, retries: int) -> Usage:
+    def _usage(self, reported: Any, messages: Sequence[Mapping[str, str]], said: str, retries: int) -> Usage:
         usage = Usage(requests=1, retries=retries)
-        if told is None:
+        if reported is None:
             usage.estimated = 1
             usage.prompt = sum(len(one["content"]) for one in messages) // 4
             usage.completion = len(said) // 4
         else:
-            usage.prompt, usage.completion = told.prompt_tokens or 0, told.completion_tokens or 0
-            usage.cached = getattr(getattr(told, "prompt_tokens_details", None), "cached_tokens", 0) or 0
-            usage.reasoning = getattr(getattr(told, "completion_tokens_details", None), "reasoning_tokens", 0) or 0
+            usage.prompt, usage.completion = reported.prompt_tokens or 0, reported.completion_tokens or 0
+            usage.cached = getattr(getattr(reported, "prompt_tokens_details", None), "cached_tokens", 0) or 0
+            usage.reasoning = getattr(getattr(reported, "completion_tokens_details", None), "reasoning_tokens", 0) or 0
         price = self.settings
         cached = price.input_price if price.cached_price is None else price.cached_price
         fresh = usage.prompt - usage.cached
@@ -240,11 +243,11 @@ class ApiClient:
         return usage
 
 
-class _Nonsense(Exception):
+class _MalformedReply(Exception):
     """The server answered something else than the protocol has; worth another try."""
 
 
-class RateGate:
+class RateLimiter:
     """Lets at most so many requests and tokens through in any minute, and nobody while the server asks for a pause."""
 
     def __init__(self, requests: float | None, tokens: float | None, clock: Callable[[], float] = time.monotonic):

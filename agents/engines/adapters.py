@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from gagpo.envs.errors import GagpoError
+from gagpo.envs.errors import GagpoError, first_line
 
 ALL_LINEAR = "all-linear"
 CONFIG, WEIGHTS, BASE = "adapter_config.json", "adapter_model.safetensors", "base.json"
@@ -74,8 +74,9 @@ def inject(model: Any, rank: int, alpha: float, targets: str | Sequence[str], se
         try:
             inject_adapter_in_model(config, model, _NAME)
         except (ValueError, NotImplementedError) as error:
-            first = str(error).splitlines()[0]
-            raise AdapterError(f"{type(model).__name__} takes no adapter: {first}; leave lora out") from None
+            raise AdapterError(
+                f"{type(model).__name__} takes no adapter: {first_line(error)}; leave lora out"
+            ) from None
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(_is_of_adapter(name))
 
@@ -232,7 +233,7 @@ def load(model: torch.nn.Module, folder: Path, base: Base | None = None) -> None
     try:
         tensors = load_file(str(path))
     except (OSError, SafetensorError) as error:
-        raise AdapterError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
+        raise AdapterError(f"{path} cannot be read: {first_line(error)}") from None
     own = stored(model)
     if odd := sorted(own.keys() ^ tensors.keys()):
         raise AdapterError(f"{path}: tensor {odd[0]!r} is {'missing' if odd[0] in own else 'not of this model'}")

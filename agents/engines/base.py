@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
+from gagpo.agents.precision import name_of, require_known
 from gagpo.envs.errors import InvalidArgument
+
+if TYPE_CHECKING:  # agents behind a server need neither
+    import torch
+    from transformers import PreTrainedConfig
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,24 @@ class Response:
 
 
 Finished = tuple[Request, Response]
-NamedTensor = tuple[str, Any]  # a name and a torch tensor
+NamedTensor = tuple[str, "torch.Tensor"]
+
+
+class Tokenizer(Protocol):
+    """What is asked of a transformers tokenizer."""
+
+    eos_token_id: int
+    chat_template: object
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
+
+    def decode(self, token_ids: Sequence[int] | np.ndarray, *, skip_special_tokens: bool = False) -> str: ...
+
+    def get_added_vocab(self) -> dict[str, int]: ...
+
+    def apply_chat_template(self, conversation: Sequence[Mapping[str, str]], **options: object) -> str: ...
+
+    def save_pretrained(self, save_directory: str) -> object: ...
 
 
 class Engine(Protocol):
@@ -68,12 +90,11 @@ class Engine(Protocol):
     made by ``factory(model, tokenizer, **options)``; see :mod:`gagpo.agents.engines.registry` for the options.
 
     tokenizer, max_length: of the model; the longest prompt with its response. dtype: what is sampled in, by name.
-    shares_weights: the engine samples from
-    the trainer's own module in the trainer's precision, so its log-probabilities are those that a forward pass of the
-    trainer gives.
+    shares_weights: the engine samples from the trainer's own module in the trainer's precision, so its
+    log-probabilities are those that a forward pass of the trainer gives.
     """
 
-    tokenizer: Any
+    tokenizer: Tokenizer
     max_length: int
     dtype: str
     shares_weights: bool
@@ -133,17 +154,66 @@ def engine_measures(engine: Engine) -> dict[str, float]:
     return engine.measures() if isinstance(engine, Measured) else {}
 
 
-def context_limit(config: Any) -> int:
-    """Most tokens of a row. Scaled positions that begin to depend on the row's length beyond some limit end there."""
+class ModelEngine:
+    """What engines share that sample from a model of this process, or from copies of it."""
+
+    shares_weights = False
+
+    def __init__(self, model: torch.nn.Module, tokenizer: Tokenizer, max_length: int | None, dtype: str | None):
+        weight = next(model.parameters())
+        self.model, self.tokenizer, self.device = model, tokenizer, weight.device
+        self.dtype = dtype or name_of(weight.dtype)
+        if dtype:
+            require_known(dtype)
+        self.max_length = context_limit(config_of(model), max_length)
+        self.stops = stop_tokens(tokenizer, model)
+        self._ready = True  # false from sleep until the weights are there again
+
+    @property
+    def under_way(self) -> int:
+        """How many requests have been submitted and not been collected or released."""
+        raise NotImplementedError
+
+    def _require_idle(self) -> None:
+        if self.under_way:
+            raise InvalidArgument("the engine has responses under way; collect or release them first")
+
+    def _require_room(self, requests: Sequence[Request], sampling: Sampling) -> None:
+        if not self._ready:
+            raise InvalidArgument("the engine is asleep: wake it and load its weights first")
+        longest_row(requests, sampling, self.max_length)
+
+
+def responses_of(engine: Engine, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
+    """One response per request, in order, from an engine that has nothing else under way."""
+    engine.submit(requests, sampling)
+    found: dict[int, Response] = {}
+    while finished := engine.collect():
+        found |= {id(request): response for request, response in finished}
+    return [found[id(request)] for request in requests]
+
+
+def config_of(model: torch.nn.Module) -> PreTrainedConfig:
+    """The config of a transformers model, which torch knows nothing of."""
+    return model.config  # type: ignore[return-value]
+
+
+def context_limit(config: PreTrainedConfig, wanted: int | None = None) -> int:
+    """Most tokens of a row, ``wanted`` if that is less.
+
+    Scaled positions that begin to depend on the row's length beyond some limit end there.
+    """
     text = config.get_text_config()
     limit = int(getattr(text, "max_position_embeddings", None) or 4096)
     rope = getattr(text, "rope_parameters", None) or {}
-    for part in [rope, *rope.values()] if isinstance(rope, dict) else []:
+    for part in (
+        [rope, *rope.values()] if isinstance(rope, dict) else []
+    ):  # one for all layers, or one per kind of layer
         if isinstance(part, dict) and part.get("rope_type") in ("longrope", "dynamic"):
             original = part.get("original_max_position_embeddings")
             original = original or getattr(text, "original_max_position_embeddings", None)
             limit = min(limit, int(original or limit))
-    return limit
+    return min(wanted or limit, limit)
 
 
 def longest_row(requests: Sequence[Request], sampling: Sampling, limit: int) -> int:
@@ -154,7 +224,7 @@ def longest_row(requests: Sequence[Request], sampling: Sampling, limit: int) -> 
     return longest
 
 
-def stop_tokens(tokenizer: Any, model: Any = None) -> list[int]:
+def stop_tokens(tokenizer: Tokenizer, model: torch.nn.Module | None = None) -> list[int]:
     """The tokens that end a response: the tokenizer's end token, the generation config's and the chat template's."""
     stops = {tokenizer.eos_token_id, turn_end(tokenizer)}
     configured = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
@@ -165,7 +235,7 @@ def stop_tokens(tokenizer: Any, model: Any = None) -> list[int]:
 _SAID = "\u241e"  # stands for an assistant's words; no template alters it
 
 
-def turn_end(tokenizer: Any) -> int | None:
+def turn_end(tokenizer: Tokenizer) -> int | None:
     """The special token that the chat template puts after an assistant's words, None where there is none.
 
     A model that speaks in channels ends each of them with the token that the template puts there, thoughts included, so

@@ -1,4 +1,4 @@
-"""Which families of models are right here: tiny random models of every family, each put to the proof of loading.
+"""Which families of models are right here: tiny random models of every family, each put to the check of loading.
 
     python -m gagpo.agents.engines.families [--markdown docs/models.md]
 
@@ -11,15 +11,15 @@ from __future__ import annotations
 import argparse
 import copy
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from gagpo.agents.engines.attention import is_flat
 
-TINY: dict[str, Any] = {
+TINY: dict[str, object] = {
     "vocab_size": 120,
     "hidden_size": 32,
     "intermediate_size": 48,
@@ -68,7 +68,7 @@ class Family:
 
     name: str
     kind: str
-    more: dict[str, Any]
+    more: Mapping[str, object]
 
 
 FAMILIES = [
@@ -127,16 +127,6 @@ FAMILIES = [
 ]
 
 
-@dataclass(frozen=True)
-class FamilySupport:
-    """way: flat, general or refused; why: what stood against the better way."""
-
-    family: str
-    kind: str
-    way: str
-    why: str
-
-
 def tiny(family: Family) -> torch.nn.Module:
     """A random model of the family, with weights large enough for differences to show."""
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -144,8 +134,7 @@ def tiny(family: Family) -> torch.nn.Module:
     from gagpo.agents.model import with_attention
 
     shape = {**TINY, **family.more}
-    for name in PLAIN.keys() & {name for name, value in shape.items() if value is None}:
-        del shape[name]
+    shape = {name: value for name, value in shape.items() if value is not None or name not in PLAIN}
     config = AutoConfig.for_model(family.kind, **shape)
     torch.manual_seed(0)
     model: torch.nn.Module = with_attention(
@@ -162,30 +151,23 @@ def tiny(family: Family) -> torch.nn.Module:
     return model.eval()
 
 
-def judge(family: Family) -> FamilySupport:
-    """Put one family to the proof."""
+def judge(family: Family) -> tuple[str, str]:
+    """Put one family to the check: flat, general or refused, and what stood against the better way."""
     from gagpo.agents.model import choose_path
 
     try:
         model = tiny(family)
         why = choose_path(family.name, model)
     except Exception as error:  # whatever a family's own code raises is the answer to the question
-        return FamilySupport(family.name, family.kind, "refused", " ".join(str(error).split())[:200])
-    return FamilySupport(family.name, family.kind, "flat" if is_flat(model) else "general", why)
-
-
-def table(verdicts: list[FamilySupport]) -> str:
-    """The verdicts as Markdown."""
-    lines = ["| family | `model_type` | way | why not flat |", "|---|---|---|---|"]
-    lines += [f"| {v.family} | `{v.kind}` | {v.way} | {v.why.replace('|', ' ')} |" for v in verdicts]
-    return "\n".join(lines) + "\n"
+        return "refused", " ".join(str(error).split())[:200]
+    return "flat" if is_flat(model) else "general", why
 
 
 BEGIN, END = "<!-- families -->\n", "<!-- end of families -->\n"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Put tiny random models of every family to the proof of loading.")
+    parser = argparse.ArgumentParser(description="Put tiny random models of every family to the check of loading.")
     parser.add_argument("--markdown", type=Path, help="write the table into this file, between its two marks")
     parser.add_argument("--only", help="families whose name or type contains this")
     options = parser.parse_args()
@@ -194,15 +176,16 @@ def main() -> int:
 
     logging.set_verbosity_error()
     wanted = [f for f in FAMILIES if not options.only or options.only in f.name or options.only in f.kind]
-    verdicts = []
-    for family in wanted:
-        verdicts.append(judge(family))
-        print(f"{family.name:28} {verdicts[-1].way:8} {verdicts[-1].why}", flush=True)
+    table = "| family | `model_type` | way | why not flat |\n|---|---|---|---|\n"
+    for family in wanted:  # some take a while: say each as it is known
+        way, why = judge(family)
+        print(f"{family.name:28} {way:8} {why}", flush=True)
+        table += f"| {family.name} | `{family.kind}` | {way} | {why.replace('|', ' ')} |\n"
     if options.markdown:
         text = options.markdown.read_text(encoding="utf-8")
         before, _, rest = text.partition(BEGIN)
         after = rest.partition(END)[2]
-        options.markdown.write_text(before + BEGIN + table(verdicts) + END + after, encoding="utf-8")
+        options.markdown.write_text(before + BEGIN + table + END + after, encoding="utf-8")
     return 0
 
 

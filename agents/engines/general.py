@@ -7,13 +7,15 @@ that is proved to work; where it is not, every token reads its row anew. Slow, a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from gagpo.agents.engines.attention import is_flat
-from gagpo.agents.engines.transformers import TransformersEngine, _Row
+from gagpo.agents.engines.base import Tokenizer
+from gagpo.agents.engines.transformers import DecodingRow, TransformersEngine
 
 CACHES = ("past_key_values", "cache_params")  # what families call the state that they hand back
 PROOF = (3, 2, 2)  # tokens read at a time to prove a cache
@@ -22,7 +24,7 @@ TOLERANCE, ROUNDED = 1e-3, 0.5  # nats, in float32 and in formats that round
 
 def transformers_engine(
     model: torch.nn.Module,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     max_length: int | None = None,
     *,
     dtype: str | None = None,
@@ -37,9 +39,9 @@ def transformers_engine(
 class _Group:
     """Rows of one length: what they have read, and the model's state after it."""
 
-    def __init__(self, rows: list[_Row], ids_BL: torch.Tensor):
+    def __init__(self, rows: list[DecodingRow], ids_BL: torch.Tensor):
         self.rows, self.ids_BL = rows, ids_BL
-        self.state: dict[str, Any] = {}
+        self.state: dict[str, object] = {}
 
 
 class GeneralEngine(TransformersEngine):
@@ -54,15 +56,15 @@ class GeneralEngine(TransformersEngine):
         self._new = [row for row in self._new if row.request.session != session]
         self._rows = [row for row in self._rows if row.request.session != session]
 
-    def _keep(self, row: _Row) -> None:
+    def _keep(self, row: DecodingRow) -> None:
         """Nothing outlives a response."""
 
-    def _read(self, rows: Sequence[_Row]) -> torch.Tensor:
-        by_length: dict[int, list[_Row]] = {}
+    def _read(self, rows: Sequence[DecodingRow]) -> torch.Tensor:
+        by_length: dict[int, list[DecodingRow]] = {}
         for row in rows:
             by_length.setdefault(len(row.request.prompt_ids), []).append(row)
         logits: dict[int, torch.Tensor] = {}
-        for length, alike in by_length.items():
+        for length, alike in by_length.items():  # groups of rows of one length, of as many as fit
             most = max(1, self.prefill_tokens // length)
             for begin in range(0, len(alike), most):
                 chunk = alike[begin : begin + most]
@@ -92,11 +94,9 @@ class GeneralEngine(TransformersEngine):
             return whole_BV
         return self._step_state(group.state, new_BL)[:, -1]
 
-    def _step_state(self, state: dict[str, Any], new_BL: torch.Tensor) -> torch.Tensor:
+    def _step_state(self, state: dict[str, object], new_BL: torch.Tensor) -> torch.Tensor:
         out = self.model(input_ids=new_BL, use_cache=True, **state)
-        for name in CACHES:
-            if getattr(out, name, None) is not None:
-                state[name] = getattr(out, name)
+        state |= {name: held for name in CACHES if (held := getattr(out, name, None)) is not None}
         if not state:
             raise NotImplementedError("the model hands back no state")
         logits_BLV: torch.Tensor = out.logits.float()
@@ -108,7 +108,7 @@ class GeneralEngine(TransformersEngine):
         vocabulary = len(self.model.get_input_embeddings().weight)  # type: ignore[operator]
         ids = self._tensor(np.arange(3, 3 + 2 * total).reshape(2, total) % vocabulary)
         whole = self.model(input_ids=ids, use_cache=False).logits.float().log_softmax(-1)
-        state: dict[str, Any] = {}
+        state: dict[str, object] = {}
         try:
             parts = [self._step_state(state, piece).log_softmax(-1) for piece in ids.split(PROOF, 1)]
         except Exception:  # whatever the family's code raises, it has no cache that can be used so
@@ -116,5 +116,5 @@ class GeneralEngine(TransformersEngine):
         limit = TOLERANCE if next(self.model.parameters()).dtype == torch.float32 else ROUNDED
         return float((torch.cat(parts, 1) - whole).abs().max()) <= limit
 
-    def _tensor(self, ids: Any) -> torch.Tensor:
+    def _tensor(self, ids: ArrayLike) -> torch.Tensor:
         return torch.as_tensor(np.asarray(ids), dtype=torch.long, device=self.device)

@@ -20,6 +20,9 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from gagpo.agents.engines.attention import PLAIN, LayerKind, forward, written_out
+from gagpo.agents.engines.base import config_of
+from gagpo.agents.shape import key_value_shape
+from gagpo.envs.errors import first_line
 
 SHORTEST = 128  # tokens of a slot that a step reads at least
 WARM = 2  # steps before a graph is captured: kernels that are chosen or compiled at their first use are so by then
@@ -38,6 +41,12 @@ class SlotCache:
         self.key = [self._empty(0, 0) for _ in range(layers)]
         self.value = [self._empty(0, 0) for _ in range(layers)]
 
+    @classmethod
+    def of(cls, model: torch.nn.Module) -> SlotCache:
+        """An empty cache of the model's shape."""
+        weight = next(model.parameters())
+        return cls(*key_value_shape(config_of(model).get_text_config()), weight.dtype, weight.device)
+
     def _empty(self, slots: int, capacity: int) -> Tensor:
         return torch.zeros(slots, self.heads, capacity, self.head_size, dtype=self.dtype, device=self.device)
 
@@ -46,7 +55,7 @@ class SlotCache:
         if slots <= self.slots and capacity <= self.capacity:
             return
         slots, capacity = max(slots, self.slots), max(-(-capacity // 128) * 128, self.capacity)
-        for store in (self.key, self.value):
+        for store in (self.key, self.value):  # layer by layer, so that old and new are never both held whole
             for layer, old in enumerate(store):
                 new = self._empty(slots, capacity)
                 new[: self.slots, :, : self.capacity] = old[: self.slots, :, : self.capacity]
@@ -119,12 +128,18 @@ class SlotCache:
         query = query.reshape(rows, self.heads, group * new, size)
         visible = self._visible(kind.window)
         visible = visible if self._decode else visible.repeat(1, 1, group, 1)
-        if kind.fused:
-            out = scaled_dot_product_attention(query, key, value, attn_mask=visible, scale=scale)
-        else:
-            out = written_out(query, key, value, visible, scale, kind, group)
+        out = _attended(query, key, value, visible, scale, kind, group)
         out = out.reshape(rows, self.heads, group, new, size).permute(0, 3, 1, 2, 4).reshape(rows * new, heads, size)
         return out if self._decode else out.index_select(0, self._padded_T)
+
+
+def _attended(
+    query: Tensor, key: Tensor, value: Tensor, visible: Tensor, scale: float, kind: LayerKind, group: int
+) -> Tensor:
+    """By the fused kernel where it knows the layer's kind; arguments as of :func:`attention.written_out`."""
+    if kind.fused:
+        return scaled_dot_product_attention(query, key, value, attn_mask=visible, scale=scale)
+    return written_out(query, key, value, visible, scale, kind, group)
 
 
 def bucket(count: int, least: int = 1) -> int:
@@ -155,7 +170,7 @@ class StaticStep:
 
     def set(self, token_S: np.ndarray, position_S: np.ndarray) -> None:
         """What the next step reads, and where it goes; slots beyond those given get token 0 at position 0."""
-        for into, values in ((self.ids_S, token_S), (self.position_T, position_S)):
+        for into, values in ((self.ids_S, token_S), (self.position_T, position_S)):  # one copy to the device each
             whole = np.zeros(len(into), np.int64)
             whole[: len(values)] = values
             into.copy_(torch.from_numpy(whole))
@@ -206,11 +221,7 @@ class StaticStep:
         shared = key.shape[1]
         group = heads // shared
         query = query_THD.reshape(slots, shared, group, size)
-        visible = self._seen(kind.window)
-        if kind.fused:
-            out = scaled_dot_product_attention(query, key, value, attn_mask=visible, scale=scale)
-        else:
-            out = written_out(query, key, value, visible, scale, kind, group)
+        out = _attended(query, key, value, self._seen(kind.window), scale, kind, group)
         return out.reshape(slots, heads, size)
 
 
@@ -258,8 +269,7 @@ class StaticDecoder:
         try:
             step.replay(model, self._pool, self._logits_SV[:slots])
         except RuntimeError as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            logging.getLogger("gagpo").warning("decoding is not captured as a CUDA graph: %s", reason[:200])
+            logging.getLogger("gagpo").warning("decoding is not captured as a CUDA graph: %s", first_line(error))
             self.forget()
             self._graphs = False
             return self.advance(model, cache, token_S, position_S)

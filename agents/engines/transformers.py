@@ -6,7 +6,7 @@ import copy
 import math
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -15,22 +15,20 @@ from gagpo.agents.engines.adapters import merge
 from gagpo.agents.engines.attention import forward
 from gagpo.agents.engines.base import (
     Finished,
+    ModelEngine,
     NamedTensor,
     Request,
     Response,
     Sampling,
-    context_limit,
-    longest_row,
-    stop_tokens,
+    Tokenizer,
 )
-from gagpo.agents.engines.proof import new_cache
 from gagpo.agents.engines.slots import SlotCache, StaticDecoder
 from gagpo.agents.engines.weights import copy_tensors
-from gagpo.agents.precision import dtype_of, name_of
+from gagpo.agents.precision import dtype_of
 from gagpo.envs.errors import InvalidArgument
 
 
-class _Row:
+class DecodingRow:
     """A response under way. ``count`` tokens are sampled; all but the last of them have been read."""
 
     __slots__ = ("count", "ids", "logprobs", "most", "request", "temperature", "top_p", "uniform")
@@ -54,7 +52,7 @@ class _Row:
         return np.concatenate([self.request.prompt_ids, self.ids[: max(self.count - 1, 0)]])
 
 
-class TransformersEngine:
+class TransformersEngine(ModelEngine):
     """Samples from ``model`` itself where it has the wanted precision, else from a copy that it owns.
 
     dtype: what is sampled in (``float32`` or ``bfloat16``); that of the model where it is None.
@@ -70,7 +68,7 @@ class TransformersEngine:
     def __init__(
         self,
         model: torch.nn.Module,
-        tokenizer: Any,
+        tokenizer: Tokenizer,
         max_length: int | None = None,
         *,
         dtype: str | None = None,
@@ -78,32 +76,27 @@ class TransformersEngine:
         compile: Literal["auto", "never"] = "auto",
         own: bool = False,
     ):
+        super().__init__(model, tokenizer, max_length, dtype)
         weight = next(model.parameters())
         wanted = dtype_of(dtype) if dtype else weight.dtype
         self.shares_weights = wanted == weight.dtype and not own
-        self.model = model if self.shares_weights else merge(copy.deepcopy(model)).to(wanted).requires_grad_(False)
-        self.tokenizer = tokenizer
-        self.dtype = name_of(wanted)
-        self.device = weight.device
-        limit = context_limit(model.config)
-        self.max_length = min(max_length or limit, limit)
+        if not self.shares_weights:
+            self.model = merge(copy.deepcopy(model)).to(wanted).requires_grad_(False)
         self.prefill_tokens = prefill_tokens
-        self.stops = np.asarray(stop_tokens(tokenizer, model))
-        self._new: list[_Row] = []  # submitted, not read yet
-        self._rows: list[_Row] = []  # being decoded
+        self._new: list[DecodingRow] = []  # submitted, not read yet
+        self._rows: list[DecodingRow] = []  # being decoded
         self._finished: list[Finished] = []
         self._asleep: dict[torch.UntypedStorage, int] = {}  # of the engine's own weights: their bytes
         if compile not in ("auto", "never"):
             raise InvalidArgument(f"engine.compile is auto or never, got {compile!r}")
         graphs = compile == "auto" and self.device.type == "cuda"
         self._static = StaticDecoder(graphs) if graphs else None
-        self._ready = True  # false from sleep to wake, of an engine with weights of its own to load_weights
         self._forget()
 
     def _forget(self) -> None:
         if self._static is not None:
             self._static.forget()
-        self._cache = new_cache(self.model)
+        self._cache = SlotCache.of(self.model)
         self._slot: dict[int, int] = {}
         self._session: list[int] = []  # by slot
         self._cached: list[np.ndarray] = []  # by slot: the tokens whose keys and values it holds, decoding aside
@@ -148,52 +141,38 @@ class TransformersEngine:
         self._new, self._rows = [], []
         self._forget()
 
-    def _require_idle(self) -> None:
-        if self._new or self._rows:
-            raise InvalidArgument("the engine has responses under way; collect or release them first")
+    @property
+    def under_way(self) -> int:
+        return len(self._new) + len(self._rows)
 
     # Requests ---------------------------------------------------------------------------------------------------------
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
         """One response per request, in order."""
-        rows = self._submit(requests, sampling)
-        mine = {id(row.request): place for place, row in enumerate(rows)}
-        responses: list[Response | None] = [None] * len(rows)
-        others: list[Finished] = []
-        while any(response is None for response in responses):
+        self.submit(requests, sampling)
+        mine = set(map(id, requests))
+        found: dict[int, Response] = {}
+        while len(found) < len(mine):
             self._step()
-            for request, response in self._finished:
-                place = mine.get(id(request))
-                if place is None:
-                    others.append((request, response))
-                else:
-                    responses[place] = response
-            self._finished.clear()
-        self._finished = others
-        return [response for response in responses if response is not None]
+            found |= {id(request): response for request, response in self._finished if id(request) in mine}
+        self._finished = [one for one in self._finished if id(one[0]) not in mine]  # others' answers stay
+        return [found[id(request)] for request in requests]
 
     def submit(self, requests: Sequence[Request], sampling: Sampling) -> None:
         """Begin on requests; they are read at the next :meth:`collect`."""
-        self._submit(requests, sampling)
-
-    def _submit(self, requests: Sequence[Request], sampling: Sampling) -> list[_Row]:
         if not requests:
-            return []
-        if not self._ready:
-            raise InvalidArgument("the engine is asleep: wake it and load its weights first")
-        longest_row(requests, sampling, self.max_length)
+            return
+        self._require_room(requests, sampling)
         sessions = [row.request.session for row in (*self._new, *self._rows)]
         sessions += [request.session for request in requests]
         if len(set(sessions)) != len(sessions):
             raise InvalidArgument("two requests of one call belong to the same session")
-        rows = [_Row(request, sampling) for request in requests]
-        self._new += rows
-        return rows
+        self._new += [DecodingRow(request, sampling) for request in requests]
 
     def collect(self, timeout: float | None = None) -> list[Finished]:
         """Decode until a response is finished, or for ``timeout`` seconds; at least one token."""
         end = math.inf if timeout is None else time.monotonic() + timeout
-        while not self._finished and (self._new or self._rows):
+        while not self._finished and self.under_way:
             self._step()
             if time.monotonic() >= end:
                 break
@@ -241,7 +220,7 @@ class TransformersEngine:
             if was_training:
                 self.model.train()
 
-    def _take(self, rows: list[_Row], logits_BV: torch.Tensor) -> None:
+    def _take(self, rows: list[DecodingRow], logits_BV: torch.Tensor) -> None:
         """Sample a token for each of ``rows``; those that end leave the decoding."""
         uniform_B = np.asarray([row.uniform[row.count] for row in rows])
         temperature_B = np.asarray([row.temperature for row in rows], np.float64)
@@ -249,7 +228,7 @@ class TransformersEngine:
         stopped_B = np.isin(token_B, self.stops)
         ended = set()
         for row, token, logprob, stopped in zip(rows, token_B.tolist(), logprob_B.tolist(), stopped_B, strict=True):
-            row.ids[row.count], row.logprobs[row.count] = token, logprob
+            row.ids[row.count], row.logprobs[row.count] = token, logprob  # one more token; a last one ends the row
             row.count += 1
             if stopped or row.count == row.most:
                 ended.add(id(row))
@@ -259,16 +238,16 @@ class TransformersEngine:
         if ended:
             self._rows = [row for row in self._rows if id(row) not in ended]
 
-    def _keep(self, row: _Row) -> None:
+    def _keep(self, row: DecodingRow) -> None:
         """Note what the cache holds of a response that is done; its last token has not been read."""
         self._cached[self._slot[row.request.session]] = row.tokens()
 
-    def _read(self, rows: Sequence[_Row]) -> torch.Tensor:
+    def _read(self, rows: Sequence[DecodingRow]) -> torch.Tensor:
         """Read the prompts of new rows; logits ``(B, V)`` after them. A prompt that several begin with is read once."""
         slot_B, start_B = self._place(rows)
         first: dict[bytes, int] = {}
         reader_B = np.arange(len(rows))  # which row reads the prompt of each
-        for i, row in enumerate(rows):
+        for i, row in enumerate(rows):  # of equal prompts that are read from their beginning, the first row's
             if start_B[i] == 0:
                 reader_B[i] = first.setdefault(row.request.prompt_ids.tobytes(), i)
         readers, place_B = np.unique(reader_B, return_inverse=True)
@@ -280,10 +259,10 @@ class TransformersEngine:
                 self._cache.share(int(slot_B[i]), others.tolist(), len(rows[i].request.prompt_ids))
         return logits[torch.as_tensor(place_B, device=self.device)]
 
-    def _place(self, rows: Sequence[_Row]) -> tuple[np.ndarray, np.ndarray]:
+    def _place(self, rows: Sequence[DecodingRow]) -> tuple[np.ndarray, np.ndarray]:
         """A slot for every session, and how many of its prompt's tokens the slot already holds."""
         slots, starts = [], []
-        for row in rows:
+        for row in rows:  # a new session takes the next slot; an old one is read from where its prompt differs
             request = row.request
             if request.session not in self._slot:
                 self._slot[request.session] = len(self._session)
@@ -311,7 +290,7 @@ class TransformersEngine:
         order = np.argsort(new_B, kind="stable")
         logits: list[torch.Tensor] = [torch.empty(0)] * len(requests)
         begin = 0
-        while begin < len(order):
+        while begin < len(order):  # a chunk: as many of the next prompts as fit when padded to the longest
             end = begin + 1
             while end < len(order) and (end + 1 - begin) * new_B[order[end]] <= self.prefill_tokens:
                 end += 1

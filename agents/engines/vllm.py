@@ -11,7 +11,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,27 +19,27 @@ import torch
 
 from gagpo.agents.engines.base import (
     Finished,
+    ModelEngine,
     NamedTensor,
     Request,
     Response,
     Sampling,
-    context_limit,
-    longest_row,
-    stop_tokens,
+    Tokenizer,
+    config_of,
+    responses_of,
 )
-from gagpo.agents.engines.copies import Proof
-from gagpo.agents.engines.vllm_terms import cpu_arguments, spread, temperature_of
+from gagpo.agents.engines.parity import ParityCheck
+from gagpo.agents.engines.vllm_arguments import cpu_arguments, repack_heads, spread, temperature_of
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.model import ModelError
-from gagpo.agents.precision import dtype_of, name_of
-from gagpo.envs.errors import InvalidArgument
+from gagpo.envs.errors import first_line
 
 GPU_SHARE = 0.4  # of the device's memory, for vLLM's weights and cache together; the trainer needs the rest
 
 _running: Any = None  # this process's vLLM; what it sets up is global, so there is never a second
 
 
-class VLLMEngine:
+class VLLMEngine(ModelEngine):
     """Samples from a copy of ``model``, which :meth:`load_weights` brings up to date.
 
     Sessions need no cache of their own: vLLM recognises the blocks of any prompt that it has read before. A process has
@@ -50,32 +50,22 @@ class VLLMEngine:
     Raises :class:`ModelError` when vLLM is not installed, cannot run the model, or does not reproduce it.
     """
 
-    shares_weights = False
-
     def __init__(
         self,
         model: torch.nn.Module,
-        tokenizer: Any,
+        tokenizer: Tokenizer,
         max_length: int | None = None,
         *,
         dtype: str | None = None,
         memory: float = GPU_SHARE,
     ):
         vllm = _import_vllm()
-        self.model = model
-        self.tokenizer = tokenizer
-        parameter = next(model.parameters())
-        self.device, self._format = parameter.device, dtype_of(dtype) if dtype else parameter.dtype
-        self.dtype = name_of(self._format)
+        super().__init__(model, tokenizer, max_length, dtype)
         self.memory = memory
-        limit = context_limit(model.config)
-        self.max_length = min(max_length or limit, limit)
-        self.stops = stop_tokens(tokenizer, model)
         self._new_params = vllm.SamplingParams
         self._under_way: dict[str, Request] = {}  # by vLLM's name of the request
         self._number = 0
-        self._proof = Proof(model, self.dtype, self.max_length)
-        self._ready = True  # false from sleep to load_weights, on a GPU
+        self._parity = ParityCheck(model, self.dtype, self.max_length)
         threads = torch.set_num_threads
         try:
             self.llm = self._start(vllm)
@@ -83,7 +73,7 @@ class VLLMEngine:
         except ModelError:
             raise
         except (ValueError, RuntimeError, NotImplementedError) as error:
-            raise ModelError(f"vLLM cannot run this {type(model).__name__}: {_first_line(error)}") from error
+            raise ModelError(f"vLLM cannot run this {type(model).__name__}: {first_line(error)}") from error
         finally:
             torch.set_num_threads = threads  # on a CPU vLLM disables it for the whole process
 
@@ -94,7 +84,7 @@ class VLLMEngine:
             _running.llm_engine.engine_core.shutdown()
             _running = None
         with tempfile.TemporaryDirectory() as folder:
-            self.model.config.save_pretrained(folder)  # type: ignore[union-attr, operator]
+            config_of(self.model).save_pretrained(folder)
             _running = vllm.LLM(
                 folder,
                 hf_overrides={"architectures": [type(self.model).__name__]},
@@ -109,39 +99,34 @@ class VLLMEngine:
             )
         return _running
 
-    def _memory(self) -> dict[str, Any]:
+    def _memory(self) -> Mapping[str, float]:
         """vLLM's arguments about memory, for a device that it shares with the trainer."""
         if self.device.type != "cpu":
             return {"gpu_memory_utilization": self.memory, "enable_sleep_mode": True}
-        return cpu_arguments(self.model.config, self._format.itemsize, self.max_length)
+        return cpu_arguments(config_of(self.model), getattr(torch, self.dtype).itemsize, self.max_length)
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
         """One response per request, in order; ValueError for lengths and samplings that vLLM cannot give exactly."""
-        if self._under_way:
-            raise InvalidArgument("the engine has responses under way; collect or release them first")
-        self.submit(requests, sampling)
-        places = {id(request): place for place, request in enumerate(requests)}
-        responses: list[Any] = [None] * len(requests)
-        while self._under_way:
-            for request, response in self.collect():
-                responses[places[id(request)]] = response
-        return responses
+        self._require_idle()
+        return responses_of(self, requests, sampling)
+
+    @property
+    def under_way(self) -> int:
+        return len(self._under_way)
 
     def submit(self, requests: Sequence[Request], sampling: Sampling) -> None:
         """Hand requests to vLLM, which reads them at its next step."""
         if not requests:
             return
-        if not self._ready:
-            raise InvalidArgument("the engine is asleep: wake it and load its weights first")
-        longest_row(requests, sampling, self.max_length)
+        self._require_room(requests, sampling)
         self._require_open()
         params = [self._params(request, sampling) for request in requests]
-        for request, own in zip(requests, params, strict=True):
+        for request, own in zip(requests, params, strict=True):  # under a name of its own, however often it is asked
             name = str(self._number)
             self._number += 1
             self._under_way[name] = request
             self.llm.llm_engine.add_request(name, {"prompt_token_ids": request.prompt_ids.tolist()}, own)
-        self._proof.remember(requests)
+        self._parity.remember(requests)
 
     def collect(self, timeout: float | None = None) -> list[Finished]:
         """Step vLLM until a response is finished, or for ``timeout`` seconds; at least one step."""
@@ -166,7 +151,7 @@ class VLLMEngine:
         for name in names:
             self._under_way.pop(name, None)
 
-    def _params(self, request: Request, sampling: Sampling) -> Any:
+    def _params(self, request: Request, sampling: Sampling) -> object:
         return self._new_params(
             temperature=temperature_of(request, sampling),
             max_tokens=sampling.max_tokens,
@@ -196,18 +181,17 @@ class VLLMEngine:
         Raises :class:`ModelError` when vLLM's log-probabilities are not the model's.
         """
         self._require_open()
-        tensors = self._proof.against(tensors)
+        tensors = self._parity.against(tensors)
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(tensors)})
-        self.llm.apply_model(_repack_heads)
+        self.llm.apply_model(repack_heads)
         self.llm.reset_prefix_cache()
         self._ready = True
-        self._prove()
+        self._check_parity()
 
     def sleep(self) -> None:
         """Free vLLM's cache and weights on a GPU (its sleep level 2); on a CPU vLLM cannot, and keeps both."""
         self._require_open()
-        if self._under_way:
-            raise InvalidArgument("the engine has responses under way; collect or release them first")
+        self._require_idle()
         if self.device.type != "cpu":
             self._ready = False
             self.llm.sleep(level=2)
@@ -232,11 +216,11 @@ class VLLMEngine:
         if self.llm is not _running:
             raise RuntimeError("this engine is closed: a process has one vLLM, and another has been started since")
 
-    def _prove(self) -> None:
+    def _check_parity(self) -> None:
         """Compare vLLM's log-probabilities with the model's, on prompts of the last calls where there are any."""
-        questions = self._proof.questions()
-        (gap,) = self._proof.gaps(questions, [self.generate(questions, self._proof.sampling)])
-        self._proof.judge(gap)
+        questions = self._parity.questions()
+        (gap,) = self._parity.gaps(questions, [self.generate(questions, self._parity.sampling)])
+        self._parity.judge(gap)
 
 
 def _import_vllm() -> Any:
@@ -253,25 +237,7 @@ def _import_vllm() -> Any:
         import vllm
     except (ImportError, OSError, RuntimeError) as error:
         raise ModelError(
-            f"vLLM is installed but cannot be imported ({_first_line(error)}); see docs/vllm.md about torchvision, "
+            f"vLLM is installed but cannot be imported ({first_line(error)}); see docs/vllm.md about torchvision, "
             "torchaudio and torchcodec"
         ) from error
     return vllm
-
-
-def _repack_heads(model: torch.nn.Module) -> None:
-    """Rebuild what output layers derive from their weights.
-
-    Reloading does so for every layer that receives weights. An output layer tied to the input embedding receives none,
-    and on a CPU it multiplies with a packed copy, which would stay as it was.
-    """
-    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
-
-    for module in model.modules():
-        if isinstance(module, ParallelLMHead):
-            module.quant_method.process_weights_after_loading(module)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:300] if lines else type(error).__name__

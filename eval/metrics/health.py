@@ -138,19 +138,30 @@ def entropy(rows: Sequence[Row]) -> HealthFinding | None:
     return HealthFinding("good", "entropy", told)
 
 
+INVALID = {
+    "invalid_unparsed": "without an action in the response: the prompt's style is not the format that the model writes",
+    "invalid_cut": "cut off at the token limit: raise rollout.max_tokens or check that the vocabulary spells actions",
+    "invalid_refused": "refused by the world: the model does not speak its language",
+}
+"""What leads to invalid actions, and what to do about it, by metric."""
+
+
 def invalid(rows: Sequence[Row]) -> HealthFinding | None:
-    """Actions that the world does not accept."""
+    """Turns without an action that the world accepts, and what most of them lack."""
     share = recent(rows, "invalid_rate")
     if math.isnan(share):
         return None
     told = f"{_percent(share)} of the actions are invalid"
-    if share > 0.5:
-        return HealthFinding("bad", "invalid actions", f"{told}: the model does not speak the world's language")
-    return HealthFinding("watch" if share > 0.2 else "good", "invalid actions", told)
+    if share <= 0.2:
+        return HealthFinding("good", "invalid actions", told)
+    kinds = {name: found for name in INVALID if not math.isnan(found := recent(rows, name))}
+    leading = max(kinds, key=lambda name: kinds[name], default=None)  # rows of older versions do not say
+    why = ": the model does not speak the world's language" if leading is None else f", most {INVALID[leading]}"
+    return HealthFinding("bad" if share > 0.5 else "watch", "invalid actions", told + why)
 
 
 def truncated(rows: Sequence[Row]) -> HealthFinding | None:
-    """Answers cut at the token limit cannot end in an action; they are counted by ``truncated_responses``."""
+    """Answers cut at the token limit, whether an action was found in them or not: it may be cut too."""
     share = recent(rows, "truncated_responses")
     if math.isnan(share):
         return None

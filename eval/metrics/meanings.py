@@ -22,8 +22,11 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "reward_mean": ("reward", "Mean over episodes of the sum of an episode's rewards."),
         "mean_turns": ("turns", "Mean length of an episode."),
         "invalid_rate": ("share", "Turns whose action the environment refused or could not read."),
+        "invalid_unparsed": ("share", "Turns whose response ended by itself and held no action."),
+        "invalid_cut": ("share", "Turns whose response ended at `rollout.max_tokens` and gave no valid action."),
+        "invalid_refused": ("share", "Turns whose action, from a whole response, the environment refused."),
         "response_tokens": ("tokens", "Mean length of a response."),
-        "truncated_responses": ("share", "Responses that filled `rollout.max_tokens` and held no action."),
+        "truncated_responses": ("share", "Responses that ended at `rollout.max_tokens` without a stop, valid or not."),
         "answer_task_information": (
             "nats",
             "Mutual information of actions and tasks; near 0 the model does the same whatever it is asked.",

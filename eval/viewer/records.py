@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from pydantic import Field, ValidationError
 
+from gagpo.agents.episodes import Invalid
 from gagpo.eval.reading import BadResult, Document, read_as
 
 
@@ -32,6 +33,8 @@ class TurnRecord(Document):
     action: str = ""
     reward: float = 0.0
     valid: bool = True
+    invalid: Invalid | None = None
+    refusal: str | None = None
     state: str | None = None
     advantage: float | None = None
     value: float | None = None

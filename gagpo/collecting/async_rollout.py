@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gagpo.agents.agent import Decision, LanguageAgent, Live
+from gagpo.agents.agent import EpisodeState, LanguageAgent
 from gagpo.agents.engines.base import Request, Response
-from gagpo.agents.episodes import Episode
-from gagpo.agents.rollout import Stage
+from gagpo.agents.episodes import Episode, Turn
+from gagpo.agents.rollout import RolloutLoop
 from gagpo.collecting.channel import TICK, Channel, SamplingStopped
 from gagpo.collecting.rollout_buffer import RolloutRequest
 from gagpo.envs.pool import Pool
@@ -17,40 +17,40 @@ FIRST_SLOT = 2**20
 
 
 class VersionedAgent(LanguageAgent):
-    """A language agent whose decisions know the weights they were sampled with, and that can be stopped."""
+    """A language agent whose turns know the weights they were sampled with, and that can be stopped."""
 
     def __init__(self, agent: LanguageAgent, channel: Channel):
         super().__init__(agent.engine, agent.context, agent.sampling)
         self.channel = channel
         self.thinking = 0  # responses under way
 
-    def decide(self, lives: Sequence[Live]) -> list[Decision | None]:
-        self.submit(lives)
-        found: dict[int, Decision] = {}
+    def decide(self, states: Sequence[EpisodeState]) -> list[Turn | None]:
+        self.submit(states)
+        found: dict[int, Turn] = {}
         while self.thinking:
             self.channel.check()
             found.update(self.collect(TICK))
-        return [found.get(live.slot) for live in lives]
+        return [found.get(state.slot) for state in states]
 
-    def submit(self, lives: Sequence[Live]) -> list[int]:
-        if not lives:
+    def submit(self, states: Sequence[EpisodeState]) -> list[int]:
+        if not states:
             return []
-        full = super().submit(lives)
-        self.thinking += len(lives) - len(full)
+        full = super().submit(states)
+        self.thinking += len(states) - len(full)
         return full
 
-    def collect(self, timeout: float | None) -> list[tuple[int, Decision]]:
+    def collect(self, timeout: float | None) -> list[tuple[int, Turn]]:
         found = super().collect(TICK if timeout is None else timeout)
         self.thinking -= len(found)
         return found
 
-    def _decision(self, request: Request, out: Response) -> Decision:
-        decision = super()._decision(request, out)
-        decision.version = self.channel.version  # weights change only while no response is under way
-        return decision
+    def _turn(self, request: Request, response: Response) -> Turn:
+        turn = super()._turn(request, response)
+        turn.version = self.channel.version  # weights change only while no response is under way
+        return turn
 
 
-class AsyncRollout(Stage):
+class AsyncRollout(RolloutLoop):
     """Plays what the channel asks for, as long as it asks.
 
     New weights enter between turns, as soon as the responses under way are finished: every turn is of one policy, an
@@ -68,9 +68,9 @@ class AsyncRollout(Stage):
         """Until the channel stops it; what ends it otherwise is raised there."""
         try:
             if lockstep:
-                self.play_together(self.player, lockstep)
+                self.play_in_batches(self.player, lockstep)
             else:
-                self.play_apart(self.player)
+                self.play_async(self.player)
         except SamplingStopped:
             self._leave()
         except BaseException as error:
@@ -78,7 +78,7 @@ class AsyncRollout(Stage):
             self._leave()
 
     def _leave(self) -> None:
-        for slot in list(self.lives):
+        for slot in list(self.states):
             self.agent.forget(slot)
             self.pool.release(slot)
 
@@ -91,37 +91,37 @@ class AsyncRollout(Stage):
             if self.channel.version != self.version:  # the trainer may have loaded them, while we rested
                 self.version = self.channel.version
                 self._drop_old()
-        while len(self.lives) < self.concurrency and (request := self.channel.next()):
+        while len(self.states) < self.concurrency and (request := self.channel.next()):
             self.requests[self.upcoming] = request
             self._start(self.upcoming, request.job)
             self.upcoming += 1
-        if not self.lives:
+        if not self.states:
             self.channel.idle()
         return True
 
     def _rest(self) -> None:
         """Hand over engine and pool once the environments have answered: their deadlines go on meanwhile."""
         while self.waiting:
-            self._hear(None)
+            self._take_events(None)
         self.channel.sleep()
 
     def _drop_old(self) -> None:
-        for slot, live in list(self.lives.items()):
-            if self.channel.too_old(live.episode):
-                del self.lives[slot]
+        for slot, state in list(self.states.items()):
+            if self.channel.too_old(state.episode):
+                del self.states[slot]
                 self.waiting.discard(slot)
                 if slot in self.ready:
                     self.ready.remove(slot)
                 self.agent.forget(slot)
                 self.pool.release(slot)
-                self.channel.drop(self.requests.pop(slot), live.episode)
+                self.channel.drop(self.requests.pop(slot), state.episode)
 
-    def _hear(self, timeout: float | None) -> None:
+    def _take_events(self, timeout: float | None) -> None:
         self.channel.check()
-        super()._hear(TICK if timeout is None else timeout)
+        super()._take_events(TICK if timeout is None else timeout)
 
-    def _called(self) -> list[int]:
-        return [] if self.channel.wanted else super()._called()
+    def _take_ready(self) -> list[int]:
+        return [] if self.channel.wanted else super()._take_ready()
 
     def _deliver(self, slot: int, episode: Episode) -> None:
         self.channel.deliver(self.requests.pop(slot), episode)

@@ -25,7 +25,7 @@ from gagpo.settings import RunSettings, SettingsError
 
 PLAYED = ("task", "task_type", "split", "group", "sample", "seed", "temperature", "success", "outcome", "restarts")
 EPISODE = (*PLAYED, "end_observation", "end_state", "info")
-TURN = ("observation", "response", "action", "reward", "valid", "parsed", "state", "trainable")
+TURN = ("observation", "response", "action", "reward", "invalid", "cut", "state", "trainable")
 
 
 class Rollout(Protocol):
@@ -89,8 +89,8 @@ def rollout_of(ranks: Ranks, interruptions: Interruptions) -> Rollout:
             episodes, error = [], caught
         about = {"error": error and type(error).__name__, "clock": vars(clock), "jobs": _digest(jobs)}
         found = [unpacked(one) for one in ranks.gathered_bytes(packed(episodes, about))]
-        ranks.raise_together(error, [told["error"] for _, told in found])
-        if any(told["jobs"] != about["jobs"] for _, told in found):
+        ranks.raise_together(error, [other["error"] for _, other in found])
+        if any(other["jobs"] != about["jobs"] for _, other in found):
             raise RanksDiffer("the ranks chose different tasks: all machines need the same software and the same data")
         place = {(job.group, job.sample): number for number, job in enumerate(jobs)}
         together = sorted((one for part, _ in found for one in part), key=lambda one: place[one.group, one.sample])
@@ -98,7 +98,7 @@ def rollout_of(ranks: Ranks, interruptions: Interruptions) -> Rollout:
         for episode in together:
             if on_finish and (episode.group, episode.sample) not in own:
                 on_finish(episode)
-        return together, max((Clock(**told["clock"]) for _, told in found), key=lambda clock: clock.total)
+        return together, max((Clock(**other["clock"]) for _, other in found), key=lambda clock: clock.total)
 
     return play
 
@@ -139,10 +139,10 @@ def unpacked(data: bytes) -> tuple[list[Episode], dict[str, Any]]:
     episodes, at, place = [], 0, 0
     for values, turns in heads:
         episode, before = Episode(**values), np.zeros(0, np.int32)
-        for (known, new, answered, weighed), told in turns:
+        for (known, new, answered, weighed), columns in turns:
             prompt = np.concatenate([before[:known], ids[at : at + new]])
             response = ids[at + new : at + new + answered].copy()
-            turn = Turn(**told, prompt_ids=prompt, response_ids=response, logprobs=logprobs[place:][:weighed].copy())
+            turn = Turn(**columns, prompt_ids=prompt, response_ids=response, logprobs=logprobs[place:][:weighed].copy())
             at, place = at + new + answered, place + weighed
             before = np.concatenate([prompt, response])
             episode.turns.append(turn)

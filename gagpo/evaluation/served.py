@@ -10,15 +10,14 @@ from typing import Any, Literal
 
 import gymnasium
 
-from gagpo.agents.api.agent import ApiAgent, Talk
+from gagpo.agents.api.agent import ApiAgent, ChatSettings
 from gagpo.agents.api.client import ApiClient, ApiError, ApiSettings, Usage
-from gagpo.agents.api.streams import play_streams
 from gagpo.agents.episodes import Episode
 from gagpo.agents.prompts import STYLES
-from gagpo.agents.rollout import group_jobs
+from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.lookup import find_spec, playing
-from gagpo.envs.pool.shared_pool import SharedPool
+from gagpo.envs.pool import Pool
 from gagpo.eval.evaluate import choose_panel, evaluate
 from gagpo.eval.journal import Journal
 from gagpo.eval.results import EvalResult
@@ -64,7 +63,7 @@ def evaluate_api(
     arguments = playing(environment, kwargs or {}, split)
     world = _world(environment, arguments)
     panel = choose_panel(world.tasks(split or world.splits[-1]), tasks)
-    talk = _talk(world, style, history, admissible, reasoning, temperature, max_tokens)
+    chat = _chat(world, style, history, admissible, reasoning, temperature, max_tokens)
     material = world.material(arguments)
     key = {
         "model": f"{PREFIX}{api.model}",
@@ -75,13 +74,13 @@ def evaluate_api(
         "split": panel.split,
         "panel": panel.hash,
         "seed": seed,
-        "talk": {**asdict(talk), "style": asdict(talk.style)},
+        "talk": {**asdict(chat), "style": asdict(chat.style)},
     }
     client = ApiClient(api)
-    agent = ApiAgent(client, talk, concurrency)
+    agent = ApiAgent(client, chat, concurrency)
     with (
         Journal(journals, key) if journals is not None else nullcontext() as journal,
-        SharedPool(environment, arguments, workers=workers) as pool,
+        Pool(environment, arguments, workers=workers) as pool,
     ):
         client.spent = _spent_before(journal)
         try:
@@ -96,18 +95,19 @@ def evaluate_api(
                 seed=seed,
                 tries=tries,
                 concurrency=concurrency,
+                lockstep=False,
                 quiet=quiet,
                 journal=journal,
             )
         except ApiError as error:
             raise _with_advice(error, journal, len(panel) * tries) from None
         finally:
-            client.close()
+            agent.close()
             _note_lost(journal, client.spent)
     return ApiReport(result, episodes, vars(client.spent), journal.path if journal else None)
 
 
-def teach(
+def play_demonstrations(
     api: ApiSettings,
     environment: str,
     kwargs: Mapping[str, Any],
@@ -126,19 +126,20 @@ def teach(
     """One episode of each task, played by the model behind a server: demonstrations for a small model to learn from.
 
     The episodes are in the order of ``tasks`` (a task may stand there several times); keep those with ``success``. With
-    ``journals`` an interrupted lesson goes on where it was. on_finish: called once for every episode.
+    ``journals`` what was finished before an interruption is not played again. on_finish: called once for every episode.
     """
     world = _world(environment, kwargs)
-    talk = _talk(world, style, history, False, "drop", temperature, max_tokens)
+    chat = _chat(world, style, history, False, "drop", temperature, max_tokens)
     jobs = group_jobs(tasks, 1, seed, "lesson")
     jobs = [type(job)(job.task, job.group, job.group, job.seed, job.environment_seed) for job in jobs]
     key: dict[str, Any] = {"model": f"{PREFIX}{api.model}", "server": api.base_url}
     key |= {"environment": environment, "seed": seed}
-    key |= {"kwargs": dict(kwargs), "lesson": tasks, "talk": {**asdict(talk), "style": asdict(talk.style)}}
+    key |= {"kwargs": dict(kwargs), "lesson": tasks, "talk": {**asdict(chat), "style": asdict(chat.style)}}
     client = ApiClient(api)
+    agent = ApiAgent(client, chat, concurrency)
     with (
         Journal(journals, key) if journals is not None else nullcontext() as journal,
-        SharedPool(environment, dict(kwargs), workers=workers) as pool,
+        Pool(environment, dict(kwargs), workers=workers) as pool,
     ):
         client.spent = _spent_before(journal)
         played = dict(journal.episodes) if journal else {}
@@ -154,13 +155,11 @@ def teach(
                 on_finish()
 
         try:
-            new = play_streams(
-                ApiAgent(client, talk, concurrency), pool, missing, concurrency=concurrency, on_finish=finished
-            )
+            new, _ = rollout(agent, pool, missing, concurrency=concurrency, lockstep=False, on_finish=finished)
         except ApiError as error:
             raise _with_advice(error, journal, len(jobs)) from None
         finally:
-            client.close()
+            agent.close()
             _note_lost(journal, client.spent)
     played.update({(episode.task, episode.sample): episode for episode in new})
     return [played[job.task, job.sample] for job in jobs]
@@ -171,7 +170,7 @@ def _world(environment: str, kwargs: Mapping[str, Any] | None) -> Any:
     return gymnasium.make(find_spec(environment), disable_env_checker=True, **dict(kwargs or {})).unwrapped
 
 
-def _talk(
+def _chat(
     world: Any,
     style: str,
     history: int | str,
@@ -179,13 +178,13 @@ def _talk(
     reasoning: Literal["drop", "keep"],
     temperature: float | None,
     max_tokens: int,
-) -> Talk:
+) -> ChatSettings:
     if style not in STYLES:
         raise InvalidArgument(f"unknown style {style!r}; choose one of {', '.join(STYLES)}")
     if reasoning not in ("drop", "keep"):
         raise InvalidArgument(f"reasoning is drop or keep, got {reasoning!r}")
     instructions = getattr(world, "instructions", "")
-    return Talk(STYLES[style], instructions, history, admissible, reasoning, temperature, max_tokens)
+    return ChatSettings(STYLES[style], instructions, history, admissible, reasoning, temperature, max_tokens)
 
 
 def _spent_before(journal: Journal | None) -> Usage:

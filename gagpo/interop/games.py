@@ -107,13 +107,18 @@ class Conversation:
         self._observation = await asyncio.to_thread(self.game.start, task, seed)
         return self._message()
 
-    async def answer(self, text: str) -> str | None:
-        """Act as the assistant's ``text`` says, thoughts aside; the next user message, None at the end."""
+    async def answer(self, text: str, cut: bool = False) -> str | None:
+        """Act as the assistant's ``text`` says, thoughts aside; the next user message, None at the end.
+
+        cut: the text ends where the limit of tokens was, not where the model stopped.
+        """
         text = without_thoughts(text)
         action = parse(text, self.style.parser)
-        before, self._observation = self._observation, await asyncio.to_thread(self.game.act, action or "")
-        valid = action is not None and self.game.valid
-        self.turns.append(Turn(before, text, action or "", reward=self.game.last_reward, valid=valid))
+        turn = Turn.of(text, action, cut=cut)
+        turn.observation = self._observation
+        self.turns.append(turn)
+        self._observation = await asyncio.to_thread(self.game.act, action or "")
+        turn.finish(self.game.last_reward, self.game.valid)
         return None if self.game.done else self._message()
 
     def _message(self) -> str:

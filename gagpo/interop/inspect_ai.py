@@ -34,7 +34,7 @@ def play(env_id: str, kwargs: Kwargs, style: str, history: int | str, admissible
                     state.messages = list(head)
                 state.messages.append(ChatMessageUser(content=text))
                 state = await generate(state)
-                text = await conversation.answer(state.output.completion)
+                text = await conversation.answer(state.output.completion, cut=state.output.stop_reason == "max_tokens")
         finally:
             turns = conversation.turns
             state.metadata |= {

@@ -7,15 +7,15 @@ In verl's settings: ``actor_rollout_ref.rollout.agent.default_agent_loop=gagpo``
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
 import numpy as np
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, register
 
-from gagpo.agents.agent import Live
 from gagpo.agents.context import Context
-from gagpo.agents.episodes import Episode, Turn
+from gagpo.agents.episodes import Turn
 from gagpo.agents.parsing import parse
 from gagpo.agents.prompts import STYLES
 from gagpo.interop.games import Kwargs, TextGame, rows
@@ -35,12 +35,12 @@ class WorldLoop(AgentLoopBase):
         try:
             observation = await asyncio.to_thread(game.start, row["task"], int(row["seed"]))
             context = Context(self.tokenizer, style, game.instructions)
-            live = Live(0, Episode(row["task"]), observation)
+            turns: list[Turn] = []
             limit = self.rollout_config.response_length
             request, scores = uuid4().hex, list[float]()
             while not game.done:
-                prompt = context.prompt(live.episode.turns, live.observation)
-                first = live.episode.turns[0].prompt_ids if live.episode.turns else prompt
+                prompt = context.prompt(turns, observation)
+                first = turns[0].prompt_ids if turns else prompt
                 room = limit - (len(prompt) - len(first))
                 if room <= 0:
                     break
@@ -51,19 +51,18 @@ class WorldLoop(AgentLoopBase):
                 logprobs = np.asarray((out.log_probs or [0.0] * len(ids))[: len(ids)], np.float32)
                 text = self.tokenizer.decode(ids, skip_special_tokens=True)
                 action = parse(text, style.parser)
-                live.episode.turns.append(
-                    Turn(live.observation, text, action or "", prompt_ids=prompt, response_ids=ids, logprobs=logprobs)
+                turns.append(
+                    Turn(observation, text, action or "", prompt_ids=prompt, response_ids=ids, logprobs=logprobs)
                 )
-                live.observation = await asyncio.to_thread(game.act, action or "")
+                observation = await asyncio.to_thread(game.act, action or "")
                 scores.append(game.last_reward)
-            return _output(live.episode, game, scores, out.log_probs is not None)
+            return _output(turns, game, scores, out.log_probs is not None)
         finally:
             game.close()
 
 
-def _output(episode: Episode, game: TextGame, scores: list[float], with_logprobs: bool) -> AgentLoopOutput:
+def _output(turns: Sequence[Turn], game: TextGame, scores: list[float], with_logprobs: bool) -> AgentLoopOutput:
     """The episode as one row: the first prompt, then responses (mask 1) with what was read in between (mask 0)."""
-    turns = episode.turns
     first = len(turns[0].prompt_ids)
     last = turns[-1]
     ids = np.concatenate([last.prompt_ids, last.response_ids])[first:]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gagpo.agents.model import ModelError
 from gagpo.agents.shape import Shape, sizes
@@ -16,6 +17,9 @@ from gagpo.planning.lengths import DEFAULT_GUESS, Guess, most_turns, row_tokens
 from gagpo.planning.memory import Part, adapter, engine_parts, moments, peak, state_parts, update_parts
 from gagpo.settings import RunSettings
 from gagpo.warm_start.small_model import config
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ def shape_of(settings: RunSettings) -> Shape:
     return sizes(_config(settings), settings.trust_remote_code)
 
 
-def _config(settings: RunSettings) -> object:
+def _config(settings: RunSettings) -> PreTrainedConfig:
     from transformers import AutoConfig
 
     name = folder_of(settings.model)
@@ -59,9 +63,10 @@ def _config(settings: RunSettings) -> object:
         raise ModelError(f"model folder {name} holds no config.json; is it a Hugging Face model folder?")
     try:
         revision = settings.revision or "main"
-        return AutoConfig.from_pretrained(
+        found: PreTrainedConfig = AutoConfig.from_pretrained(
             name, local_files_only=True, revision=revision, trust_remote_code=settings.trust_remote_code
         )
+        return found
     except (OSError, ValueError, KeyError) as error:
         if folder.exists() or name.startswith(os.sep):
             raise ModelError(

@@ -56,7 +56,7 @@ class Checkpoint:
         """Compare every file with the manifest; CheckpointError names the first that is missing or damaged."""
         try:
             manifest.verify(self.path)
-        except manifest.Damaged as error:
+        except manifest.ManifestError as error:
             raise CheckpointError(f"{error}; delete {self.path} to use an earlier checkpoint") from None
 
     def state(self) -> State:

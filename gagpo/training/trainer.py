@@ -144,7 +144,7 @@ class Trainer:
         self.tokens_total += tokens
         return {
             "iteration": self.iteration,
-            **rollout_metrics(collected.played, self.settings.rollout.max_tokens),
+            **rollout_metrics(collected.played),
             "sampling_rounds": collected.rounds,
             **collected.stats,
             **learned,

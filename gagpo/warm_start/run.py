@@ -31,7 +31,7 @@ from gagpo.settings import RunSettings, SettingsError
 from gagpo.settings.warm_start import WarmStartSettings
 from gagpo.warm_start.fit import RESPONSE, STRAY, fit
 from gagpo.warm_start.small_model import build, save_folder
-from gagpo.warm_start.teacher import lessons
+from gagpo.warm_start.teacher import teacher_episodes
 
 _TOKENIZED = 2000  # episodes that a tokenizer learns its words from; more teach it nothing
 RECIPE = "warm_start.json"  # in the model's folder: what it was made with
@@ -238,7 +238,7 @@ def _played(
         if not chosen:
             continue
         if player == "True" and warm.teacher is not None:
-            kept += lessons(settings, warm.teacher, own, chosen, meter, work)
+            kept += teacher_episodes(settings, warm.teacher, own, chosen, meter, work)
             continue
         kwargs = {**own, "split": environment.split, "expert": player if player == "hasty" else True}
         agent: Agent = ExpertAgent(warm.noise, warm.stubborn)

@@ -10,14 +10,14 @@ from gagpo.agents.parsing import parse
 from gagpo.agents.progress import Meter
 from gagpo.agents.prompts import STYLES
 from gagpo.envs.errors import InvalidArgument
-from gagpo.evaluation.served import teach
+from gagpo.evaluation.served import play_demonstrations
 from gagpo.settings import RunSettings
 from gagpo.settings.warm_start import TeacherSettings
 
 _AS_RESPONSE = {"line": "{}", "whole": "{}", "tag": "<action>{}</action>"}  # by parser: an action and nothing else
 
 
-def lessons(
+def teacher_episodes(
     settings: RunSettings,
     teacher: TeacherSettings,
     kwargs: dict[str, Any],
@@ -27,12 +27,12 @@ def lessons(
 ) -> list[Episode]:
     """The episodes of ``tasks`` that the teacher solved, said as the learner will have to say them.
 
-    work: folder in which finished lessons are kept, so that none is paid for twice. Raises
+    work: folder in which finished episodes are kept, so that none is paid for twice. Raises
     :class:`gagpo.agents.api.client.ApiError` when the server gives up or a limit is reached, and InvalidArgument when
-    not one lesson ends well.
+    not one of them is a success.
     """
     environment = settings.environment
-    played = teach(
+    played = play_demonstrations(
         teacher.api(),
         environment.id,
         {**kwargs, "split": environment.split},
@@ -51,11 +51,11 @@ def lessons(
     if not solved:
         raise InvalidArgument(f"the teacher {teacher.model} solved none of {len(played)} episodes of {environment.id}")
     for episode in solved:
-        in_the_learners_words(episode, settings.context.style)
+        in_learner_style(episode, settings.context.style)
     return solved
 
 
-def in_the_learners_words(episode: Episode, style: str) -> None:
+def in_learner_style(episode: Episode, style: str) -> None:
     """Say every turn so that the learner's own parser finds the action that was played.
 
     A response that it reads so already is kept, thoughts included; any other becomes the action alone. Turns in which

@@ -13,11 +13,13 @@ _PLACES = re.compile(r"You stand at (\d+)\. Go to door (\d+)\.")
 
 
 class ChatServer:
-    """``faults``: kinds that happen to a share ``rate`` of the requests. Counts what it was asked."""
+    """``faults``: kinds that happen to a share ``rate`` of the requests; ``refused``: what is never answered."""
 
-    def __init__(self, faults=(), rate=0.0, seed=0, reasoning="", delay=0.0, usage=True, style="{}"):
+    def __init__(
+        self, faults=(), rate=0.0, seed=0, reasoning="", delay=0.0, usage=True, style="{}", end="stop", refused=None
+    ):
         self.faults, self.rate, self.reasoning, self.delay = tuple(faults), rate, reasoning, delay
-        self.usage, self.style = usage, style
+        self.usage, self.style, self.end, self.refused = usage, style, end, refused
         self.rng = random.Random(seed)
         self.requests, self.answered, self.under_way, self.most = [], 0, 0, 0
         self.lock = threading.Lock()
@@ -34,6 +36,8 @@ class ChatServer:
                 self.under_way += 1
                 self.most = max(self.most, self.under_way)
                 fault = self.rng.choice(self.faults) if self.faults and self.rng.random() < self.rate else ""
+                if self.refused and self.refused in body["messages"][-1]["content"]:
+                    fault = "key"
             try:
                 time.sleep(self.delay)
                 return self._answer(body, fault)
@@ -64,7 +68,7 @@ class ChatServer:
         if self.reasoning:
             message["reasoning_content"] = self.reasoning
         told = {"id": "1", "object": "chat.completion", "created": 0, "model": body["model"]}
-        told["choices"] = [{"index": 0, "finish_reason": "stop", "message": message}]
+        told["choices"] = [{"index": 0, "finish_reason": self.end, "message": message}]
         if self.usage:
             told["usage"] = {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12}
             told["usage"]["prompt_tokens_details"] = {"cached_tokens": 4}

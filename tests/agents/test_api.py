@@ -1,19 +1,20 @@
 """Agents behind a server that fails, hangs, limits and lies; and the client's patience."""
 
+import time
+
 import pytest
 
 pytest.importorskip("openai")
 pytest.importorskip("flask")
 
-from gagpo.agents.agent import Live
-from gagpo.agents.api.agent import ApiAgent, Talk
-from gagpo.agents.api.client import ApiClient, ApiError, ApiSettings, ContextFull, LimitReached, RateGate
-from gagpo.agents.api.streams import play_streams
+from gagpo.agents.agent import EpisodeState
+from gagpo.agents.api.agent import ApiAgent, ChatSettings
+from gagpo.agents.api.client import ApiClient, ApiError, ApiSettings, ContextFull, LimitReached, RateLimiter
 from gagpo.agents.episodes import Episode
 from gagpo.agents.prompts import STYLES
-from gagpo.agents.rollout import group_jobs
+from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.envs.errors import InvalidArgument
-from gagpo.envs.pool.shared_pool import SharedPool
+from gagpo.envs.pool import Pool
 from tests.agents.chat_server import serving
 
 pytestmark = pytest.mark.interop
@@ -25,12 +26,11 @@ def client_of(server, **changes):
     return ApiClient(ApiSettings("m", server.url, **{"timeout": 1.0, "backoff": 0.01, **changes}))
 
 
-def play(server, count=12, concurrency=4, talk=None, **changes):
-    agent = ApiAgent(client_of(server, **changes), talk or Talk(STYLES["plain"]))
-    with SharedPool(CORRIDOR, {"max_turns": 20}, workers=0) as hall:
-        episodes = play_streams(
-            agent, hall, group_jobs([f"door-{i % 8:02d}" for i in range(count)], 1, 0), concurrency=concurrency
-        )
+def play(server, count=12, concurrency=4, chat=None, **changes):
+    agent = ApiAgent(client_of(server, **changes), chat or ChatSettings(STYLES["plain"]))
+    with Pool(CORRIDOR, {"max_turns": 20}, workers=0) as pool:
+        jobs = group_jobs([f"door-{i % 8:02d}" for i in range(count)], 1, 0)
+        episodes, _ = rollout(agent, pool, jobs, concurrency=concurrency, lockstep=False)
     return agent, episodes
 
 
@@ -53,7 +53,7 @@ def test_episodes_go_on_while_others_wait():
 
 def test_the_conversation_grows_by_appending():
     with serving() as server:
-        play(server, count=1, talk=Talk(STYLES["plain"], admissible=True))
+        play(server, count=1, chat=ChatSettings(STYLES["plain"], admissible=True))
     for one, two in zip(server.requests, server.requests[1:], strict=False):
         assert two["messages"][: len(one["messages"])] == one["messages"]
         assert len(two["messages"]) == len(one["messages"]) + 2
@@ -63,7 +63,7 @@ def test_the_conversation_grows_by_appending():
 def test_reasoning_stays_in_the_episode_and_by_choice_in_the_conversation(keep):
     for options in ({"reasoning": "hm"}, {"style": "<think>hm</think>{}"}):
         with serving(**options) as server:
-            _, (episode,) = play(server, 1, talk=Talk(STYLES["plain"], reasoning="keep" if keep else "drop"))
+            _, (episode,) = play(server, 1, chat=ChatSettings(STYLES["plain"], reasoning="keep" if keep else "drop"))
         assert all(turn.response == "<think>hm</think>left" and turn.action == "left" for turn in episode.turns)
         said = {one["content"] for one in server.requests[-1]["messages"] if one["role"] == "assistant"}
         assert said == {"<think>hm</think>left" if keep else "left"}
@@ -71,7 +71,7 @@ def test_reasoning_stays_in_the_episode_and_by_choice_in_the_conversation(keep):
 
 def test_a_window_is_one_message():
     with serving() as server:
-        play(server, 1, talk=Talk(STYLES["tags"], "Walk.", history=1))
+        play(server, 1, chat=ChatSettings(STYLES["tags"], "Walk.", history=1))
     assert all(len(one["messages"]) == 1 for one in server.requests)
 
 
@@ -95,6 +95,74 @@ def test_what_cannot_be_mended_by_waiting_is_said_at_once():
 def test_one_lost_server_stops_everybody():
     with serving(faults=["error"], rate=1.0) as server, pytest.raises(ApiError, match="it happens"):
         play(server, count=20, concurrency=10, attempts=2, longest_wait=0.05)
+
+
+def test_no_request_follows_an_error_and_what_was_finished_is_handed_over():
+    """An episode is asked about again only after its world's answer, so an error of ``on_finish`` is the last event."""
+    finished = []
+
+    def on_finish(episode):
+        finished.append(episode)
+        if len(finished) == 3:
+            asked.append(len(server.requests) + server.under_way)
+            raise OSError("the disk is full")
+
+    asked = []
+    with serving(delay=0.02) as server:
+        agent = ApiAgent(client_of(server), ChatSettings(STYLES["plain"]), concurrency=2)
+        with Pool(CORRIDOR, {"max_turns": 20}, workers=0) as pool, pytest.raises(OSError, match="the disk is full"):
+            jobs = group_jobs([f"door-{i % 8:02d}" for i in range(12)], 1, 0)
+            rollout(agent, pool, jobs, concurrency=8, lockstep=False, on_finish=on_finish)
+        agent.close()
+        settled = wait_for(lambda: server.under_way == 0)
+    assert settled and len(finished) == 3 and len(server.requests) <= asked[0] + 2  # at most what two threads had begun
+
+
+def test_answers_given_before_an_error_still_end_their_episodes():
+    """The server refuses one conversation while the others' last answers are on their way."""
+    with serving(delay=0.2, refused="Go to door 7.") as server:
+        agent, finished = ApiAgent(client_of(server), ChatSettings(STYLES["plain"])), []
+        with Pool(CORRIDOR, {"max_turns": 1}, workers=1) as pool, pytest.raises(ApiError, match="no such key"):
+            jobs = group_jobs(["door-01", "door-07", "door-02"], 1, 0)
+            rollout(agent, pool, jobs, concurrency=3, lockstep=False, on_finish=finished.append)
+    assert {episode.task for episode in finished} == {"door-01", "door-02"}
+    assert agent.client.spent.requests == 2 and not any(thread.is_alive() for thread in agent._threads)
+
+
+def test_an_interruption_ends_all_and_asks_nothing_more():
+    def interrupt(episode):
+        raise KeyboardInterrupt
+
+    with serving(delay=0.02) as server:
+        agent = ApiAgent(client_of(server), ChatSettings(STYLES["plain"]), concurrency=1)
+        with Pool(CORRIDOR, {"max_turns": 20}, workers=0) as pool, pytest.raises(KeyboardInterrupt):
+            jobs = group_jobs(["door-11", "door-00", "door-01", "door-02"], 1, 0)
+            rollout(agent, pool, jobs, concurrency=4, lockstep=False, on_finish=interrupt)
+        asked = len(server.requests)
+        assert wait_for(lambda: server.under_way == 0) and len(server.requests) <= asked + 1
+        states = [EpisodeState(0, Episode("t"), "You stand at 1. Go to door 2.")]
+        assert agent.decide(states)[0].action == "right"  # nothing of the interrupted rollout is left in its way
+
+
+@pytest.mark.parametrize("end", ["stop", "length"])
+def test_an_answer_at_the_limit_is_cut(end):
+    with serving(end=end, style="<think>{}") as server:
+        _, (episode,) = play(server, count=1, chat=ChatSettings(STYLES["tags"]))
+    assert {(turn.cut, turn.invalid) for turn in episode.turns} == {
+        (end == "length", "cut off" if end == "length" else "not parsed")
+    }
+
+
+def wait_for(condition, seconds=30.0):
+    """Whether ``condition`` comes true before long, and stays so for a moment."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            time.sleep(0.2)
+            if condition():
+                return True
+        time.sleep(0.01)
+    return False
 
 
 def test_limits_hold():
@@ -128,15 +196,15 @@ class Time:
 
 def test_a_gate_lets_so_many_through_in_a_minute():
     clock = Time()
-    gate = RateGate(2, None, clock)
-    assert [gate.enter(1) for _ in range(3)] == [0, 0, 60]
+    limiter = RateLimiter(2, None, clock)
+    assert [limiter.enter(1) for _ in range(3)] == [0, 0, 60]
     clock.now = 60.0
-    assert gate.enter(1) == 0
-    gate = RateGate(None, 100, clock)
-    assert [gate.enter(tokens) for tokens in (1000, 1)] == [0, 60]  # too large for any minute: goes alone
-    gate = RateGate(None, None, clock)
-    gate.hold(7)
-    assert gate.enter(1) == 7
+    assert limiter.enter(1) == 0
+    limiter = RateLimiter(None, 100, clock)
+    assert [limiter.enter(tokens) for tokens in (1000, 1)] == [0, 60]  # too large for any minute: goes alone
+    limiter = RateLimiter(None, None, clock)
+    limiter.hold(7)
+    assert limiter.enter(1) == 7
 
 
 def test_the_server_says_how_long_to_wait():
@@ -156,6 +224,6 @@ def test_the_server_says_how_long_to_wait():
 
 def test_many_at_once_are_decided_in_order():
     with serving() as server:
-        agent = ApiAgent(client_of(server), Talk(STYLES["plain"]))
-        lives = [Live(slot, Episode("t"), f"You stand at {slot}. Go to door 2.") for slot in (1, 5, 0)]
-        assert [decision.action for decision in agent.decide(lives)] == ["right", "left", "right"]
+        agent = ApiAgent(client_of(server), ChatSettings(STYLES["plain"]))
+        states = [EpisodeState(slot, Episode("t"), f"You stand at {slot}. Go to door 2.") for slot in (1, 5, 0)]
+        assert [turn.action for turn in agent.decide(states)] == ["right", "left", "right"]

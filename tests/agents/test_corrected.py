@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gagpo.agents.agent import CorrectedAgent, Decision, Live
+from gagpo.agents.agent import CorrectedAgent, EpisodeState
 from gagpo.agents.episodes import Episode, Turn
 
 
@@ -23,8 +23,8 @@ class Learner:
     def __init__(self):
         self.forgotten = []
 
-    def decide(self, lives):
-        return [None if live.observation == "full" else Decision("mine", "mine") for live in lives]
+    def decide(self, states):
+        return [None if state.observation == "full" else Turn.of("mine", "mine") for state in states]
 
     def forget(self, slot):
         self.forgotten.append(slot)
@@ -34,12 +34,14 @@ def play(agent, slot, valid, turns=200):
     episode = Episode("t", seed=slot)
     who = ""
     for number in range(turns):
-        live = Live(slot, episode, "seen", {"expert_action": "yours", "admissible_actions": ["x"]})
-        (decision,) = agent.decide([live])
-        assert decision.trainable == (decision.action == "yours")
-        who += "L" if decision.action == "mine" else "E"
-        fine = valid(number) or decision.action == "yours"
-        episode.turns.append(Turn("seen", decision.response, decision.action, valid=fine, trainable=decision.trainable))
+        state = EpisodeState(slot, episode, "seen", {"expert_action": "yours", "admissible_actions": ["x"]})
+        (turn,) = agent.decide([state])
+        assert turn.trainable == (turn.action == "yours")
+        who += "L" if turn.action == "mine" else "E"
+        fine = valid(number) or turn.action == "yours"
+        episode.turns.append(
+            Turn("seen", turn.response, turn.action, invalid="" if fine else "refused", trainable=turn.trainable)
+        )
     return who
 
 
@@ -66,16 +68,16 @@ def test_without_failures_it_takes_over_as_often_as_asked():
 def test_the_experts_moves_carry_the_tokens_that_later_prompts_are_built_on():
     agent = CorrectedAgent(Learner(), takeover=1.0)
     episode = Episode("t", turns=[Turn("", "mine", "mine", trainable=False)])
-    lives = [Live(slot, episode, "seen", {"expert_action": "yours"}) for slot in range(2)]
-    for decision in agent.decide(lives):
-        assert bytes(decision.prompt_ids.astype(np.uint8)) == b"seen"
-        assert bytes(decision.response_ids.astype(np.uint8)) == b"yours"
+    states = [EpisodeState(slot, episode, "seen", {"expert_action": "yours"}) for slot in range(2)]
+    for turn in agent.decide(states):
+        assert bytes(turn.prompt_ids.astype(np.uint8)) == b"seen"
+        assert bytes(turn.response_ids.astype(np.uint8)) == b"yours"
 
 
 def test_a_full_context_ends_the_episode_and_slots_are_forgotten():
     learner = Learner()
     agent = CorrectedAgent(learner)
-    assert agent.decide([Live(3, Episode("t"), "full", {})]) == [None]
+    assert agent.decide([EpisodeState(3, Episode("t"), "full", {})]) == [None]
     agent.forget(3)
     assert learner.forgotten == [3]
 

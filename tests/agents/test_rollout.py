@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import gagpo.envs.testing  # noqa: F401 (registers the corridor)
-from gagpo.agents.agent import Decision, ExpertAgent, LanguageAgent, Live, RandomAgent
+from gagpo.agents.agent import EpisodeState, ExpertAgent, LanguageAgent, RandomAgent
 from gagpo.agents.context import Context
 from gagpo.agents.engines.base import Sampling
 from gagpo.agents.engines.slots import SlotCache
 from gagpo.agents.engines.transformers import TransformersEngine
-from gagpo.agents.episodes import Episode
+from gagpo.agents.episodes import Episode, Turn
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.envs.pool import Pool
@@ -71,7 +71,7 @@ def test_a_response_without_action_is_an_invalid_turn(tiny):
     agent.context.style = STYLES["tags"]
     with Pool(CORRIDOR, {"max_turns": 2}, workers=0) as pool:
         (episode,), _ = rollout(agent, pool, group_jobs(["door-01"], 1, seed=0))
-    assert [(turn.action, turn.parsed, turn.valid) for turn in episode.turns] == [("", False, False)] * 2
+    assert all(turn.action == "" and not turn.valid for turn in episode.turns) and len(episode.turns) == 2
 
 
 def test_a_full_context_ends_the_episode(tiny):
@@ -90,9 +90,9 @@ class Saying:
     def __init__(self, *words):
         self.words, self.forgotten = words, []
 
-    def decide(self, lives):
-        said = [self.words[min(len(live.episode.turns), len(self.words) - 1)] for live in lives]
-        return [Decision(word, word) for word in said]
+    def decide(self, states):
+        said = [self.words[min(len(state.episode.turns), len(self.words) - 1)] for state in states]
+        return [Turn.of(word, word) for word in said]
 
     def forget(self, slot):
         self.forgotten.append(slot)
@@ -117,7 +117,7 @@ def test_an_episode_whose_world_keeps_breaking_fails_alone():
 
 def test_an_interrupted_rollout_leaves_the_pool_usable():
     class Interrupted(Saying):
-        def decide(self, lives):
+        def decide(self, states):
             raise KeyboardInterrupt
 
     with Pool(CORRIDOR, {"expert": True}, workers=1) as pool:
@@ -158,8 +158,8 @@ def test_noise_is_marked_and_the_expert_recovers():
 def test_half_of_the_noise_are_slips_of_the_tongue():
     admissible = ["go to desk 1", "open drawer 3"]
     info = {"expert_action": "take mug 1 from shelf 2", "admissible_actions": admissible}
-    lives = [Live(slot, Episode(task="", seed=slot), info=info) for slot in range(400)]
-    said = [decision.action for decision in ExpertAgent(noise=1.0).decide(lives)]
+    states = [EpisodeState(slot, Episode(task="", seed=slot), info=info) for slot in range(400)]
+    said = [turn.action for turn in ExpertAgent(noise=1.0).decide(states)]
     slips = [action for action in said if action not in admissible]
     assert 120 < len(slips) < 280 and all(action.startswith("take") for action in slips)
     assert "take to desk 1" in slips and "take mug 1" in slips
@@ -178,11 +178,11 @@ class Uneven:
     def __init__(self):
         self.thinking, self.answered = {}, []
 
-    def decide(self, lives):
-        raise AssertionError("a patient agent is asked by submit")
+    def decide(self, states):
+        raise AssertionError("an async agent is asked by submit")
 
-    def submit(self, lives):
-        self.thinking |= {live.slot: 1 + 10 * live.episode.sample for live in lives}
+    def submit(self, states):
+        self.thinking |= {state.slot: 1 + 10 * state.episode.sample for state in states}
         return []
 
     def collect(self, timeout):
@@ -192,7 +192,7 @@ class Uneven:
         self.answered += done
         for slot in done:
             del self.thinking[slot]
-        return [(slot, Decision("left", "left")) for slot in done]
+        return [(slot, Turn.of("left", "left")) for slot in done]
 
     def forget(self, slot):
         self.thinking.pop(slot, None)

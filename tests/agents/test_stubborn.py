@@ -3,16 +3,18 @@
 import numpy as np
 import pytest
 
-from gagpo.agents.agent import ExpertAgent, Live
+from gagpo.agents.agent import EpisodeState, ExpertAgent
 from gagpo.agents.episodes import Episode, Turn
 
 ACTIONS = ["go to shelf 1", "take mug 2 from shelf 1", "look"]
 INFO = {"expert_action": "take mug 1 from shelf 1", "admissible_actions": ACTIONS}
 
 
-def live(seed: int, valid: bool) -> Live:
-    episode = Episode(task="t", seed=seed, turns=[Turn("", "go to bed 9", "go to bed 9", valid=valid)])
-    return Live(0, episode, "Nothing happens.", INFO)
+def live(seed: int, valid: bool) -> EpisodeState:
+    episode = Episode(
+        task="t", seed=seed, turns=[Turn("", "go to bed 9", "go to bed 9", invalid="" if valid else "refused")]
+    )
+    return EpisodeState(0, episode, "Nothing happens.", INFO)
 
 
 def decisions(agent: ExpertAgent, valid: bool, count: int = 600):

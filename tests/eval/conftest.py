@@ -80,7 +80,7 @@ def play(rng, rate: float, split: str, stage: str, hostile: str) -> list[Episode
                 said,
                 f"go to countertop {i % 3 + 1}",
             ),
-            Turn(f"On the countertop 1, you see a mug 1, and a plate 2. {hostile}", "hmm", "", valid=False),
+            Turn(f"On the countertop 1, you see a mug 1, and a plate 2. {hostile}", "hmm", "", invalid="not parsed"),
             Turn("Nothing happens.", "<action>take mug 1 from countertop 1</action>", "take mug 1 from countertop 1"),
         ]
         turns[-1].reward = float(success)

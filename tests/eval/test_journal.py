@@ -17,7 +17,7 @@ KEY = {"model": "m", "panel": "abc"}
 
 
 def episode(task, sample=0, **info):
-    turns = [Turn("see", "say", "do", reward=0.1, valid=False, state="s"), Turn("é\ud800", "", "", 1.0)]
+    turns = [Turn("see", "say", "do", reward=0.1, invalid="refused", state="s"), Turn("é\ud800", "", "", 1.0)]
     return Episode(task, "kind", "test", 3, sample, 7, 0.4, turns, True, "terminated", 1, info={"cost": 0.5, **info})
 
 

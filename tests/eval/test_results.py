@@ -15,7 +15,7 @@ from gagpo.eval.tables import result_lines
 
 
 def turn(reward=0.0, valid=True):
-    return Turn("You see a mug.", "<action>take mug</action>", "take mug", reward, valid)
+    return Turn("You see a mug.", "<action>take mug</action>", "take mug", reward, "" if valid else "refused")
 
 
 def episode(task, sample=0, success=False, kind="pick", turns=3, invalid=0, outcome="terminated", reward=None, **more):

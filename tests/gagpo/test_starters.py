@@ -84,7 +84,7 @@ DAMAGE = {
     "one bit of the weights": (_flip, "model.safetensors is damaged"),
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer.json is missing"),
     "another recipe": (lambda folder: (folder / "recipe.yaml").write_text("name: x"), "recipe.yaml is damaged"),
-    "a file more": (lambda folder: (folder / "x.py").write_text(""), "x.py is not part of starter:walker"),
+    "a file more": (lambda folder: (folder / "x.py").write_text(""), "x.py does not belong here"),
     "a torn manifest": (lambda folder: (folder / "manifest.json").write_text("{"), "manifest.json cannot be read"),
     "a list for a manifest": (lambda folder: (folder / "manifest.json").write_text("[]"), "cannot be read"),
     "a path in the manifest": (

@@ -5,23 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from typing import Any
 
 import httpx2
 
 from gagpo.agents.engines.base import Request, Response, Sampling
 from gagpo.agents.engines.remote.wire import (
     GENERATE,
-    Malformed,
-    ReplicaFault,
+    MalformedAnswer,
+    ReplicaError,
+    ReplicaTimeout,
+    ReplicaUnreachable,
     RequestRefused,
-    Silent,
     Terms,
-    Unreachable,
     answer_limit,
     parse,
     question,
 )
+from gagpo.envs.errors import first_line
 
 CONTROL_BYTES = 1 << 20  # most that an answer to anything but a request for tokens may take
 CONNECT_SECONDS = 10.0
@@ -47,21 +47,21 @@ class Client:
         )
 
     async def generate(self, request: Request, sampling: Sampling, terms: Terms) -> Response:
-        """One response. Raises :class:`ReplicaFault`, and :class:`RequestRefused` where the request itself is wrong."""
+        """One response. Raises :class:`ReplicaError`, and :class:`RequestRefused` where the request itself is wrong."""
         body = question(request, sampling, terms)
         answer = await self._ask("POST", GENERATE, body, self.deadline, answer_limit(sampling))
         return parse(answer, sampling, terms)
 
     async def healthy(self, deadline: float) -> None:
-        """Return when the server says it is well, else raise :class:`ReplicaFault`."""
+        """Return when the server says it is well, else raise :class:`ReplicaError`."""
         await self._ask("GET", "/health", None, deadline, CONTROL_BYTES)
 
-    async def order(self, path: str, body: Mapping[str, Any] | None, deadline: float) -> None:
+    async def order(self, path: str, body: Mapping[str, object] | None, deadline: float) -> None:
         """Have something done that answers with nothing of interest: the calls of weight transfer, sleep and wake."""
         data = None if body is None else json.dumps(body).encode()
         await self._ask("POST", path, data, deadline, CONTROL_BYTES)
 
-    async def look_up(self, path: str, deadline: float) -> dict[str, Any]:
+    async def look_up(self, path: str, deadline: float) -> dict[str, object]:
         """A JSON object that the server holds."""
         answer = await self._ask("GET", path, None, deadline, CONTROL_BYTES)
         try:
@@ -69,7 +69,7 @@ class Client:
         except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
-            raise Malformed(f"{self.url}{path} answered with no JSON object")
+            raise MalformedAnswer(f"{self.url}{path} answered with no JSON object")
         return found
 
     async def close(self) -> None:
@@ -81,10 +81,9 @@ class Client:
             async with asyncio.timeout(deadline):
                 status, answer = await self._exchange(method, path, body, most)
         except TimeoutError:
-            raise Silent(f"{self.url}{path} did not answer within {deadline:g} s") from None
+            raise ReplicaTimeout(f"{self.url}{path} did not answer within {deadline:g} s") from None
         except (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, OSError) as error:
-            said = str(error) or type(error).__name__
-            raise Unreachable(f"{self.url}{path} cannot be reached: {said.splitlines()[0][:200]}") from None
+            raise ReplicaUnreachable(f"{self.url}{path} cannot be reached: {first_line(error)}") from None
         if status == 200:
             return answer
         said = answer[:300].decode(errors="replace").strip()
@@ -95,7 +94,7 @@ class Client:
                 f"{self.url}{path} is not to be used ({status}): {said}; start the server with "
                 "`python -m gagpo.agents.engines.remote.server MODEL`, which switches on what is needed"
             )
-        raise ReplicaFault(f"{self.url}{path} failed ({status}): {said}")
+        raise ReplicaError(f"{self.url}{path} failed ({status}): {said}")
 
     async def _exchange(self, method: str, path: str, body: bytes | None, most: int) -> tuple[int, bytes]:
         headers = {"content-type": "application/json", "accept-encoding": "identity"}
@@ -104,5 +103,5 @@ class Client:
             async for chunk in response.aiter_raw():
                 answer += chunk
                 if len(answer) > most:
-                    raise Malformed(f"{self.url}{path} answered with more than {most} bytes")
+                    raise MalformedAnswer(f"{self.url}{path} answered with more than {most} bytes")
             return response.status_code, bytes(answer)

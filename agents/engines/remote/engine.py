@@ -10,38 +10,40 @@ import tempfile
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import urlsplit
 
 import torch
 
 from gagpo.agents.engines.base import (
     Finished,
+    ModelEngine,
     NamedTensor,
     Request,
     Response,
     Sampling,
-    context_limit,
-    longest_row,
-    stop_tokens,
+    Tokenizer,
+    config_of,
+    responses_of,
 )
-from gagpo.agents.engines.copies import Gap, Proof
-from gagpo.agents.engines.remote.replicas import Replica, Replicas, ReplicasLost
+from gagpo.agents.engines.parity import LogprobGap, ParityCheck
+from gagpo.agents.engines.remote.replicas import Replica, ReplicaRouter, ReplicasLost
 from gagpo.agents.engines.remote.server import Server, ServerPlan, answers, save_config
 from gagpo.agents.engines.remote.transfer import make_transfer
-from gagpo.agents.engines.remote.wire import ReplicaFault, RequestRefused, Terms
-from gagpo.agents.engines.vllm_terms import temperature_of
+from gagpo.agents.engines.remote.wire import ReplicaError, RequestRefused, Terms
+from gagpo.agents.engines.vllm_arguments import temperature_of
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.model import ModelError
-from gagpo.agents.precision import name_of, require_known
+from gagpo.agents.precision import name_of
 from gagpo.envs.errors import InvalidArgument
 
-PROOF_TEMPERATURE = 0.8  # not 1, so that a server that reports log-probabilities before the temperature is found out
+PARITY_TEMPERATURE = 0.8  # not 1, so that a server that reports log-probabilities before the temperature is found out
 GPU_SHARE = {"colocated": 0.4, "separate": 0.9}
 
 
-class VLLMServerEngine:
+class VLLMServerEngine(ModelEngine):
     """Samples at vLLM servers, which hold copies of ``model`` that :meth:`load_weights` brings up to date.
 
     urls: servers that exist; of many trainer ranks each takes its share of them. replicas: how many servers each rank
@@ -61,12 +63,10 @@ class VLLMServerEngine:
     :class:`ReplicasLost` when no server is left.
     """
 
-    shares_weights = False
-
     def __init__(
         self,
         model: torch.nn.Module,
-        tokenizer: Any,
+        tokenizer: Tokenizer,
         max_length: int | None = None,
         *,
         dtype: str | None = None,
@@ -86,33 +86,26 @@ class VLLMServerEngine:
         restarts: int = 10,
         start_with: Callable[[ServerPlan, Path], Server] = Server,
     ):
-        config: Any = model.config
-        parameter = next(model.parameters())
-        self.model, self.tokenizer = model, tokenizer
-        self.dtype = dtype or name_of(parameter.dtype)
-        require_known(self.dtype)
-        limit = context_limit(config)
-        self.max_length = min(max_length or limit, limit)
-        self.stops = stop_tokens(tokenizer, model)
+        super().__init__(model, tokenizer, max_length, dtype or name_of(next(model.parameters()).dtype))
         self.start_deadline, self.sync_deadline = start_deadline, sync_deadline
-        _require_positive(
-            deadline=deadline, silence=silence, start_deadline=start_deadline, sync_deadline=sync_deadline
-        )
+        waits = {"deadline": deadline, "silence": silence, "start_deadline": start_deadline}
+        for name, seconds in (waits | {"sync_deadline": sync_deadline}).items():
+            if not 0 < seconds < float("inf"):
+                raise InvalidArgument(f"engine.options.{name} must be positive seconds, got {seconds}")
         self.placement = placement
-        on_gpu = parameter.device.type == "cuda"
+        on_gpu = self.device.type == "cuda"
         kind = transfer or ("file" if not on_gpu or urls else "ipc" if placement == "colocated" else "nccl")
         self._vocabulary = len(model.get_input_embeddings().weight)  # type: ignore[operator, arg-type]
-        self._proof = Proof(model, self.dtype, self.max_length, PROOF_TEMPERATURE)
+        self._parity = ParityCheck(model, self.dtype, self.max_length, PARITY_TEMPERATURE)
         self._run_name, self._updates = secrets.token_hex(4), 0
-        self._gaps: dict[int, Gap] = {}
+        self._gaps: dict[int, LogprobGap] = {}
         self._sync_seconds = 0.0
         self._restarts_left = restarts
-        self._awake = True  # false from sleep to load_weights, where sleeping takes the weights
         self._temporary = tempfile.TemporaryDirectory(prefix="gagpo-weights-")
-        self._config_folder = save_config(model)
+        self._config_folder = save_config(config_of(model))
         self._servers: list[Server] = []
-        holders: list[Any] = [self._temporary, self._config_folder]
-        self._close = weakref.finalize(self, _end, self._servers, holders)
+        closing: list[Callable[[], None]] = [self._temporary.cleanup, self._config_folder.cleanup]
+        self._close = weakref.finalize(self, _close_all, self._servers, closing)
         self._transfer = make_transfer(kind, model, self.dtype, Path(folder or self._temporary.name))
         try:
             if not urls:
@@ -127,9 +120,9 @@ class VLLMServerEngine:
             elif replicas:
                 raise InvalidArgument("engine.options: give urls of servers that exist, or how many replicas to start")
             addresses = [server.url for server in self._servers] or share_of(urls, os.environ)
-            rescue = self._rescue if self._servers else None
-            self._replicas = Replicas(addresses, deadline=deadline, silence=silence, rescue=rescue)
-            holders += [self._replicas, self._transfer]
+            recover = self._recover if self._servers else None
+            self._router = ReplicaRouter(addresses, deadline=deadline, silence=silence, recover=recover)
+            closing += [self._router.close, self._transfer.close]
             self.load_weights(named_tensors(model))
         except BaseException:
             self.close()
@@ -141,7 +134,7 @@ class VLLMServerEngine:
         """How each server is to be started."""
         devices: list[tuple[int, ...]] = [()] * count
         if on_gpu and self.placement == "colocated":
-            devices = [(_visible(next(self.model.parameters()).device.index or 0),)]
+            devices = [(_visible(self.device.index or 0),)]
         elif on_gpu or gpus:
             if len(gpus) != count * each:
                 raise InvalidArgument(
@@ -168,36 +161,28 @@ class VLLMServerEngine:
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
         """One response per request, in order; ValueError for lengths and samplings that vLLM cannot give exactly."""
         self._require_idle()
-        self.submit(requests, sampling)
-        places = {id(request): place for place, request in enumerate(requests)}
-        responses: list[Any] = [None] * len(requests)
-        while self._replicas.under_way:
-            for request, response in self.collect():
-                responses[places[id(request)]] = response
-        return responses
+        return responses_of(self, requests, sampling)
 
     def submit(self, requests: Sequence[Request], sampling: Sampling) -> None:
         """Send requests to the servers of their sessions; a new session goes to the server with the fewest."""
         if not requests:
             return
-        if not self._awake:
-            raise InvalidArgument("the engine is asleep: wake it and load its weights first")
-        longest_row(requests, sampling, self.max_length)
+        self._require_room(requests, sampling)
         for request in requests:
             temperature_of(request, sampling)
-        self._proof.remember(requests)
-        self._replicas.submit(requests, sampling)
+        self._parity.remember(requests)
+        self._router.submit(requests, sampling)
 
     def collect(self, timeout: float | None = None) -> list[Finished]:
         """The responses that have come, waiting for the first for at most ``timeout`` seconds.
 
         Raises :class:`ReplicasLost` when no server is left to ask, and what a server says of a request it refuses.
         """
-        return self._replicas.collect(timeout)
+        return self._router.collect(timeout)
 
     def release(self, session: int) -> None:
         """Forget where the session is, and drop what it has under way."""
-        self._replicas.release(session)
+        self._router.release(session)
 
     # Weights ----------------------------------------------------------------------------------------------------------
 
@@ -210,22 +195,22 @@ class VLLMServerEngine:
         begun = time.perf_counter()
         self._updates += 1
         version = f"{self._run_name}:{self._updates}"
-        self._transfer.take(self._proof.against(tensors), version)
-        self._replicas.terms = Terms(tuple(self.stops), self._vocabulary, version)
-        for number, server in enumerate(self._servers):
-            lost = self._updates > 1 and not self._replicas.all[number].alive
-            if not server.running or (lost and not answers(f"{server.url}/health", self._replicas.silence)):
+        self._transfer.take(self._parity.against(tensors), version)
+        self._router.terms = Terms(tuple(self.stops), self._vocabulary, version)
+        for number, server in enumerate(self._servers):  # ours that ended, and those given up that are silent still
+            lost = self._updates > 1 and not self._router.all[number].alive
+            if not server.running or (lost and not answers(f"{server.url}/health", self._router.silence)):
                 self._restart(number)
-        copies = self._updated(self._replicas.all)
+        copies = self._updated(self._router.all)
         if not copies:
-            raise ReplicasLost(f"no vLLM server took the weights: {self._replicas.obituary()}")
-        gaps = self._proof.gaps(self._proof.questions(), [responses for _, responses in copies])
+            raise ReplicasLost(f"no vLLM server took the weights: {self._router.last_errors()}")
+        gaps = self._parity.gaps(self._parity.questions(), [responses for _, responses in copies])
         self._gaps = {replica.number: gap for (replica, _), gap in zip(copies, gaps, strict=True)}
         for (replica, _), gap in zip(copies, gaps, strict=True):
-            self._proof.judge(gap, f"the vLLM server {replica.client.url}")
+            self._parity.judge(gap, f"the vLLM server {replica.client.url}")
         for replica, _ in copies:
-            self._replicas.run(self._admit(replica))
-        self._awake = True
+            self._router.run(self._router.admit(replica))
+        self._ready = True
         self._sync_seconds = time.perf_counter() - begun
 
     def _updated(self, replicas: Sequence[Replica]) -> list[tuple[Replica, list[Response]]]:
@@ -234,39 +219,36 @@ class VLLMServerEngine:
         All others are out of use.
         """
         for replica in replicas:
-            self._replicas.run(self._withdraw(replica, "it is taking new weights"))
+            self._withdraw(replica, "it is taking new weights")
         clients = [replica.client for replica in replicas]
-        faults: Sequence[Exception | None] = self._transfer.send(clients, self._replicas.run, self.sync_deadline)
+        faults: Sequence[Exception | None] = self._transfer.send(clients, self._router.run, self.sync_deadline)
         taken = [replica for replica, fault in zip(replicas, faults, strict=True) if fault is None]
-        answers = dict(zip(map(id, taken), self._replicas.run(self._ask_all(taken)), strict=True))
+        answers = dict(zip(map(id, taken), self._router.run(self._ask_all(taken)), strict=True))
         found = []
-        for replica, fault in zip(replicas, faults, strict=True):
+        for replica, fault in zip(replicas, faults, strict=True):  # in use again later, or out of use for what it said
             outcome = answers.get(id(replica), fault)
             if isinstance(outcome, list):
                 found.append((replica, outcome))
             else:
-                self._replicas.run(self._withdraw(replica, str(outcome)))
+                self._withdraw(replica, str(outcome))
         return found
 
     async def _ask_all(self, replicas: Sequence[Replica]) -> list[list[Response] | Exception]:
         return list(await asyncio.gather(*map(self._ask, replicas)))
 
     async def _ask(self, replica: Replica) -> list[Response] | Exception:
-        assert self._replicas.terms is not None
+        assert self._router.terms is not None
         calls = [
-            replica.client.generate(question, self._proof.sampling, self._replicas.terms)
-            for question in self._proof.questions()
+            replica.client.generate(question, self._parity.sampling, self._router.terms)
+            for question in self._parity.questions()
         ]
         try:
             return list(await asyncio.gather(*calls))
-        except (ReplicaFault, RequestRefused) as error:
+        except (ReplicaError, RequestRefused) as error:
             return error
 
-    async def _withdraw(self, replica: Replica, reason: str) -> None:
-        self._replicas.withdraw(replica, reason)
-
-    async def _admit(self, replica: Replica) -> None:
-        self._replicas.admit(replica)
+    def _withdraw(self, replica: Replica, reason: str) -> None:
+        self._router.run(self._router.withdraw(replica, reason))
 
     def _restart(self, number: int) -> None:
         """Start a server of ours again; it stays out of use where that fails or has been done too often."""
@@ -277,20 +259,20 @@ class VLLMServerEngine:
         with contextlib.suppress(ModelError):
             server.start()
             server.wait(self.start_deadline)
-            self._replicas.run(self._replicas.move(self._replicas.all[number], server.url))
+            self._router.run(self._router.move(self._router.all[number], server.url))
 
-    async def _rescue(self) -> None:
+    async def _recover(self) -> None:
         """Bring back the servers of ours when none is left in the middle of a rollout, with the weights of the last
         update. These have been proved once, and the model may train on meanwhile, so it is not asked again."""
-        await asyncio.get_running_loop().run_in_executor(None, self._bring_back)
+        await asyncio.get_running_loop().run_in_executor(None, self._restart_all)
 
-    def _bring_back(self) -> None:
+    def _restart_all(self) -> None:
         for number in range(len(self._servers)):
             self._restart(number)
-        for replica, _ in self._updated(self._replicas.all):
-            self._replicas.run(self._admit(replica))
-        if not any(replica.alive for replica in self._replicas.all):
-            raise ReplicasLost(f"no vLLM server could be brought back: {self._replicas.obituary()}")
+        for replica, _ in self._updated(self._router.all):
+            self._router.run(self._router.admit(replica))
+        if not any(replica.alive for replica in self._router.all):
+            raise ReplicasLost(f"no vLLM server could be brought back: {self._router.last_errors()}")
 
     # Memory -----------------------------------------------------------------------------------------------------------
 
@@ -298,7 +280,7 @@ class VLLMServerEngine:
         """Free the device of colocated servers, weights included; separate ones have devices of their own."""
         self._require_idle()
         if self.placement == "colocated":
-            self._awake = False
+            self._ready = False
             self._order("/sleep?level=2")
 
     def wake(self) -> None:
@@ -309,12 +291,11 @@ class VLLMServerEngine:
             self._order("/wake_up")
 
     def _order(self, path: str) -> None:
-        for replica in self._replicas.all:
-            if replica.alive:
-                try:
-                    self._replicas.run(replica.client.order(path, None, self.sync_deadline))
-                except (ReplicaFault, RequestRefused) as error:
-                    self._replicas.run(self._withdraw(replica, str(error)))
+        for replica in filter(attrgetter("alive"), self._router.all):  # one that does not obey is given up
+            try:
+                self._router.run(replica.client.order(path, None, self.sync_deadline))
+            except (ReplicaError, RequestRefused) as error:
+                self._withdraw(replica, str(error))
 
     def measures(self) -> dict[str, float]:
         """For the metrics of an iteration: each server's gap to the trainer at the last update (the largest difference
@@ -322,31 +303,31 @@ class VLLMServerEngine:
         found = {
             "engine_gap": max((gap.error for gap in self._gaps.values()), default=0.0),
             "engine_kl": max((gap.kl for gap in self._gaps.values()), default=0.0),
-            "engine_servers": float(sum(replica.alive for replica in self._replicas.all)),
+            "engine_servers": float(sum(replica.alive for replica in self._router.all)),
             "engine_seconds_sync": self._sync_seconds,
         }
         found |= {f"engine_gap_{number}": gap.error for number, gap in sorted(self._gaps.items())}
-        return found | {f"engine_{name}": float(count) for name, count in self._replicas.counters.as_dict().items()}
+        return found | {f"engine_{name}": float(count) for name, count in vars(self._router.counters).items()}
 
     @property
     def counters(self) -> Mapping[str, int]:
         """What has happened to requests and servers so far."""
-        return self._replicas.counters.as_dict()
+        return vars(self._router.counters)
 
     def close(self) -> None:
         """End the servers that were started here, and remove weights that are on disk."""
         self._close()
 
-    def _require_idle(self) -> None:
-        if self._replicas.under_way:
-            raise InvalidArgument("the engine has responses under way; collect or release them first")
+    @property
+    def under_way(self) -> int:
+        return self._router.under_way
 
 
-def _end(servers: list[Server], holders: list[Any]) -> None:
+def _close_all(servers: list[Server], closing: list[Callable[[], None]]) -> None:
     """Close what an engine opened, last things first."""
-    for holder in reversed(holders):
+    for close in reversed(closing):
         with contextlib.suppress(Exception):
-            (holder.cleanup if isinstance(holder, tempfile.TemporaryDirectory) else holder.close)()
+            close()
     for server in servers:
         server.close()
 
@@ -373,12 +354,6 @@ def _count(replicas: int | None, placement: str) -> int:
     if count < 1 or (placement == "colocated" and count != 1):
         raise InvalidArgument(f"engine.options.replicas: at least 1, and 1 when colocated, got {count}")
     return count
-
-
-def _require_positive(**seconds: float) -> None:
-    for name, value in seconds.items():
-        if not 0 < value < float("inf"):
-            raise InvalidArgument(f"engine.options.{name} must be positive seconds, got {value}")
 
 
 def _visible(index: int) -> int:

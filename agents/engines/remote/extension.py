@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import torch
 from safetensors import safe_open
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
@@ -19,8 +17,9 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
-from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
+from gagpo.agents.engines.vllm_arguments import repack_heads
 
 BACKEND = "gagpo_file"
 
@@ -52,7 +51,7 @@ class FileReceiver(WeightTransferEngine[FileInit, FileUpdate]):
         self.taken = 0
         initialize_layerwise_reload(self.model)
 
-    def update_weights(self, update_info: dict[str, Any]) -> None:
+    def update_weights(self, update_info: dict[str, object]) -> None:
         """As vLLM's own, which ends by waiting for an accelerator that there may not be."""
         self.receive_weights(self.parse_update_info(update_info))
 
@@ -65,7 +64,7 @@ class FileReceiver(WeightTransferEngine[FileInit, FileUpdate]):
 
     def finish_weight_update(self) -> None:
         finalize_layerwise_reload(self.model, self.model_config)
-        _repack_heads(self.model)
+        repack_heads(self.model)
         if self.taken != self.parameters:
             raise RuntimeError(f"{self.taken} of {self.parameters} tensors came")
 
@@ -73,18 +72,7 @@ class FileReceiver(WeightTransferEngine[FileInit, FileUpdate]):
         """Nothing is held between updates."""
 
 
-def _repack_heads(model: torch.nn.Module) -> None:
-    """Rebuild what output layers derive from their weights.
-
-    Reloading does so for every layer that receives weights. An output layer tied to the input embedding receives none,
-    and on a CPU it multiplies with a packed copy, which would stay as it was.
-    """
-    for module in model.modules():
-        if isinstance(module, ParallelLMHead):
-            module.quant_method.process_weights_after_loading(module)
-
-
-class Extension:
+class WorkerExtension:
     """Named on vLLM's command line, so that this module is imported where the workers are; it adds no method."""
 
 

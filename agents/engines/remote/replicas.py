@@ -12,18 +12,25 @@ import contextlib
 import queue
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from concurrent.futures import Future
-from dataclasses import asdict, dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from gagpo.agents.engines.base import Finished, Request, Response, Sampling
 from gagpo.agents.engines.remote.client import Client
-from gagpo.agents.engines.remote.wire import Malformed, ReplicaFault, RequestRefused, Silent, Stale, Terms, Unreachable
+from gagpo.agents.engines.remote.wire import (
+    MalformedAnswer,
+    ReplicaError,
+    ReplicaTimeout,
+    ReplicaUnreachable,
+    RequestRefused,
+    StaleWeights,
+    Terms,
+)
 from gagpo.envs.errors import GagpoError
 
-STRIKES = 3  # faults in a row after which a server that still answers is given up
-TRIES = 8  # of one request, at all servers together
-BEATS = 3  # looks at a server's health within the time that it may be silent
+MOST_FAULTS = 3  # faults in a row after which a server that still answers is given up
+MOST_TRIES = 8  # of one request, at all servers together
+CHECKS = 3  # looks at a server's health within the time that it may be silent
 
 NEW = "it has not been given weights yet"
 
@@ -51,32 +58,29 @@ class ServerCounters:
     broken: int = 0
     stale: int = 0
 
-    def as_dict(self) -> dict[str, int]:
-        return asdict(self)
-
 
 @dataclass
 class Replica:
-    """One server as the router sees it. trouble: why it was given up; '' while it is in use."""
+    """One server as the router sees it. last_error: why it was given up; '' while it is in use."""
 
     number: int
     client: Client
     sessions: set[int] = field(default_factory=set)
-    strikes: int = 0
-    trouble: str = ""
+    faults: int = 0
+    last_error: str = ""
     calls: set[asyncio.Task[Response]] = field(default_factory=set)
-    watch: asyncio.Task[None] | None = None
+    monitor: asyncio.Task[None] | None = None
 
     @property
     def alive(self) -> bool:
-        return not self.trouble
+        return not self.last_error
 
 
-class Replicas:
+class ReplicaRouter:
     """Servers by number, and the requests under way at them.
 
     silence: seconds after which a server that does not even say that it is well is given up. deadline: seconds for one
-    response. rescue: called when no server is left, in the loop; it brings one back (see :meth:`admit`) or raises.
+    response. recover: called when no server is left, in the loop; it brings one back (see :meth:`admit`) or raises.
     """
 
     def __init__(
@@ -85,37 +89,32 @@ class Replicas:
         *,
         deadline: float,
         silence: float,
-        rescue: Callable[[], Awaitable[None]] | None = None,
+        recover: Callable[[], Awaitable[None]] | None = None,
     ):
         self.deadline, self.silence = deadline, silence
         self.counters = ServerCounters()
         self.terms: Terms | None = None  # set when weights have been sent
-        self._rescue = rescue
-        self._rescuing: asyncio.Task[None] | None = None
-        self._home: dict[int, Replica] = {}  # by session
-        self._tickets: dict[int, tuple[Request, asyncio.Task[None]]] = {}
-        self._ticket = 0
-        self._finished: queue.SimpleQueue[tuple[int, Request, Response | BaseException]] = queue.SimpleQueue()
+        self._recover = recover
+        self._recovering: asyncio.Task[None] | None = None
+        self._assigned: dict[int, Replica] = {}  # by session
+        self._tasks: dict[asyncio.Task[Response], Request] = {}
+        self._finished: queue.SimpleQueue[asyncio.Task[Response]] = queue.SimpleQueue()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="vllm servers", daemon=True)
         self._thread.start()
-        self.all: list[Replica] = self.run(self._open(urls))
+        self.all = [Replica(number, Client(url, deadline), last_error=NEW) for number, url in enumerate(urls)]
         self._closed = False
 
     # From the engine's thread -----------------------------------------------------------------------------------------
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
+    def run(self, work: Coroutine[None, None, T]) -> T:
         """Do ``work`` in the loop and wait for it; it has deadlines of its own."""
-        return self.start(work).result()
-
-    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begin ``work`` in the loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     @property
     def under_way(self) -> int:
         """How many requests have been handed in and not been taken out or dropped."""
-        return len(self._tickets)
+        return len(self._tasks)
 
     def submit(self, requests: Sequence[Request], sampling: Sampling) -> None:
         """Begin on requests."""
@@ -129,24 +128,20 @@ class Replicas:
         finished: list[Finished] = []
         wait = timeout != 0
         try:
-            while self._tickets:
-                try:
-                    ticket, request, outcome = self._finished.get(wait and not finished, timeout)
-                except queue.Empty:
-                    break
-                if self._tickets.pop(ticket, None) is None:
-                    continue  # released meanwhile
-                if isinstance(outcome, BaseException):
-                    raise outcome
-                finished.append((request, outcome))
+            while self._tasks:  # take whatever is there, waiting for the first of it at most
+                task = self._finished.get(wait and not finished, timeout)
+                if (request := self._tasks.pop(task, None)) is not None:  # else it was released meanwhile
+                    finished.append((request, task.result()))
+        except queue.Empty:
+            pass
         except BaseException:
-            self.run(self._drop(list(self._tickets)))
+            self.run(self._drop(list(self._tasks)))
             raise
         return finished
 
     def release(self, session: int) -> None:
         """Forget the session and drop what it has under way."""
-        if session in self._home or any(request.session == session for request, _ in self._tickets.values()):
+        if session in self._assigned or any(request.session == session for request in self._tasks.values()):
             self.run(self._release(session))
 
     def close(self) -> None:
@@ -163,37 +158,25 @@ class Replicas:
 
     # In the loop: requests --------------------------------------------------------------------------------------------
 
-    async def _open(self, urls: Sequence[str]) -> list[Replica]:
-        return [Replica(number, Client(url, self.deadline), trouble=NEW) for number, url in enumerate(urls)]
-
     async def _submit(self, requests: Sequence[Request], sampling: Sampling) -> None:
         for request in requests:
-            ticket, self._ticket = self._ticket, self._ticket + 1
-            self._tickets[ticket] = (request, asyncio.create_task(self._serve(ticket, request, sampling)))
-
-    async def _serve(self, ticket: int, request: Request, sampling: Sampling) -> None:
-        outcome: Response | BaseException
-        try:
-            outcome = await self._respond(request, sampling)
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:
-            outcome = error
-        self._finished.put((ticket, request, outcome))
+            task = asyncio.create_task(self._respond(request, sampling))
+            self._tasks[task] = request
+            task.add_done_callback(self._finished.put)
 
     async def _respond(self, request: Request, sampling: Sampling) -> Response:
         """Ask until a server gives a response; RequestRefused and ReplicasLost end it, and too many tries."""
-        fault: ReplicaFault | None = None
-        for attempt in range(TRIES):
-            replica = await self._place(request.session)
+        fault: ReplicaError | None = None
+        for attempt in range(MOST_TRIES):  # at the session's server, then wherever the fault has left it
+            replica = await self._assign(request.session)
             self.counters.asked += 1
             self.counters.again += attempt > 0
             try:
                 return await self._call(replica, request, sampling)
-            except ReplicaFault as error:
+            except ReplicaError as error:
                 fault = error
-                await self._blame(replica, error)
-        raise ReplicasLost(f"no server answered a request in {TRIES} tries; the last time: {fault}")
+                await self._record_fault(replica, error)
+        raise ReplicasLost(f"no server answered a request in {MOST_TRIES} tries; the last time: {fault}")
 
     async def _call(self, replica: Replica, request: Request, sampling: Sampling) -> Response:
         """Ask one server; its being given up meanwhile ends the wait."""
@@ -206,112 +189,114 @@ class Replicas:
             if replica.alive or asyncio.current_task().cancelling():  # type: ignore[union-attr]
                 call.cancel()
                 raise  # the request was dropped, not the server
-            raise Unreachable(replica.trouble) from None
+            raise ReplicaUnreachable(replica.last_error) from None
         finally:
             replica.calls.discard(call)
-        replica.strikes = 0
+        replica.faults = 0
         return response
 
-    async def _place(self, session: int) -> Replica:
+    async def _assign(self, session: int) -> Replica:
         """The server of the session: the one that it was at, or the one with the fewest."""
-        home = self._home.get(session)
-        if home is not None and home.alive:
-            return home
+        replica = self._assigned.get(session)
+        if replica is not None and replica.alive:
+            return replica
         while not (alive := [replica for replica in self.all if replica.alive]):
-            await self._be_rescued()
-        home = min(alive, key=lambda replica: (len(replica.sessions), replica.number))
-        home.sessions.add(session)
-        self._home[session] = home
-        return home
+            await self._wait_for_recovery()
+        replica = min(alive, key=lambda replica: (len(replica.sessions), replica.number))
+        replica.sessions.add(session)
+        self._assigned[session] = replica
+        return replica
 
-    async def _be_rescued(self) -> None:
-        """Wait until somebody has brought a server back; many requests wait for the same rescue."""
-        if self._rescue is None:
-            raise ReplicasLost(f"no vLLM server is left: {self.obituary()}")
-        if self._rescuing is None or self._rescuing.done():
-            self._rescuing = asyncio.ensure_future(self._rescue())
-        await asyncio.shield(self._rescuing)
+    async def _wait_for_recovery(self) -> None:
+        """Wait until a server is back; many requests wait for the same recovery."""
+        if self._recover is None:
+            raise ReplicasLost(f"no vLLM server is left: {self.last_errors()}")
+        if self._recovering is None or self._recovering.done():
+            self._recovering = asyncio.ensure_future(self._recover())
+        await asyncio.shield(self._recovering)
 
-    def obituary(self) -> str:
+    def last_errors(self) -> str:
         """What became of the servers that are not in use."""
-        return "; ".join(f"{replica.client.url}: {replica.trouble}" for replica in self.all if not replica.alive)
+        return "; ".join(f"{replica.client.url}: {replica.last_error}" for replica in self.all if not replica.alive)
 
-    async def _drop(self, tickets: Sequence[int]) -> None:
-        tasks = [self._tickets.pop(ticket)[1] for ticket in tickets if ticket in self._tickets]
+    async def _drop(self, tasks: Sequence[asyncio.Task[Response]]) -> None:
         for task in tasks:
+            self._tasks.pop(task, None)
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _release(self, session: int) -> None:
-        await self._drop([ticket for ticket, (request, _) in self._tickets.items() if request.session == session])
-        home = self._home.pop(session, None)
-        if home is not None:
-            home.sessions.discard(session)
+        await self._drop([task for task, request in self._tasks.items() if request.session == session])
+        replica = self._assigned.pop(session, None)
+        if replica is not None:
+            replica.sessions.discard(session)
 
     # In the loop: servers ---------------------------------------------------------------------------------------------
 
-    async def _blame(self, replica: Replica, fault: ReplicaFault) -> None:
+    async def _record_fault(self, replica: Replica, fault: ReplicaError) -> None:
         """Decide what a fault says about a server: it is given up at once, after some more, or when it is not well."""
         if not replica.alive:
             return
-        replica.strikes += 1
-        self.counters.stale += isinstance(fault, Stale)
-        self.counters.broken += isinstance(fault, Malformed)
-        if isinstance(fault, Stale | Silent) or replica.strikes >= STRIKES:
-            self.lose(replica, fault)
-        elif isinstance(fault, Unreachable):
+        replica.faults += 1
+        self.counters.stale += isinstance(fault, StaleWeights)
+        self.counters.broken += isinstance(fault, MalformedAnswer)
+        if isinstance(fault, StaleWeights | ReplicaTimeout) or replica.faults >= MOST_FAULTS:
+            await self._give_up(replica, fault)
+        elif isinstance(fault, ReplicaUnreachable):
             try:
                 await replica.client.healthy(self.silence)
-            except (ReplicaFault, RequestRefused) as error:
-                self.lose(replica, error)
+            except (ReplicaError, RequestRefused) as error:
+                await self._give_up(replica, error)
 
-    def lose(self, replica: Replica, fault: Exception) -> None:
+    async def _give_up(self, replica: Replica, fault: Exception) -> None:
         """Give a server up; what is under way there goes to others."""
         if replica.alive:
             self.counters.lost += 1
-            self.counters.silent += isinstance(fault, Silent)
-            self.withdraw(replica, str(fault))
+            self.counters.silent += isinstance(fault, ReplicaTimeout)
+            await self.withdraw(replica, str(fault))
 
-    def withdraw(self, replica: Replica, reason: str) -> None:
+    async def withdraw(self, replica: Replica, reason: str) -> None:
         """Take a server out of use, its sessions and requests with it."""
-        replica.trouble = reason
+        replica.last_error = reason
         for session in replica.sessions:
-            self._home.pop(session, None)
+            self._assigned.pop(session, None)
         replica.sessions.clear()
-        if replica.watch is not None and replica.watch is not asyncio.current_task():
-            replica.watch.cancel()
+        if replica.monitor is not None and replica.monitor is not asyncio.current_task():
+            replica.monitor.cancel()
         for call in list(replica.calls):
             call.cancel()
 
-    def admit(self, replica: Replica) -> None:
+    async def admit(self, replica: Replica) -> None:
         """Take a server into use that has the weights of :attr:`terms`, and watch over it."""
-        replica.trouble, replica.strikes = "", 0
-        replica.watch = asyncio.create_task(self._watch(replica))
+        replica.last_error, replica.faults = "", 0
+        replica.monitor = asyncio.create_task(self._monitor(replica))
 
     async def move(self, replica: Replica, url: str) -> None:
         """The server has been started again, at ``url``; it is not in use yet."""
         self.counters.revived += 1
-        self.withdraw(replica, NEW)
+        await self.withdraw(replica, NEW)
         await replica.client.close()
         replica.client = Client(url, self.deadline)
 
-    async def _watch(self, replica: Replica) -> None:
+    async def _monitor(self, replica: Replica) -> None:
         """Notice a server that is silent, however long a response may rightly take."""
         heard = asyncio.get_running_loop().time()
         while replica.alive:
-            await asyncio.sleep(self.silence / BEATS)
+            await asyncio.sleep(self.silence / CHECKS)
             try:
-                await replica.client.healthy(self.silence / BEATS)
+                await replica.client.healthy(self.silence / CHECKS)
                 heard = asyncio.get_running_loop().time()
-            except (ReplicaFault, RequestRefused) as error:
+            except (ReplicaError, RequestRefused) as error:
                 if asyncio.get_running_loop().time() - heard >= self.silence:
-                    self.lose(replica, Silent(f"nothing was heard of it for {self.silence:g} s: {error}"))
+                    await self._give_up(
+                        replica, ReplicaTimeout(f"nothing was heard of it for {self.silence:g} s: {error}")
+                    )
 
     async def _close(self) -> None:
-        await self._drop(list(self._tickets))
-        watches = [replica.watch for replica in self.all if replica.watch is not None]
-        for watch in watches:
-            watch.cancel()
-        await asyncio.gather(*watches, return_exceptions=True)
+        await self._drop(list(self._tasks))
+        monitors = [replica.monitor for replica in self.all if replica.monitor is not None]
+        for monitor in monitors:
+            monitor.cancel()
+        await asyncio.gather(*monitors, return_exceptions=True)
         for replica in self.all:
             await replica.client.close()

@@ -21,16 +21,19 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gagpo.agents.engines.remote.transfer import BACKEND, free_port
-from gagpo.agents.engines.vllm_terms import cpu_arguments
+from gagpo.agents.engines.vllm_arguments import cpu_arguments
 from gagpo.agents.model import ModelError
 from gagpo.envs.lookup import module_path
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
 POLL_SECONDS = 0.25
 CLOSE_SECONDS = 15.0
-EXTENSION = "gagpo.agents.engines.remote.extension.Extension"
+EXTENSION = "gagpo.agents.engines.remote.extension.WorkerExtension"
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ def arguments(plan: ServerPlan) -> list[str]:
     return [*line, *plan.more]
 
 
-def _on_cpu(plan: ServerPlan) -> dict[str, Any]:
+def _on_cpu(plan: ServerPlan) -> dict[str, int]:
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(plan.folder).get_text_config()
@@ -82,9 +85,9 @@ def _on_cpu(plan: ServerPlan) -> dict[str, Any]:
     return cpu_arguments(config, size, plan.max_length or int(config.max_position_embeddings))
 
 
-def _flags(options: Mapping[str, Any]) -> list[str]:
+def _flags(options: Mapping[str, int]) -> list[str]:
     line: list[str] = []
-    for name, value in options.items():
+    for name, value in options.items():  # a truth value is a flag or its negation
         dashed = name.replace("_", "-")
         line += [f"--{'' if value else 'no-'}{dashed}"] if isinstance(value, bool) else [f"--{dashed}", str(value)]
     return line
@@ -122,8 +125,8 @@ class Server:
         self.plan, self.log, self.host = plan, log, host
         self.port = 0
         self.process: int | None = None
-        self._keeper: subprocess.Popen[bytes] | None = None
-        self._leash: int | None = None
+        self._supervisor: subprocess.Popen[bytes] | None = None
+        self._pipe: int | None = None
 
     @property
     def url(self) -> str:
@@ -131,7 +134,7 @@ class Server:
 
     @property
     def running(self) -> bool:
-        return self._keeper is not None and self._keeper.poll() is None
+        return self._supervisor is not None and self._supervisor.poll() is None
 
     def start(self) -> None:
         """Begin to start, in place of what runs; :meth:`wait` says when it is ready."""
@@ -140,10 +143,10 @@ class Server:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
         command += ["--host", self.host, "--port", str(self.port), *arguments(self.plan)]
-        theirs, self._leash = os.pipe()
+        theirs, self._pipe = os.pipe()
         with open(self.log, "ab") as log:
-            self._keeper = subprocess.Popen(
-                [sys.executable, "-m", "gagpo.agents.engines.remote.keeper", str(theirs), *command],
+            self._supervisor = subprocess.Popen(
+                [sys.executable, "-m", "gagpo.agents.engines.remote.supervisor", str(theirs), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -152,8 +155,8 @@ class Server:
                 start_new_session=True,
             )
         os.close(theirs)
-        assert self._keeper.stdout is not None
-        first = self._keeper.stdout.readline()  # the keeper says it before it does anything that takes time
+        assert self._supervisor.stdout is not None
+        first = self._supervisor.stdout.readline()  # the supervisor says it before it does anything that takes time
         self.process = int(first) if first.strip().isdigit() else None
 
     def wait(self, deadline: float) -> None:
@@ -165,10 +168,10 @@ class Server:
     def ready(self, seconds: float) -> bool:
         """Whether the server is well, waiting for so long; ModelError when it has ended."""
         end = time.monotonic() + seconds
-        while True:
+        while True:  # it ends, or answers, or has had its time
             if not self.running:
                 raise ModelError(
-                    f"a vLLM server ended while it started: {last_words(self.log)} (all of it: {self.log})"
+                    f"a vLLM server ended while it started: {last_error_line(self.log)} (all of it: {self.log})"
                 )
             if answers(f"{self.url}/health", 2.0):
                 return True
@@ -178,19 +181,19 @@ class Server:
 
     def close(self) -> None:
         """End the server with all its processes; closing twice is once."""
-        keeper, self._keeper, self.process = self._keeper, None, None
-        if self._leash is not None:
-            os.close(self._leash)
-            self._leash = None
-        if keeper is None:
+        supervisor, self._supervisor, self.process = self._supervisor, None, None
+        if self._pipe is not None:
+            os.close(self._pipe)
+            self._pipe = None
+        if supervisor is None:
             return
         try:
-            keeper.wait(CLOSE_SECONDS)
+            supervisor.wait(CLOSE_SECONDS)
         except subprocess.TimeoutExpired:
-            keeper.kill()
-            keeper.wait()
-        if keeper.stdout is not None:
-            keeper.stdout.close()
+            supervisor.kill()
+            supervisor.wait()
+        if supervisor.stdout is not None:
+            supervisor.stdout.close()
 
 
 def answers(url: str, deadline: float) -> bool:
@@ -203,7 +206,7 @@ def answers(url: str, deadline: float) -> bool:
         return False
 
 
-def last_words(log: Path, most: int = 300) -> str:
+def last_error_line(log: Path, most: int = 300) -> str:
     """The last line of a log that looks like an error, else the last line."""
     try:
         lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
@@ -213,10 +216,10 @@ def last_words(log: Path, most: int = 300) -> str:
     return (errors or lines or ["it said nothing"])[-1][-most:]
 
 
-def save_config(model: Any) -> tempfile.TemporaryDirectory[str]:
-    """A folder with the config of ``model`` alone, which is all that a server needs to be told."""
+def save_config(config: PreTrainedConfig) -> tempfile.TemporaryDirectory[str]:
+    """A folder with a model's config alone, which is all that a server needs to know."""
     folder = tempfile.TemporaryDirectory(prefix="gagpo-vllm-")
-    model.config.save_pretrained(folder.name)
+    config.save_pretrained(folder.name)
     return folder
 
 

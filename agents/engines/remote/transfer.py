@@ -12,9 +12,9 @@ import contextlib
 import shutil
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import torch
@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from gagpo.agents.engines.adapters import base_tensors
 from gagpo.agents.engines.base import NamedTensor
 from gagpo.agents.engines.remote.client import Client
-from gagpo.agents.engines.remote.wire import Malformed, ReplicaFault, RequestRefused, Unreachable
+from gagpo.agents.engines.remote.wire import MalformedAnswer, ReplicaError, ReplicaUnreachable, RequestRefused
 from gagpo.agents.engines.weights import WeightsError
 from gagpo.agents.precision import dtype_of, name_of
 from gagpo.envs import durable
@@ -34,8 +34,13 @@ FILE_BYTES = 2**30  # of one file, and so of what is held in memory beside the m
 BACKEND = "gagpo_file"  # the name that remote/extension.py registers
 
 
-Run = Callable[[Any], Any]
-"""Does a coroutine's work in the clients' loop and gives its result."""
+T = TypeVar("T")
+
+
+class Run(Protocol):
+    """Does a coroutine's work in the clients' loop and gives its result."""
+
+    def __call__(self, work: Coroutine[None, None, T]) -> T: ...
 
 
 class Transfer(Protocol):
@@ -45,7 +50,7 @@ class Transfer(Protocol):
         """Look at new weights, each tensor once; :class:`WeightsError` for those of another model."""
         ...
 
-    def send(self, clients: Sequence[Client], run: Run, deadline: float) -> list[ReplicaFault | None]:
+    def send(self, clients: Sequence[Client], run: Run, deadline: float) -> list[ReplicaError | None]:
         """Bring what was taken last to servers, within ``deadline`` seconds each; what went wrong at each of them.
 
         run: does work in the loop that the clients are of.
@@ -81,7 +86,7 @@ class FileTransfer:
 
     def _checked(self, tensors: Iterable[NamedTensor]) -> Iterator[NamedTensor]:
         missing = dict(self._shapes)
-        for name, tensor in tensors:
+        for name, tensor in tensors:  # each is checked as it passes
             shape = missing.pop(name, None)
             if shape != tuple(tensor.shape):
                 known = "is unknown or came twice" if shape is None else f"has shape {shape} in the engine"
@@ -90,14 +95,13 @@ class FileTransfer:
         if missing:
             raise WeightsError(f"{len(missing)} parameters were not sent to the engine, the first {min(missing)!r}")
 
-    def send(self, clients: Sequence[Client], run: Run, deadline: float) -> list[ReplicaFault | None]:
-        async def all_at_once() -> list[ReplicaFault | None]:
+    def send(self, clients: Sequence[Client], run: Run, deadline: float) -> list[ReplicaError | None]:
+        async def all_at_once() -> list[ReplicaError | None]:
             return list(await asyncio.gather(*(self._send(client, deadline) for client in clients)))
 
-        faults: list[ReplicaFault | None] = run(all_at_once())
-        return faults
+        return run(all_at_once())
 
-    async def _send(self, client: Client, deadline: float) -> ReplicaFault | None:
+    async def _send(self, client: Client, deadline: float) -> ReplicaError | None:
         info = {"parameters": len(self._shapes)}
         try:
             await client.order("/init_weight_transfer_engine", {"init_info": info}, deadline)
@@ -105,10 +109,10 @@ class FileTransfer:
             for file in self._files:
                 await client.order("/update_weights", {"update_info": {"path": str(file)}}, deadline)
             await client.order("/finish_weight_update", {"weight_version": self._version}, deadline)
-        except ReplicaFault as fault:
+        except ReplicaError as fault:
             return fault
         except RequestRefused as error:
-            return ReplicaFault(str(error))
+            return ReplicaError(str(error))
         return None
 
     def close(self) -> None:
@@ -121,8 +125,8 @@ async def _start(client: Client, deadline: float) -> None:
     """Begin an update; one that an earlier trainer left open is ended first."""
     try:
         await client.order("/start_weight_update", None, deadline)
-    except (ReplicaFault, RequestRefused):
-        with contextlib.suppress(ReplicaFault, RequestRefused):
+    except (ReplicaError, RequestRefused):
+        with contextlib.suppress(ReplicaError, RequestRefused):
             await client.order("/finish_weight_update", None, deadline)
         await client.order("/start_weight_update", None, deadline)
 
@@ -130,7 +134,7 @@ async def _start(client: Client, deadline: float) -> None:
 def _parts(tensors: Iterable[NamedTensor], dtype: torch.dtype) -> Iterator[dict[str, torch.Tensor]]:
     part: dict[str, torch.Tensor] = {}
     held = 0
-    for name, tensor in tensors:
+    for name, tensor in tensors:  # a part is handed on when it is large enough
         part[name] = tensor.detach().to("cpu", dtype).contiguous()
         held += part[name].nbytes
         if held >= FILE_BYTES:
@@ -172,11 +176,11 @@ class DeviceTransfer:
         if sent != [(meta.name, meta.shape) for meta in self._metadata]:
             raise WeightsError("the tensors that were sent are not the parameters of the engine's model, in its order")
 
-    def send(self, clients: Sequence[Client], run: Run, deadline: float) -> list[ReplicaFault | None]:
+    def send(self, clients: Sequence[Client], run: Run, deadline: float) -> list[ReplicaError | None]:
         """One server after another, so that one that fails takes no other along."""
         return [self._send(client, run, deadline) for client in clients]
 
-    def _send(self, client: Client, run: Run, deadline: float) -> ReplicaFault | None:
+    def _send(self, client: Client, run: Run, deadline: float) -> ReplicaError | None:
         """In a thread, since a broadcast to a server that died in the middle of it never returns."""
         failure: list[BaseException] = []
 
@@ -194,11 +198,11 @@ class DeviceTransfer:
         if thread.is_alive() or failure:
             self._engines.pop(client.url, None)
             said = f"took more than {deadline:g} s" if thread.is_alive() else f"failed: {failure[0]}"
-            return Unreachable(f"sending weights to {client.url} {said}")
+            return ReplicaUnreachable(f"sending weights to {client.url} {said}")
         try:
             run(client.order("/update_weight_version", {"new_version": self._version}, deadline))
-        except (ReplicaFault, RequestRefused) as error:
-            return ReplicaFault(str(error))
+        except (ReplicaError, RequestRefused) as error:
+            return ReplicaError(str(error))
         return None
 
     def _connect(self, client: Client, run: Run, deadline: float) -> Any:
@@ -206,7 +210,7 @@ class DeviceTransfer:
         transfer = self
 
         class NamedWeights(base.WeightSource):  # type: ignore[misc, name-defined]
-            def metadata(self) -> list[Any]:
+            def metadata(self) -> list[object]:
                 return transfer._metadata
 
             def __iter__(self) -> Iterator[NamedTensor]:
@@ -218,7 +222,7 @@ class DeviceTransfer:
             self._init_info(client, run, deadline), client=control, source=NamedWeights()
         )
 
-    def _init_info(self, client: Client, run: Run, deadline: float) -> Any:
+    def _init_info(self, client: Client, run: Run, deadline: float) -> object:
         if self._kind == "ipc":
             from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
 
@@ -227,7 +231,7 @@ class DeviceTransfer:
 
         workers = run(client.look_up("/get_world_size", deadline)).get("world_size")
         if type(workers) is not int or not 1 <= workers <= 4096:
-            raise Malformed(f"{client.url} says that it has {workers!r:.40} workers")
+            raise MalformedAnswer(f"{client.url} says that it has {workers!r:.40} workers")
         address, port = address_towards(client.url), free_port("")
         return NCCLTrainerInitInfo(rank=0, master_address=address, master_port=port, world_size=1 + workers)
 

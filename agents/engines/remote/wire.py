@@ -7,15 +7,14 @@ that a server that was restarted behind our back, or missed an update, can never
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gagpo.agents.engines.base import Request, Response, Sampling
-from gagpo.agents.engines.vllm_terms import spread, temperature_of
+from gagpo.agents.engines.vllm_arguments import spread, temperature_of
 from gagpo.envs.errors import GagpoError
 
 GENERATE = "/inference/v1/generate"
@@ -25,23 +24,23 @@ HIGHEST = 1e-3  # log-probability: rounding may lift one above 0
 NO_LOGPROB = -9998.0  # vLLM's sign for a log-probability that is missing or not a number lies below
 
 
-class ReplicaFault(GagpoError):
+class ReplicaError(GagpoError):
     """A server broke its promise, or did not answer; another may do better."""
 
 
-class Unreachable(ReplicaFault):
+class ReplicaUnreachable(ReplicaError):
     """The connection failed, or there was none to be had."""
 
 
-class Silent(Unreachable):
+class ReplicaTimeout(ReplicaUnreachable):
     """Nothing came within the deadline."""
 
 
-class Malformed(ReplicaFault):
+class MalformedAnswer(ReplicaError):
     """What came is no answer to what was asked."""
 
 
-class Stale(ReplicaFault):
+class StaleWeights(ReplicaError):
     """The answer was sampled with other weights than those sent last."""
 
 
@@ -85,68 +84,65 @@ def answer_limit(sampling: Sampling) -> int:
     return ANSWER_BYTES + TOKEN_BYTES * sampling.max_tokens
 
 
+class _Part(BaseModel):
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+
+class _Token(_Part):
+    token_id: int
+    logprob: float = Field(gt=NO_LOGPROB, le=HIGHEST)
+
+
+class _Logprobs(_Part):
+    content: list[_Token]
+
+
+class _Span(_Part):
+    """Tokens ``[start, end)`` were sampled with the weights called ``version``."""
+
+    start: int
+    end: int
+    version: str
+
+
+class _Choice(_Part):
+    token_ids: list[int]
+    logprobs: _Logprobs
+    finish_reason: str
+    weight_versions: list[_Span] | None = None
+
+
+class _Answer(_Part):
+    choices: list[_Choice] = Field(min_length=1, max_length=1)
+
+
 def parse(body: bytes, sampling: Sampling, terms: Terms) -> Response:
-    """The response in an answer; :class:`Malformed` says what is wrong with it, :class:`Stale` whose weights it has."""
-    choice = _choice(body)
-    ids = _ids(choice, sampling, terms)
-    logprobs = _logprobs(choice, ids)
-    stopped = _stopped(choice, ids, sampling, terms)
-    _require_version(choice.get("weight_versions"), len(ids), terms.version)
-    return Response(np.asarray(ids, np.int32), np.asarray(logprobs, np.float32), stopped)
-
-
-def _choice(body: bytes) -> dict[str, Any]:
+    """The response in an answer; raises :class:`MalformedAnswer`, or :class:`StaleWeights` for one of other weights."""
     try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
-        raise Malformed(f"the answer is not JSON: {body[:60]!r}") from None
-    choices = found.get("choices") if isinstance(found, dict) else None
-    if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
-        raise Malformed("the answer holds no single choice")
-    choice: dict[str, Any] = choices[0]
-    return choice
+        (choice,) = _Answer.model_validate_json(body).choices
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"])) or "its beginning"
+        raise MalformedAnswer(f"the answer is none at {place}: {first['msg']}: {body[:60]!r}") from None
+    ids, content, most = choice.token_ids, choice.logprobs.content, sampling.max_tokens
+    if not 1 <= len(ids) <= most or not all(0 <= token < terms.vocabulary for token in ids):
+        raise MalformedAnswer(f"the answer does not hold 1 to {most} tokens of a vocabulary of {terms.vocabulary}")
+    if [one.token_id for one in content] != ids:
+        raise MalformedAnswer(f"the answer does not hold one log-probability for each of its {len(ids)} tokens")
+    stopped = choice.finish_reason == "stop" and ids[-1] in terms.stops
+    if not stopped and not (choice.finish_reason == "length" and len(ids) == most):
+        raise MalformedAnswer(f"it ended after {len(ids)} of {most} tokens, reason {choice.finish_reason!r:.40}")
+    _require_version(choice.weight_versions, len(ids), terms.version)
+    logprobs = np.asarray([one.logprob for one in content], np.float32)
+    return Response(np.asarray(ids, np.int32), logprobs, stopped)
 
 
-def _ids(choice: dict[str, Any], sampling: Sampling, terms: Terms) -> list[int]:
-    ids = choice.get("token_ids")
-    if not isinstance(ids, list) or not 1 <= len(ids) <= sampling.max_tokens:
-        raise Malformed(f"the answer holds no list of 1 to {sampling.max_tokens} tokens")
-    if not all(type(token) is int and 0 <= token < terms.vocabulary for token in ids):
-        raise Malformed(f"the answer holds what is no token of a vocabulary of {terms.vocabulary}")
-    return ids
-
-
-def _logprobs(choice: dict[str, Any], ids: Sequence[int]) -> list[float]:
-    held = choice.get("logprobs")
-    content = held.get("content") if isinstance(held, dict) else None
-    if not isinstance(content, list) or len(content) != len(ids):
-        raise Malformed(f"the answer does not hold {len(ids)} log-probabilities for its {len(ids)} tokens")
-    values = []
-    for token, entry in zip(ids, content, strict=True):
-        value: Any = entry.get("logprob") if isinstance(entry, dict) and entry.get("token_id") == token else None
-        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if not number or not NO_LOGPROB < value <= HIGHEST:
-            raise Malformed(f"token {token} has no log-probability but {value!r:.40}")
-        values.append(float(value))
-    return values
-
-
-def _stopped(choice: dict[str, Any], ids: Sequence[int], sampling: Sampling, terms: Terms) -> bool:
-    reason = choice.get("finish_reason")
-    if reason == "stop" and ids[-1] in terms.stops:
-        return True
-    if reason == "length" and len(ids) == sampling.max_tokens:
-        return False
-    raise Malformed(f"the response ended after {len(ids)} of {sampling.max_tokens} tokens, reason {reason!r:.40}")
-
-
-def _require_version(spans: Any, count: int, version: str) -> None:
-    """Every token must be of the weights called ``version``; vLLM lists them in spans ``[start, end)``."""
-    if not isinstance(spans, list) or not all(isinstance(span, dict) for span in spans):
-        raise Malformed("the answer does not say which weights it is of; vLLM 0.32 or later does")
-    others = sorted({str(span.get("version"))[:60] for span in spans} - {version})
+def _require_version(spans: Sequence[_Span] | None, count: int, version: str) -> None:
+    """Every token must be of the weights called ``version``."""
+    if spans is None:
+        raise MalformedAnswer("the answer does not say which weights it is of; vLLM 0.32 or later does")
+    others = sorted({span.version for span in spans} - {version})
     if others:
-        raise Stale(f"it samples with weights {others[0]!r} where {version!r} were sent")
-    covered = [(span.get("start"), span.get("end")) for span in spans]
-    if covered != [(0, count)]:
-        raise Malformed("the answer does not say which weights all of its tokens are of")
+        raise StaleWeights(f"it samples with weights {others[0]!r:.60} where {version!r} were sent")
+    if [(span.start, span.end) for span in spans] != [(0, count)]:
+        raise MalformedAnswer("the answer does not say which weights all of its tokens are of")

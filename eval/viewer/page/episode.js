@@ -24,6 +24,11 @@
       tokens.text.map((text, i) => token(text, numbers?.[i], masked)));
   }
 
+  function invalid(turn) {
+    if (turn.invalid === "refused" && turn.refusal) return ["refused by the world: ", h("q", null, viewer.short(turn.refusal, 300))];
+    return { "not parsed": "no action was found in the response", "cut off": "cut off at the token limit", refused: "refused by the world" }[turn.invalid] || "invalid action";
+  }
+
   function turnCard(g, e, episode, t, kind, siblings) {
     const turn = episode.turns[t];
     const names = viewer.creditNames([episode]);
@@ -37,7 +42,7 @@
         names.map((name) => { const value = viewer.advantage(episode, t, name); return value === undefined ? null : viewer.chip(value, viewer.creditLabel(name)); }),
         (turn.value ?? episode.values?.[t]) !== undefined && h("span", { class: "chip plain" }, h("small", null, "value"), viewer.number(turn.value ?? episode.values[t])),
         turn.reward ? h("span", { class: "chip plain" }, h("small", null, "reward"), viewer.number(turn.reward)) : null,
-        turn.valid === false && h("span", { class: "bad" }, "invalid action")),
+        turn.valid === false && h("span", { class: "bad" }, invalid(turn))),
       h("div", { class: "who" }, "environment"), h("div", { class: "world" }, viewer.passage(turn.observation, `Observation of turn ${t + 1}`)),
       h("div", { class: "who" }, "model"), h("div", { class: "agent" }, viewer.passage(turn.response, `Response of turn ${t + 1}`)),
       h("div", { class: "who" }, turn.action ? ["action ", h("code", null, viewer.short(turn.action, 400))] : "no action found"),

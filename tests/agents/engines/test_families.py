@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from gagpo.agents.engines import proof
+from gagpo.agents.engines import attention_check
 from gagpo.agents.engines.attention import PackedRows, forward, is_flat
 from gagpo.agents.engines.base import Request, Sampling, context_limit
 from gagpo.agents.engines.families import FAMILIES, tiny
@@ -23,11 +23,11 @@ WINDOWED = ["Gemma 2", "Gemma 3", "gpt-oss", "Mistral with a window", "OLMo 3", 
 def test_models_whose_rows_would_leak_are_read_padded(name):
     model = tiny(BY_NAME[name])
     assert choose_path(name, model) and not is_flat(model)
-    expected = proof.eager_logprobs(model)
+    expected = attention_check.eager_logprobs(model)
     lengths = [len(part) for part in expected]
     with torch.no_grad():
         layout = PackedRows(lengths)
-        found = forward(model, torch.cat(proof.rows_of(model)), layout, torch.arange(sum(lengths)))
+        found = forward(model, torch.cat(attention_check.rows_of(model)), layout, torch.arange(sum(lengths)))
     for mine, own in zip(found.log_softmax(-1).split(lengths), expected, strict=True):
         torch.testing.assert_close(mine, own, atol=2e-4, rtol=1e-4)
 
@@ -87,4 +87,4 @@ def test_an_ingredient_that_is_not_known_is_named():
     attention = model.model.layers[0].self_attn
     inner = attention.forward
     attention.forward = lambda *args, **kwargs: inner(*args, **kwargs, novelty=1.0)
-    assert "takes novelty, which is not known here" in proof.flat_error(model)
+    assert "takes novelty, which is not known here" in attention_check.flat_error(model)

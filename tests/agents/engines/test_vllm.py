@@ -11,7 +11,7 @@ from gagpo.agents.engines import vllm as vllm_engine
 from gagpo.agents.engines.attention import PackedRows, forward
 from gagpo.agents.engines.base import Request, Sampling
 from gagpo.agents.engines.vllm import VLLMEngine
-from gagpo.agents.engines.vllm_terms import CPU_STEP
+from gagpo.agents.engines.vllm_arguments import CPU_STEP
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.model import ModelError, load_model, load_tokenizer
 from gagpo.agents.rollout import group_jobs, rollout
@@ -183,7 +183,7 @@ def test_only_the_embedding_changing_is_noticed_by_the_output_layer(engine):
 
 
 def test_a_copy_that_is_not_the_model_is_refused(engine, monkeypatch):
-    monkeypatch.setattr(vllm_engine, "_repack_heads", lambda model: None)
+    monkeypatch.setattr(vllm_engine, "repack_heads", lambda model: None)
     with torch.no_grad():
         engine.model.get_input_embeddings().weight.mul_(2)
     with pytest.raises(ModelError, match=r"away from those of LlamaForCausalLM.*use engine: transformers"):

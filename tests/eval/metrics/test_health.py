@@ -48,6 +48,21 @@ def test_a_bad_number_is_named_first_and_says_what_to_do(changes, said):
     assert sentences(rows(**changes))[0].startswith("Act: ")
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("invalid_unparsed", "without an action in the response: the prompt's style"),
+        ("invalid_cut", "cut off at the token limit: raise rollout.max_tokens or check that the vocabulary"),
+        ("invalid_refused", "refused by the world"),
+    ],
+)
+def test_invalid_actions_are_told_by_the_kind_that_leads(name, said):
+    kinds = {"invalid_unparsed": 0.1, "invalid_cut": 0.1, "invalid_refused": 0.1, name: 0.4}
+    assert f"60 % of the actions are invalid, most {said}" in health_line(rows(invalid_rate=0.6, **kinds))
+    assert f"most {said}" in health_line(rows(invalid_rate=0.3, **{key: share / 2 for key, share in kinds.items()}))
+    assert health_line(rows(invalid_rate=0.1, **{key: share / 6 for key, share in kinds.items()})) == ""
+
+
 def test_a_rule_is_about_the_last_iterations_alone():
     assert health_line(rows(invalid_rate=0.9)[:7] + rows()[7:]) == ""
     assert "getting worse" in health_line(rows(6) + [{**GOOD, "success_rate": 0.01}] * 6)

@@ -1,5 +1,6 @@
 """The pages in a real browser: from the curve to a disputed group, with hostile text, by keyboard, without errors."""
 
+import json
 import shutil
 import subprocess
 import tempfile
@@ -109,6 +110,26 @@ def test_hostile_text_is_shown_and_does_nothing_anywhere(tmp_path, make_groups, 
         assert "\u202e" not in pages.text and "taken" not in browser.title.split("·")[0].replace(hostile[:34], "")
         assert pages.js("return document.querySelectorAll('main img, main script, main iframe').length") == 0
     assert browser.title != "taken" and pages.errors() == []
+
+
+def test_an_invalid_turn_says_why(tmp_path, make_groups, browser):
+    run = make_groups(tmp_path / "run", iterations=1)
+    path = run / "episodes" / "train-0001.jsonl"
+    first, *rest = (json.loads(line) for line in path.read_text().splitlines())
+    for turn, why in zip(first["turns"], ("not parsed", "cut off", "refused"), strict=True):
+        turn |= {"valid": False, "invalid": why}
+    first["turns"][2]["refusal"] = "<i>Nothing</i> happens."
+    rest[0]["turns"][0]["valid"] = False  # of an older version: it does not say
+    path.write_text("".join(json.dumps(one) + "\n" for one in (first, *rest)))
+    pages = Pages(browser, export([run], tmp_path / "out", EXPLAIN).as_uri())
+    of_task = "return viewer.data.groups.task.findIndex((task, g) => viewer.data.tasks[task] === 'task 0' && "
+    group = pages.js(of_task + "viewer.group(g).source.label === 'train-0001')")
+    pages.go(pages.js("return viewer.episodeLink(arguments[0], 0)", group))
+    said = pages.js("return [...document.querySelectorAll('.turn-card .side .bad')].map((one) => one.innerText)")
+    assert said[:2] == ["no action was found in the response", "cut off at the token limit"]
+    assert said[2].startswith("refused by the world: ") and "<i>Nothing</i> happens." in said[2]
+    pages.go(pages.js("return viewer.episodeLink(arguments[0], 1)", group))
+    assert "invalid action" in pages.text
 
 
 def test_filters_sorting_and_keys(tmp_path, make_groups, browser):

@@ -98,18 +98,18 @@ def test_episodes_that_are_too_old_are_dropped_and_played_again(corridor, tmp_pa
         training={"iterations": 8},
     )
     late = {}
-    original = AsyncRollout._called
+    original = AsyncRollout._take_ready
 
     def called(self):
         slots = original(self)
         for slot in slots:
             if self.requests[slot].place == 1 and self.requests[slot].attempt == 0 and self.channel.version < 3:
                 late[slot] = True
-        held = [slot for slot in slots if slot in late and self.channel.version < 3 and self.lives[slot].episode.turns]
+        held = [slot for slot in slots if slot in late and self.channel.version < 3 and self.states[slot].episode.turns]
         self.ready += held
         return [slot for slot in slots if slot not in held]
 
-    monkeypatch.setattr(AsyncRollout, "_called", called)
+    monkeypatch.setattr(AsyncRollout, "_take_ready", called)
     folder = run(config, tmp_path / "run")
     rows = folder.metrics()
     assert sum(row["stale_episodes"] for row in rows) >= 1

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gagpo.agents.agent import Decision
+from gagpo.agents.episodes import Turn
 from gagpo.agents.setup import make_world
 from gagpo.collecting.collector import Collector, usable
 from gagpo.controllers import Controllers
@@ -19,16 +19,15 @@ class Walker:
     def __init__(self, always=None):
         self.always = always
 
-    def decide(self, lives):
-        decisions = []
-        for live in lives:
-            rng = np.random.default_rng([live.episode.seed, len(live.episode.turns)])
+    def decide(self, states):
+        turns = []
+        for state in states:
+            rng = np.random.default_rng([state.episode.seed, len(state.episode.turns)])
             word = self.always or ("left" if rng.random() < 0.75 else "stay")
             tokens = np.array([1, 2], np.int32)
-            decisions.append(
-                Decision(word, word, prompt_ids=tokens, response_ids=tokens, logprobs=np.zeros(2, np.float32))
-            )
-        return decisions
+            logprobs = np.zeros(2, np.float32)
+            turns.append(Turn("", word, word, prompt_ids=tokens, response_ids=tokens, logprobs=logprobs))
+        return turns
 
     def forget(self, slot):
         pass

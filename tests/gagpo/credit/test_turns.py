@@ -25,7 +25,7 @@ def test_columns_of_episodes():
         episode(("hall", "north", 0.0), ("attic", "take", 1.0), group=4, success=True, outcome="terminated"),
         episode(("hall", "wait", 0.0), group=4, outcome="truncated"),
     ]
-    episodes[1].turns[0].valid = False
+    episodes[1].turns[0].invalid = "refused"
     turns = Turns.from_episodes(episodes, penalty=0.1)
     assert turns.reward_N.tolist() == [0, 1, 0]
     assert turns.penalty_N.tolist() == [0, 0, 0.1]

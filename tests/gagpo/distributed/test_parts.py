@@ -67,7 +67,8 @@ def some_episodes(seed):
         before = ids(0)
         for _ in range(rng.randrange(5)):
             turn = Turn(rng.choice(TEXTS), rng.choice(TEXTS), rng.choice(TEXTS), rng.gauss(0, 1))
-            turn.state, turn.parsed = rng.choice([None, "s"]), rng.random() < 0.5
+            turn.state, turn.cut = rng.choice([None, "s"]), rng.random() < 0.5
+            turn.invalid = rng.choice(["", "refused", "cut off"])
             turn.prompt_ids = np.concatenate([before if rng.random() < 0.7 else ids(0), ids(rng.randrange(5))])
             turn.response_ids = ids(rng.randrange(4))
             turn.logprobs = np.asarray([-rng.random() for _ in turn.response_ids], np.float32)
@@ -87,7 +88,7 @@ def test_episodes_arrive_as_they_were(seed):
         assert one.record(tokens=True) == other.record(tokens=True)
         assert (one.end_state, one.end_observation) == (other.end_state, other.end_observation)
         for turn, same in zip(one.turns, other.turns, strict=True):
-            assert (turn.parsed, turn.trainable) == (same.parsed, same.trainable)
+            assert (turn.invalid, turn.cut, turn.trainable) == (same.invalid, same.cut, same.trainable)
             for name in ("prompt_ids", "response_ids", "logprobs"):
                 assert getattr(turn, name).dtype == getattr(same, name).dtype
                 assert np.array_equal(getattr(turn, name), getattr(same, name))

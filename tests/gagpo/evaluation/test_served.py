@@ -16,7 +16,7 @@ from gagpo.agents.api.client import ApiSettings, LimitReached
 from gagpo.cli.main import main
 from gagpo.eval.journal import read_journal
 from gagpo.eval.results import EvalResult
-from gagpo.evaluation.served import evaluate_api, teach
+from gagpo.evaluation.served import evaluate_api, play_demonstrations
 from tests.agents.chat_server import serving
 
 pytestmark = pytest.mark.interop
@@ -144,7 +144,9 @@ def test_a_limit_keeps_what_is_finished_and_holds_over_interruptions(tmp_path):
 
 def test_a_large_model_plays_lessons(tmp_path):
     with serving() as server:
-        episodes = teach(ApiSettings("m", server.url), CORRIDOR, {}, ["door-01", "door-01", "door-02"], workers=0)
+        episodes = play_demonstrations(
+            ApiSettings("m", server.url), CORRIDOR, {}, ["door-01", "door-01", "door-02"], workers=0
+        )
     assert [one.task for one in episodes] == ["door-01", "door-01", "door-02"]
     assert all(one.success and one.turns[-1].response == "left" for one in episodes)
 

@@ -105,8 +105,8 @@ def test_vllm_on_a_gpu_sleeps_deeply_and_gets_memory_that_torch_had_kept(tiny, m
     engine.device, engine.max_length, engine._under_way, engine._ready = SimpleNamespace(type="cuda"), 64, {}, True
     monkeypatch.setattr(vllm_engine, "_running", engine.llm)
     monkeypatch.setattr(torch.cuda, "empty_cache", note("empty_cache"))
-    engine._proof = SimpleNamespace(against=lambda tensors: tensors)
-    monkeypatch.setattr(engine, "_prove", note("prove"))
+    engine._parity = SimpleNamespace(against=lambda tensors: tensors)
+    monkeypatch.setattr(engine, "_check_parity", note("prove"))
     with refreshed(engine, model):
         with pytest.raises(ValueError, match="asleep"):
             engine.submit([Request(0, np.arange(5, 9, dtype=np.int32), 0)], Sampling(max_tokens=2))

@@ -264,7 +264,7 @@ NO_FILES = '{"format": "gagpo manifest 1", "files": 3}'
 )
 def test_a_manifest_that_is_none_is_named(tmp_path, text):
     (tmp_path / "manifest.json").write_text(text)
-    with pytest.raises(manifest.Damaged, match=r"manifest\.json"):
+    with pytest.raises(manifest.ManifestError, match=r"manifest\.json"):
         manifest.verify(tmp_path)
 
 

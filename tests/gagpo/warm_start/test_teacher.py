@@ -9,13 +9,13 @@ from gagpo.agents.episodes import Episode, Turn
 from gagpo.envs.errors import InvalidArgument
 from gagpo.settings import SettingsError, dump, load, parse
 from gagpo.warm_start.run import RECIPE, demonstrations, recipe, recipe_difference, warm_start
-from gagpo.warm_start.teacher import in_the_learners_words
+from gagpo.warm_start.teacher import in_learner_style
 
 TAGGED = "<think>which way?</think><action>{}</action>"
 
 
 def turn(response, action, valid=True):
-    return Turn("You stand at 1.", response, action, valid=valid)
+    return Turn("You stand at 1.", response, action, invalid="" if valid else "refused")
 
 
 @pytest.mark.parametrize(
@@ -31,13 +31,13 @@ def turn(response, action, valid=True):
 )
 def test_the_learner_says_what_its_own_parser_reads(style, said, learned):
     episode = Episode("t", turns=[turn(said, "left")])
-    in_the_learners_words(episode, style)
+    in_learner_style(episode, style)
     assert episode.turns[0].response == learned and episode.turns[0].trainable
 
 
 def test_what_the_world_refused_is_not_imitated():
     episode = Episode("t", turns=[turn("I ramble", "", valid=False), turn("fly", "fly", valid=False), turn("a", "a")])
-    in_the_learners_words(episode, "plain")
+    in_learner_style(episode, "plain")
     assert [(one.response, one.trainable) for one in episode.turns] == [("", False), ("fly", False), ("a", True)]
 
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from gagpo.agents.engines.remote import transfer as transfer_file
 from gagpo.agents.engines.remote.transfer import DeviceTransfer, FileTransfer, make_transfer
-from gagpo.agents.engines.remote.wire import Unreachable
+from gagpo.agents.engines.remote.wire import ReplicaUnreachable
 from gagpo.agents.engines.weights import WeightsError, named_tensors
 from gagpo.envs.errors import InvalidArgument, MissingPackage
 
@@ -167,7 +167,7 @@ def test_a_broadcast_that_hangs_or_fails_costs_that_server_alone(tiny, monkeypat
     clients = [FakeClient("http://127.0.0.1:1"), FakeClient("http://127.0.0.1:2")]
     fake.hanging = True
     (fault,) = way.send(clients[:1], run, 0.2)
-    assert isinstance(fault, Unreachable) and "took more than 0.2 s" in str(fault)
+    assert isinstance(fault, ReplicaUnreachable) and "took more than 0.2 s" in str(fault)
     fake.hanging, fake.failing = False, True
     (fault,) = way.send(clients[:1], run, 5)
     assert "failed: the peer is gone" in str(fault) and not clients[0].orders

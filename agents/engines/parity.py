@@ -10,13 +10,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
 from gagpo.agents.engines.attention import PackedRows, forward
-from gagpo.agents.engines.base import NamedTensor, Request, Response, Sampling
+from gagpo.agents.engines.base import NamedTensor, Request, Response, Sampling, config_of
 from gagpo.agents.engines.weights import copy_tensors
 from gagpo.agents.model import ModelError, with_attention
 
@@ -27,14 +26,14 @@ LONGEST = 2048  # tokens of a prompt that are read for the comparison, which is 
 
 
 @dataclass(frozen=True)
-class Gap:
+class LogprobGap:
     """How far a copy is from its model. error: largest difference of a log-probability; kl: mean, sampler to model."""
 
     error: float
     kl: float
 
 
-class Proof:
+class ParityCheck:
     """Questions to copies of ``model`` and the judgement of their answers.
 
     dtype: of the copies, by name. max_length: longest row. temperature: that the copies sample at; other than 1 it also
@@ -72,7 +71,7 @@ class Proof:
 
     def _filling(self, tensors: Iterable[NamedTensor]) -> Iterator[NamedTensor]:
         own = dict(self.model.named_parameters(remove_duplicate=False))
-        for name, tensor in tensors:
+        for name, tensor in tensors:  # the copy is made before the tensor is handed on, which may free it
             if name in own and own[name].shape == tensor.shape and own[name].data_ptr() != tensor.data_ptr():
                 own[name].data.copy_(tensor)
             yield name, tensor
@@ -88,7 +87,7 @@ class Proof:
         return [Request(-1 - place, ids[: min(self._room, LONGEST)], place) for place, ids in enumerate(prompts)]
 
     @torch.no_grad()
-    def gaps(self, requests: Sequence[Request], copies: Sequence[Sequence[Response]]) -> list[Gap]:
+    def gaps(self, requests: Sequence[Request], copies: Sequence[Sequence[Response]]) -> list[LogprobGap]:
         """The gap of every copy, by one forward pass over all of their answers together."""
         rows = [
             np.concatenate([request.prompt_ids, response.ids])
@@ -107,17 +106,14 @@ class Proof:
         logits = forward(model, ids, PackedRows(lengths, device), torch.as_tensor(keep, device=device)).float()
         logprobs = (logits / self.sampling.temperature).log_softmax(-1)
         chosen = torch.as_tensor(targets, dtype=torch.long, device=device)[:, None]
-        own = np.split(logprobs.gather(-1, chosen)[:, 0].cpu().numpy(), np.cumsum(self._counts(copies))[:-1])
+        counts = [sum(len(response.ids) for response in responses) for responses in copies]
+        own = np.split(logprobs.gather(-1, chosen)[:, 0].cpu().numpy(), np.cumsum(counts)[:-1])
         return [
             _gap(mine - np.concatenate([response.logprobs for response in responses]))
             for mine, responses in zip(own, copies, strict=True)
         ]
 
-    @staticmethod
-    def _counts(copies: Sequence[Sequence[Response]]) -> list[int]:
-        return [sum(len(response.ids) for response in responses) for responses in copies]
-
-    def judge(self, gap: Gap, who: str = "vLLM") -> None:
+    def judge(self, gap: LogprobGap, who: str = "vLLM") -> None:
         """Raise :class:`ModelError` for a copy that is not the model; ``who`` is named."""
         name = type(self.model).__name__
         if self.exact:
@@ -140,7 +136,7 @@ def like(model: torch.nn.Module) -> torch.nn.Module:
     """A model of the same class, without adapter, whose weights are arbitrary."""
     from transformers import AutoModelForCausalLM
 
-    config: Any = copy.deepcopy(model.config)
+    config = copy.deepcopy(config_of(model))
     first = next(model.parameters())
     built = with_attention(
         lambda name: AutoModelForCausalLM.from_config(config, attn_implementation=name, dtype=first.dtype)
@@ -149,6 +145,6 @@ def like(model: torch.nn.Module) -> torch.nn.Module:
     return ready
 
 
-def _gap(difference: np.ndarray) -> Gap:
+def _gap(difference: np.ndarray) -> LogprobGap:
     """Of the model's log-probabilities minus the copy's, at the tokens that the copy sampled."""
-    return Gap(float(np.abs(difference).max()), float((np.expm1(difference) - difference).mean()))
+    return LogprobGap(float(np.abs(difference).max()), float((np.expm1(difference) - difference).mean()))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gagpo.agents.engines.remote import server as server_file
-from gagpo.agents.engines.remote.server import Server, ServerPlan, arguments, environment, last_words
+from gagpo.agents.engines.remote.server import Server, ServerPlan, arguments, environment, last_error_line
 from gagpo.agents.model import ModelError
 
 STUBBORN = """
@@ -24,7 +24,7 @@ time.sleep(1000)
 OWNER = """
 import sys, time
 from pathlib import Path
-from tests.agents.engines.remote.test_keeper import stubborn
+from tests.agents.engines.remote.test_supervisor import stubborn
 server = stubborn(Path(sys.argv[1]))
 print(server.process, flush=True)
 time.sleep(1000)
@@ -120,8 +120,8 @@ def test_a_server_that_is_not_ready_in_time_is_ended(tmp_path):
 
 def test_the_last_words_are_the_error(tmp_path):
     (tmp_path / "log").write_text("INFO: starting\nValueError: no such head size\n  the frame above\n")
-    assert last_words(tmp_path / "log") == "ValueError: no such head size"
-    assert last_words(tmp_path / "none") == "it said nothing"
+    assert last_error_line(tmp_path / "log") == "ValueError: no such head size"
+    assert last_error_line(tmp_path / "none") == "it said nothing"
 
 
 def test_without_vllm_the_remedy_is_named(tmp_path, monkeypatch):

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gagpo.agents.engines.attention import PackedRows, forward
+from gagpo.agents.engines.base import config_of
 from gagpo.agents.engines.slots import SlotCache
+from gagpo.envs.errors import first_line
 
 LENGTHS = (5, 11)
-WINDOW = 4  # sliding windows are narrowed to this for the proof, or rows this short would not meet them
+WINDOW = 4  # sliding windows are narrowed to this for the check, or rows this short would not meet them
 TOLERANCE = {torch.float32: 1e-3}  # of a log-probability; other formats round
 ROUNDED = 0.5
 KNOWN_LAYERS = {"full_attention", "sliding_attention"}
@@ -28,9 +29,8 @@ KNOWN_LAYERS = {"full_attention", "sliding_attention"}
 
 @torch.no_grad()
 def flat_error(model: torch.nn.Module) -> str:
-    """Why the model cannot use flat attention; '' when it is proved that it can. Leaves the model as it was."""
-    config: Any = model.config.get_text_config()  # type: ignore[union-attr, operator]
-    unknown = set(getattr(config, "layer_types", None) or ()) - KNOWN_LAYERS
+    """Why the model cannot use flat attention; '' when it is shown that it can. Leaves the model as it was."""
+    unknown = set(getattr(config_of(model).get_text_config(), "layer_types", None) or ()) - KNOWN_LAYERS
     if unknown:
         return f"layers of kind {', '.join(sorted(unknown))}"
     with _narrow_windows(model):
@@ -48,19 +48,11 @@ def _compare(
     model: torch.nn.Module, expected: list[Tensor], ways: dict[str, Callable[[torch.nn.Module], list[Tensor]]]
 ) -> str:
     limit = TOLERANCE.get(next(model.parameters()).dtype, ROUNDED)
-    for way, read in ways.items():
+    for way, read in ways.items():  # the first way that raises or is off is the answer
         try:
             found = read(model)
-        except (
-            ValueError,
-            TypeError,
-            RuntimeError,
-            AttributeError,
-            KeyError,
-            IndexError,
-            NotImplementedError,
-        ) as error:
-            return f"{way}: {type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:160]}"
+        except (ValueError, TypeError, RuntimeError, AttributeError, LookupError) as error:
+            return f"{way}: {type(error).__name__}: {first_line(error, 160)}"
         worst = max(float((mine - own).abs().max()) for mine, own in zip(found, expected, strict=True))
         if not worst <= limit:
             return f"{way}: log-probabilities are {worst:.2g} nats off"
@@ -92,11 +84,11 @@ def _packed(model: torch.nn.Module) -> list[Tensor]:
 def _cached(model: torch.nn.Module) -> list[Tensor]:
     """Both rows into a cache in three steps: some tokens, one token each as in decoding, and the rest."""
     rows = rows_of(model)
-    cache = new_cache(model)
+    cache = SlotCache.of(model)
     cache.reserve(len(rows), max(LENGTHS) + 1)
     done = np.zeros(len(rows), np.int64)
     found: list[list[Tensor]] = [[] for _ in rows]
-    for step in (np.array([2, 4]), np.array([1, 1]), np.array(LENGTHS) - [3, 5]):
+    for step in (np.array([2, 4]), np.array([1, 1]), np.array(LENGTHS) - [3, 5]):  # plan, read, and note each row's
         cache.plan(np.arange(len(rows)), done, step)
         ids = torch.cat([row[a : a + n] for row, a, n in zip(rows, done, step, strict=True)])
         keep = torch.arange(len(ids), device=ids.device)
@@ -107,18 +99,9 @@ def _cached(model: torch.nn.Module) -> list[Tensor]:
     return [torch.cat(column) for column in found]
 
 
-def new_cache(model: torch.nn.Module) -> SlotCache:
-    """An empty cache of the model's shape."""
-    config: Any = model.config.get_text_config()  # type: ignore[union-attr, operator]
-    weight = next(model.parameters())
-    head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    return SlotCache(config.num_hidden_layers, heads, head_size, weight.dtype, weight.device)
-
-
 @contextmanager
 def _attention(model: torch.nn.Module, name: str) -> Iterator[None]:
-    before = model.config._attn_implementation  # type: ignore[union-attr]
+    before = config_of(model)._attn_implementation
     model.set_attn_implementation(name)  # type: ignore[operator]
     try:
         yield
@@ -128,17 +111,13 @@ def _attention(model: torch.nn.Module, name: str) -> Iterator[None]:
 
 @contextmanager
 def _narrow_windows(model: torch.nn.Module) -> Iterator[None]:
-    holders = [module for module in (model.config, *model.modules()) if _window(module)]
-    holders += [c for c in [model.config.get_text_config()] if _window(c) and c is not model.config]  # type: ignore[union-attr, operator]
-    before = [(holder, holder.sliding_window) for holder in holders]  # type: ignore[union-attr]
-    for holder in holders:
-        holder.sliding_window = min(WINDOW, int(holder.sliding_window))  # type: ignore[union-attr, arg-type]
+    config, name = config_of(model), "sliding_window"
+    holders = {id(one): one for one in (config, config.get_text_config(), *model.modules())}.values()
+    before = [(one, window) for one in holders if isinstance(window := getattr(one, name, None), int) and window > 0]
+    for one, window in before:
+        setattr(one, name, min(WINDOW, window))
     try:
         yield
     finally:
-        for holder, window in before:
-            holder.sliding_window = window  # type: ignore[union-attr]
-
-
-def _window(holder: Any) -> bool:
-    return isinstance(getattr(holder, "sliding_window", None), int) and holder.sliding_window > 0
+        for one, window in before:
+            setattr(one, name, window)

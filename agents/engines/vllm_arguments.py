@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gagpo.agents.engines.base import Request, Sampling
+from gagpo.agents.shape import key_value_shape
 from gagpo.envs.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedConfig
 
 TEMPERATURES = (0.01, 2.0)  # what vLLM accepts besides 0; it would silently raise a lower one
 CPU_CACHE = 2**30  # bytes of keys and values on a CPU, unless one response of full length needs more
@@ -34,11 +40,9 @@ def spread(seed: int) -> int:
     return int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1)
 
 
-def cpu_arguments(config: Any, item_bytes: int, max_length: int) -> dict[str, Any]:
+def cpu_arguments(config: PreTrainedConfig, item_bytes: int, max_length: int) -> dict[str, int]:
     """vLLM's arguments about memory on a CPU, for a model of this config whose numbers take ``item_bytes``."""
-    head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    token = 2 * config.num_hidden_layers * heads * head_size * item_bytes
+    token = 2 * math.prod(key_value_shape(config)) * item_bytes
     return {
         "kv_cache_memory_bytes": max(CPU_CACHE, token * (max_length + 2 * CPU_BLOCK)),
         "block_size": CPU_BLOCK,
@@ -47,3 +51,16 @@ def cpu_arguments(config: Any, item_bytes: int, max_length: int) -> dict[str, An
         "enable_chunked_prefill": False,
         "max_num_batched_tokens": max(CPU_STEP, max_length),
     }
+
+
+def repack_heads(model: torch.nn.Module) -> None:
+    """Rebuild what output layers of vLLM's model derive from their weights.
+
+    Reloading does so for every layer that receives weights. An output layer tied to the input embedding receives none,
+    and on a CPU it multiplies with a packed copy, which would stay as it was.
+    """
+    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+
+    for module in model.modules():
+        if isinstance(module, ParallelLMHead):
+            module.quant_method.process_weights_after_loading(module)

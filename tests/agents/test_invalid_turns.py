@@ -1,0 +1,109 @@
+"""Why a turn has no valid action: told by the rollout, counted, kept in files, and guessed for files without it."""
+
+import json
+
+import numpy as np
+import pytest
+
+import gagpo.envs.testing  # noqa: F401 (registers the corridor)
+from gagpo.agents.agent import LanguageAgent
+from gagpo.agents.context import Context
+from gagpo.agents.engines.base import Response, Sampling
+from gagpo.agents.episodes import MOST_REFUSAL, Episode, Turn, read_episodes, write_episodes
+from gagpo.agents.prompts import STYLES
+from gagpo.agents.rollout import group_jobs, rollout
+from gagpo.envs.pool import Pool
+from gagpo.eval.viewer.records import read_episode_file
+from gagpo.training.metrics import rollout_metrics
+
+CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
+
+
+class ScriptedEngine:
+    """Answers the n-th request of a session with the n-th text; one that ends in … has no stop token."""
+
+    dtype, max_length, shares_weights = "float32", 512, True
+
+    def __init__(self, tokenizer, *texts):
+        self.tokenizer, self.texts, self.asked = tokenizer, texts, 0
+
+    def generate(self, requests, sampling):
+        text = self.texts[self.asked]
+        self.asked += 1
+        ids = self.tokenizer.encode(text.removesuffix("…"), add_special_tokens=False)
+        stopped = not text.endswith("…")
+        ids = np.asarray([*ids, self.tokenizer.eos_token_id][: None if stopped else -1], np.int32)
+        return [Response(ids, np.zeros(len(ids), np.float32), stopped) for _ in requests]
+
+    def release(self, session):
+        pass
+
+
+def play(tiny, style, *texts):
+    tokenizer = tiny[1]
+    agent = LanguageAgent(ScriptedEngine(tokenizer, *texts), Context(tokenizer, STYLES[style]), Sampling(max_tokens=8))
+    with Pool(CORRIDOR, {"max_turns": len(texts)}, workers=0) as pool:
+        (episode,), _ = rollout(agent, pool, group_jobs(["door-03"], 1, seed=0))
+    return episode
+
+
+def test_every_kind_is_told_apart_and_counted(tiny):
+    texts = ["left", "right…", "go away", "go aw…", "a\nb", "a\nb…"]
+    episode = play(tiny, "plain", *texts)
+    assert [turn.invalid for turn in episode.turns] == ["", "", "refused", "cut off", "not parsed", "cut off"]
+    assert [turn.cut for turn in episode.turns] == [text.endswith("…") for text in texts]
+    metrics = rollout_metrics([episode])
+    shares = {name: round(6 * value) for name, value in metrics.items() if name.startswith(("invalid_", "truncated"))}
+    assert shares == {
+        "invalid_rate": 4,
+        "invalid_unparsed": 1,
+        "invalid_refused": 1,
+        "invalid_cut": 2,
+        "truncated_responses": 3,  # the valid one too
+    }
+
+
+def test_an_action_at_the_limit_that_ends_by_itself_is_not_cut(tiny):
+    length = len(tiny[1].encode("go away", add_special_tokens=False)) + 1
+    agent = LanguageAgent(
+        ScriptedEngine(tiny[1], "go away"), Context(tiny[1], STYLES["plain"]), Sampling(max_tokens=length)
+    )
+    with Pool(CORRIDOR, {"max_turns": 1}, workers=0) as pool:
+        (episode,), _ = rollout(agent, pool, group_jobs(["door-03"], 1, seed=0))
+    assert len(episode.turns[0].response_ids) == length and episode.turns[0].invalid == "refused"
+
+
+def test_files_say_why_and_quote_the_world(tiny, tmp_path):
+    episode = play(tiny, "plain", "left", "go away", "a\nb", "fly")
+    write_episodes(tmp_path / "e.jsonl", [episode])
+    (record,) = read_episodes(tmp_path / "e.jsonl")
+    rows = [(turn["valid"], turn.get("invalid"), turn.get("refusal")) for turn in record["turns"]]
+    seen = [turn.observation for turn in episode.turns] + [episode.end_observation]
+    assert rows == [
+        (True, None, None),
+        (False, "refused", seen[2]),
+        (False, "not parsed", None),
+        (False, "refused", seen[4]),  # of the last turn: what the episode ended with
+    ]
+    assert Episode.from_record(record).record() == record
+    (shown,), _ = read_episode_file(tmp_path / "e.jsonl")
+    assert [turn.invalid for turn in shown.turns] == [None, "refused", "not parsed", "refused"]
+    assert shown.turns[1].refusal == seen[2]
+
+
+def test_a_long_refusal_is_written_in_part():
+    turns = [Turn("o", "fly", "fly", invalid="refused"), Turn("no" * MOST_REFUSAL, "x", "x", invalid="refused")]
+    first, last = Episode("t", turns=turns).record()["turns"]
+    assert first["refusal"] == "no" * (MOST_REFUSAL // 2) and "refusal" not in last  # nothing is known of the end
+
+
+def test_old_files_say_it_by_their_actions(tiny):
+    record = play(tiny, "plain", "left", "go away", "a\nb").record()
+    for turn in record["turns"]:
+        for name in ("invalid", "refusal", "cut"):
+            turn.pop(name, None)
+    back = Episode.from_record(json.loads(json.dumps(record)))
+    assert [turn.invalid for turn in back.turns] == ["", "refused", "not parsed"]
+    record["turns"][0]["invalid"] = "<b>"
+    with pytest.raises(TypeError, match="not invalid because"):
+        Episode.from_record(record)
