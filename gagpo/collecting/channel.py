@@ -78,7 +78,7 @@ class Channel:
         with self._condition:
             self._pausing = True
             self._condition.notify_all()
-            while not self._resting:
+            while not self._resting:  # unless there is nobody who could come to rest
                 self._require_alive()
                 self._condition.wait(TICK)
         try:
@@ -137,7 +137,7 @@ class Channel:
             self._resting = True
             self._condition.notify_all()
             try:
-                while self._pausing:
+                while self._pausing:  # or end, where the trainer ends meanwhile
                     self.check()
                     self._condition.wait(TICK)
             finally:

@@ -56,7 +56,7 @@ def run(processes: int, arguments: Sequence[str]) -> None:
 
 def _first_failure(children: Sequence[subprocess.Popen[bytes]]) -> int | None:
     """The rank that ended first in another way than well, or None when all have ended well."""
-    while True:
+    while True:  # look at all of them at once: the lowest rank of those that failed together is the first
         statuses = [child.poll() for child in children]
         failed = next((rank for rank, status in enumerate(statuses) if status), None)
         if failed is not None or None not in statuses:

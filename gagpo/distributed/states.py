@@ -43,7 +43,7 @@ def names_of(model: torch.nn.Module, critic: torch.nn.Module | None) -> dict[str
 def optimizer_tensors(optimizer: torch.optim.Optimizer, names: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """AdamW's state under names that say whose it is; parameters that had no step yet are left out."""
     found = {RATES: torch.tensor([group["lr"] for group in optimizer.param_groups], dtype=torch.float64)}
-    for name, parameter in names.items():
+    for name, parameter in names.items():  # under the name of the parameter, whatever its place
         state = optimizer.state.get(parameter) or {}
         found |= {f"{name}.{key}": state[key] for key in (STEP, *MOMENTS) if key in state}
     return found

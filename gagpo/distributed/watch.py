@@ -94,7 +94,7 @@ class Watch:
                 return self._end("the process that started the ranks is gone")
             try:
                 self.store.set(f"beat {self.rank}", str(beat))
-                for rank in others:
+                for rank in others:  # alive, as long as its number changes
                     value = self.store.get(f"beat {rank}").decode() if self.store.check([f"beat {rank}"]) else ""
                     now = time.monotonic()
                     if value.startswith(ENDED):

@@ -83,11 +83,11 @@ def plain_numbers(row: Mapping[str, object]) -> dict[str, float]:
 def sample_text(sample: Sequence[Record]) -> str:
     """Episodes as plain text, indented so that trackers which render Markdown show it as it is."""
     lines: list[str] = []
-    for episode in sample:
+    for episode in sample:  # a headline, then what was said turn after turn
         verdict = "success" if episode["success"] else "no success"
         lines += [f"{verdict}, {len(episode['turns'])} turns: {episode['task']}", ""]
         for number, turn in enumerate(episode["turns"], 1):
-            for name in ("observation", "response"):
+            for name in ("observation", "response"):  # of a model: cut, and shown as plain ASCII
                 shown = str(turn[name])[:LONGEST].encode("ascii", "backslashreplace").decode()
                 lines += [f"    {number} {name}: {line}" for line in shown.splitlines() or [""]]
         lines.append("")

@@ -170,7 +170,7 @@ class Snapshot:
         )
 
 
-class Saver:
+class Saver(Background):
     """Writes the checkpoints of a run beside it, one at a time, whole or not at all.
 
     deadline: seconds that one may take. The tokenizer is copied: another thread uses the run's own.
@@ -179,9 +179,9 @@ class Saver:
     def __init__(
         self, folder: Path, tokenizer: PreTrainedTokenizerBase, ranks: Ranks | None = None, deadline: float = 3600.0
     ):
+        super().__init__(f"writing a checkpoint to {folder}", deadline)
         self.folder, self.tokenizer = folder, copy.deepcopy(tokenizer)
         self.ranks = (ranks or Ranks()).channel()
-        self._background = Background(f"writing a checkpoint to {folder}", deadline)
 
     def save(self, iteration: int, taken: Snapshot, keep: int, spared: Collection[int] = ()) -> None:
         """Begin to write a checkpoint, after the one before is done: under a temporary name, flushed, then renamed.
@@ -191,15 +191,7 @@ class Saver:
         :meth:`wait` raise CheckpointError when the disk is full, naming the folder; nothing of the new checkpoint stays
         then, and the earlier ones are as they were.
         """
-        self._background.start(lambda: _write(self.folder, iteration, taken, self.tokenizer, keep, spared, self.ranks))
-
-    def check(self) -> None:
-        """Raise what went wrong since the last look."""
-        self._background.check()
-
-    def wait(self) -> None:
-        """Wait until all is on the disk; raises what went wrong."""
-        self._background.wait()
+        self.start(lambda: _write(self.folder, iteration, taken, self.tokenizer, keep, spared, self.ranks))
 
 
 def _name(iteration: int) -> str:
@@ -275,7 +267,7 @@ def require_finite(tensors: Mapping[str, torch.Tensor]) -> None:
 def checkpoints(folder: Path) -> list[Checkpoint]:
     """Every whole checkpoint in ``folder``, oldest first."""
     found = []
-    for path in folder.glob("iteration-*") if folder.is_dir() else []:
+    for path in folder.glob("iteration-*") if folder.is_dir() else []:  # half-written ones have another name
         match = NAME.fullmatch(path.name)
         if match:
             found.append(Checkpoint(path, int(match[1])))

@@ -122,7 +122,7 @@ def _table(found: Sequence[Evaluation]) -> str:
         "| when | environment | split | hash | tasks | tries | temperature | success, 95 % interval |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for one in found:
+    for one in found:  # a row of the table
         panel, rate = one.result.panel, one.result.success
         cells = [
             "before training" if one.iteration == 0 else f"iteration {one.iteration}",
@@ -139,7 +139,7 @@ def _conditions(found: Sequence[Evaluation]) -> str:
     """How the model was spoken to, once for all panels where that is the same."""
     texts = {json.dumps([one.result.panel.kwargs, one.result.panel.conditions], sort_keys=True) for one in found}
     lines = []
-    for text in sorted(texts):
+    for text in sorted(texts):  # each way of asking once, whatever the number of panels
         kwargs, conditions = json.loads(text)
         lines.append(f"- world `{json.dumps(kwargs)}`, prompt `{json.dumps(conditions)}`")
     return "## Conditions\n" + "\n".join(lines) if lines else ""

@@ -33,7 +33,7 @@ def smoothed(rows: Sequence[Mapping[str, float]], criterion: str, over: int) -> 
     Values that are not finite are left out; an iteration without any has no mean.
     """
     means = {}
-    for end in range(1, len(rows) + 1):
+    for end in range(1, len(rows) + 1):  # the window that ends before this row
         values = [float(row[criterion]) for row in rows[max(0, end - over) : end] if criterion in row]
         values = [value for value in values if math.isfinite(value)]
         if values:

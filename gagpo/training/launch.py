@@ -120,7 +120,7 @@ def require_model(settings: RunSettings) -> None:
 
 def _opened_or_numbered(path: Path, settings: RunSettings) -> RunFolder:
     number, place = 1, path
-    while (place / "config.yaml").exists():
+    while (place / "config.yaml").exists():  # one of another kind, or done: look at the next number
         folder = RunFolder.open(place)
         if folder.settings == settings and not folder.finished:
             return folder

@@ -134,7 +134,7 @@ class RunFolder:
 
         The final evaluations of a run that is extended become those of the iteration they were made at.
         """
-        for override in overrides:
+        for override in overrides:  # refuse the first that changes what is learned
             key = override.partition("=")[0]
             if key not in CHANGEABLE:
                 raise SettingsError(
@@ -183,7 +183,7 @@ class RunFolder:
         """Forget what was logged after ``iteration``, which is about to happen again; the rows that stay."""
         kept = [row for row in self.metrics() if row["iteration"] <= iteration]
         durable.write_text(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
-        for path in (self.path / "evals").glob("iteration-*.json"):
+        for path in (self.path / "evals").glob("iteration-*.json"):  # of iterations that are done again
             number = path.name.split("-")[1]
             if number.isdecimal() and int(number) > iteration:
                 path.unlink()
