@@ -59,7 +59,18 @@ def policy_loss(
 
     Raises ValueError for shapes that differ, and where the reference or the entropy is needed and missing.
     """
-    _check(logprob_K, old_logprob_K, advantage_K, layout, settings, ref_logprob_K, entropy_K, weight_K)
+    layout.check(
+        logprob_K=logprob_K,
+        old_logprob_K=old_logprob_K,
+        advantage_K=advantage_K,
+        ref_logprob_K=ref_logprob_K,
+        entropy_K=entropy_K,
+        weight_K=weight_K,
+    )
+    if settings.kl.coefficient > 0 and ref_logprob_K is None:
+        raise InvalidArgument("kl.coefficient is above 0: give ref_logprob_K, the reference policy's log-probabilities")
+    if settings.entropy > 0 and entropy_K is None:
+        raise InvalidArgument("entropy is above 0: give entropy_K, the policy's entropy at each token")
     normaliser = normaliser or layout.normaliser
     controls = controls or Controls()
     logprob_K = logprob_K.float() if logprob_K.dtype in (torch.float16, torch.bfloat16) else logprob_K
@@ -238,27 +249,3 @@ def _clip_metrics(clipped: Tensor | None, sign: Tensor) -> Metrics:
         return {}
     both, difference = torch.count_nonzero(clipped), (clipped * sign).sum()
     return {"clip_low": 0.5 * (both - difference), "clip_high": 0.5 * (both + difference)}
-
-
-def _check(
-    logprob_K: Tensor,
-    old_logprob_K: Tensor,
-    advantage_K: Tensor,
-    layout: Layout,
-    settings: ObjectiveSettings,
-    ref_logprob_K: Tensor | None,
-    entropy_K: Tensor | None,
-    weight_K: Tensor | None,
-) -> None:
-    layout.check(
-        logprob_K=logprob_K,
-        old_logprob_K=old_logprob_K,
-        advantage_K=advantage_K,
-        ref_logprob_K=ref_logprob_K,
-        entropy_K=entropy_K,
-        weight_K=weight_K,
-    )
-    if settings.kl.coefficient > 0 and ref_logprob_K is None:
-        raise InvalidArgument("kl.coefficient is above 0: give ref_logprob_K, the reference policy's log-probabilities")
-    if settings.entropy > 0 and entropy_K is None:
-        raise InvalidArgument("entropy is above 0: give entropy_K, the policy's entropy at each token")
