@@ -64,7 +64,7 @@ class Updater:
         self.ranks = ranks or Ranks()
         self.epochs, self.minibatches, self.microbatch_tokens = epochs, minibatches, microbatch_tokens
         self.max_grad_norm = max_grad_norm
-        self.autocast, self.device = autocast, device
+        self.device = device
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.skips = Skips(max_skipped)
         self.ratio_K = np.zeros(0)  # of every response token of the last batch, when it was last trained on
