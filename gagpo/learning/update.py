@@ -100,6 +100,7 @@ class Updater:
                 if epoch:
                     batches = self._mini_batches(rows, rng)
                 for number, batch in enumerate(batches):
+                    # Without a scoring pass the first step that is taken is the one that meets an untouched policy.
                     old = None if number == 0 and self._first_scores_itself else scored
                     batch = [one if one.padding else with_columns(one, credit, old) for one in batch]
                     self._train_on(batch, controls, log, scores=old is None and not log.losses)
