@@ -16,115 +16,69 @@ from gagpo.envs.nearest import hint
 from gagpo.objectives.options import Cispo, Clip, Constant, Geometric, LogClip, ObjectiveSettings, Power
 from gagpo.options import Options, by_name
 
+Cells = dict[str, Any]
+"""A row as plain data: what is written in YAML."""
+
 CLIP = {"name": "clip", "low": 0.2, "high": 0.2}
+SEQUENCE_CLIP = {"name": "clip", "low": 3e-4, "high": 4e-4}
 KL = {"coefficient": 0.01, "estimator": "k3"}
 
 NAMED = ("credit", "gate", "aggregation")
 """Cells that have a name, which stands for the whole cell where it is written alone."""
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "gagpo": {"credit": "gagpo", "ratio": "action", "gate": CLIP, "aggregation": "action_mean", "kl": KL},
-    "grpo": {"credit": "grpo", "ratio": "token", "gate": CLIP, "aggregation": "sequence_mean", "kl": KL},
-    "dr_grpo": {
-        "credit": "dr_grpo",
-        "ratio": "token",
-        "gate": CLIP,
-        "aggregation": "constant",
-    },
-    "dapo": {
-        "credit": "grpo",
-        "ratio": "token",
-        "gate": {"name": "clip", "low": 0.2, "high": 0.28, "dual": 10.0},
-        "aggregation": "token_mean",
-        "controllers": {"dynamic_sampling": {"rounds": 10}, "overlong": {}},
-    },
-    "gmpo": {
-        "credit": "grpo",
-        "ratio": "token",
-        "gate": {"name": "log_clip", "low": 0.4, "high": 0.4},
-        "aggregation": {"name": "geometric", "per": "sequence"},
-    },
-    "gspo": {
-        "credit": "grpo",
-        "ratio": "sequence",
-        "gate": {"name": "clip", "low": 3e-4, "high": 4e-4},
-        "aggregation": "sequence_mean",
-    },
-    "gspo_token": {
-        "credit": "grpo",
-        "ratio": "sequence",
-        "ratio_gradient": "token",
-        "gate": {"name": "clip", "low": 3e-4, "high": 4e-4},
-        "aggregation": "sequence_mean",
-    },
-    "sapo": {
-        "credit": "grpo",
-        "ratio": "token",
-        "gate": {"name": "sapo", "positive": 1.0, "negative": 1.05},
-        "aggregation": "sequence_mean",
-    },
-    "cispo": {"credit": "grpo", "ratio": "token", "gate": {"name": "cispo", "high": 4.0}, "aggregation": "token_mean"},
-    "apmpo": {
-        "credit": {"name": "grpo", "reward": "success", "ddof": 0},
-        "ratio": "token",
-        "gate": CLIP,
-        "aggregation": {"name": "power", "per": "sequence"},
-        "kl": {"coefficient": 0.001},
-        "controllers": {"apmpo": {}},
-    },
-    "agpo_adaptive": {
-        "credit": {"name": "agpo_adaptive", "dispersion": "std"},
-        "ratio": "token",
-        "gate": CLIP,
-        "aggregation": "sequence_mean",
-        "kl": {"coefficient": 0.03},
-        "controllers": {"agpo": {}},
-    },
-    "agpo_asymmetric": {"credit": "agpo_asymmetric", "ratio": "token", "gate": CLIP, "aggregation": "sequence_mean"},
-    "rloo": {"credit": "rloo", "ratio": "token", "gate": CLIP, "aggregation": "token_mean", "kl": KL},
-    "reinforce_plus_plus": {
-        "credit": "reinforce_plus_plus",
-        "ratio": "token",
-        "gate": CLIP,
-        "aggregation": "token_mean",
-        "kl": KL,
-    },
-    "reinforce_baseline": {
-        "credit": "reinforce_baseline",
-        "ratio": "token",
-        "gate": CLIP,
-        "aggregation": "token_mean",
-        "kl": KL,
-    },
-    "gigpo": {
-        "credit": "gigpo",
-        "ratio": "token",
-        "gate": {**CLIP, "dual": 3.0},
-        "aggregation": "token_mean",
-        "kl": KL,
-        "entropy": 0.001,
-    },
-    "hgpo": {"credit": "hgpo", "ratio": "token", "gate": CLIP, "aggregation": "token_mean", "kl": KL},
-    "graphgpo": {"credit": "graphgpo", "ratio": "token", "gate": CLIP, "aggregation": "token_mean", "kl": KL},
-    "milegpo": {"credit": "milegpo", "ratio": "token", "gate": CLIP, "aggregation": "token_mean", "kl": KL},
-    "ppo_token": {
-        "credit": "ppo_token",
-        "ratio": "token",
-        "gate": CLIP,
-        "aggregation": "token_mean",
-        "kl": KL,
-        "critic": {},
-    },
-    "ppo_turn": {
-        "credit": "ppo_turn",
-        "ratio": "action",
-        "gate": CLIP,
-        "aggregation": "token_mean",
-        "kl": KL,
-        "critic": {},
-    },
+
+def _row(
+    credit: str | Cells, ratio: str, gate: Cells, aggregation: str | Cells, **others: float | str | Cells
+) -> Cells:
+    return {"credit": credit, "ratio": ratio, "gate": gate, "aggregation": aggregation, **others}
+
+
+PRESETS: dict[str, Cells] = {
+    "gagpo": _row("gagpo", "action", CLIP, "action_mean", kl=KL),
+    "grpo": _row("grpo", "token", CLIP, "sequence_mean", kl=KL),
+    "dr_grpo": _row("dr_grpo", "token", CLIP, "constant"),
+    "dapo": _row(
+        "grpo",
+        "token",
+        {"name": "clip", "low": 0.2, "high": 0.28, "dual": 10.0},
+        "token_mean",
+        controllers={"dynamic_sampling": {"rounds": 10}, "overlong": {}},
+    ),
+    "gmpo": _row(
+        "grpo", "token", {"name": "log_clip", "low": 0.4, "high": 0.4}, {"name": "geometric", "per": "sequence"}
+    ),
+    "gspo": _row("grpo", "sequence", SEQUENCE_CLIP, "sequence_mean"),
+    "gspo_token": _row("grpo", "sequence", SEQUENCE_CLIP, "sequence_mean", ratio_gradient="token"),
+    "sapo": _row("grpo", "token", {"name": "sapo", "positive": 1.0, "negative": 1.05}, "sequence_mean"),
+    "cispo": _row("grpo", "token", {"name": "cispo", "high": 4.0}, "token_mean"),
+    "apmpo": _row(
+        {"name": "grpo", "reward": "success", "ddof": 0},
+        "token",
+        CLIP,
+        {"name": "power", "per": "sequence"},
+        kl={"coefficient": 0.001},
+        controllers={"apmpo": {}},
+    ),
+    "agpo_adaptive": _row(
+        {"name": "agpo_adaptive", "dispersion": "std"},
+        "token",
+        CLIP,
+        "sequence_mean",
+        kl={"coefficient": 0.03},
+        controllers={"agpo": {}},
+    ),
+    "agpo_asymmetric": _row("agpo_asymmetric", "token", CLIP, "sequence_mean"),
+    "rloo": _row("rloo", "token", CLIP, "token_mean", kl=KL),
+    "reinforce_plus_plus": _row("reinforce_plus_plus", "token", CLIP, "token_mean", kl=KL),
+    "reinforce_baseline": _row("reinforce_baseline", "token", CLIP, "token_mean", kl=KL),
+    "gigpo": _row("gigpo", "token", {**CLIP, "dual": 3.0}, "token_mean", kl=KL, entropy=0.001),
+    "hgpo": _row("hgpo", "token", CLIP, "token_mean", kl=KL),
+    "graphgpo": _row("graphgpo", "token", CLIP, "token_mean", kl=KL),
+    "milegpo": _row("milegpo", "token", CLIP, "token_mean", kl=KL),
+    "ppo_token": _row("ppo_token", "token", CLIP, "token_mean", kl=KL, critic={}),
+    "ppo_turn": _row("ppo_turn", "action", CLIP, "token_mean", kl=KL, critic={}),
 }
-"""One row per algorithm; cells that are not named have their defaults."""
+"""One row per algorithm: credit, ratio, gate and aggregation; cells that are not named have their defaults."""
 
 
 class CriticSettings(Options):
@@ -162,7 +116,7 @@ class Algorithm(ObjectiveSettings):
         Those are ``aggregation.length`` of a constant and ``limit`` and ``buffer`` of ``controllers.overlong``. The
         trainer calls this once with ``rollout.max_tokens``.
         """
-        changed: dict[str, Any] = {}
+        changed: Cells = {}
         if isinstance(self.aggregation, Constant) and self.aggregation.length is None:
             changed["aggregation"] = Constant(length=max_tokens)
         if self.controllers.overlong:
@@ -236,14 +190,14 @@ def _critic_impossibilities(credit: CreditSettings, critic: CriticSettings | Non
     return []
 
 
-def row(name: str) -> dict[str, Any]:
+def row(name: str) -> Cells:
     """The preset's cells; ValueError names the nearest presets when there is none of that name."""
     if name in PRESETS:
         return PRESETS[name]
     raise InvalidArgument(f"there is no algorithm {name!r}; {hint(name, PRESETS)}")
 
 
-def load(name: str, changes: Mapping[str, Any] | None = None) -> Algorithm:
+def load(name: str, changes: Mapping[str, object] | None = None) -> Algorithm:
     """The preset ``name`` with cells changed; ValueError says in one line what is wrong.
 
     >>> load("gigpo", {"gate": "sapo"}).gate.positive
@@ -265,24 +219,21 @@ def explain(error: ValidationError) -> str:
     return "; ".join(lines)
 
 
-def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Cells:
     """``base`` with ``changes`` laid over it, cell by cell; a cell that changes its name starts from its defaults."""
     merged = dict(base)
     for key, change in changes.items():
         old, new = merged.get(key), change
         if key in NAMED:
             old, new = by_name(old), by_name(new)
-        if (
-            isinstance(old, Mapping)
-            and isinstance(new, Mapping)
-            and new.get("name", old.get("name")) == old.get("name")
-        ):
-            change = merge(old, new)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            same_kind = new.get("name", old.get("name")) == old.get("name")
+            change = merge(old, new) if same_kind else change
         merged[key] = change
     return merged
 
 
-def _with_fitting_critic(cells: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def _with_fitting_critic(cells: Cells, changes: Mapping[str, object]) -> Cells:
     """A preset's critic comes and goes with its credit, unless the user speaks of it."""
     credit = by_name(cells.get("credit"))
     name = credit.get("name") if isinstance(credit, Mapping) else None

@@ -14,6 +14,9 @@ from gagpo.credit.turns.dispersion import group_dispersion, group_skewness, vote
 from gagpo.envs.errors import InvalidArgument
 from gagpo.options import Options
 
+State = dict[str, Any]
+"""Numbers, texts, lists and mappings, as JSON holds them."""
+
 NOTHING = 1e-8
 """Averages at or below it count as none."""
 
@@ -170,10 +173,10 @@ class AgpoController:
         share = self.state.entropy_share.get(task, 1.0)
         return agpo_radius(found.dispersion, found.skewness, found.votes, share, self.state.kl, self.settings)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return asdict(self.state)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         by_task = {task: Statistics(*numbers) for task, numbers in state["by_task"].items()}
         self.state = AgpoState(**{**state, "by_task": by_task})
 

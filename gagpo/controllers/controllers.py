@@ -17,11 +17,11 @@ Shape suffixes: N = turns, E = episodes, G = task groups, K = response tokens.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gagpo.controllers.agpo import Agpo, AgpoController
+from gagpo.controllers.agpo import Agpo, AgpoController, State
 from gagpo.controllers.apmpo import Apmpo, ApmpoController
 from gagpo.controllers.sampling import DynamicSampling, Overlong, keep_episodes, shape_overlong
 from gagpo.credit.turns import Turns
@@ -147,12 +147,11 @@ class Controllers:
                 values["agpo_entropy_share"] = float(np.mean(list(state.entropy_share.values())))
         return values
 
-    def state_dict(self) -> dict[str, Any]:
-        """Numbers and lists that JSON can hold."""
+    def state_dict(self) -> State:
         parts = {"apmpo": self.apmpo, "agpo": self.agpo}
         return {name: part.state_dict() for name, part in parts.items() if part}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Take up the state of :meth:`state_dict`; ValueError when it is that of other controllers."""
         parts = {name: part for name, part in (("apmpo", self.apmpo), ("agpo", self.agpo)) if part}
         if parts.keys() != state.keys():

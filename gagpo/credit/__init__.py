@@ -7,11 +7,6 @@
    value of every response token. Both give a :class:`Credit`.
 
 Each credit is a function as well, loaded when it is asked for: ``gagpo_advantage(turns, lam=0.9)``.
-
->>> from gagpo.credit import gagpo_advantage
->>> turns = Turns([0, 0, 10, 0, 0, 0], [0, 0, 0, 1, 1, 1], [0, 0], state_N=[0, 1, 2, 0, 1, 3])
->>> gagpo_advantage(turns, lam=0.0, norm="none").round(4).tolist()
-[0.0, 4.75, 0.0, 0.0, -4.75, 0.0]
 """
 
 from __future__ import annotations

@@ -1,1 +1,14 @@
-"""From rows of tokens and advantages to optimiser steps."""
+"""From rows of tokens and their credit to optimiser steps.
+
+In the order of an update:
+
+1. ``batch``: the turns of episodes become rows, rows mini-batches, and those micro-batches of like length without
+   padding; ``sharded_batches`` gives each rank its part of them.
+2. ``scoring``: log-probabilities that ratios start from, where those of the engine will not do.
+3. ``forward``: what policy (``logprobs``), ``critic`` and reference find of each response token.
+4. ``loss``: the objective of a micro-batch, from what was found and its part of the credit.
+5. ``update``: all of it in turn, gradients added up, clipped and a step taken, or left out (``skipped_steps``).
+6. ``metrics``: what is left to log, of all ranks.
+
+``optimizer`` and ``schedule`` say what a step is, ``precision`` what is computed in.
+"""

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from gagpo.algorithms import CriticSettings
-from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.sharding import within
-from gagpo.learning.batch import MicroBatch, Row
+from gagpo.learning.batch import MicroBatch
 from gagpo.learning.logprobs import hidden_of
-from gagpo.learning.precision import Scope
-from gagpo.learning.sharded_batches import rank_batches, token_columns
 
 
 class Critic(torch.nn.Module):
@@ -46,23 +40,3 @@ class Critic(torch.nn.Module):
         """Values of a micro-batch by a forward pass of the backbone (the policy's where it is shared)."""
         backbone = policy if self.backbone is None else self.backbone
         return within(backbone, lambda: self.values(hidden_of(backbone, batch)))
-
-    def of_rows(
-        self,
-        policy: torch.nn.Module,
-        rows: Sequence[Row],
-        tokens: int,
-        microbatch_tokens: int,
-        autocast: Scope = nullcontext,
-        device: torch.device | str = "cpu",
-        ranks: Ranks | None = None,
-    ) -> np.ndarray:
-        """Values of all ``tokens`` response tokens of a batch, float64[K] in the order of the turns."""
-
-        def read(batch: MicroBatch) -> tuple[Tensor]:
-            with autocast():
-                return (self.read(policy, batch),)
-
-        ranks = ranks or Ranks()
-        (value_K,) = token_columns(read, rank_batches(rows, microbatch_tokens, ranks), tokens, device, ranks)
-        return value_K

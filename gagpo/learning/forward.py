@@ -55,6 +55,12 @@ class Networks:
         with self.autocast():
             return within(self.policy, lambda: token_logprobs(self.policy, batch, entropy))
 
+    def values(self, batch: MicroBatch) -> tuple[Tensor]:
+        """The critic's values alone."""
+        assert self.critic is not None
+        with self.autocast():
+            return (self.critic.read(self.policy, batch),)
+
     def outputs(self, batch: MicroBatch, entropy: Entropy = "value") -> Outputs:
         """All that the loss is made of, with gradients of the policy and the critic."""
         critic, reference_K = self.critic, self._reference_logprobs(batch)

@@ -11,6 +11,9 @@ import torch
 
 from gagpo.settings import OptimizerSettings, SettingsError
 
+Group = dict[str, Any]
+"""Parameters and the options of their own, as torch's optimisers take them."""
+
 EIGHT_BIT = ("adamw8bit", "paged_adamw8bit")
 
 
@@ -31,7 +34,7 @@ def require_optimizer(settings: OptimizerSettings, device: str) -> None:
 
 
 def make_optimizer(
-    models: Iterable[torch.nn.Module], groups: list[dict[str, Any]], settings: OptimizerSettings
+    models: Iterable[torch.nn.Module], groups: list[Group], settings: OptimizerSettings
 ) -> torch.optim.Optimizer:
     """AdamW over the groups of :func:`parameter_groups`, and of a critic.
 
@@ -39,7 +42,7 @@ def make_optimizer(
     Block-wise Quantization", 2022). As there, moments of embeddings stay in float32, and so do those of tensors below
     4,096 numbers.
     """
-    chosen: dict[str, Any] = {"weight_decay": settings.weight_decay, "betas": settings.betas}
+    chosen: Group = {"weight_decay": settings.weight_decay, "betas": settings.betas}
     if settings.name not in EIGHT_BIT:
         return torch.optim.AdamW(groups, **chosen)
     with warnings.catch_warnings():
@@ -52,7 +55,7 @@ def make_optimizer(
     embeddings = {id(module.weight) for module in modules if isinstance(module, torch.nn.Embedding)}
     usual = made.get_config
 
-    def config_of(group_index: int, index: int, group: dict[str, Any]) -> dict[str, Any]:
+    def config_of(group_index: int, index: int, group: Group) -> Group:
         whole = id(group["params"][index]) in embeddings
         return {**usual(group_index, index, group), **({"optim_bits": 32} if whole else {})}
 
@@ -70,7 +73,7 @@ def moment_bytes(optimizer: torch.optim.Optimizer) -> int:
     return 2 * sum(p.numel() * p.element_size() for p in trained)
 
 
-def parameter_groups(model: torch.nn.Module, settings: OptimizerSettings) -> list[dict[str, Any]]:
+def parameter_groups(model: torch.nn.Module, settings: OptimizerSettings) -> list[Group]:
     """The trained parameters; with weight decay, gains and biases (whatever is no matrix) in a group without it."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     rate = settings.learning_rate

@@ -6,7 +6,6 @@ So a scoring pass reads the very micro-batches that the first steps read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -14,10 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gagpo.distributed.ranks import Ranks
 from gagpo.learning.batch import MicroBatch
-from gagpo.learning.forward import Networks
-from gagpo.learning.sharded_batches import token_columns
 from gagpo.objectives import Correction, correction_weights
 from gagpo.objectives.policy import Metrics
 
@@ -30,30 +26,6 @@ class OldLogprobs(NamedTuple):
 
     logprob_K: np.ndarray
     weight_K: np.ndarray | None = None
-
-
-def scoring_pass(
-    networks: Networks,
-    batches: Iterable[MicroBatch],
-    correction: Correction,
-    tokens: int,
-    device: torch.device | str,
-    ranks: Ranks,
-) -> tuple[OldLogprobs, list[Metrics]]:
-    """Read the policy before its first step; also how far the sampler was from it, in sums by micro-batch.
-
-    tokens: response tokens of the whole batch.
-    """
-    mismatch: list[Metrics] = []
-
-    def read(batch: MicroBatch) -> list[Tensor]:
-        logprob_K, _ = networks.logprobs(batch)
-        scored, sums = score(batch, logprob_K, correction)
-        if not batch.padding:
-            mismatch.append(sums)
-        return [x for x in (scored.old_logprob_K, scored.weight_K) if x is not None]
-
-    return OldLogprobs(*token_columns(read, batches, tokens, device, ranks)), mismatch
 
 
 def score(batch: MicroBatch, logprob_K: Tensor, correction: Correction) -> tuple[MicroBatch, Metrics]:

@@ -21,7 +21,7 @@ from gagpo.learning.logprobs import Entropy
 from gagpo.learning.loss import micro_batch_loss, nonfinite_error, with_columns
 from gagpo.learning.metrics import StepLog
 from gagpo.learning.precision import Scope
-from gagpo.learning.scoring import OldLogprobs, score, scoring_pass
+from gagpo.learning.scoring import OldLogprobs, score
 from gagpo.learning.sharded_batches import rank_batches, token_columns
 from gagpo.learning.skipped_steps import NonFiniteLoss, NonFiniteWeights, Skips
 from gagpo.objectives import Controls, Normaliser
@@ -64,7 +64,7 @@ class Updater:
         self.ranks = ranks or Ranks()
         self.epochs, self.minibatches, self.microbatch_tokens = epochs, minibatches, microbatch_tokens
         self.max_grad_norm = max_grad_norm
-        self.autocast, self.device = autocast, device
+        self.device = device
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.skips = Skips(max_skipped)
         self.ratio_K = np.zeros(0)  # of every response token of the last batch, when it was last trained on
@@ -100,6 +100,7 @@ class Updater:
                 if epoch:
                     batches = self._mini_batches(rows, rng)
                 for number, batch in enumerate(batches):
+                    # Without a scoring pass the first step that is taken is the one that meets an untouched policy.
                     old = None if number == 0 and self._first_scores_itself else scored
                     batch = [one if one.padding else with_columns(one, credit, old) for one in batch]
                     self._train_on(batch, controls, log, scores=old is None and not log.losses)
@@ -115,7 +116,10 @@ class Updater:
     def _mini_batches(self, rows: Sequence[Row], rng: np.random.Generator) -> list[MiniBatch]:
         """What this rank reads of each mini-batch of an epoch."""
         parts = mini_batches(rows, self.minibatches, rng)
-        return [rank_batches(part, self.microbatch_tokens, self.ranks) for part in parts]
+        return [self._micro_batches(part) for part in parts]
+
+    def _micro_batches(self, rows: Sequence[Row]) -> MiniBatch:
+        return rank_batches(rows, self.microbatch_tokens, self.ranks)
 
     # Old log-probabilities --------------------------------------------------------------------------------------------
 
@@ -130,12 +134,17 @@ class Updater:
     def _score_before(self, batches: Sequence[MiniBatch], tokens: int, log: StepLog) -> OldLogprobs | None:
         """The scoring pass over the mini-batches that need one; None where old log-probabilities are the engine's."""
         correction = self.algorithm.correction
-        needed = batches[1:] if self._first_scores_itself else batches
+        needed = [micro for batch in (batches[1:] if self._first_scores_itself else batches) for micro in batch]
         if not correction.recomputes or not needed:
             return None
-        micros = (micro for batch in needed for micro in batch)
-        old, log.mismatch = scoring_pass(self.networks, micros, correction, tokens, self.device, self.ranks)
-        return old
+
+        def read(micro: MicroBatch) -> list[Tensor]:
+            scored, apart = score(micro, self.networks.logprobs(micro)[0], correction)
+            if not micro.padding:
+                log.mismatch.append(apart)
+            return [x for x in (scored.old_logprob_K, scored.weight_K) if x is not None]
+
+        return OldLogprobs(*token_columns(read, needed, tokens, self.device, self.ranks))
 
     # A step -----------------------------------------------------------------------------------------------------------
 
@@ -238,7 +247,6 @@ class Updater:
 
         Both at the temperature the tokens were sampled at, or at temperature 1 where ``plain``.
         """
-        self.networks.train(False)
 
         def read(micro: MicroBatch) -> tuple[Tensor, Tensor]:
             seen = replace(micro, temperature_K=None) if plain else micro
@@ -246,9 +254,16 @@ class Updater:
             assert entropy_K is not None
             return micro.logprob_K - logprob_K, entropy_K
 
-        batches = rank_batches(rows, self.microbatch_tokens, self.ranks)
-        drift_K, entropy_K = token_columns(read, batches, tokens, self.device, self.ranks)
+        self.networks.train(False)
+        drift_K, entropy_K = token_columns(read, self._micro_batches(rows), tokens, self.device, self.ranks)
         return drift_K, entropy_K
+
+    def values(self, rows: Sequence[Row], tokens: int) -> np.ndarray | None:
+        """The critic's value at each response token, float64[K] in their order; None without a critic."""
+        if self.networks.critic is None:
+            return None
+        (value_K,) = token_columns(self.networks.values, self._micro_batches(rows), tokens, self.device, self.ranks)
+        return value_K
 
 
 def _left(steps: int) -> str:

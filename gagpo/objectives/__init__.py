@@ -9,14 +9,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gagpo.objectives.correction import correction_weights
-    from gagpo.objectives.gates import Controls
-    from gagpo.objectives.layout import Layout, Normaliser
-    from gagpo.objectives.metrics import summary
-    from gagpo.objectives.nonfinite import find_nonfinite
-    from gagpo.objectives.options import Correction, ObjectiveSettings
-    from gagpo.objectives.policy import kl_divergence, policy_loss
-    from gagpo.objectives.value import value_loss
+    from gagpo.objectives.correction import correction_weights as correction_weights
+    from gagpo.objectives.gates import Controls as Controls
+    from gagpo.objectives.layout import Layout as Layout
+    from gagpo.objectives.layout import Normaliser as Normaliser
+    from gagpo.objectives.metrics import summary as summary
+    from gagpo.objectives.nonfinite import find_nonfinite as find_nonfinite
+    from gagpo.objectives.options import Correction as Correction
+    from gagpo.objectives.options import ObjectiveSettings as ObjectiveSettings
+    from gagpo.objectives.policy import kl_divergence as kl_divergence
+    from gagpo.objectives.policy import policy_loss as policy_loss
+    from gagpo.objectives.value import value_loss as value_loss
 
 _HOME = {
     "Controls": "gates",
@@ -32,19 +35,7 @@ _HOME = {
     "value_loss": "value",
 }
 
-__all__ = [
-    "Controls",
-    "Correction",
-    "Layout",
-    "Normaliser",
-    "ObjectiveSettings",
-    "correction_weights",
-    "find_nonfinite",
-    "kl_divergence",
-    "policy_loss",
-    "summary",
-    "value_loss",
-]
+__all__ = list(_HOME)
 
 
 def __getattr__(name: str) -> Any:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gagpo.objectives.gates import Radius
-from gagpo.objectives.layout import Layout, Normaliser, segment_sum
+from gagpo.objectives.layout import Layout, Normaliser, segment_mean
 from gagpo.objectives.options import ActionMean, Constant, Geometric, Power, SequenceMean, TokenMean
 
 AnyAggregation = TokenMean | SequenceMean | ActionMean | Constant | Geometric | Power
@@ -36,8 +36,7 @@ def segment_power_mean(log_K: Tensor, segment_K: Tensor, tokens_S: Tensor, expon
     With log_K within ±20 and p within [0.05, 2], float32 neither overflows nor underflows on the way. A tensor of
     exponents has one entry per token, equal within a segment.
     """
-    segments = len(tokens_S)
     if not isinstance(exponent, Tensor) and exponent == 0.0:
-        return torch.exp(segment_sum(log_K, segment_K, segments) / tokens_S)
-    exponent_S = segment_sum(exponent, segment_K, segments) / tokens_S if isinstance(exponent, Tensor) else exponent
-    return (segment_sum(torch.exp(exponent * log_K), segment_K, segments) / tokens_S) ** (1.0 / exponent_S)
+        return torch.exp(segment_mean(log_K, segment_K, tokens_S))
+    exponent_S = segment_mean(exponent, segment_K, tokens_S) if isinstance(exponent, Tensor) else exponent
+    return segment_mean(torch.exp(exponent * log_K), segment_K, tokens_S) ** (1.0 / exponent_S)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gagpo.objectives.layout import Layout, segment_sum
+from gagpo.objectives.layout import Layout, segment_mean
 from gagpo.objectives.nonfinite import held
 from gagpo.objectives.options import Correction
 
@@ -44,7 +44,7 @@ def correction_weights(
         return weight_K.clamp(max=settings.cap), metrics
     if settings.name == "sequence":
         rows = len(layout.row_tokens_R)
-        mean_R = torch.exp(segment_sum(log_K, layout.row_K, rows) / layout.row_tokens_R)
+        mean_R = torch.exp(segment_mean(log_K, layout.row_K, layout.row_tokens_R))
         kept_R = ((mean_R >= settings.low) & (mean_R <= settings.high)).to(weight_K.dtype)
         metrics["masked"] = rows - kept_R.sum()
         metrics["rows"] = log_K.new_full((), float(rows))

@@ -90,6 +90,10 @@ class Layout:
             if tensor is not None and tensor.shape != (tokens,):
                 raise InvalidArgument(f"{name} must have shape ({tokens},) as the layout has, got {_shape(tensor)}")
 
+    def segments(self, level: str) -> tuple[Tensor, Tensor]:
+        """The segment of each token, and the tokens of each: ``action`` for turns, ``sequence`` for rows."""
+        return (self.turn_K, self.turn_tokens_M) if level == "action" else (self.row_K, self.row_tokens_R)
+
     @property
     def normaliser(self) -> Normaliser:
         return Normaliser(len(self.turn_K), len(self.turn_tokens_M), len(self.row_tokens_R))
@@ -102,6 +106,11 @@ class Layout:
 def segment_sum(value_K: Tensor, segment_K: Tensor, segments: int) -> Tensor:
     """Sum of each segment, differentiable."""
     return value_K.new_zeros(segments).index_add(0, segment_K, value_K)
+
+
+def segment_mean(value_K: Tensor, segment_K: Tensor, tokens_S: Tensor) -> Tensor:
+    """Mean of each segment, of so many tokens, differentiable."""
+    return segment_sum(value_K, segment_K, len(tokens_S)) / tokens_S
 
 
 def _number(ids: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,7 @@ from gagpo.objectives.gates import (
     log_bounds,
     log_coefficient,
 )
-from gagpo.objectives.layout import Layout, Normaliser, segment_sum
+from gagpo.objectives.layout import Layout, Normaliser, segment_mean, segment_sum
 from gagpo.objectives.nonfinite import held
 from gagpo.objectives.options import Cispo, Geometric, ObjectiveSettings, Power
 
@@ -59,7 +59,18 @@ def policy_loss(
 
     Raises ValueError for shapes that differ, and where the reference or the entropy is needed and missing.
     """
-    _check(logprob_K, old_logprob_K, advantage_K, layout, settings, ref_logprob_K, entropy_K, weight_K)
+    layout.check(
+        logprob_K=logprob_K,
+        old_logprob_K=old_logprob_K,
+        advantage_K=advantage_K,
+        ref_logprob_K=ref_logprob_K,
+        entropy_K=entropy_K,
+        weight_K=weight_K,
+    )
+    if settings.kl.coefficient > 0 and ref_logprob_K is None:
+        raise InvalidArgument("kl.coefficient is above 0: give ref_logprob_K, the reference policy's log-probabilities")
+    if settings.entropy > 0 and entropy_K is None:
+        raise InvalidArgument("entropy is above 0: give entropy_K, the policy's entropy at each token")
     normaliser = normaliser or layout.normaliser
     controls = controls or Controls()
     logprob_K = logprob_K.float() if logprob_K.dtype in (torch.float16, torch.bfloat16) else logprob_K
@@ -108,26 +119,19 @@ def kl_divergence(logprob_K: Tensor, ref_logprob_K: Tensor, estimator: str = "k3
     raise InvalidArgument(f"unknown KL estimator {estimator!r}; choose k1, k2 or k3")
 
 
-def _ratio_segments(layout: Layout, settings: ObjectiveSettings) -> tuple[Tensor, Tensor]:
-    if settings.ratio == "action":
-        return layout.turn_K, layout.turn_tokens_M
-    return layout.row_K, layout.row_tokens_R
-
-
 def _pooled(log_ratio_K: Tensor, layout: Layout, settings: ObjectiveSettings) -> Tensor:
     """The log-ratio of each action or sequence."""
-    segment_K, tokens_S = _ratio_segments(layout, settings)
-    pooled_S = segment_sum(log_ratio_K, segment_K, len(tokens_S))
+    segment_K, tokens_S = layout.segments(settings.ratio)
     if settings.ratio_pool == "mean":
-        return pooled_S / tokens_S
-    return torch.clamp(pooled_S, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+        return segment_mean(log_ratio_K, segment_K, tokens_S)
+    return segment_sum(log_ratio_K, segment_K, len(tokens_S)).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
 
 
 def _on_tokens(log_ratio_K: Tensor, layout: Layout, settings: ObjectiveSettings) -> Tensor:
     """The ratio of the chosen level, at every token."""
     if settings.ratio == "token":
         return log_ratio_K
-    segment_K, _ = _ratio_segments(layout, settings)
+    segment_K, _ = layout.segments(settings.ratio)
     if settings.ratio_gradient == "segment":
         return _pooled(log_ratio_K, layout, settings).index_select(0, segment_K)
     value_K = _pooled(log_ratio_K.detach(), layout, settings).index_select(0, segment_K)
@@ -169,7 +173,7 @@ def _segments(
     Positive and negative advantages are summed apart: with one ratio a segment may hold both (turns of a row).
     """
     pooled_S = _pooled(log_ratio_K, layout, settings)
-    segment_K, tokens_S = _ratio_segments(layout, settings)
+    segment_K, tokens_S = layout.segments(settings.ratio)
     bounds = _segment_bounds(log_bounds(settings.gate, controls), segment_K, tokens_S)
     weighted_K = share_K * advantage_K
     gain_S = segment_sum(weighted_K.clamp(min=0), segment_K, len(tokens_S))
@@ -188,7 +192,7 @@ def _segment_bounds(bounds: LogBounds, segment_K: Tensor, tokens_S: Tensor) -> L
     """Bounds of the token axis, which are equal within a segment, on the axis of segments."""
 
     def pooled(bound: Radius) -> Radius:
-        return segment_sum(bound, segment_K, len(tokens_S)) / tokens_S if isinstance(bound, Tensor) else bound
+        return segment_mean(bound, segment_K, tokens_S) if isinstance(bound, Tensor) else bound
 
     return LogBounds(pooled(bounds.low), pooled(bounds.high), bounds.dual)
 
@@ -204,15 +208,13 @@ def _segment_means(
     """Geometric or power mean of the gated ratios of each action or sequence, times its (mean) advantage."""
     aggregation = settings.aggregation
     assert isinstance(aggregation, Geometric | Power)
-    if aggregation.per == "action":
-        segment_K, tokens_S, count = layout.turn_K, layout.turn_tokens_M, normaliser.actions
-    else:
-        segment_K, tokens_S, count = layout.row_K, layout.row_tokens_R, normaliser.rows
+    segment_K, tokens_S = layout.segments(aggregation.per)
+    count = normaliser.actions if aggregation.per == "action" else normaliser.rows
     exponent: Radius = 0.0
     if isinstance(aggregation, Power):
         exponent = aggregation.exponent if controls.exponent is None else controls.exponent
     bounds = log_bounds(settings.gate, controls)
-    advantage_S = segment_sum(advantage_K, segment_K, len(tokens_S)) / tokens_S
+    advantage_S = segment_mean(advantage_K, segment_K, tokens_S)
     sign_K = torch.sign(advantage_S).index_select(0, segment_K)
     log_ratio_K = _on_tokens(log_ratio_K, layout, settings)
     log_K, clipped_K = log_coefficient(log_ratio_K, sign_K, settings.gate, bounds)
@@ -238,27 +240,3 @@ def _clip_metrics(clipped: Tensor | None, sign: Tensor) -> Metrics:
         return {}
     both, difference = torch.count_nonzero(clipped), (clipped * sign).sum()
     return {"clip_low": 0.5 * (both - difference), "clip_high": 0.5 * (both + difference)}
-
-
-def _check(
-    logprob_K: Tensor,
-    old_logprob_K: Tensor,
-    advantage_K: Tensor,
-    layout: Layout,
-    settings: ObjectiveSettings,
-    ref_logprob_K: Tensor | None,
-    entropy_K: Tensor | None,
-    weight_K: Tensor | None,
-) -> None:
-    layout.check(
-        logprob_K=logprob_K,
-        old_logprob_K=old_logprob_K,
-        advantage_K=advantage_K,
-        ref_logprob_K=ref_logprob_K,
-        entropy_K=entropy_K,
-        weight_K=weight_K,
-    )
-    if settings.kl.coefficient > 0 and ref_logprob_K is None:
-        raise InvalidArgument("kl.coefficient is above 0: give ref_logprob_K, the reference policy's log-probabilities")
-    if settings.entropy > 0 and entropy_K is None:
-        raise InvalidArgument("entropy is above 0: give entropy_K, the policy's entropy at each token")

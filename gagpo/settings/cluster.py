@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from gagpo.settings.section import Section
+from gagpo.options import Options
 
 
-class ClusterSettings(Section):
+class ClusterSettings(Options):
     """How a run is spread with ``gagpo train --ray``; nothing of it changes what is learned."""
 
     rank_cpus: float = Field(1.0, ge=0, description="cores that each of the `processes` is given")

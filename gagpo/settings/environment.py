@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from gagpo.agents.prompts import STYLES
 from gagpo.envs.errors import InvalidArgument
-from gagpo.settings.section import Section
+from gagpo.options import Options
 
 
 def _plain(value: object, where: str = "") -> object:
@@ -34,7 +34,7 @@ Kwargs = Annotated[dict[Any, Any], AfterValidator(_plain)]
 """Plain values by name, as YAML and JSON both write them."""
 
 
-class EnvironmentSettings(Section):
+class EnvironmentSettings(Options):
     """Which environment, and with what arguments; ``kwargs`` are those of its constructor."""
 
     id: str = Field(description="a registered id, or module:Name-v0 of a file in the working directory")
@@ -42,7 +42,7 @@ class EnvironmentSettings(Section):
     kwargs: Kwargs = Field({}, description="arguments of the environment's constructor")
 
 
-class ContextSettings(Section):
+class ContextSettings(Options):
     """What the model is shown. history: ``full``, or the number of earlier turns a window shows."""
 
     style: str = Field(

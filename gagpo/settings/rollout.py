@@ -10,11 +10,10 @@ from gagpo.agents.engines.base import Sampling
 from gagpo.agents.engines.registry import ENGINES
 from gagpo.agents.precision import require_known
 from gagpo.envs.errors import InvalidArgument
-from gagpo.options import by_name
-from gagpo.settings.section import Section
+from gagpo.options import Options, by_name
 
 
-class RolloutSettings(Section):
+class RolloutSettings(Options):
     """How episodes are collected: ``tasks`` x ``samples`` episodes an iteration."""
 
     tasks: int = Field(16, ge=1, description="task groups of an iteration")
@@ -59,7 +58,7 @@ class RolloutSettings(Section):
         return self
 
 
-class EngineSettings(Section):
+class EngineSettings(Options):
     """What samples the responses; a name alone is short for ``{name: ...}``."""
 
     name: str = Field(

@@ -6,10 +6,10 @@ from pydantic import Field, model_validator
 
 from gagpo.algorithms import Algorithm
 from gagpo.envs.errors import InvalidArgument
+from gagpo.options import Options
 from gagpo.settings.cluster import ClusterSettings
 from gagpo.settings.environment import ContextSettings, EnvironmentSettings
 from gagpo.settings.rollout import EngineSettings, RolloutSettings
-from gagpo.settings.section import Section
 from gagpo.settings.training import (
     EvaluationSettings,
     LoraSettings,
@@ -23,7 +23,7 @@ LORA_RATE = 1e-5
 """The learning rate of an adapter unless it is set: ten times that of all weights."""
 
 
-class RunSettings(Section):
+class RunSettings(Options):
     """Everything a run is made of."""
 
     name: str = Field(description="of the run and its folder")

@@ -6,10 +6,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from gagpo.settings.section import Section
+from gagpo.options import Options
 
 
-class OptimizerSettings(Section):
+class OptimizerSettings(Options):
     """AdamW; the rate rises linearly over ``warmup`` iterations and then follows the schedule to the run's last one.
 
     Weights decay, gains of norms and biases do not.
@@ -28,7 +28,7 @@ class OptimizerSettings(Section):
     )
 
 
-class LoraSettings(Section):
+class LoraSettings(Options):
     """Train a low-rank adapter in place of the weights; the learning rate is then ten times the usual unless set."""
 
     rank: int = Field(32, ge=1, description="of the adapter's matrices")
@@ -38,7 +38,7 @@ class LoraSettings(Section):
     )
 
 
-class TrainingSettings(Section):
+class TrainingSettings(Options):
     """minibatches: updates per epoch; microbatch_tokens: padded tokens of one forward pass."""
 
     iterations: int = Field(150, ge=0, description="of collecting and updating")
@@ -64,7 +64,7 @@ class TrainingSettings(Section):
     keep_episodes: int = Field(5, ge=0, description="every how many iterations the episodes are written; 0 never")
 
 
-class RanksSettings(Section):
+class RanksSettings(Options):
     """Where several processes train one model; see docs/scale.md."""
 
     deadline: float = Field(60.0, ge=1, description="seconds without a sign of life after which a process is lost")
@@ -73,7 +73,7 @@ class RanksSettings(Section):
     )
 
 
-class EvaluationSettings(Section):
+class EvaluationSettings(Options):
     """A fixed panel, every task ``tries`` times: before, every ``every`` iterations (0: never between) and after."""
 
     splits: list[str] = Field(["valid_unseen"], description="panels, each a whole split or a part of it")

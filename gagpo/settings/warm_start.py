@@ -9,10 +9,10 @@ from pydantic import Field, model_validator
 from gagpo.agents.api.client import ApiSettings
 from gagpo.agents.prompts import STYLES
 from gagpo.envs.errors import InvalidArgument
-from gagpo.settings.section import Section
+from gagpo.options import Options
 
 
-class SmallModelSettings(Section):
+class SmallModelSettings(Options):
     """The shape of the model; the defaults have about 0.9 M parameters."""
 
     layers: int = Field(4, ge=1, description="transformer blocks")
@@ -37,14 +37,14 @@ class SmallModelSettings(Section):
         return self
 
 
-class MixtureSettings(Section):
+class MixtureSettings(Options):
     """A part of a warm start's demonstrations: ``kwargs`` are laid over those of the environment."""
 
     share: float = Field(gt=0, description="relative to the other parts")
     kwargs: dict[str, Any] = Field({}, description="in place of the environment's own")
 
 
-class TeacherSettings(Section):
+class TeacherSettings(Options):
     """A model behind an OpenAI-compatible server that plays the demonstrations in place of the environment's expert."""
 
     model: str = Field(min_length=1, description="as the server calls it")
@@ -75,7 +75,7 @@ class TeacherSettings(Section):
         return ApiSettings(**self.model_dump(include=own))
 
 
-class WarmStartSettings(Section):
+class WarmStartSettings(Options):
     """Supervised training of a small model on demonstrations; written to the folder that ``model`` names."""
 
     episodes: int = Field(3000, ge=1, description="demonstrations")

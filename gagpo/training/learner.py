@@ -111,7 +111,7 @@ class Learner:
         turns = self.controllers.shape(turns_for(episodes, credit_settings, settings.invalid_penalty))
         rows, tokens = build_rows(episodes), int(turns.tokens_N.sum())
         self.controllers.observe_batch(turns, tasks_of_groups(episodes), self._entropy(turns, rows))
-        value_K = self._values(rows, tokens)
+        value_K = self.updater.values(rows, tokens)
         credit = give_credit(turns, credit_settings, value_K)
         scale = rate_scale(settings.optimizer, iteration, settings.training.iterations)
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
@@ -130,13 +130,6 @@ class Learner:
             self.controllers.observe_update(learned["final_kl"])
         annotate(collected.played, episodes, turns, credit, credit_settings, value_K, self.updater.ratio_K)
         return {**credit.stats, **learned}
-
-    def _values(self, rows: Sequence[Row], tokens: int) -> np.ndarray | None:
-        """The critic's value at each response token."""
-        if self.critic is None:
-            return None
-        most, scope = self.settings.training.microbatch_tokens, self.updater.autocast
-        return self.critic.of_rows(self.model, rows, tokens, most, scope, self.settings.device, self.ranks)
 
     def _entropy(self, turns: Turns, rows: Sequence[Row]) -> np.ndarray | None:
         """Mean entropy of the policy at temperature 1 over each task group's response tokens, where it is wanted."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from gagpo.agents.agent import Agent, CorrectedAgent, ExpertAgent
 from gagpo.agents.context import Context
@@ -23,7 +24,7 @@ from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import language_agent, make_engine, make_world, tasks_of
 from gagpo.envs import durable
-from gagpo.envs.base import TextEnv
+from gagpo.envs.base import Kwargs, TextEnv
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.pool import Pool
 from gagpo.learning.batch import Row, build_rows
@@ -47,9 +48,7 @@ def warm_start(settings: RunSettings, quiet: bool = False) -> Path:
     """
     if settings.warm_start is None:
         raise SettingsError(f"run {settings.name!r} has no warm_start section, so there is nothing to train on")
-    if (
-        settings.context.admissible
-    ):  # an episode does not keep what was admissible, so prompts would differ from training
+    if settings.context.admissible:  # episodes do not keep what was admissible: prompts would differ from training
         raise SettingsError("a warm start cannot show admissible actions: set context.admissible=false")
     folder = Path(settings.model)
     more = {RECIPE: json.dumps(recipe(settings), indent=1) + "\n"}
@@ -68,7 +67,7 @@ def warm_start(settings: RunSettings, quiet: bool = False) -> Path:
 
 def prepare(
     settings: RunSettings, work: Path, more: Mapping[str, str], quiet: bool
-) -> tuple[torch.nn.Module, Any, list[Row]]:
+) -> tuple[torch.nn.Module, PreTrainedTokenizerBase, list[Row]]:
     """The model before training, its tokenizer and the rows to train on: read from ``work``, made there if missing.
 
     more: texts to put beside the model, by file name.
@@ -147,9 +146,8 @@ def recipe(settings: RunSettings) -> dict[str, Any]:
     """All that decides what :func:`warm_start` makes, as plain data."""
     names = ("environment", "context", "warm_start")
     made = {name: json.loads(getattr(settings, name).model_dump_json()) for name in names}
-    if teacher := (made["warm_start"] or {}).get(
-        "teacher"
-    ):  # where it runs, how fast and at what price decides nothing
+    teacher = (made["warm_start"] or {}).get("teacher")
+    if teacher:  # where it runs, how fast and at what price decides nothing
         made["warm_start"]["teacher"] = {name: teacher[name] for name in TAUGHT_BY}
     return made
 
@@ -161,7 +159,7 @@ def recipe_difference(settings: RunSettings) -> str:
     return ""
 
 
-def _differences(folder: Path, settings: RunSettings) -> list[tuple[str, Any, Any]]:
+def _differences(folder: Path, settings: RunSettings) -> list[tuple[str, object, object]]:
     """Name, value then and value now of every setting that the model in ``folder`` was not made with."""
     try:
         made = json.loads((folder / RECIPE).read_text(encoding="utf-8"))
@@ -172,7 +170,7 @@ def _differences(folder: Path, settings: RunSettings) -> list[tuple[str, Any, An
     return [(name, then.get(name), now.get(name)) for name in names if then.get(name) != now.get(name)]
 
 
-def _flat(value: Any, name: str = "") -> dict[str, Any]:
+def _flat(value: object, name: str = "") -> dict[str, object]:
     if not isinstance(value, dict):
         return {name: value}
     return {path: leaf for key, part in value.items() for path, leaf in _flat(part, f"{name}.{key}".strip(".")).items()}
@@ -196,8 +194,7 @@ def demonstrations(settings: RunSettings, quiet: bool = False, work: Path | None
     Expert and hasty player stray with probability ``noise``. What the hasty player does is rarely what the task asks: a
     model that learned from both knows the language and the ways, and has to find out for itself which of the two habits
     pays. A teacher's finished lessons are kept in ``work``, so that the same call goes on after an interruption or a
-    limit that was reached.
-    ``mixtures`` share the episodes among variants of the environment.
+    limit that was reached. ``mixtures`` share the episodes among variants of the environment.
     """
     warm = settings.warm_start
     assert warm is not None
@@ -209,7 +206,7 @@ def demonstrations(settings: RunSettings, quiet: bool = False, work: Path | None
     return kept
 
 
-def variants(settings: RunSettings) -> list[dict[str, Any]]:
+def variants(settings: RunSettings) -> list[Kwargs]:
     """The arguments of every variant of the environment that demonstrations are taken from; one without mixtures."""
     mixtures = settings.warm_start.mixtures if settings.warm_start is not None else []
     own = settings.environment.kwargs
@@ -217,7 +214,7 @@ def variants(settings: RunSettings) -> list[dict[str, Any]]:
 
 
 def _played(
-    settings: RunSettings, own: dict[str, Any], count: int, number: int, meter: Meter, work: Path | None
+    settings: RunSettings, own: Kwargs, count: int, number: int, meter: Meter, work: Path | None
 ) -> list[Episode]:
     """The demonstrations of one variant of the environment, the ``number``-th."""
     warm = settings.warm_start
@@ -240,18 +237,22 @@ def _played(
         if player == "True" and warm.teacher is not None:
             kept += teacher_episodes(settings, warm.teacher, own, chosen, meter, work)
             continue
-        kwargs = {**own, "split": environment.split, "expert": player if player == "hasty" else True}
+
+        # Who acts: the world's expert or hasty player, hundreds of episodes at once, or a model, as many as it samples.
         agent: Agent = ExpertAgent(warm.noise, warm.stubborn)
+        concurrency, lockstep = 256, False
         if player == "corrected":
             assert warm.base is not None  # the settings see to it
             agent = _corrected(warm.base, world, settings)
+            concurrency, lockstep = rolling.concurrency, True
+        kwargs = {**own, "split": environment.split, "expert": player if player == "hasty" else True}
+        jobs = group_jobs(chosen, 1, warm.seed, f"{label}{player}")
         with Pool(environment.id, kwargs, workers=rolling.workers) as pool:
-            jobs = group_jobs(chosen, 1, warm.seed, f"{label}{player}")
-            concurrency = rolling.concurrency if player == "corrected" else 256
-            lockstep = player == "corrected"
             episodes, _ = rollout(
                 agent, pool, jobs, concurrency=concurrency, lockstep=lockstep, on_finish=lambda _: meter.advance()
             )
+
+        # Of the expert, what it solved; of the others everything, as they seldom do what the task asks.
         if player == "True" and not any(episode.success for episode in episodes):
             errors = [str(episode.info["error"]) for episode in episodes if "error" in episode.info]
             reason = f"; {len(errors)} failed, the first: {errors[0]}" if errors else ""

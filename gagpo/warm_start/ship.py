@@ -10,9 +10,8 @@ import argparse
 import hashlib
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -40,7 +39,7 @@ def ship(
     recipe: Path,
     results: Sequence[Path] = (),
     commands: Sequence[str] = (),
-    losses: dict[str, Any] | None = None,
+    losses: Mapping[str, object] | None = None,
     root: Path | None = None,
     earlier: Sequence[Path] = (),
 ) -> Path:
@@ -96,7 +95,7 @@ def data_hashes(settings: RunSettings) -> dict[str, str]:
     return hashes
 
 
-def _short(path: Path) -> dict[str, Any]:
+def _short(path: Path) -> dict[str, object]:
     """What of a result is worth shipping: the panel and the rates."""
     result = EvalResult.from_json(path.read_text(encoding="utf-8"), str(path))
     summary = result.summary()

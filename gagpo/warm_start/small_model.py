@@ -8,10 +8,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
-from transformers import LlamaConfig, PreTrainedTokenizerFast
+from transformers import LlamaConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from gagpo.agents import manifest
 from gagpo.agents.engines import attention
@@ -87,7 +86,7 @@ def config(
     )
 
 
-def create(settings: SmallModelSettings, tokenizer: Any, seed: int) -> torch.nn.Module:
+def create(settings: SmallModelSettings, tokenizer: PreTrainedTokenizerBase, seed: int) -> torch.nn.Module:
     """A Llama model of this shape with random weights drawn from ``seed``."""
     from transformers import AutoModelForCausalLM
 
@@ -98,13 +97,17 @@ def create(settings: SmallModelSettings, tokenizer: Any, seed: int) -> torch.nn.
     return model
 
 
-def build(settings: SmallModelSettings, texts: Iterable[str], seed: int) -> tuple[torch.nn.Module, Any]:
+def build(
+    settings: SmallModelSettings, texts: Iterable[str], seed: int
+) -> tuple[torch.nn.Module, PreTrainedTokenizerBase]:
     """Tokenizer and model in one go; ``texts`` is what the tokenizer learns its words from."""
     tokenizer = train_tokenizer(texts, settings.vocabulary, settings.numbers, settings.marks)
     return create(settings, tokenizer, seed), tokenizer
 
 
-def save_folder(model: torch.nn.Module, tokenizer: Any, folder: Path, more: Mapping[str, str] | None = None) -> None:
+def save_folder(
+    model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, folder: Path, more: Mapping[str, str] | None = None
+) -> None:
     """Write the folder under a temporary name and rename it, so that it is whole or absent.
 
     more: texts to put beside the model, by file name.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from gagpo.agents.episodes import Episode
 from gagpo.agents.parsing import parse
 from gagpo.agents.progress import Meter
 from gagpo.agents.prompts import STYLES
+from gagpo.envs.base import Kwargs
 from gagpo.envs.errors import InvalidArgument
 from gagpo.evaluation.served import play_demonstrations
 from gagpo.settings import RunSettings
@@ -20,7 +20,7 @@ _AS_RESPONSE = {"line": "{}", "whole": "{}", "tag": "<action>{}</action>"}  # by
 def teacher_episodes(
     settings: RunSettings,
     teacher: TeacherSettings,
-    kwargs: dict[str, Any],
+    kwargs: Kwargs,
     tasks: list[str],
     meter: Meter,
     work: Path | None = None,

@@ -1,5 +1,7 @@
 """From episodes to rows and micro-batches: every response token once, with its own numbers, however it is cut."""
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 import torch
@@ -7,8 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gagpo.agents.episodes import Episode, Turn
+from gagpo.credit import Credit
 from gagpo.learning.batch import build_rows, micro_batches, mini_batches
 from gagpo.learning.logprobs import token_logprobs
+from gagpo.learning.loss import with_columns
+from gagpo.learning.scoring import OldLogprobs
 
 
 def turn(prompt, response, trainable=True):
@@ -88,6 +93,24 @@ def test_every_token_is_trained_once_with_its_own_numbers(plans, budget, parts):
             rows, longest = batch.packed.shape
             assert rows == 1 or rows * longest <= budget
     assert (seen == 1).all()
+
+
+def test_a_micro_batch_moves_with_all_that_belongs_to_it():
+    """To a device that holds nothing, so that whatever stayed behind would show."""
+    episodes = [conversation(([5, 6], [7, 8]), ([9], [10])), conversation(([5], [6, 7]))]
+    for episode in episodes:
+        episode.temperature = 0.7
+    (batch,) = micro_batches(build_rows(episodes), 100)
+    credit = Credit(np.arange(3.0), np.array([2, 1, 2]), "turn", np.ones(3), value_K=np.arange(5.0))
+    batch = with_columns(batch, credit, OldLogprobs(np.zeros(5), np.ones(5)))
+    moved = batch.to("meta")
+    for part in (moved, moved.layout):
+        for field in fields(part):
+            value = getattr(part, field.name)
+            assert not isinstance(value, torch.Tensor) or value.device.type == "meta", field.name
+            assert value is not None, field.name
+    assert moved.packed.position_T.device.type == "meta"
+    assert batch.to("cpu") is batch and moved.tokens == batch.tokens
 
 
 def test_log_probabilities_do_not_depend_on_how_rows_are_cut(tiny):

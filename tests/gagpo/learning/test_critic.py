@@ -35,9 +35,13 @@ def test_the_head_starts_at_zero_and_values_do_not_depend_on_the_cut(tiny):
     model, _ = tiny
     rows = build_rows(episodes(np.random.default_rng(0)))
     critic = Critic(model, SETTINGS["token"].critic)
-    assert (critic.of_rows(model, rows, 36, 1000) == 0).all()
+    optimizer = torch.optim.AdamW(critic.parameters())
+    made = [
+        Updater(model, optimizer, SETTINGS["token"], critic=critic, microbatch_tokens=budget) for budget in (1000, 1)
+    ]
+    assert (made[0].values(rows, 36) == 0).all()
     torch.nn.init.normal_(critic.head.weight)
-    whole, cut = (critic.of_rows(model, rows, 36, budget) for budget in (1000, 1))
+    whole, cut = (updater.values(rows, 36) for updater in made)
     np.testing.assert_allclose(whole, cut, atol=1e-4)
     assert len(np.unique(whole.round(4))) > 20
 
@@ -77,7 +81,7 @@ def test_training_brings_the_values_to_their_targets(tiny, level, head):
     before = copy.deepcopy(model.state_dict())
     optimizer = torch.optim.AdamW([*model.parameters(), *critic.parameters()], lr=3e-3)
     updater = Updater(model, optimizer, algorithm, critic=critic, microbatch_tokens=40)
-    credit = give_credit(turns, algorithm.credit, critic.of_rows(model, rows, 36, 1000))
+    credit = give_credit(turns, algorithm.credit, updater.values(rows, 36))
     errors = [updater.update(rows, credit, np.random.default_rng(i))["value_error"] for i in range(25)]
     assert errors[-1] < 0.5 * errors[0]
     assert any(not torch.equal(value, model.state_dict()[name]) for name, value in before.items())
