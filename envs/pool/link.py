@@ -39,7 +39,6 @@ class Link(Holder):
         self._selector.register(connection, self._interest, self)
         self.process: int | None = None  # the worker's id, known from its first message
         self.queue.clear()
-        self.outbox.clear()
         self.sent = 0  # how much of the queue is sent
         self.since = time.monotonic()  # no later than this did the worker come to its present request
 

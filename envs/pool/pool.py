@@ -26,10 +26,9 @@ from typing import Literal, NoReturn
 from gagpo.envs.base import Kwargs
 from gagpo.envs.errors import GagpoError, InvalidArgument
 from gagpo.envs.lookup import find_spec
-from gagpo.envs.pool.events import Event
 from gagpo.envs.pool.fork_server import ForkServer, ForkServerLost
 from gagpo.envs.pool.link import Link, Resources
-from gagpo.envs.pool.slots import Assignment, BasePool, Holder
+from gagpo.envs.pool.slots import Assignment, BasePool, Event, Holder
 from gagpo.envs.pool.wire import TOKEN_BYTES, describe, plain
 from gagpo.envs.pool.worker import Answer, Host, is_answer, maker
 
@@ -106,7 +105,7 @@ class Pool(BasePool):
 
     @property
     def processes(self) -> list[int]:
-        return [link.process for link in self._links.values() if link.process is not None]
+        return [link.process for link in list(self._links.values()) if link.process is not None]
 
     def close(self) -> None:
         """Close all environments and end all processes, by force where they take more than 5 seconds; idempotent."""
@@ -181,6 +180,7 @@ class Pool(BasePool):
         Returns whether they were answers at all; the requests of the first that is none, and of the rest, stay.
         """
         for message in messages:
+            # Answers come in the order of the requests; that to a slot which moved on is taken off the queue as well.
             assignment = link.queue[0]
             if not is_answer(message, assignment.pending):
                 return False

@@ -14,8 +14,7 @@ from gagpo.agents.engines.remote.server import ServerPlan
 from gagpo.agents.model import ModelError
 from gagpo.collecting.placement import pool_options
 from gagpo.envs.errors import first_line
-from gagpo.ray.host import PoolHost
-from gagpo.ray.pool import ClusterPool, HostLost
+from gagpo.ray.pool import ClusterPool, HostLost, PoolHost
 from gagpo.ray.server import PlacedServer, ServerHost
 from gagpo.settings import EngineSettings, RunSettings
 
