@@ -99,13 +99,13 @@ def _subject(
         raise InvalidArgument("env_kwargs belong to an id; a function or an environment is taken as it is")
     if isinstance(env, gymnasium.Env):
         given: gymnasium.Env = env
-        return Subject(type(given.unwrapped).__name__, None, lambda: _LeftOpen(given), {}, episodes, seed, deadline)
+        return Subject(type(given.unwrapped).__name__, None, lambda: _OpenWrapper(given), {}, episodes, seed, deadline)
     if not callable(env):
         raise InvalidArgument(f"env is an id, an environment or a function that builds one, got {type(env).__name__}")
     return Subject(getattr(env, "__name__", "environment"), None, env, {}, episodes, seed, deadline)
 
 
-class _LeftOpen(gymnasium.Wrapper):
+class _OpenWrapper(gymnasium.Wrapper):
     """An environment that belongs to the caller: closing this closes nothing."""
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ from gagpo.envs.math.worked import worked_answer
 from gagpo.envs.tasks import Task, TaskSet
 
 if TYPE_CHECKING:
-    from gagpo.envs.math.sources import Loaded
+    from gagpo.envs.math.sources import LoadedProblems
 
 Feedback = Literal["none", "wrong", "hint"]
 
@@ -132,7 +132,7 @@ class MathEnv(TextEnv):
             return _generated(split, self.families, self.levels, self.size if split == "train" else self.test_size)
         return self._loaded().tasks(split)
 
-    def _loaded(self) -> Loaded:
+    def _loaded(self) -> LoadedProblems:
         from gagpo.envs.math.sources import load
 
         return load(self.data, self.on_bad_row)

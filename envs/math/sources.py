@@ -124,7 +124,7 @@ def gold_of(value: object, how: str) -> str:
     return str(value).strip()
 
 
-class Loaded:
+class LoadedProblems:
     """The problems of one or several sources by split, and the bad rows that were skipped.
 
     A problem that stands in a held-out split is taken out of training (``duplicates`` counts them), so the splits
@@ -173,7 +173,7 @@ class Loaded:
 Data = str | Mapping[str, object]
 
 
-def load(data: Data, on_bad_row: str = "refuse") -> Loaded:
+def load(data: Data, on_bad_row: str = "refuse") -> LoadedProblems:
     """All splits of ``data``, which is one of
 
     - the name of a preset, a Hugging Face data set (``owner/name``) or a file;
@@ -191,8 +191,8 @@ def load(data: Data, on_bad_row: str = "refuse") -> Loaded:
 
 
 @functools.lru_cache(maxsize=8)
-def _load(data: str, on_bad_row: str) -> Loaded:
-    loaded = Loaded()
+def _load(data: str, on_bad_row: str) -> LoadedProblems:
+    loaded = LoadedProblems()
     for split, source in _parts(json.loads(data)):
         if source.is_file:
             loaded.add(split, _checked(file_rows(Path(source.path)), source), on_bad_row)

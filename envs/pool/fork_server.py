@@ -48,18 +48,20 @@ class ForkServerLost(GagpoError, RuntimeError):
 
 
 class ForkServer:
-    """Starts and ends worker processes, each known by a number that the caller chooses.
-
-    Raises ValueError when the settings cannot be sent to another process.
-    """
+    """Starts and ends worker processes, each known by a number that the caller chooses."""
 
     def __init__(self, spec: EnvSpec, kwargs: Kwargs, memory_limit_mb: int | None = None):
-        settings = pack((portable(spec), plain(dict(kwargs), "kwargs"), memory_limit_mb))
+        self._settings = (spec, kwargs, memory_limit_mb)
         self._owner = os.getpid()
+        self._process: subprocess.Popen[bytes] | None = None  # started for the first worker
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        spec, kwargs, memory_limit_mb = self._settings
+        settings = pack((portable(spec), plain(dict(kwargs), "kwargs"), memory_limit_mb))
         self._control, theirs = socket.socketpair()
         self._control.settimeout(_ANSWER_SECONDS)
         with theirs:
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-P", "-c", _BOOT, str(theirs.fileno()), json.dumps(module_path())],
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # what environments print must not mix with results on standard output
@@ -70,12 +72,14 @@ class ForkServer:
             )
         with contextlib.suppress(OSError):
             self._control.sendall(settings)
+        return process
 
     def fork(self, number: int, token: bytes) -> socket.socket:
         """Have worker ``number`` started, whose answers shall carry the ``token``, and return the connection to it.
 
-        Raises :class:`ForkServerLost`.
+        Raises :class:`ForkServerLost`, and ValueError when the settings cannot be sent to another process.
         """
+        self._process = self._process or self._start()
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -94,23 +98,24 @@ class ForkServer:
             raise ForkServerLost(f"the process that starts workers does not answer ({error})") from None
         if len(status) < _STATUS.size:
             raise ForkServerLost("the process that starts workers is gone")
-        code, burst = _STATUS.unpack(status)
-        if burst:
+        code, over_limit = _STATUS.unpack(status)
+        if over_limit:
             return "killed because it and what it started took more memory than its limit"
         if code >= 0:
             return f"exit status {code}"
         return f"signal {signal.Signals(-code).name}" if -code in set(signal.Signals) else f"signal {-code}"
 
     def close(self) -> None:
-        """End the fork server and with it all workers; safe to call twice."""
-        if os.getpid() != self._owner:  # a forked copy of the pool's process owns nothing
+        """End the fork server and with it all workers; the next fork starts another. Safe to call twice."""
+        process, self._process = self._process, None
+        if process is None or os.getpid() != self._owner:  # a forked copy of the pool's process owns nothing
             return
         self._control.close()
         try:
-            self._process.wait(timeout=_ANSWER_SECONDS)
+            process.wait(timeout=_ANSWER_SECONDS)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            process.kill()
+            process.wait()
 
 
 # Inside the fork server ---------------------------------------------------------------------------------------------
@@ -128,10 +133,10 @@ def main(descriptor: str) -> None:
             return
         text, kwargs, limit = marshal.loads(control.recv(struct.unpack("<I", header)[0], socket.MSG_WAITALL))
         spec = EnvSpec.from_json(text)
-        trouble = _preload(spec, kwargs)
+        failure = _preload(spec, kwargs)
         gc.collect()
         gc.freeze()  # what is loaded stays shared: collections in the workers do not touch it
-        watch = _Watch(limit)
+        watch = _MemoryWatch(limit)
         workers: dict[int, int] = {}
         try:
             while os.getppid() == pool:
@@ -145,7 +150,7 @@ def main(descriptor: str) -> None:
                 if what == b"k":
                     code = guard.end(workers.pop(number)) if number in workers else 0
                     guard.end_strays(workers.values())
-                    control.sendall(_STATUS.pack(code, watch.blames(number)))
+                    control.sendall(_STATUS.pack(code, watch.killed(number)))
                     continue
                 with socket.socket(fileno=descriptors[0]) as connection:
                     os.set_inheritable(connection.fileno(), False)
@@ -154,7 +159,7 @@ def main(descriptor: str) -> None:
                     if process == 0:
                         control.close()
                         guard.die_with_parent(server)
-                        _be_worker(connection, token, spec, kwargs, trouble, limit)
+                        _run_worker(connection, token, spec, kwargs, failure, limit)
                     with contextlib.suppress(OSError):
                         os.setpgid(process, process)
                     workers[number] = process
@@ -166,28 +171,28 @@ def main(descriptor: str) -> None:
             guard.end_strays(())
 
 
-class _Watch:
+class _MemoryWatch:
     """Kills workers that take too much memory together with what they started: a limit counts each process alone."""
 
     def __init__(self, limit_mb: int | None):
         self.seconds = 1.0 if limit_mb is None else _WATCH_SECONDS
         self._most = None if limit_mb is None else (limit_mb << 20) + guard.resident_memory(os.getpid())
-        self._guilty: set[int] = set()
+        self._killed: set[int] = set()
 
     def look(self, workers: Mapping[int, int]) -> None:
         if self._most is None:
             return
         for number, process in workers.items():
-            if number not in self._guilty and guard.resident_memory(process) > self._most:
-                self._guilty.add(number)
+            if number not in self._killed and guard.resident_memory(process) > self._most:
+                self._killed.add(number)
                 with contextlib.suppress(OSError):
                     os.kill(process, signal.SIGKILL)  # reaped when the pool, which sees its end, asks
 
-    def blames(self, number: int) -> bool:
+    def killed(self, number: int) -> bool:
         """Whether it killed worker ``number``, which is then forgotten."""
-        guilty = number in self._guilty
-        self._guilty.discard(number)
-        return guilty
+        killed = number in self._killed
+        self._killed.discard(number)
+        return killed
 
 
 def _preload(spec: EnvSpec, kwargs: Kwargs) -> str:
@@ -208,8 +213,8 @@ def _let_go(connection: socket.socket) -> None:
         os.close(connection.detach())
 
 
-def _be_worker(
-    connection: socket.socket, token: bytes, spec: EnvSpec, kwargs: Kwargs, trouble: str, limit: int | None
+def _run_worker(
+    connection: socket.socket, token: bytes, spec: EnvSpec, kwargs: Kwargs, failure: str, limit: int | None
 ) -> None:
     """The life of a forked worker; never returns."""
     status = 1
@@ -220,7 +225,7 @@ def _be_worker(
             guard.limit_memory(limit)
         # A child that an environment forks must neither answer in the worker's name nor hide the worker's end.
         os.register_at_fork(after_in_child=lambda: _let_go(connection))
-        serve(connection, maker(spec, kwargs), token, trouble, limit)
+        serve(connection, maker(spec, kwargs), token, failure, limit)
         status = 0
     except BaseException as error:
         print(f"a worker of the pool ended: {describe(error)}", file=sys.stderr)

@@ -39,7 +39,6 @@ class Link(Holder):
         self._selector.register(connection, self._interest, self)
         self.process: int | None = None  # the worker's id, known from its first message
         self.queue.clear()
-        self.outbox.clear()
         self.sent = 0  # how much of the queue is sent
         self.since = time.monotonic()  # no later than this did the worker come to its present request
 
@@ -106,7 +105,7 @@ class Link(Holder):
 class Resources:
     """The processes and connections of a pool, which must be closed even when the pool is forgotten."""
 
-    def __init__(self, fork_server: ForkServer | None):
+    def __init__(self, fork_server: ForkServer):
         self.fork_server = fork_server
         self.selector = selectors.DefaultSelector()
         self.links: dict[int, Link] = {}  # by worker number, those that have a process
@@ -121,17 +120,16 @@ class Resources:
         if os.getpid() != self._owner:  # a forked copy of the pool's process owns nothing
             return
         try:
-            self._part(time.monotonic() + CLOSE_SECONDS)
+            self._drain(time.monotonic() + CLOSE_SECONDS)
         finally:
             for link in self.links.values():
                 link.close()
             self.selector.close()
             self.waker.close()
             self.woken.close()
-            if self.fork_server is not None:
-                self.fork_server.close()
+            self.fork_server.close()
 
-    def _part(self, end: float) -> None:
+    def _drain(self, end: float) -> None:
         """Say goodbye to the workers that are up, and wait until they have hung up too."""
         open_ = [link.hang_up() for link in self.links.values() if link.process is not None]
         while open_ and time.monotonic() < end:

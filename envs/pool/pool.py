@@ -26,10 +26,9 @@ from typing import Literal, NoReturn
 from gagpo.envs.base import Kwargs
 from gagpo.envs.errors import GagpoError, InvalidArgument
 from gagpo.envs.lookup import find_spec
-from gagpo.envs.pool.events import Event
 from gagpo.envs.pool.fork_server import ForkServer, ForkServerLost
 from gagpo.envs.pool.link import Link, Resources
-from gagpo.envs.pool.slots import Assignment, BasePool, Holder
+from gagpo.envs.pool.slots import Assignment, BasePool, Event, Holder
 from gagpo.envs.pool.wire import TOKEN_BYTES, describe, plain
 from gagpo.envs.pool.worker import Answer, Host, is_answer, maker
 
@@ -77,12 +76,12 @@ class Pool(BasePool):
         self._spec = find_spec(env_id)
         self._kwargs = plain(dict(env_kwargs or {}), "env_kwargs")
         self._deadlines = {"step": step_deadline, "reset": reset_deadline, "start": max(reset_deadline, START_SECONDS)}
-        self._memory_limit_mb = memory_limit_mb
         self._failed_starts = 0  # in a row
         self._start_error = ""
         self._started = False  # some worker has once built its environment
         self._host: Host | None = None
-        self._resources = Resources(self._make_fork_server() if workers else None)
+        self._fork_server = ForkServer(self._spec, self._kwargs, memory_limit_mb)
+        self._resources = Resources(self._fork_server)
         self._finalizer = weakref.finalize(self, self._resources.close)
         self._links = self._resources.links
         links = [Link(number, self._resources.selector) for number in range(workers)]
@@ -106,7 +105,7 @@ class Pool(BasePool):
 
     @property
     def processes(self) -> list[int]:
-        return [link.process for link in self._links.values() if link.process is not None]
+        return [link.process for link in list(self._links.values()) if link.process is not None]
 
     def close(self) -> None:
         """Close all environments and end all processes, by force where they take more than 5 seconds; idempotent."""
@@ -151,13 +150,13 @@ class Pool(BasePool):
 
     def _read(self, link: Link) -> None:
         messages, alive = link.receive()
-        greeted = link.process is not None or not messages or self._greet(link, messages.pop(0))
-        if not greeted or len(messages) > link.sent or not self._answer(link, messages) or link.garbled:
+        known = link.process is not None or not messages or self._handshake(link, messages.pop(0))
+        if not known or len(messages) > link.sent or not self._answer(link, messages) or link.garbled:
             self._replace(link, "garbled")
         elif not alive:
             self._replace(link, "died")
 
-    def _greet(self, link: Link, message: object) -> bool:
+    def _handshake(self, link: Link, message: object) -> bool:
         """Take a worker's first message: its process id, or why it cannot build its environment.
 
         Returns whether it was such a message.
@@ -181,6 +180,7 @@ class Pool(BasePool):
         Returns whether they were answers at all; the requests of the first that is none, and of the rest, stay.
         """
         for message in messages:
+            # Answers come in the order of the requests; that to a slot which moved on is taken off the queue as well.
             assignment = link.queue[0]
             if not is_answer(message, assignment.pending):
                 return False
@@ -221,26 +221,18 @@ class Pool(BasePool):
                 connection = self._fork_server.fork(link.number, token)
                 break
             except ForkServerLost as error:
-                self._new_fork_server(str(error))
+                self._end_fork_server(str(error))
         link.connect(connection, token)
         self._links[link.number] = link
 
-    @property
-    def _fork_server(self) -> ForkServer:
-        assert self._resources.fork_server is not None
-        return self._resources.fork_server
-
-    def _make_fork_server(self) -> ForkServer:
-        return ForkServer(self._spec, self._kwargs, self._memory_limit_mb)
-
-    def _new_fork_server(self, error: str) -> None:
-        """Replace a lost fork server. Its workers end too: nobody would guard them."""
+    def _end_fork_server(self, error: str) -> None:
+        """End what is left of a lost fork server, and its workers: nobody would guard them. The next start makes a new
+        one."""
         self._count_failed_start(error)
         for process in self.processes:
             with suppress(OSError):
                 os.killpg(process, signal.SIGKILL)
         self._fork_server.close()
-        self._resources.fork_server = self._make_fork_server()
 
     def _count_failed_start(self, error: str) -> None:
         self._failed_starts += 1
@@ -259,7 +251,7 @@ class Pool(BasePool):
             end = self._fork_server.kill(link.number)
         except ForkServerLost as lost:
             end = "unknown how"
-            self._new_fork_server(str(lost))
+            self._end_fork_server(str(lost))
         if fault == "hung":
             present = "start" if link.process is None else link.queue[0].pending
             self.counters.hangs += 1

@@ -1,4 +1,4 @@
-"""The slots of a pool, whatever steps its environments: what each holds, and what starts over when something breaks.
+"""The slots of a pool, whatever steps its environments: what each holds, what starts over, and what the caller hears.
 
 The contract is one sentence: **every reset and every step is answered by exactly one event.** What a holder (a worker
 process, a host elsewhere) had in hand when it was lost starts over at its successor; an environment that raises or
@@ -14,14 +14,49 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import asdict, dataclass
+from typing import NamedTuple, Self
 
+from gagpo.envs.base import Info
 from gagpo.envs.errors import InvalidArgument
-from gagpo.envs.pool.events import Counters, Event
 from gagpo.envs.pool.wire import Request
 
 _COALESCE_SECONDS = 0.001  # a caller who wants many answers is not woken for each
+
+
+class Event(NamedTuple):
+    """The answer to one reset or step.
+
+    kind: ``reset`` (the first observation), ``step``, ``restarted`` (a first observation again: the turns so far are
+    void) or ``failed`` (the episode is over for good; ``error`` says why, and the slot is free).
+    error: empty but for ``restarted`` and ``failed``, where it says what broke.
+    """
+
+    slot: int
+    kind: str
+    observation: str
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: Info
+    error: str = ""
+
+
+@dataclass
+class Counters:
+    """What a pool has seen. ``crashes`` and ``hangs`` count workers, ``errors`` broken answers of an environment,
+    ``restarts`` episodes started over, ``failures`` episodes given up, ``steps`` and ``resets`` good answers."""
+
+    crashes: int = 0
+    hangs: int = 0
+    errors: int = 0
+    restarts: int = 0
+    failures: int = 0
+    steps: int = 0
+    resets: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        return asdict(self)
 
 
 @dataclass(eq=False, slots=True)
@@ -120,6 +155,7 @@ class BasePool(ABC):
         self._require_open()
         end = math.inf if timeout is None else time.monotonic() + timeout
         while True:
+            # One round: what is asked goes out, what came is taken; then the caller has enough, or another round.
             self.flush()
             self._collect(end, block=len(self._ready) < at_least and self._outstanding > 0)
             if len(self._ready) >= at_least or not self._outstanding or self._woken or time.monotonic() >= end:
@@ -210,8 +246,7 @@ class BasePool(ABC):
         self._request_reset(assignment)
 
     def _start_all_over(self, holder: Holder, error: str, charged: Collection[Assignment] = ()) -> None:
-        """Have what ``holder`` held start over, now that it was lost and replaced; ``charged``: what may have broken
-        it."""
+        """Have what a lost ``holder`` held start over at its successor; ``charged`` is what may have broken it."""
         holder.outbox.clear()
         for assignment in list(holder.held.values()):
             at_fault = assignment in charged

@@ -143,22 +143,22 @@ def serve(
     connection: socket.socket,
     make: Callable[[], gymnasium.Env],
     token: bytes,
-    trouble: str = "",
+    failure: str = "",
     memory_limit_mb: int | None = None,
 ) -> None:
     """Answer requests until the pool closes the ``connection``; every answer carries the ``token``.
 
-    The first message is ``(process,)``, or ``(error, )`` when there was ``trouble`` before or the environment cannot
+    The first message is ``(process,)``, or ``(error,)`` when there was a ``failure`` before or the environment cannot
     even be built. Each answer is written at once: an answer kept back for a fuller write would be lost with a crash of
     the next request, and the wrong episode blamed for it.
     """
     process = os.getpid()
     try:
-        host = None if trouble else Host(make, memory_limit_mb)
+        host = None if failure else Host(make, memory_limit_mb)
     except (Exception, SystemExit) as error:
-        host, trouble = None, describe(error)
+        host, failure = None, describe(error)
     if host is None:
-        connection.sendall(pack((trouble,), token))
+        connection.sendall(pack((failure,), token))
         return
     try:
         connection.sendall(pack((process,), token))

@@ -76,7 +76,7 @@ _CONTROLS = PageSection("controls", (Piece(BACK, "button"), Piece(PREVIOUS, "but
 _BUY = PageSection("buy", (Piece(BUY, "button"),))
 
 
-class Unreachable(ValueError):
+class NoSuchPage(ValueError):
     """A state that no sequence of actions leads to."""
 
 
@@ -211,7 +211,7 @@ class Shop:
         return state._replace(options=tuple((name, chosen[name]) for name in names if name in chosen))
 
     def validate(self, state: PageState) -> PageState:
-        """``state`` itself if actions lead to it; raises Unreachable with the reason."""
+        """``state`` itself if actions lead to it; raises NoSuchPage with the reason."""
         self.goal(state.task)
         if state.kind == INDEX:
             good = state == PageState(state.task)
@@ -225,7 +225,7 @@ class Shop:
             good = state == PageState(state.task, DONE, product=state.product, options=state.options)
             good = good and 0 <= state.product < len(self.store) and self._has_options(state)
         if not good:
-            raise Unreachable("no such page: the address was changed or is out of date")
+            raise NoSuchPage("no such page: the address was changed or is out of date")
         return state
 
     def _has(self, state: PageState) -> bool:

@@ -15,12 +15,12 @@ from gagpo.envs.webshop.pages import (
     LONGEST_QUERY,
     PART,
     RESULTS,
+    NoSuchPage,
     Page,
     PageSection,
     PageState,
     Piece,
     Shop,
-    Unreachable,
     regular_query,
 )
 from gagpo.envs.webshop.store import UnknownProduct
@@ -91,7 +91,7 @@ def state_at(shop: Shop, task: str, kind: str, query: str) -> PageState:
     """The state whose page is at ``/shop/<task>/<kind>?<query>``.
 
     Fields that no page knows are ignored, a missing page number is 1. Raises UnknownTask for an unknown task and
-    Unreachable for everything else that no sequence of actions leads to.
+    NoSuchPage for everything else that no sequence of actions leads to.
     """
     shop.goal(task)
     if kind == INDEX:
@@ -102,7 +102,7 @@ def state_at(shop: Shop, task: str, kind: str, query: str) -> PageState:
         digits = fields.get("page", "1")
         page = int(digits) if len(digits) <= len(str(LAST_PAGE)) else 0
     except (KeyError, ValueError, UnknownProduct):
-        raise Unreachable("no such page: the address lacks a part or names what is not there") from None
+        raise NoSuchPage("no such page: the address lacks a part or names what is not there") from None
     options = tuple((n.removeprefix("option."), v) for n, v in fields.items() if n.startswith("option."))
     words = fields.get("q", "")
     if kind == RESULTS:

@@ -15,8 +15,7 @@ from gagpo.agents.model import ModelError
 from gagpo.collecting.placement import LocalPlacement, pool_options
 from gagpo.envs.errors import first_line
 from gagpo.envs.pool import Pool
-from gagpo.ray.host import PoolHost
-from gagpo.ray.pool import ClusterPool, HostLost
+from gagpo.ray.pool import ClusterPool, HostLost, PoolHost
 from gagpo.ray.server import PlacedServer, ServerHost
 from gagpo.settings import EngineSettings, RunSettings
 

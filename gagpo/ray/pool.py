@@ -1,4 +1,4 @@
-"""Hosts of environments on many nodes, as one pool with the contract of :mod:`gagpo.envs.pool.slots`.
+"""Hosts of environments on many nodes, asked in batches, as one pool with the contract of :mod:`gagpo.envs.pool.slots`.
 
 A host that dies is replaced, and its episodes start over with ``restarted``, as those of a worker that died do.
 """
@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import marshal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from gagpo.envs.errors import GagpoError, InvalidArgument
-from gagpo.envs.pool import EnvironmentBroken, Event
+from gagpo.envs.pool import EnvironmentBroken, Event, Pool
 from gagpo.envs.pool.slots import BasePool, Holder
 
+EXCHANGE_SECONDS = 0.05  # how long an exchange waits for its slowest environment before it hands over what there is
 LOOK_SECONDS = 1.0  # how long the hosts are waited for at most before deadlines are looked at
 _OF_HOSTS = ("crashes", "hangs", "errors")  # counters that only hosts know; the others are counted here
 
@@ -24,6 +25,40 @@ class HostLost(GagpoError, RuntimeError):
 
 class HostsLost(GagpoError, RuntimeError):
     """Hosts died more often than they may be replaced."""
+
+
+class PoolHost:
+    """What runs in an actor on some node: one :class:`gagpo.envs.pool.Pool`, made at the first exchange.
+
+    Plain values in bytes go in and out: what an environment returns makes nobody import or run anything.
+    """
+
+    def __init__(self, env_id: str, env_kwargs: Mapping[str, Any], options: Mapping[str, Any]):
+        self._settings = (env_id, dict(env_kwargs), dict(options))
+        self._pool: Pool | None = None
+
+    def exchange(self, batch: bytes) -> bytes:
+        """Carry out requests ``(operation, slot, ...)`` and answer with ``(events, counters)``, or with an error.
+
+        Events come when all requests so far are answered, or after a moment those that are there.
+        """
+        try:
+            if self._pool is None:
+                env_id, kwargs, options = self._settings
+                self._pool = Pool(env_id, kwargs, **options)
+            requests = marshal.loads(batch)
+            for operation, slot, *arguments in requests:
+                getattr(self._pool, operation)(slot, *arguments)
+            events = self._pool.wait(EXCHANGE_SECONDS, at_least=2**31)
+            return marshal.dumps(([tuple(event) for event in events], self._pool.counters.as_dict()))
+        except GagpoError as error:
+            return marshal.dumps(str(error))
+
+    def close(self) -> None:
+        """End the environments."""
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
 
 
 class Connection(Protocol):
@@ -102,6 +137,7 @@ class ClusterPool(BasePool):
         seconds = max(0.0, min(LOOK_SECONDS, end - time.monotonic())) if block else 0.0
         done = self._wait_for(calls, seconds) if calls else []
         for host in self._hosts:
+            # An answer that came just now counts, however late it is.
             if host.call is not None and host.call in done:
                 self._receive(host)
             elif host.call is not None and time.monotonic() - host.since > self._deadline:

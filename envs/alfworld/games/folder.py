@@ -50,7 +50,7 @@ def official_root() -> Path:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundGames:
     """A split's games, and what was left out: reason -> the folders below the split."""
 
     tasks: TaskSet
@@ -66,7 +66,7 @@ def load_tasks(root: Path, split: str, task_types: Collection[str] = TASK_TYPES)
     return find_games(root, split, task_types).tasks
 
 
-def find_games(root: Path, split: str, task_types: Collection[str] = TASK_TYPES) -> Found:
+def find_games(root: Path, split: str, task_types: Collection[str] = TASK_TYPES) -> FoundGames:
     """The games of ``root/split`` that alfworld would list for ``task_types``, and what is left out.
 
     Left out are folders with movable receptacles or slicing, of another type, without a game file, and games that are
@@ -96,7 +96,7 @@ def find_games(root: Path, split: str, task_types: Collection[str] = TASK_TYPES)
             skipped.setdefault(reason, []).append(id)
         else:
             tasks.append(Task(id, split, row["type"], row["digest"], str(folder / id / GAME)))
-    found = Found(TaskSet(split, tasks, advice=f"No solvable game of the wanted types lies in {folder}."), skipped)
+    found = FoundGames(TaskSet(split, tasks, advice=f"No solvable game of the wanted types lies in {folder}."), skipped)
     log.log(logging.WARNING if rows != known and skipped else logging.INFO, "%s: %s", folder, found)
     if rows != known:
         cache.parent.mkdir(parents=True, exist_ok=True)

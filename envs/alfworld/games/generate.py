@@ -48,7 +48,7 @@ class UnsolvedGame(GagpoError, RuntimeError):
 
 
 @dataclass(frozen=True)
-class Made:
+class MadeGame:
     """A game that is there. id: its folder relative to the split; digest: SHA-256 of the game file."""
 
     split: str
@@ -83,7 +83,7 @@ def generate(
     progress: Progress | None = None,
     patience: float = 3600.0,
     phrasing: Phrasing = DEFAULT,
-) -> dict[str, list[Made]]:
+) -> dict[str, list[MadeGame]]:
     """Make the games of ``splits`` that are missing under ``root`` and name all that were asked for.
 
     counts: games per split, shared evenly among ``task_types``; those not named as in :data:`DEFAULT_COUNTS`, but
@@ -106,7 +106,12 @@ def generate(
             made = index.lookup(jobs)
             if made is None:
                 made = _make(
-                    root, _GameSource(size, seed, phrasing), jobs, verify or _Named(engine), processes, progress
+                    root,
+                    _GameSource(size, seed, phrasing),
+                    jobs,
+                    verify or functools.partial(make_engine, engine),
+                    processes,
+                    progress,
                 )
                 index.store(made)
     return {split: [game for game in made if game.split == split] for split in splits}
@@ -188,16 +193,6 @@ class _GameSource:
         return files_of(self.size, self.seed, job, self.phrasing)
 
 
-class _Named:
-    """An engine chosen by name; can be sent to another process."""
-
-    def __init__(self, engine: str):
-        self.engine = engine
-
-    def __call__(self) -> GameEngine:
-        return make_engine(self.engine)
-
-
 def _make(
     root: Path,
     source: _GameSource,
@@ -205,10 +200,10 @@ def _make(
     verify: Callable[[], GameEngine],
     processes: int,
     progress: Progress | None,
-) -> list[Made]:
+) -> list[MadeGame]:
     for old in root.glob(".*.part"):  # left by a process that was killed; this one holds the lock
         shutil.rmtree(old, ignore_errors=True)
-    made: list[Made] = []
+    made: list[MadeGame] = []
     missing: list[Job] = []
     for job in jobs:
         game = _found(root, job, source.files(job))
@@ -225,7 +220,7 @@ def _make(
     return sorted(made, key=lambda game: (game.split, game.task_type, game.index))
 
 
-def _found(root: Path, job: Job, files: GameFiles) -> Made | None:
+def _found(root: Path, job: Job, files: GameFiles) -> MadeGame | None:
     """The game when it is there with exactly the right content."""
     folder = root / job[0] / files.folder
     content = files.game.encode()
@@ -237,12 +232,12 @@ def _found(root: Path, job: Job, files: GameFiles) -> Made | None:
         stat = (folder / GAME).stat()
     except OSError:
         return None
-    return Made(*job, files.folder, hashlib.sha256(content).hexdigest(), stat.st_size, stat.st_mtime_ns)
+    return MadeGame(*job, files.folder, hashlib.sha256(content).hexdigest(), stat.st_size, stat.st_mtime_ns)
 
 
 def _verified(
     root: Path, source: _GameSource, jobs: list[Job], verify: Callable[[], GameEngine], processes: int
-) -> Iterator[Made]:
+) -> Iterator[MadeGame]:
     if processes <= 1 or len(jobs) < 2 * processes:
         engine = verify()
         try:
@@ -269,12 +264,12 @@ def _start_worker(verify: Callable[[], GameEngine]) -> None:
     _worker_engine = verify()
 
 
-def _work(root: Path, source: _GameSource, job: Job) -> Made:
+def _work(root: Path, source: _GameSource, job: Job) -> MadeGame:
     assert _worker_engine is not None
     return _make_one(root, source, job, _worker_engine)
 
 
-def _make_one(root: Path, source: _GameSource, job: Job, engine: GameEngine) -> Made:
+def _make_one(root: Path, source: _GameSource, job: Job, engine: GameEngine) -> MadeGame:
     files = source.files(job)
     # Not beside its place: alfworld's rules find games in hidden folders too.
     with durable.replacing_folder(root / job[0] / files.folder, flushed=False, within=root) as fresh:
@@ -303,10 +298,10 @@ def play(engine: GameEngine, game: Path, plan: Sequence[str]) -> None:
 
 
 @functools.lru_cache(maxsize=4)
-def _read_index(path: str, *version: int) -> tuple[dict[str, Any], dict[Job, Made]]:
+def _read_index(path: str, *version: int) -> tuple[dict[str, Any], dict[Job, MadeGame]]:
     """An index file as read last, until ``version`` changes: a hundred environments of one process read it once."""
     data = json.loads(Path(path).read_text(encoding="utf-8"))
-    games = [Made(*row) for row in data["games"]]
+    games = [MadeGame(*row) for row in data["games"]]
     kinds = [str, str, int, str, str, int, int]
     if any([type(value) for value in vars(game).values()] != kinds or "\0" in game.id for game in games):
         raise ValueError("a row is not a game's")
@@ -320,7 +315,7 @@ class _Index:
         self.root = root
         self.path = root / "index.json"
         self.head: dict[str, object] = {"format": FORMAT, "size": size, "seed": seed, **phrasing.head}
-        self.games: dict[Job, Made] = {}
+        self.games: dict[Job, MadeGame] = {}
         try:
             stat = os.stat(self.path)
             data = _read_index(str(self.path), stat.st_mtime_ns, stat.st_size, stat.st_ino)
@@ -332,7 +327,7 @@ class _Index:
             told = " ".join(str(error).split())[:200]
             log.warning("%s is damaged (%s); the games themselves are looked at", self.path, told)
 
-    def lookup(self, jobs: list[Job]) -> list[Made] | None:
+    def lookup(self, jobs: list[Job]) -> list[MadeGame] | None:
         """The games of ``jobs`` if all are there and untouched since they were checked."""
         try:
             found = [self.games[job] for job in jobs]
@@ -345,7 +340,7 @@ class _Index:
             return None
         return found
 
-    def store(self, made: list[Made]) -> None:
+    def store(self, made: list[MadeGame]) -> None:
         self.games |= {(game.split, game.task_type, game.index): game for game in made}
         rows = [list(vars(game).values()) for _, game in sorted(self.games.items())]
         with durable.replacing(self.path, flushed=False) as fresh:

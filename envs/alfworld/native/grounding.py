@@ -11,7 +11,7 @@ from gagpo.envs.alfworld.native.formulas import Atom, GameError, PddlProblem
 from gagpo.envs.alfworld.native.history import can_show
 from gagpo.envs.alfworld.native.logic import Branch, Entry, Logic, lookups, mentioned
 from gagpo.envs.alfworld.native.narration import SAID
-from gagpo.envs.alfworld.native.operators import Change, FactWatch, Operator, Place, Shared
+from gagpo.envs.alfworld.native.operators import Change, FactWatch, Operator, Place, SharedOperators
 from gagpo.envs.alfworld.native.world import Binding, Fact, Row, Slot, State, World, ground, slots_of, unify
 
 
@@ -46,7 +46,7 @@ class GroundGame:
                 self.start.insert(each[0], each[1])
                 self.start_key ^= each[2]
         self.places: dict[tuple[Row, bool], Place] = {}
-        self._shared: dict[tuple[Entry, Row], Shared] = {}
+        self._shared: dict[tuple[Entry, Row], SharedOperators] = {}
         self.everywhere = Place()
         self._enter(self.everywhere, logic.everywhere, {})
         self.trigger_slot: Slot = (logic.trigger or "", (), ())
@@ -144,7 +144,7 @@ class GroundGame:
         name = (entry, tuple(tight.values()))
         shared = self._shared.get(name)
         if shared is None:
-            shared = self._shared[name] = Shared()
+            shared = self._shared[name] = SharedOperators()
             for binding in self.world.solutions(entry.before, tight, self.start):
                 operator = self.operator(entry, binding)
                 if operator is not None:

@@ -78,7 +78,7 @@ class Place:
             self.free.setdefault(operator.command, operator)
 
 
-class Shared:
+class SharedOperators:
     """Operators that many places have in common. pointless: fact -> those that only bring about what it says."""
 
     __slots__ = ("checked", "free", "pointless")

@@ -11,10 +11,10 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from typing import Any
 
 import gymnasium
 
+from gagpo.envs.base import Info
 from gagpo.envs.math.verify.compare import Policy, same
 from gagpo.envs.math.verify.reading import Unreadable, read
 from gagpo.envs.math.verify.symbolic import Unparsable, equal
@@ -80,8 +80,8 @@ class VerifierWorker(gymnasium.Env[str, str]):
         """Import and warm up what takes seconds, before any deadline runs."""
         equal("x + 1", "1 + x")
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        request: dict[str, Any] = json.loads((options or {})["task"])
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[str, Info]:
+        request = json.loads((options or {})["task"])
         policy = Policy(**request["policy"])
         return compare(request["gold"], request["prediction"], policy, request["seconds"]), {}
 

@@ -18,7 +18,7 @@ ANSWER_SECONDS = 60.0
 ROOM = MOST_CONNECTIONS // 10  # connections freed at once when all are in use
 
 
-class Channel(HTTPChannel):  # type: ignore[misc]
+class VisitorChannel(HTTPChannel):  # type: ignore[misc]
     """A connection that knows since when it waits for a whole request, or for its answer to be taken."""
 
     def __init__(self, *arguments: object, **named: object):
@@ -40,7 +40,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]
 class ShopServer(TcpWSGIServer):  # type: ignore[misc]
     """The server of one address; takes the arguments of ``waitress.create_server``."""
 
-    channel_class = Channel
+    channel_class = VisitorChannel
 
     def __init__(self, application: object, **settings: object):
         super().__init__(

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from gagpo.envs.tasks import UnknownTask
 from gagpo.envs.webshop.env import open_catalogue
 from gagpo.envs.webshop.goals import KINDS
-from gagpo.envs.webshop.pages import INDEX, Shop, Unreachable
+from gagpo.envs.webshop.pages import INDEX, NoSuchPage, Shop
 from gagpo.envs.webshop.render import ROOT, address, front_page, html, problem_page, state_at
 from gagpo.envs.webshop.web.style import STYLE
 
@@ -68,7 +68,7 @@ def make_app(shop: Shop, trusted_hosts: tuple[str, ...] | None = LOOPBACK) -> Fl
     def start() -> ResponseReturnValue:
         kind, split = request.args.get("goals", KINDS[0]), request.args.get("split", SPLITS[0])
         if kind not in KINDS or split not in SPLITS or not len(shop.store.tasks(kind, split)):
-            raise Unreachable("there are no such tasks")
+            raise NoSuchPage("there are no such tasks")
         task = chance.choice(shop.store.tasks(kind, split).ids)
         return redirect(address(shop, shop.start(task)), 303)
 
@@ -90,7 +90,7 @@ def make_app(shop: Shop, trusted_hosts: tuple[str, ...] | None = LOOPBACK) -> Fl
     def icon() -> Response:
         return Response(status=204)
 
-    @app.errorhandler(Unreachable)
+    @app.errorhandler(NoSuchPage)
     @app.errorhandler(UnknownTask)
     def unreachable(error: Exception) -> tuple[str, int]:
         return problem_page("No such page", "The address was changed, is out of date, or names an unknown task."), 404

@@ -9,8 +9,7 @@ import pytest
 
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.pool import EnvironmentBroken, Pool
-from gagpo.ray.host import PoolHost
-from gagpo.ray.pool import ClusterPool, HostLost, HostsLost
+from gagpo.ray.pool import ClusterPool, HostLost, HostsLost, PoolHost
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
 FAULTY = "gagpo.envs.testing:gagpo-test/Faulty-v0"
