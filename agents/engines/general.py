@@ -7,6 +7,7 @@ that is proved to work; where it is not, every token reads its row anew. Slow, a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -36,12 +37,13 @@ def transformers_engine(
     return kind(model, tokenizer, max_length, dtype=dtype, compile=compile, own=own)
 
 
+@dataclass
 class _Group:
     """Rows of one length: what they have read, and the model's state after it."""
 
-    def __init__(self, rows: list[DecodingRow], ids_BL: torch.Tensor):
-        self.rows, self.ids_BL = rows, ids_BL
-        self.state: dict[str, object] = {}
+    rows: list[DecodingRow]
+    ids_BL: torch.Tensor
+    state: dict[str, object] = field(default_factory=dict)
 
 
 class GeneralEngine(TransformersEngine):

@@ -13,15 +13,7 @@ import torch
 
 from gagpo.agents.engines.adapters import merge
 from gagpo.agents.engines.attention import forward
-from gagpo.agents.engines.base import (
-    Finished,
-    ModelEngine,
-    NamedTensor,
-    Request,
-    Response,
-    Sampling,
-    Tokenizer,
-)
+from gagpo.agents.engines.base import Finished, ModelEngine, NamedTensor, Request, Response, Sampling, Tokenizer
 from gagpo.agents.engines.slots import SlotCache, StaticDecoder
 from gagpo.agents.engines.weights import copy_tensors
 from gagpo.agents.precision import dtype_of
@@ -191,7 +183,7 @@ class TransformersEngine(ModelEngine):
             last_session, last_cached = self._session.pop(), self._cached.pop()
             if last_session != session:  # the last slot fills the hole
                 under_way = [row.read for row in self._rows if row.request.session == last_session]
-                self._cache.move(len(self._session), slot, max([len(last_cached), *under_way]))
+                self._cache.share(len(self._session), [slot], max([len(last_cached), *under_way]))
                 self._slot[last_session] = slot
                 self._session[slot], self._cached[slot] = last_session, last_cached
         except BaseException:

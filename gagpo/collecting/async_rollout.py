@@ -68,7 +68,7 @@ class AsyncRollout(RolloutLoop):
         """Until the channel stops it; what ends it otherwise is raised there."""
         try:
             if lockstep:
-                self.play_in_batches(self.player, lockstep)
+                self.play_in_batches(lockstep)
             else:
                 self.play_async(self.player)
         except SamplingStopped:

@@ -126,10 +126,9 @@ class ReplicaRouter:
         Raises what ended a request for good; all others are dropped then.
         """
         finished: list[Finished] = []
-        wait = timeout != 0
         try:
             while self._tasks:  # take whatever is there, waiting for the first of it at most
-                task = self._finished.get(wait and not finished, timeout)
+                task = self._finished.get(not finished, timeout)
                 if (request := self._tasks.pop(task, None)) is not None:  # else it was released meanwhile
                     finished.append((request, task.result()))
         except queue.Empty:

@@ -30,8 +30,6 @@ from gagpo.envs.errors import InvalidArgument, MissingPackage
 
 KINDS = ("file", "nccl", "ipc")
 FILE_BYTES = 2**30  # of one file, and so of what is held in memory beside the model
-BACKEND = "gagpo_file"  # the name that remote/extension.py registers
-
 
 T = TypeVar("T")
 
@@ -50,10 +48,7 @@ class Transfer(Protocol):
         ...
 
     def send(self, clients: Sequence[Client], run: Run, deadline: float) -> list[ReplicaError | None]:
-        """Bring what was taken last to servers, within ``deadline`` seconds each; what went wrong at each of them.
-
-        run: does work in the loop that the clients are of.
-        """
+        """Bring what was taken last to servers, within ``deadline`` seconds each; what went wrong at each of them."""
         ...
 
     def close(self) -> None:
