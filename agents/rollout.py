@@ -53,7 +53,7 @@ def group_jobs(
     ``label`` keeps the seeds of different rollouts apart.
     """
     jobs = []
-    for group, task in enumerate(tasks):
+    for group, task in enumerate(tasks):  # tries of a task share its world's seed and differ in their own
         world = derive_seed(seed, label, group, task) % 2**31
         temperature = None if temperatures is None else float(temperatures[group])
         for sample in range(samples):
@@ -151,7 +151,7 @@ class RolloutLoop:
             if thinking:
                 with self._finishing():
                     answers = agent.collect(POLL_SECONDS if self.waiting else None)
-                for slot, turn in answers:
+                for slot, turn in answers:  # on to its environment
                     thinking -= 1
                     self._act(slot, turn)
                 self.pool.flush()
@@ -169,7 +169,7 @@ class RolloutLoop:
 
     def _begin(self) -> bool:
         """Start as many jobs as there is room for; False when all have been played."""
-        while self.upcoming < len(self.jobs) and len(self.states) < self.concurrency:
+        while self.upcoming < len(self.jobs) and len(self.states) < self.concurrency:  # a job's place is its slot
             self._start(self.upcoming, self.jobs[self.upcoming])
             self.upcoming += 1
         return bool(self.states)
@@ -182,7 +182,7 @@ class RolloutLoop:
 
     def _take_events(self, timeout: float | None) -> None:
         """Enter the pool's answers; whose episode goes on is ready for the agent."""
-        for event in self.pool.wait(timeout):
+        for event in self.pool.wait(timeout):  # enter it; then its episode is over or ready
             self.waiting.discard(event.slot)
             outcome = _enter(self.states[event.slot], event)
             if event.kind == "restarted":

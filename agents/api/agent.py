@@ -69,7 +69,7 @@ class ApiAgent:
         if self._error is not None:
             raise self._error
         self._asked |= {state.slot: state for state in states}
-        while len(self._threads) < min(self.concurrency, len(self._asked)):
+        while len(self._threads) < min(self.concurrency, len(self._asked)):  # as many as have something to ask
             self._threads.append(threading.Thread(target=self._work, daemon=True))
             self._threads[-1].start()
         for state in states:

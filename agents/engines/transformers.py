@@ -144,7 +144,7 @@ class TransformersEngine(ModelEngine):
         self.submit(requests, sampling)
         mine = set(map(id, requests))
         found: dict[int, Response] = {}
-        while len(found) < len(mine):
+        while len(found) < len(mine):  # a token for all, and what that finished
             self._step()
             found |= {id(request): response for request, response in self._finished if id(request) in mine}
         self._finished = [one for one in self._finished if id(one[0]) not in mine]  # others' answers stay
@@ -164,7 +164,7 @@ class TransformersEngine(ModelEngine):
     def collect(self, timeout: float | None = None) -> list[Finished]:
         """Decode until a response is finished, or for ``timeout`` seconds; at least one token."""
         end = math.inf if timeout is None else time.monotonic() + timeout
-        while not self._finished and self.under_way:
+        while not self._finished and self.under_way:  # at least one token
             self._step()
             if time.monotonic() >= end:
                 break

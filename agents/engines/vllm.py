@@ -126,7 +126,7 @@ class VLLMEngine(ModelEngine):
         end = math.inf if timeout is None else time.monotonic() + timeout
         finished: list[Finished] = []
         try:
-            while self._under_way and not finished:
+            while self._under_way and not finished:  # at least one step
                 for output in self.llm.llm_engine.step():
                     if output.finished and output.request_id in self._under_way:
                         finished.append((self._under_way.pop(output.request_id), self._response(output.outputs[0])))

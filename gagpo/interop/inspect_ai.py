@@ -33,7 +33,7 @@ def play(env_id: str, kwargs: dict[str, Any], style: str, history: int | str, ad
         try:
             observation = await asyncio.to_thread(game.start, state.metadata["task"], state.metadata["seed"])
             state.messages = list(head)
-            while not game.done and not state.completed:
+            while not game.done and not state.completed:  # a message, an answer, a step of the world
                 line = admissible_line(game.info.get("admissible_actions")) if admissible else ""
                 if history == "full":
                     text = message(form, game.instructions, observation, line, first=not turns)

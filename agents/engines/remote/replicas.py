@@ -158,7 +158,7 @@ class ReplicaRouter:
     # In the loop: requests --------------------------------------------------------------------------------------------
 
     async def _submit(self, requests: Sequence[Request], sampling: Sampling) -> None:
-        for request in requests:
+        for request in requests:  # its task puts itself into the queue when it is done
             task = asyncio.create_task(self._respond(request, sampling))
             self._tasks[task] = request
             task.add_done_callback(self._finished.put)
@@ -219,7 +219,7 @@ class ReplicaRouter:
         return "; ".join(f"{replica.client.url}: {replica.last_error}" for replica in self.all if not replica.alive)
 
     async def _drop(self, tasks: Sequence[asyncio.Task[Response]]) -> None:
-        for task in tasks:
+        for task in tasks:  # forgotten first, so that nobody takes what a cancelled one leaves
             self._tasks.pop(task, None)
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -280,7 +280,7 @@ class ReplicaRouter:
     async def _monitor(self, replica: Replica) -> None:
         """Notice a server that is silent, however long a response may rightly take."""
         heard = asyncio.get_running_loop().time()
-        while replica.alive:
+        while replica.alive:  # one look may fail; silence for the whole time may not
             await asyncio.sleep(self.silence / CHECKS)
             try:
                 await replica.client.healthy(self.silence / CHECKS)

@@ -74,7 +74,7 @@ class FileTransfer:
         unfinished.mkdir(parents=True)
         names = []
         try:
-            for number, part in enumerate(_parts(self._checked(tensors), self._dtype)):
+            for number, part in enumerate(_parts(self._checked(tensors), self._dtype)):  # one is held at a time
                 names.append(f"{number:04d}.safetensors")
                 save_file(part, str(unfinished / names[-1]))
             unfinished.rename(place)
