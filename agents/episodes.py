@@ -192,8 +192,7 @@ def _tokens(turn: Turn, before: Ids, decode: Decode) -> dict[str, object]:
 def write_episodes(path: Path, episodes: Iterable[Episode], tokens: bool = False, decode: Decode | None = None) -> None:
     """Write one JSON object per episode and line, in ASCII: a model may write what UTF-8 cannot hold."""
     with path.open("w", encoding="utf-8") as file:
-        for episode in episodes:
-            file.write(json.dumps(episode.record(tokens, decode)) + "\n")
+        file.writelines(json.dumps(episode.record(tokens, decode)) + "\n" for episode in episodes)
 
 
 def read_episodes(path: Path) -> Iterator[dict[str, Any]]:

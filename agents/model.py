@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
 
 from gagpo.agents import manifest
 from gagpo.agents.engines import adapters, attention, attention_check
+from gagpo.agents.engines.base import Tokenizer
 from gagpo.agents.precision import dtype_of
 from gagpo.agents.starters import folder_of
 from gagpo.envs.errors import GagpoError, first_line
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 
 class ModelError(GagpoError, ValueError):
@@ -54,11 +60,10 @@ def load_model(
 ) -> torch.nn.Module:
     """The causal language model of a folder, starter or hub name, in eval mode.
 
-    It is proved to compute here what it computes alone.
-
-    A model that flat attention does not reproduce reads padded rows with its own attention (``is_flat`` says which);
-    one that neither way reproduces is refused. trust_remote_code: run the model code that a repository brings along.
-    revision: of a hub model; ``model.config._commit_hash`` is the one that was loaded.
+    It is shown to compute here what it computes alone. One that flat attention does not reproduce reads padded rows
+    with its own attention (``is_flat`` says which); one that neither way reproduces is refused.
+    trust_remote_code: run the model code that a repository brings along. revision: of a hub model;
+    ``model.config._commit_hash`` is the one that was loaded.
 
     A folder with an adapter (LoRA, as peft writes it) is loaded as its base model with the adapter merged.
 
@@ -115,6 +120,16 @@ def with_attention(build: Callable[[str], Any]) -> Any:
         if attention.NAME not in str(error):
             raise
     return build("eager")
+
+
+def untrained(config: PreTrainedConfig, **options: object) -> torch.nn.Module:
+    """A model of this config with arbitrary weights; the config stays as it is."""
+    from transformers import AutoModelForCausalLM
+
+    own = copy.deepcopy(config)
+    build = functools.partial(AutoModelForCausalLM.from_config, own, **options)
+    model: torch.nn.Module = with_attention(lambda name: build(attn_implementation=name))
+    return model
 
 
 def commit_of(name: str, revision: str | None = None) -> str | None:
@@ -195,7 +210,9 @@ def choose_path(name: str, model: torch.nn.Module) -> str:
     return reason
 
 
-def save(model: torch.nn.Module, tokenizer: Any, folder: Path, tensors: dict[str, torch.Tensor] | None = None) -> None:
+def save(
+    model: torch.nn.Module, tokenizer: Tokenizer, folder: Path, tensors: dict[str, torch.Tensor] | None = None
+) -> None:
     """Write an ordinary Hugging Face folder: weights as safetensors, config, tokenizer.
 
     tensors: what to write in place of the weights that the model has now; tied ones are one tensor.
@@ -204,13 +221,11 @@ def save(model: torch.nn.Module, tokenizer: Any, folder: Path, tensors: dict[str
 
     logging.disable_progress_bar()  # a bar for every checkpoint would drown the run's own lines
     model.save_pretrained(folder, state_dict=tensors)  # type: ignore[operator]
-    tokenizer.save_pretrained(folder)
+    tokenizer.save_pretrained(str(folder))
 
 
 def _advice(name: str, what: str, error: Exception) -> str:
-    first = first_line(error)
-    if os.sep in name and not Path(name).exists():
-        first = "the folder does not exist"
+    first = "the folder does not exist" if os.sep in name and not Path(name).exists() else first_line(error)
     return (
         f"cannot load the {what} of {name!r}: {first}. Give a Hugging Face model folder (`gagpo warm-start` makes a "
         "small one) or the name of a hub model that is cached or can be downloaded"

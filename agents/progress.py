@@ -44,9 +44,8 @@ class _PlainMeter:
         rate = self.done / seconds
         left = (self.total - self.done) / rate if rate else float("inf")
         tail = f", {left:.0f} s left" if self.done < self.total else f" in {seconds:.0f} s"
-        print(
-            f"{self.label}: {self.done}/{self.total} {self.unit}, {rate:.1f}/s{tail} {note}".rstrip(), file=sys.stderr
-        )
+        line = f"{self.label}: {self.done}/{self.total} {self.unit}, {rate:.1f}/s{tail} {note}"
+        print(line.rstrip(), file=sys.stderr)
 
 
 class _BarMeter:

@@ -6,7 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gagpo.agents.agent import Agent, AsyncAgent, EpisodeState
 from gagpo.agents.episodes import Episode, Turn
@@ -53,7 +53,7 @@ def group_jobs(
     ``label`` keeps the seeds of different rollouts apart.
     """
     jobs = []
-    for group, task in enumerate(tasks):
+    for group, task in enumerate(tasks):  # tries of a task share its world's seed and differ in their own
         world = derive_seed(seed, label, group, task) % 2**31
         temperature = None if temperatures is None else float(temperatures[group])
         for sample in range(samples):
@@ -82,7 +82,7 @@ def rollout(
     begun = time.perf_counter()
     try:
         if lockstep or not isinstance(agent, AsyncAgent):
-            loop.play_in_batches(agent, lockstep)
+            loop.play_in_batches(lockstep)
         else:
             loop.play_async(agent)
     except BaseException:
@@ -94,30 +94,26 @@ def rollout(
                 pool.release(slot)
         raise
     loop.clock.total = time.perf_counter() - begun
-    return [episode for episode in loop.done if episode is not None], loop.clock
+    return [loop.done[slot] for slot in sorted(loop.done)], loop.clock
 
 
+@dataclass
 class RolloutLoop:
     """The episodes under way, and where each of them waits: for the pool (``waiting``) or for the agent (``ready``)."""
 
-    def __init__(
-        self,
-        agent: Agent,
-        pool: Pool,
-        jobs: Sequence[Job],
-        concurrency: int,
-        on_finish: Callable[[Episode], None] | None,
-    ):
-        self.agent, self.pool, self.jobs = agent, pool, jobs
-        self.concurrency, self.on_finish = concurrency, on_finish
-        self.clock = Clock()
-        self.states: dict[int, EpisodeState] = {}
-        self.done: list[Episode | None] = [None] * len(jobs)
-        self.waiting: set[int] = set()
-        self.ready: list[int] = []
-        self.upcoming = 0
+    agent: Agent
+    pool: Pool
+    jobs: Sequence[Job]
+    concurrency: int
+    on_finish: Callable[[Episode], None] | None
+    clock: Clock = field(default_factory=Clock)
+    states: dict[int, EpisodeState] = field(default_factory=dict)  # by slot, which is the job's place
+    done: dict[int, Episode] = field(default_factory=dict)
+    waiting: set[int] = field(default_factory=set)
+    ready: list[int] = field(default_factory=list)
+    upcoming: int = 0
 
-    def play_in_batches(self, agent: Agent, lockstep: bool) -> None:
+    def play_in_batches(self, lockstep: bool) -> None:
         """The agent answers all who are ready before anybody else is looked at."""
         while self._begin():  # the environments' turn, then the agent's
             since = time.perf_counter()
@@ -128,7 +124,7 @@ class RolloutLoop:
                 continue
             since = time.perf_counter()
             slots = self._take_ready()
-            turns = agent.decide([self.states[slot] for slot in slots])
+            turns = self.agent.decide([self.states[slot] for slot in slots])
             self.clock.generation += time.perf_counter() - since
             for slot, turn in zip(slots, turns, strict=True):
                 self._act(slot, turn)
@@ -155,7 +151,7 @@ class RolloutLoop:
             if thinking:
                 with self._finishing():
                     answers = agent.collect(POLL_SECONDS if self.waiting else None)
-                for slot, turn in answers:
+                for slot, turn in answers:  # on to its environment
                     thinking -= 1
                     self._act(slot, turn)
                 self.pool.flush()
@@ -173,7 +169,7 @@ class RolloutLoop:
 
     def _begin(self) -> bool:
         """Start as many jobs as there is room for; False when all have been played."""
-        while self.upcoming < len(self.jobs) and len(self.states) < self.concurrency:
+        while self.upcoming < len(self.jobs) and len(self.states) < self.concurrency:  # a job's place is its slot
             self._start(self.upcoming, self.jobs[self.upcoming])
             self.upcoming += 1
         return bool(self.states)
@@ -186,7 +182,7 @@ class RolloutLoop:
 
     def _take_events(self, timeout: float | None) -> None:
         """Enter the pool's answers; whose episode goes on is ready for the agent."""
-        for event in self.pool.wait(timeout):
+        for event in self.pool.wait(timeout):  # enter it; then its episode is over or ready
             self.waiting.discard(event.slot)
             outcome = _enter(self.states[event.slot], event)
             if event.kind == "restarted":

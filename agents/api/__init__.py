@@ -1,1 +1,1 @@
-"""Agents behind a server: the client, the agent that talks through it, and episodes that each go their own way."""
+"""Agents behind a server: the client that asks it, and the agent that plays through the client."""

@@ -69,7 +69,7 @@ class ApiAgent:
         if self._error is not None:
             raise self._error
         self._asked |= {state.slot: state for state in states}
-        while len(self._threads) < min(self.concurrency, len(self._asked)):
+        while len(self._threads) < min(self.concurrency, len(self._asked)):  # as many as have something to ask
             self._threads.append(threading.Thread(target=self._work, daemon=True))
             self._threads[-1].start()
         for state in states:
@@ -162,13 +162,6 @@ def _whole(answer: Answer) -> str:
 
 def _count(state: EpisodeState, answer: Answer) -> None:
     usage, info = answer.usage, state.episode.info
-    counted = {
-        "requests": usage.requests,
-        "prompt_tokens": usage.prompt,
-        "cached_tokens": usage.cached,
-        "completion_tokens": usage.completion,
-        "reasoning_tokens": usage.reasoning,
-        "cost": usage.cost,
-    }
-    for name, value in counted.items():
+    tokens = {f"{name}_tokens": getattr(usage, name) for name in ("prompt", "cached", "completion", "reasoning")}
+    for name, value in {"requests": usage.requests, **tokens, "cost": usage.cost}.items():
         info[name] = info.get(name, 0) + value

@@ -9,9 +9,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
+
+from pydantic import JsonValue
 
 from gagpo.envs.errors import GagpoError, InvalidArgument, MissingPackage
+
+if TYPE_CHECKING:
+    from openai.types import CompletionUsage
+    from openai.types.chat import ChatCompletion
 
 _PASSING = {408, 409, 425, 429, 500, 502, 503, 504, 529}  # statuses that may be gone at the next try
 _TOO_LONG = ("context_length", "context length", "maximum context", "too many tokens", "prompt is too long")
@@ -59,7 +65,7 @@ class ApiSettings:
     limit_cost: float | None = None
     limit_tokens: int | None = None
     token_parameter: str = "max_tokens"
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, JsonValue] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.model:
@@ -135,31 +141,26 @@ class ApiClient:
         Raises :class:`ContextFull`, :class:`LimitReached`, or :class:`ApiError` when all tries have failed.
         """
         settings = self.settings
-        fields: dict[str, Any] = {settings.token_parameter: max_tokens, **settings.extra}
+        fields: dict[str, JsonValue] = {settings.token_parameter: max_tokens, **settings.extra}
         if temperature is not None:
             fields["temperature"] = temperature
         expected = sum(len(one["content"]) for one in messages) // 4 + max_tokens
-        retries, fault = 0, ""
-        for attempt in range(settings.attempts):
+        fault = ""
+        for attempt in range(settings.attempts):  # a try that may be mended is followed by a pause, for everybody
             self._wait_for_turn(expected)
             try:
-                reply = self._client.chat.completions.create(
-                    model=settings.model,
-                    messages=list(messages),
-                    **fields,
-                )
-                answer = self._read(reply, messages, retries)
+                reply = self._client.chat.completions.create(model=settings.model, messages=list(messages), **fields)
+                answer = self._read(reply, messages, attempt)
             except (self._openai.APIConnectionError, self._openai.APIStatusError, _MalformedReply) as error:
                 fault = self._judge(error)
-                retries += 1
                 if attempt + 1 < settings.attempts:
                     self._limiter.hold(self._pause(error, attempt))
-                continue
-            with self._lock:
-                self.spent.add(answer.usage)
-            return answer
+            else:
+                with self._lock:
+                    self.spent.add(answer.usage)
+                return answer
         with self._lock:
-            self.spent.retries += retries
+            self.spent.retries += settings.attempts
         raise ApiError(f"{self._who} gave no answer in {settings.attempts} tries; the last time: {fault}")
 
     def close(self) -> None:
@@ -172,7 +173,7 @@ class ApiClient:
         return f"{self.settings.model} at {self.settings.base_url or 'api.openai.com'}"
 
     def _wait_for_turn(self, tokens: int) -> None:
-        while True:
+        while True:  # the client may be closed, or a limit reached, while one waits
             if self._stop.is_set():
                 raise ApiError("the client is closed")
             self._check_limits()
@@ -212,7 +213,7 @@ class ApiClient:
         except ValueError:
             return min(longest, self.settings.backoff * 2.0**attempt) * (0.5 + random.random() / 2)
 
-    def _read(self, reply: Any, messages: Sequence[Mapping[str, str]], retries: int) -> Answer:
+    def _read(self, reply: ChatCompletion, messages: Sequence[Mapping[str, str]], retries: int) -> Answer:
         try:
             choice = reply.choices[0]
             message, cut = choice.message, getattr(choice, "finish_reason", None) == "length"
@@ -226,7 +227,9 @@ class ApiClient:
         usage = self._usage(getattr(reply, "usage", None), messages, text + reasoning, retries)
         return Answer(text, reasoning, usage, cut)
 
-    def _usage(self, reported: Any, messages: Sequence[Mapping[str, str]], said: str, retries: int) -> Usage:
+    def _usage(
+        self, reported: CompletionUsage | None, messages: Sequence[Mapping[str, str]], said: str, retries: int
+    ) -> Usage:
         usage = Usage(requests=1, retries=retries)
         if reported is None:
             usage.estimated = 1

@@ -146,7 +146,7 @@ def base_tensors(model: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
 def merged_tensors(model: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
     """The same with the adapter added to the weights; the model is left as it is, one sum exists at a time."""
     layers = adapted_layers(model)
-    for name, tensor in base_tensors(model):
+    for name, tensor in base_tensors(model):  # an adapted layer's weight as a sum, any other as it is
         owner, _, last = name.rpartition(".")
         if last == "weight" and owner in layers:
             yield name, _sum(layers[owner], tensor)
@@ -162,7 +162,7 @@ def _sum(layer: Any, weight: Tensor) -> Tensor:
 
 def merge(model: torch.nn.Module) -> torch.nn.Module:
     """Add the adapter to the weights and take its layers out, in place; a model without one is left as it is."""
-    for name, layer in adapted_layers(model).items():
+    for name, layer in adapted_layers(model).items():  # the plain layer takes the place of the adapted one
         plain = layer.get_base_layer()
         plain.weight.data.copy_(_sum(layer, plain.weight.detach()))
         model.set_submodule(name, plain)
@@ -174,7 +174,7 @@ def merge(model: torch.nn.Module) -> torch.nn.Module:
 def digest(model: torch.nn.Module) -> str:
     """SHA-256 over names, shapes and float32 values of the parameters, adapter aside."""
     total = hashlib.sha256()
-    for name, tensor in base_tensors(model):
+    for name, tensor in base_tensors(model):  # a name belongs to its values
         total.update(f"{name} {tuple(tensor.shape)}\n".encode())
         total.update(tensor.float().contiguous().cpu().numpy().data)
     return total.hexdigest()
@@ -237,7 +237,7 @@ def load(model: torch.nn.Module, folder: Path, base: Base | None = None) -> None
     own = stored(model)
     if odd := sorted(own.keys() ^ tensors.keys()):
         raise AdapterError(f"{path}: tensor {odd[0]!r} is {'missing' if odd[0] in own else 'not of this model'}")
-    for name, parameter in own.items():
+    for name, parameter in own.items():  # nothing is copied that does not fit or is not finite
         if tensors[name].shape != parameter.shape:
             shape = tuple(parameter.shape)
             raise AdapterError(f"{path}: tensor {name!r} has shape {tuple(tensors[name].shape)}, not {shape}")

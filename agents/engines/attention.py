@@ -209,7 +209,7 @@ class PackedRows:
         """Runs of rows of like length with the number of their tokens; none where one run is as good."""
         if self._runs is None:
             borders, begin = [0], 0
-            for end in range(1, len(self.lengths) + 1):
+            for end in range(1, len(self.lengths) + 1):  # a run ends where padding it further would cost too much
                 run = self.lengths[begin:end]
                 padded = len(run) * max(run) ** 2
                 if padded > max(WORTHWHILE, UNEVEN * sum(n * n for n in run)):
@@ -307,7 +307,7 @@ class PackedRows:
             self._future_LL = torch.zeros(longest, longest, dtype=torch.bfloat16).masked_fill(above, -torch.inf)
         query = query.reshape(rows, shared, group, longest, size)
         blocks = []
-        for begin in range(0, longest, BLOCK):
+        for begin in range(0, longest, BLOCK):  # a block of queries against all keys up to its end
             end = min(begin + BLOCK, longest)
             asked = query[:, :, :, begin:end].reshape(rows, shared, -1, size)
             score = (asked @ key[:, :, :end].transpose(2, 3)).view(rows, shared, group, -1, end)

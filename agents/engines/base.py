@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -70,7 +70,6 @@ class Tokenizer(Protocol):
     """What is asked of a transformers tokenizer."""
 
     eos_token_id: int
-    chat_template: object
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
 
@@ -142,19 +141,13 @@ class Engine(Protocol):
         ...
 
 
-@runtime_checkable
-class Measured(Protocol):
-    """An engine that has numbers for the metrics of an iteration."""
-
-    def measures(self) -> dict[str, float]: ...
-
-
 def engine_measures(engine: Engine) -> dict[str, float]:
-    """What an engine tells of itself, nothing for most."""
-    return engine.measures() if isinstance(engine, Measured) else {}
+    """An engine's own numbers for the metrics of an iteration, if it has a method ``measures``; most have none."""
+    measures: Callable[[], dict[str, float]] | None = getattr(engine, "measures", None)
+    return measures() if measures else {}
 
 
-class ModelEngine:
+class ModelEngine(Engine):
     """What engines share that sample from a model of this process, or from copies of it."""
 
     shares_weights = False
@@ -174,6 +167,15 @@ class ModelEngine:
         """How many requests have been submitted and not been collected or released."""
         raise NotImplementedError
 
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
+        """One response per request, in order; nothing else may be under way."""
+        self._require_idle()
+        self.submit(requests, sampling)
+        found: dict[int, Response] = {}
+        while finished := self.collect():
+            found |= {id(request): response for request, response in finished}
+        return [found[id(request)] for request in requests]
+
     def _require_idle(self) -> None:
         if self.under_way:
             raise InvalidArgument("the engine has responses under way; collect or release them first")
@@ -181,16 +183,11 @@ class ModelEngine:
     def _require_room(self, requests: Sequence[Request], sampling: Sampling) -> None:
         if not self._ready:
             raise InvalidArgument("the engine is asleep: wake it and load its weights first")
-        longest_row(requests, sampling, self.max_length)
-
-
-def responses_of(engine: Engine, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
-    """One response per request, in order, from an engine that has nothing else under way."""
-    engine.submit(requests, sampling)
-    found: dict[int, Response] = {}
-    while finished := engine.collect():
-        found |= {id(request): response for request, response in finished}
-    return [found[id(request)] for request in requests]
+        longest = max(len(request.prompt_ids) for request in requests) + sampling.max_tokens
+        if longest > self.max_length:
+            raise InvalidArgument(
+                f"prompt and max_tokens need {longest} tokens, the model's limit is {self.max_length}"
+            )
 
 
 def config_of(model: torch.nn.Module) -> PreTrainedConfig:
@@ -214,14 +211,6 @@ def context_limit(config: PreTrainedConfig, wanted: int | None = None) -> int:
             original = original or getattr(text, "original_max_position_embeddings", None)
             limit = min(limit, int(original or limit))
     return min(wanted or limit, limit)
-
-
-def longest_row(requests: Sequence[Request], sampling: Sampling, limit: int) -> int:
-    """Tokens of the longest prompt with the longest response; ValueError when that is more than ``limit``."""
-    longest = max(len(request.prompt_ids) for request in requests) + sampling.max_tokens
-    if longest > limit:
-        raise InvalidArgument(f"prompt and max_tokens need {longest} tokens, the model's limit is {limit}")
-    return longest
 
 
 def stop_tokens(tokenizer: Tokenizer, model: torch.nn.Module | None = None) -> list[int]:

@@ -9,7 +9,6 @@ slower, and right) or *refused*. The table in ``docs/models.md`` is this command
 from __future__ import annotations
 
 import argparse
-import copy
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -129,19 +128,15 @@ FAMILIES = [
 
 def tiny(family: Family) -> torch.nn.Module:
     """A random model of the family, with weights large enough for differences to show."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
-    from gagpo.agents.model import with_attention
+    from gagpo.agents.model import untrained
 
     shape = {**TINY, **family.more}
     shape = {name: value for name, value in shape.items() if value is not None or name not in PLAIN}
     config = AutoConfig.for_model(family.kind, **shape)
     torch.manual_seed(0)
-    model: torch.nn.Module = with_attention(
-        lambda name: AutoModelForCausalLM.from_config(
-            copy.deepcopy(config), attn_implementation=name, trust_remote_code=False
-        )
-    ).float()
+    model = untrained(config, trust_remote_code=False).float()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.ndim == 2:
@@ -166,7 +161,7 @@ def judge(family: Family) -> tuple[str, str]:
 BEGIN, END = "<!-- families -->\n", "<!-- end of families -->\n"
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description="Put tiny random models of every family to the check of loading.")
     parser.add_argument("--markdown", type=Path, help="write the table into this file, between its two marks")
     parser.add_argument("--only", help="families whose name or type contains this")
@@ -186,8 +181,7 @@ def main() -> int:
         before, _, rest = text.partition(BEGIN)
         after = rest.partition(END)[2]
         options.markdown.write_text(before + BEGIN + table + END + after, encoding="utf-8")
-    return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

@@ -1,12 +1,13 @@
 """Sampling from models that flat attention does not fit: recurrent, hybrid, chunked, or with attention of their own.
 
 Prompts of equal length are read together, so that nothing is ever padded, and decoded with the family's own cache where
-that is proved to work; where it is not, every token reads its row anew. Slow, and right for every causal model.
+that is shown to work; where it is not, every token reads its row anew. Slow, and right for every causal model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -18,7 +19,7 @@ from gagpo.agents.engines.base import Tokenizer
 from gagpo.agents.engines.transformers import DecodingRow, TransformersEngine
 
 CACHES = ("past_key_values", "cache_params")  # what families call the state that they hand back
-PROOF = (3, 2, 2)  # tokens read at a time to prove a cache
+PIECES = (3, 2, 2)  # tokens read at a time to check a cache
 TOLERANCE, ROUNDED = 1e-3, 0.5  # nats, in float32 and in formats that round
 
 
@@ -36,12 +37,13 @@ def transformers_engine(
     return kind(model, tokenizer, max_length, dtype=dtype, compile=compile, own=own)
 
 
+@dataclass
 class _Group:
     """Rows of one length: what they have read, and the model's state after it."""
 
-    def __init__(self, rows: list[DecodingRow], ids_BL: torch.Tensor):
-        self.rows, self.ids_BL = rows, ids_BL
-        self.state: dict[str, object] = {}
+    rows: list[DecodingRow]
+    ids_BL: torch.Tensor
+    state: dict[str, object] = field(default_factory=dict)
 
 
 class GeneralEngine(TransformersEngine):
@@ -66,7 +68,7 @@ class GeneralEngine(TransformersEngine):
         logits: dict[int, torch.Tensor] = {}
         for length, alike in by_length.items():  # groups of rows of one length, of as many as fit
             most = max(1, self.prefill_tokens // length)
-            for begin in range(0, len(alike), most):
+            for begin in range(0, len(alike), most):  # each chunk is read at once
                 chunk = alike[begin : begin + most]
                 ids_BL = self._tensor(np.stack([row.request.prompt_ids for row in chunk]))
                 group = _Group(chunk, ids_BL[:, :0])
@@ -87,7 +89,7 @@ class GeneralEngine(TransformersEngine):
     def _run(self, group: _Group, new_BL: torch.Tensor) -> torch.Tensor:
         """Read ``new_BL`` after what the group has read; logits ``(B, V)`` after the last."""
         if self._incremental is None:
-            self._incremental = self._proved()
+            self._incremental = self._reads_in_pieces()
         group.ids_BL = torch.cat([group.ids_BL, new_BL], 1)
         if not self._incremental:
             whole_BV: torch.Tensor = self.model(input_ids=group.ids_BL, use_cache=False).logits[:, -1].float()
@@ -102,15 +104,15 @@ class GeneralEngine(TransformersEngine):
         logits_BLV: torch.Tensor = out.logits.float()
         return logits_BLV
 
-    def _proved(self) -> bool:
+    def _reads_in_pieces(self) -> bool:
         """Whether reading a row in pieces gives what reading it at once gives."""
-        total = sum(PROOF)
+        total = sum(PIECES)
         vocabulary = len(self.model.get_input_embeddings().weight)  # type: ignore[operator]
         ids = self._tensor(np.arange(3, 3 + 2 * total).reshape(2, total) % vocabulary)
         whole = self.model(input_ids=ids, use_cache=False).logits.float().log_softmax(-1)
         state: dict[str, object] = {}
         try:
-            parts = [self._step_state(state, piece).log_softmax(-1) for piece in ids.split(PROOF, 1)]
+            parts = [self._step_state(state, piece).log_softmax(-1) for piece in ids.split(PIECES, 1)]
         except Exception:  # whatever the family's code raises, it has no cache that can be used so
             return False
         limit = TOLERANCE if next(self.model.parameters()).dtype == torch.float32 else ROUNDED

@@ -7,7 +7,6 @@ rounding does to this model is known from the first copy: a later one may not be
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +16,7 @@ import torch
 from gagpo.agents.engines.attention import PackedRows, forward
 from gagpo.agents.engines.base import NamedTensor, Request, Response, Sampling, config_of
 from gagpo.agents.engines.weights import copy_tensors
-from gagpo.agents.model import ModelError, with_attention
+from gagpo.agents.model import ModelError, untrained
 
 TOLERANCE = 1e-3  # of a log-probability, in float32
 NOISE, RISE = 2e-3, 4.0  # KL that rounding alone explains; how far above the first copy's a later one may lie
@@ -134,15 +133,9 @@ class ParityCheck:
 
 def like(model: torch.nn.Module) -> torch.nn.Module:
     """A model of the same class, without adapter, whose weights are arbitrary."""
-    from transformers import AutoModelForCausalLM
-
-    config = copy.deepcopy(config_of(model))
     first = next(model.parameters())
-    built = with_attention(
-        lambda name: AutoModelForCausalLM.from_config(config, attn_implementation=name, dtype=first.dtype)
-    )
-    ready: torch.nn.Module = built.to(first.device).requires_grad_(False).eval()
-    return ready
+    built = untrained(config_of(model), dtype=first.dtype)
+    return built.to(first.device).requires_grad_(False).eval()
 
 
 def _gap(difference: np.ndarray) -> LogprobGap:

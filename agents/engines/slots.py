@@ -62,11 +62,6 @@ class SlotCache:
                 store[layer] = new
         self.slots, self.capacity = slots, capacity
 
-    def move(self, source: int, target: int, length: int) -> None:
-        """Copy the first ``length`` tokens of slot ``source`` over slot ``target``."""
-        for store in (*self.key, *self.value):
-            store[target, :, :length] = store[source, :, :length]
-
     def share(self, source: int, targets: Sequence[int], length: int) -> None:
         """Copy the first ``length`` tokens of slot ``source`` over every slot of ``targets``."""
         index = torch.as_tensor(list(targets), device=self.device)

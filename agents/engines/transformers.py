@@ -13,15 +13,7 @@ import torch
 
 from gagpo.agents.engines.adapters import merge
 from gagpo.agents.engines.attention import forward
-from gagpo.agents.engines.base import (
-    Finished,
-    ModelEngine,
-    NamedTensor,
-    Request,
-    Response,
-    Sampling,
-    Tokenizer,
-)
+from gagpo.agents.engines.base import Finished, ModelEngine, NamedTensor, Request, Response, Sampling, Tokenizer
 from gagpo.agents.engines.slots import SlotCache, StaticDecoder
 from gagpo.agents.engines.weights import copy_tensors
 from gagpo.agents.precision import dtype_of
@@ -152,7 +144,7 @@ class TransformersEngine(ModelEngine):
         self.submit(requests, sampling)
         mine = set(map(id, requests))
         found: dict[int, Response] = {}
-        while len(found) < len(mine):
+        while len(found) < len(mine):  # a token for all, and what that finished
             self._step()
             found |= {id(request): response for request, response in self._finished if id(request) in mine}
         self._finished = [one for one in self._finished if id(one[0]) not in mine]  # others' answers stay
@@ -172,7 +164,7 @@ class TransformersEngine(ModelEngine):
     def collect(self, timeout: float | None = None) -> list[Finished]:
         """Decode until a response is finished, or for ``timeout`` seconds; at least one token."""
         end = math.inf if timeout is None else time.monotonic() + timeout
-        while not self._finished and self.under_way:
+        while not self._finished and self.under_way:  # at least one token
             self._step()
             if time.monotonic() >= end:
                 break
@@ -191,7 +183,7 @@ class TransformersEngine(ModelEngine):
             last_session, last_cached = self._session.pop(), self._cached.pop()
             if last_session != session:  # the last slot fills the hole
                 under_way = [row.read for row in self._rows if row.request.session == last_session]
-                self._cache.move(len(self._session), slot, max([len(last_cached), *under_way]))
+                self._cache.share(len(self._session), [slot], max([len(last_cached), *under_way]))
                 self._slot[last_session] = slot
                 self._session[slot], self._cached[slot] = last_session, last_cached
         except BaseException:

@@ -26,7 +26,6 @@ from gagpo.agents.engines.base import (
     Sampling,
     Tokenizer,
     config_of,
-    responses_of,
 )
 from gagpo.agents.engines.parity import ParityCheck
 from gagpo.agents.engines.vllm_arguments import cpu_arguments, repack_heads, spread, temperature_of
@@ -80,9 +79,7 @@ class VLLMEngine(ModelEngine):
     def _start(self, vllm: Any) -> Any:
         """vLLM on a model of this shape with arbitrary weights, in place of the one that ran before."""
         global _running
-        if _running is not None:
-            _running.llm_engine.engine_core.shutdown()
-            _running = None
+        _end_running()
         with tempfile.TemporaryDirectory() as folder:
             config_of(self.model).save_pretrained(folder)
             _running = vllm.LLM(
@@ -104,11 +101,6 @@ class VLLMEngine(ModelEngine):
         if self.device.type != "cpu":
             return {"gpu_memory_utilization": self.memory, "enable_sleep_mode": True}
         return cpu_arguments(config_of(self.model), getattr(torch, self.dtype).itemsize, self.max_length)
-
-    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
-        """One response per request, in order; ValueError for lengths and samplings that vLLM cannot give exactly."""
-        self._require_idle()
-        return responses_of(self, requests, sampling)
 
     @property
     def under_way(self) -> int:
@@ -134,7 +126,7 @@ class VLLMEngine(ModelEngine):
         end = math.inf if timeout is None else time.monotonic() + timeout
         finished: list[Finished] = []
         try:
-            while self._under_way and not finished:
+            while self._under_way and not finished:  # at least one step
                 for output in self.llm.llm_engine.step():
                     if output.finished and output.request_id in self._under_way:
                         finished.append((self._under_way.pop(output.request_id), self._response(output.outputs[0])))
@@ -207,10 +199,8 @@ class VLLMEngine(ModelEngine):
 
     def close(self) -> None:
         """End this process's vLLM, if it is still this engine's."""
-        global _running
-        if _running is not None and self.llm is _running:
-            _running.llm_engine.engine_core.shutdown()
-            _running = None
+        if self.llm is _running:
+            _end_running()
 
     def _require_open(self) -> None:
         if self.llm is not _running:
@@ -221,6 +211,13 @@ class VLLMEngine(ModelEngine):
         questions = self._parity.questions()
         (gap,) = self._parity.gaps(questions, [self.generate(questions, self._parity.sampling)])
         self._parity.judge(gap)
+
+
+def _end_running() -> None:
+    global _running
+    if _running is not None:
+        _running.llm_engine.engine_core.shutdown()
+        _running = None
 
 
 def _import_vllm() -> Any:

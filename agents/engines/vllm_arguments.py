@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 TEMPERATURES = (0.01, 2.0)  # what vLLM accepts besides 0; it would silently raise a lower one
+BACKEND = "gagpo_file"  # our way of sending weights to a server, among vLLM's own
 CPU_CACHE = 2**30  # bytes of keys and values on a CPU, unless one response of full length needs more
 CPU_BLOCK = 32  # tokens of a cache block on a CPU: prompts are shared in whole blocks
 CPU_STEP = 8192  # tokens read in one step on a CPU

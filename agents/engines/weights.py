@@ -55,7 +55,7 @@ def copy_tensors(model: torch.nn.Module, tensors: Iterable[NamedTensor]) -> None
     """Copy tensors into the model's parameters by name; one that is the parameter itself is left as it is."""
     own = dict(model.named_parameters(remove_duplicate=False))
     missing = {name for name, _ in model.named_parameters()}
-    for name, tensor in tensors:
+    for name, tensor in tensors:  # each is checked before it is copied
         parameter = own.get(name)
         if parameter is None:
             raise WeightsError(f"the engine's model has no parameter {name!r}; weights of another model were sent")

@@ -27,7 +27,7 @@ class VersionedAgent(LanguageAgent):
     def decide(self, states: Sequence[EpisodeState]) -> list[Turn | None]:
         self.submit(states)
         found: dict[int, Turn] = {}
-        while self.thinking:
+        while self.thinking:  # the trainer may want no more meanwhile
             self.channel.check()
             found.update(self.collect(TICK))
         return [found.get(state.slot) for state in states]
@@ -68,7 +68,7 @@ class AsyncRollout(RolloutLoop):
         """Until the channel stops it; what ends it otherwise is raised there."""
         try:
             if lockstep:
-                self.play_in_batches(self.player, lockstep)
+                self.play_in_batches(lockstep)
             else:
                 self.play_async(self.player)
         except SamplingStopped:
@@ -78,7 +78,7 @@ class AsyncRollout(RolloutLoop):
             self._leave()
 
     def _leave(self) -> None:
-        for slot in list(self.states):
+        for slot in list(self.states):  # neither engine nor pool keeps anything of it
             self.agent.forget(slot)
             self.pool.release(slot)
 
@@ -91,7 +91,7 @@ class AsyncRollout(RolloutLoop):
             if self.channel.version != self.version:  # the trainer may have loaded them, while we rested
                 self.version = self.channel.version
                 self._drop_old()
-        while len(self.states) < self.concurrency and (request := self.channel.next()):
+        while len(self.states) < self.concurrency and (request := self.channel.next()):  # a slot each
             self.requests[self.upcoming] = request
             self._start(self.upcoming, request.job)
             self.upcoming += 1

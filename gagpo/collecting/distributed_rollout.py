@@ -110,9 +110,9 @@ def _digest(jobs: Sequence[Job]) -> str:
 def packed(episodes: Sequence[Episode], about: dict[str, Any]) -> bytes:
     """Episodes fresh from a rollout, and plain values, as bytes for :func:`unpacked`; nothing in them is evaluated."""
     heads, ids, logprobs = [], [np.zeros(0, np.int32)], [np.zeros(0, np.float32)]
-    for episode in episodes:
+    for episode in episodes:  # its values, and its turns with the new part of each prompt
         turns, before = [], np.zeros(0, np.int32)
-        for turn in episode.turns:
+        for turn in episode.turns:  # token ids in one array, what they are of in plain values
             known = len(before) if np.array_equal(turn.prompt_ids[: len(before)], before) else 0
             counts = [known, len(turn.prompt_ids) - known, len(turn.response_ids), len(turn.logprobs)]
             turns.append([counts, {name: getattr(turn, name) for name in TURN}])
@@ -137,9 +137,9 @@ def unpacked(data: bytes) -> tuple[list[Episode], dict[str, Any]]:
         text, ids, logprobs = file["text"].tobytes(), file["ids"], file["logprobs"]
     about, heads = json.loads(text)
     episodes, at, place = [], 0, 0
-    for values, turns in heads:
+    for values, turns in heads:  # as they were packed, episode by episode
         episode, before = Episode(**values), np.zeros(0, np.int32)
-        for (known, new, answered, weighed), columns in turns:
+        for (known, new, answered, weighed), columns in turns:  # a prompt begins with what came before it
             prompt = np.concatenate([before[:known], ids[at : at + new]])
             response = ids[at + new : at + new + answered].copy()
             turn = Turn(**columns, prompt_ids=prompt, response_ids=response, logprobs=logprobs[place:][:weighed].copy())

@@ -38,7 +38,7 @@ class WorldLoop(AgentLoopBase):
             turns: list[Turn] = []
             limit = self.rollout_config.response_length
             request, scores = uuid4().hex, list[float]()
-            while not game.done:
+            while not game.done:  # a prompt, sampled tokens, a step of the world
                 prompt = context.prompt(turns, observation)
                 first = turns[0].prompt_ids if turns else prompt
                 room = limit - (len(prompt) - len(first))
@@ -67,7 +67,7 @@ def _output(turns: Sequence[Turn], game: TextGame, scores: list[float], with_log
     last = turns[-1]
     ids = np.concatenate([last.prompt_ids, last.response_ids])[first:]
     mask, logprobs = np.zeros(len(ids), np.int64), np.zeros(len(ids), np.float32)
-    for turn in turns:
+    for turn in turns:  # what was sampled counts, what was read does not
         begin = len(turn.prompt_ids) - first
         mask[begin : begin + len(turn.response_ids)] = 1
         logprobs[begin : begin + len(turn.response_ids)] = turn.logprobs

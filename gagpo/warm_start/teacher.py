@@ -62,7 +62,7 @@ def in_learner_style(episode: Episode, style: str) -> None:
     the teacher gave no action, or one that the world refused, are not imitated.
     """
     parser = STYLES[style].parser
-    for turn in episode.turns:
+    for turn in episode.turns:  # in the learner's form; only what the world took is imitated
         if parse(turn.response, parser) != (turn.action or None):
             turn.response = _AS_RESPONSE[parser].format(turn.action) if turn.action else ""
         turn.trainable = turn.valid

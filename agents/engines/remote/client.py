@@ -100,7 +100,7 @@ class Client:
         headers = {"content-type": "application/json", "accept-encoding": "identity"}
         async with self._http.stream(method, path, content=body, headers=headers) as response:
             answer = bytearray()
-            async for chunk in response.aiter_raw():
+            async for chunk in response.aiter_raw():  # no more is held than an honest answer has
                 answer += chunk
                 if len(answer) > most:
                     raise MalformedAnswer(f"{self.url}{path} answered with more than {most} bytes")

@@ -26,11 +26,10 @@ from gagpo.agents.engines.base import (
     Sampling,
     Tokenizer,
     config_of,
-    responses_of,
 )
 from gagpo.agents.engines.parity import LogprobGap, ParityCheck
 from gagpo.agents.engines.remote.replicas import Replica, ReplicaRouter, ReplicasLost
-from gagpo.agents.engines.remote.server import Server, ServerPlan, answers, save_config
+from gagpo.agents.engines.remote.server import Server, ServerPlan, answers
 from gagpo.agents.engines.remote.transfer import make_transfer
 from gagpo.agents.engines.remote.wire import ReplicaError, RequestRefused, Terms
 from gagpo.agents.engines.vllm_arguments import temperature_of
@@ -102,7 +101,8 @@ class VLLMServerEngine(ModelEngine):
         self._sync_seconds = 0.0
         self._restarts_left = restarts
         self._temporary = tempfile.TemporaryDirectory(prefix="gagpo-weights-")
-        self._config_folder = save_config(config_of(model))
+        self._config_folder = tempfile.TemporaryDirectory(prefix="gagpo-vllm-")  # all that a server needs to know
+        config_of(model).save_pretrained(self._config_folder.name)
         self._servers: list[Server] = []
         closing: list[Callable[[], None]] = [self._temporary.cleanup, self._config_folder.cleanup]
         self._close = weakref.finalize(self, _close_all, self._servers, closing)
@@ -122,6 +122,7 @@ class VLLMServerEngine(ModelEngine):
             addresses = [server.url for server in self._servers] or share_of(urls, os.environ)
             recover = self._recover if self._servers else None
             self._router = ReplicaRouter(addresses, deadline=deadline, silence=silence, recover=recover)
+            self.counters: Mapping[str, int] = vars(self._router.counters)  # what has happened so far
             closing += [self._router.close, self._transfer.close]
             self.load_weights(named_tensors(model))
         except BaseException:
@@ -157,11 +158,6 @@ class VLLMServerEngine(ModelEngine):
         ]
 
     # Sampling ---------------------------------------------------------------------------------------------------------
-
-    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
-        """One response per request, in order; ValueError for lengths and samplings that vLLM cannot give exactly."""
-        self._require_idle()
-        return responses_of(self, requests, sampling)
 
     def submit(self, requests: Sequence[Request], sampling: Sampling) -> None:
         """Send requests to the servers of their sessions; a new session goes to the server with the fewest."""
@@ -214,36 +210,39 @@ class VLLMServerEngine(ModelEngine):
         self._sync_seconds = time.perf_counter() - begun
 
     def _updated(self, replicas: Sequence[Replica]) -> list[tuple[Replica, list[Response]]]:
-        """Send weights to servers and ask them the proof's questions; those that did both, with their answers.
+        """Send weights to servers and ask them the parity check's questions; those that did both, with their answers.
 
         All others are out of use.
         """
         for replica in replicas:
             self._withdraw(replica, "it is taking new weights")
         clients = [replica.client for replica in replicas]
-        faults: Sequence[Exception | None] = self._transfer.send(clients, self._router.run, self.sync_deadline)
-        taken = [replica for replica, fault in zip(replicas, faults, strict=True) if fault is None]
-        answers = dict(zip(map(id, taken), self._router.run(self._ask_all(taken)), strict=True))
+        faults = self._transfer.send(clients, self._router.run, self.sync_deadline)
+        outcomes = self._router.run(self._ask_all(replicas, faults))
         found = []
-        for replica, fault in zip(replicas, faults, strict=True):  # in use again later, or out of use for what it said
-            outcome = answers.get(id(replica), fault)
+        for replica, outcome in zip(replicas, outcomes, strict=True):  # what it answered, or why it is out of use
             if isinstance(outcome, list):
                 found.append((replica, outcome))
             else:
                 self._withdraw(replica, str(outcome))
         return found
 
-    async def _ask_all(self, replicas: Sequence[Replica]) -> list[list[Response] | Exception]:
-        return list(await asyncio.gather(*map(self._ask, replicas)))
+    async def _ask_all(
+        self, replicas: Sequence[Replica], faults: Sequence[ReplicaError | None]
+    ) -> list[list[Response] | Exception]:
+        """The answers of the servers that took the weights, and what was wrong with the others."""
+        return await asyncio.gather(*map(self._ask, replicas, faults))
 
-    async def _ask(self, replica: Replica) -> list[Response] | Exception:
+    async def _ask(self, replica: Replica, fault: ReplicaError | None) -> list[Response] | Exception:
         assert self._router.terms is not None
+        if fault is not None:
+            return fault
         calls = [
             replica.client.generate(question, self._parity.sampling, self._router.terms)
             for question in self._parity.questions()
         ]
         try:
-            return list(await asyncio.gather(*calls))
+            return await asyncio.gather(*calls)
         except (ReplicaError, RequestRefused) as error:
             return error
 
@@ -307,12 +306,7 @@ class VLLMServerEngine(ModelEngine):
             "engine_seconds_sync": self._sync_seconds,
         }
         found |= {f"engine_gap_{number}": gap.error for number, gap in sorted(self._gaps.items())}
-        return found | {f"engine_{name}": float(count) for name, count in vars(self._router.counters).items()}
-
-    @property
-    def counters(self) -> Mapping[str, int]:
-        """What has happened to requests and servers so far."""
-        return vars(self._router.counters)
+        return found | {f"engine_{name}": float(count) for name, count in self.counters.items()}
 
     def close(self) -> None:
         """End the servers that were started here, and remove weights that are on disk."""

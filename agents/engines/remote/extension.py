@@ -11,17 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from safetensors import safe_open
-from vllm.distributed.weight_transfer.base import (
-    WeightTransferEngine,
-    WeightTransferInitInfo,
-    WeightTransferUpdateInfo,
-)
+from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTransferInitInfo, WeightTransferUpdateInfo
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from gagpo.agents.engines.vllm_arguments import repack_heads
-
-BACKEND = "gagpo_file"
+from gagpo.agents.engines.vllm_arguments import BACKEND, repack_heads
 
 
 @dataclass

@@ -126,10 +126,9 @@ class ReplicaRouter:
         Raises what ended a request for good; all others are dropped then.
         """
         finished: list[Finished] = []
-        wait = timeout != 0
         try:
             while self._tasks:  # take whatever is there, waiting for the first of it at most
-                task = self._finished.get(wait and not finished, timeout)
+                task = self._finished.get(not finished, timeout)
                 if (request := self._tasks.pop(task, None)) is not None:  # else it was released meanwhile
                     finished.append((request, task.result()))
         except queue.Empty:
@@ -159,7 +158,7 @@ class ReplicaRouter:
     # In the loop: requests --------------------------------------------------------------------------------------------
 
     async def _submit(self, requests: Sequence[Request], sampling: Sampling) -> None:
-        for request in requests:
+        for request in requests:  # its task puts itself into the queue when it is done
             task = asyncio.create_task(self._respond(request, sampling))
             self._tasks[task] = request
             task.add_done_callback(self._finished.put)
@@ -220,7 +219,7 @@ class ReplicaRouter:
         return "; ".join(f"{replica.client.url}: {replica.last_error}" for replica in self.all if not replica.alive)
 
     async def _drop(self, tasks: Sequence[asyncio.Task[Response]]) -> None:
-        for task in tasks:
+        for task in tasks:  # forgotten first, so that nobody takes what a cancelled one leaves
             self._tasks.pop(task, None)
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -281,7 +280,7 @@ class ReplicaRouter:
     async def _monitor(self, replica: Replica) -> None:
         """Notice a server that is silent, however long a response may rightly take."""
         heard = asyncio.get_running_loop().time()
-        while replica.alive:
+        while replica.alive:  # one look may fail; silence for the whole time may not
             await asyncio.sleep(self.silence / CHECKS)
             try:
                 await replica.client.healthy(self.silence / CHECKS)

@@ -14,22 +14,17 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from gagpo.agents.engines.remote.transfer import BACKEND, free_port
-from gagpo.agents.engines.vllm_arguments import cpu_arguments
+import httpx2
+
+from gagpo.agents.engines.remote.transfer import free_port
+from gagpo.agents.engines.vllm_arguments import BACKEND, cpu_arguments
 from gagpo.agents.model import ModelError
 from gagpo.envs.lookup import module_path
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
 
 POLL_SECONDS = 0.25
 CLOSE_SECONDS = 15.0
@@ -198,11 +193,9 @@ class Server:
 
 def answers(url: str, deadline: float) -> bool:
     """Whether a GET of ``url`` gives 200 within so many seconds."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(url, timeout=deadline) as response:
-            return bool(response.status == 200)
-    except (urllib.error.URLError, OSError, ValueError):
+        return bool(httpx2.get(url, timeout=deadline, trust_env=False).status_code == 200)
+    except (httpx2.HTTPError, httpx2.InvalidURL, OSError):
         return False
 
 
@@ -214,13 +207,6 @@ def last_error_line(log: Path, most: int = 300) -> str:
         lines = []
     errors = [line for line in lines if "Error" in line and "frame" not in line]
     return (errors or lines or ["it said nothing"])[-1][-most:]
-
-
-def save_config(config: PreTrainedConfig) -> tempfile.TemporaryDirectory[str]:
-    """A folder with a model's config alone, which is all that a server needs to know."""
-    folder = tempfile.TemporaryDirectory(prefix="gagpo-vllm-")
-    config.save_pretrained(folder.name)
-    return folder
 
 
 def main(line: Sequence[str]) -> None:

@@ -31,8 +31,6 @@ from gagpo.envs.errors import InvalidArgument, MissingPackage
 
 KINDS = ("file", "nccl", "ipc")
 FILE_BYTES = 2**30  # of one file, and so of what is held in memory beside the model
-BACKEND = "gagpo_file"  # the name that remote/extension.py registers
-
 
 T = TypeVar("T")
 
@@ -51,10 +49,7 @@ class Transfer(Protocol):
         ...
 
     def send(self, clients: Sequence[Client], run: Run, deadline: float) -> list[ReplicaError | None]:
-        """Bring what was taken last to servers, within ``deadline`` seconds each; what went wrong at each of them.
-
-        run: does work in the loop that the clients are of.
-        """
+        """Bring what was taken last to servers, within ``deadline`` seconds each; what went wrong at each of them."""
         ...
 
     def close(self) -> None:
@@ -77,7 +72,7 @@ class FileTransfer:
         place = self._folder / version.replace(":", "-")
         names = []
         with durable.replacing_folder(place, flushed=False) as unfinished:
-            for number, part in enumerate(_parts(self._checked(tensors), self._dtype)):
+            for number, part in enumerate(_parts(self._checked(tensors), self._dtype)):  # one is held at a time
                 names.append(f"{number:04d}.safetensors")
                 save_file(part, str(unfinished / names[-1]))
         for old in {file.parent for file in self._files}:

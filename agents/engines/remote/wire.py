@@ -7,7 +7,6 @@ that a server that was restarted behind our back, or missed an update, can never
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -132,17 +131,13 @@ def parse(body: bytes, sampling: Sampling, terms: Terms) -> Response:
     stopped = choice.finish_reason == "stop" and ids[-1] in terms.stops
     if not stopped and not (choice.finish_reason == "length" and len(ids) == most):
         raise MalformedAnswer(f"it ended after {len(ids)} of {most} tokens, reason {choice.finish_reason!r:.40}")
-    _require_version(choice.weight_versions, len(ids), terms.version)
-    logprobs = np.asarray([one.logprob for one in content], np.float32)
-    return Response(np.asarray(ids, np.int32), logprobs, stopped)
-
-
-def _require_version(spans: Sequence[_Span] | None, count: int, version: str) -> None:
-    """Every token must be of the weights called ``version``."""
+    spans = choice.weight_versions
     if spans is None:
         raise MalformedAnswer("the answer does not say which weights it is of; vLLM 0.32 or later does")
-    others = sorted({span.version for span in spans} - {version})
+    others = sorted({span.version for span in spans} - {terms.version})
     if others:
-        raise StaleWeights(f"it samples with weights {others[0]!r:.60} where {version!r} were sent")
-    if [(span.start, span.end) for span in spans] != [(0, count)]:
+        raise StaleWeights(f"it samples with weights {others[0]!r:.60} where {terms.version!r} were sent")
+    if [(span.start, span.end) for span in spans] != [(0, len(ids))]:
         raise MalformedAnswer("the answer does not say which weights all of its tokens are of")
+    logprobs = np.asarray([one.logprob for one in content], np.float32)
+    return Response(np.asarray(ids, np.int32), logprobs, stopped)

@@ -107,7 +107,7 @@ def test_growing_and_moving_keep_what_is_stored():
     cache.key[0][1, :, :10] = torch.arange(40.0).reshape(1, 10, 4)
     cache.reserve(3, 500)
     assert cache.capacity >= 500 and cache.key[0].shape[0] == 3
-    cache.move(1, 0, 10)
+    cache.share(1, [0], 10)
     assert torch.equal(cache.key[0][0, 0, :10], torch.arange(40.0).reshape(10, 4))
 
 
