@@ -4,15 +4,10 @@ from gagpo.cli.listing import environments, everything
 from gagpo.interop.scaffold import new_world
 
 
-def test_packages_offer_environments(tmp_path, monkeypatch):
+def test_packages_offer_environments(tmp_path, offer):
     new_world("sea_floor", tmp_path)
-    about = tmp_path / "deep-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: deep\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text(
-        "[gagpo.environments]\nSeaFloor-v0 = sea_floor\nNo-v0 = no_such_module\nLost-v0 = sea_floor\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
+    places = {"SeaFloor-v0": "sea_floor", "No-v0": "no_such_module", "Lost-v0": "sea_floor"}
+    offer("deep", "gagpo.environments", **places)
     found = {one.name: one for one in environments()}
     assert found["gagpo/SQL-v0"].package == "gagpo"
     assert (found["sea_floor:SeaFloor-v0"].package, found["sea_floor:SeaFloor-v0"].problem) == ("deep", "")
