@@ -53,6 +53,7 @@ def study(
         for ahead in aheads:
             changed = with_ahead(settings, ahead)
             lines = []
+            # Of each kind the one that should be the fastest; on a tie the one with fewer processors.
             for shared in (True, False):
                 kind = [placed for placed in placements(count, ahead) if placed.shared == shared]
                 if not kind:
@@ -80,6 +81,7 @@ def placements(gpus: int, ahead: int) -> list[SimulatedPlacement]:
     """Both roles on the same processors, on all of them, on half, a quarter, ...; with ``ahead`` also apart."""
     found = []
     used = gpus
+    # Fewer processors than there are may be faster: exchange grows with their number.
     while used:
         found.append(SimulatedPlacement(used, used, shared=True))
         if ahead:
@@ -145,6 +147,7 @@ def price_of_waiting(lines: Sequence[StudyRow]) -> list[str]:
     sentences = []
     for count in dict.fromkeys(line.gpus for line in lines):
         by_ahead = {line.ahead: line.outcome for line in lines if line.gpus == count}
+        # Only where both were simulated.
         others = [ahead for ahead in by_ahead if ahead]
         if 0 in by_ahead and others:
             ahead = min(others)
