@@ -14,13 +14,12 @@ from safetensors import SafetensorError
 
 from gagpo.agents import manifest
 from gagpo.agents.engines import adapters, attention, attention_check
-from gagpo.agents.engines.base import Tokenizer
 from gagpo.agents.precision import dtype_of
 from gagpo.agents.starters import folder_of
 from gagpo.envs.errors import GagpoError, first_line
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 
 class ModelError(GagpoError, ValueError):
@@ -211,7 +210,10 @@ def choose_path(name: str, model: torch.nn.Module) -> str:
 
 
 def save(
-    model: torch.nn.Module, tokenizer: Tokenizer, folder: Path, tensors: dict[str, torch.Tensor] | None = None
+    model: torch.nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    tensors: dict[str, torch.Tensor] | None = None,
 ) -> None:
     """Write an ordinary Hugging Face folder: weights as safetensors, config, tokenizer.
 

@@ -28,7 +28,7 @@ import yaml
 from gagpo.agents.engines.base import Finished, Request, Response, Sampling
 from gagpo.collecting.collector import Collection
 from gagpo.planning.simulate.measure import MeasuredRun, measure
-from gagpo.planning.simulate.simulation import Placement, Simulation, SimulationResult
+from gagpo.planning.simulate.simulation import SimulatedPlacement, Simulation, SimulationResult
 from gagpo.settings import RunSettings, parse
 from gagpo.training.events import Metrics
 from gagpo.training.learner import Learner
@@ -167,7 +167,7 @@ def timed(settings: RunSettings, folder: Path) -> tuple[float, Path]:
 def predicted(found: MeasuredRun, settings: RunSettings, processes: int = 1) -> SimulationResult:
     """The simulator's iteration: sampling and updating have a core each, so that they do not share one."""
     ahead = settings.rollout.ahead > 0
-    placement = Placement(processes, processes, shared=not ahead)
+    placement = SimulatedPlacement(processes, processes, shared=not ahead)
     return Simulation(settings, found.workload, found.rates, placement, iterations=12).run()
 
 

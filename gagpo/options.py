@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gagpo.envs.nearest import hint
@@ -18,15 +20,14 @@ def by_name(value: object) -> object:
     return {"name": value} if isinstance(value, str) else value
 
 
-def explain(error: ValidationError, kind: type[Options], what: str) -> str:
-    """What is wrong with the options of ``what``, in one line; unknown ones come with the nearest valid ones."""
+def explain(error: ValidationError, known: Iterable[str], what: str) -> str:
+    """What is wrong with the options of ``what``, in one line; unknown ones with the nearest ``known`` ones."""
     lines = []
     for problem in error.errors(include_url=False):
         option = ".".join(str(part) for part in problem["loc"])
         message = problem["msg"].removeprefix("Value error, ")
-        if problem["type"] == "extra_forbidden":
-            options = [name for name in kind.model_fields if name != "name"]
-            lines.append(f"{what} has no option {option!r}; {hint(option, options)}")
+        if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+            lines.append(f"{what} has no option {option!r}; {hint(option, (name for name in known if name != 'name'))}")
         else:
             lines.append(f"{what}: {option}: {message}" if option else f"{what}: {message}")
     return "; ".join(lines)

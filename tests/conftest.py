@@ -31,6 +31,21 @@ def tiny():
     return model.eval(), tokenizer
 
 
+@pytest.fixture
+def offer(tmp_path, monkeypatch):
+    """Makes a package that is installed in the test's folder offer things as entry points of a group."""
+
+    def offer(package, group, **places):
+        about = tmp_path / f"{package}-1.0.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        points = "\n".join(f"{name} = {place}" for name, place in places.items())
+        (about / "entry_points.txt").write_text(f"[{group}]\n{points}\n")
+
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return offer
+
+
 OUTSIDE = '''
 import numpy as np
 from gagpo.agents.engines.base import Response

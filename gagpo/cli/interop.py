@@ -1,4 +1,4 @@
-"""The commands that lead elsewhere: serving worlds, models behind servers, worlds of one's own."""
+"""The commands that lead elsewhere: serving worlds, and worlds of one's own."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from typing import Annotated
 
 import typer
 
-from gagpo.cli.options import Json, Kwargs, print_json, print_table, say, values
+from gagpo.cli.options import Kwargs, say, values
 
 
 def add_to(app: typer.Typer) -> None:
     """Hang the commands of this file under ``app``."""
     app.command()(serve)
     app.command("new")(new)
-    app.command("list")(list_everything)
 
 
 def serve(
@@ -59,22 +58,3 @@ def new(
     made = new_world(name, folder)
     say("\n".join(map(str, made)))
     say(f"next: gagpo check {name}:{class_name(name)}-v0; gagpo warm-start {made[1]}; gagpo train {made[1]}")
-
-
-def list_everything(
-    runs: Annotated[Path, typer.Option(help="Folder of runs.")] = Path("runs"),
-    models: Annotated[Path, typer.Option(help="Folder of models.")] = Path("data/models"),
-    as_json: Json = False,
-) -> None:
-    """What can be used here: environments, algorithms, engines, models and runs."""
-    from rich.table import Table
-
-    from gagpo.interop.listing import everything
-
-    listed = everything(runs, models)
-    table = Table("kind", "name", "from", "problem")
-    for one in listed:
-        table.add_row(one.kind, one.name, one.package, one.problem)
-    print_table(table)
-    if as_json:
-        print_json([vars(one) for one in listed])

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from gagpo.cli import evaluate, export, interop, models, simulate, tools, train, view
+from gagpo.cli import evaluate, export, interop, listing, models, simulate, tools, train, view
 
 REPORT = "\ngagpo: this is a fault of gagpo, not yours. CONTRIBUTING.md says where to report it; send the lines above."
 
@@ -38,7 +38,7 @@ def options(
     """Train language-model agents that act over many turns, evaluate them, and add environments."""
 
 
-for commands in (train, evaluate, view, tools, models, simulate, export, interop):
+for commands in (train, evaluate, view, tools, models, simulate, export, interop, listing):
     commands.add_to(app)
 
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
-from gagpo.cli.options import Config, Json, Overrides, PromptTokens, ResponseTokens, Turns, print_json, say
-
-if TYPE_CHECKING:
-    from gagpo.planning.plan import MemoryPlan
+from gagpo.cli.options import Config, Json, Overrides, PromptTokens, ResponseTokens, Turns, print_json, print_table, say
 
 
 def add_to(app: typer.Typer) -> None:
@@ -51,8 +48,9 @@ def plan(
     shape = shape_of(settings)
     made = make_plan(settings, guess, shape, memories[0] if memories else None)
     verdicts = [judge(settings, guess, memory, shape) for memory in memories]
-    say(f"{settings.model}: {shape.parameters / 1e6:,.1f} M parameters\n")
-    say("\n".join([*_parts(made), "", *_totals(made, settings.training.iterations)]))
+    print_table(_table(settings.model, made))
+    for line in _lines(made, settings.training.iterations):
+        say(line)
     for verdict in verdicts:
         say(f"{verdict.gigabytes:.0f} GB: {verdict.advice}")
     if not verdicts:
@@ -63,23 +61,27 @@ def plan(
         raise typer.Exit(1)
 
 
-def _parts(made: MemoryPlan) -> list[str]:
-    """GB of every part in every phase, and what the parts are."""
-    from gagpo.eval.tables import facts, grid
+def _table(model: str, made: Any) -> Any:
+    from rich.table import Table
+
     from gagpo.planning.memory import GB, PHASES
 
+    table = Table(title=f"{model}: {made.shape.parameters / 1e6:,.1f} M parameters")
+    table.add_column("part")
+    for phase in PHASES:
+        table.add_column(f"{phase}, GB", justify="right")
+    table.add_column("what", overflow="fold")
     digits = 2 if made.peak()[0] > GB else 4
-    rows = [
-        [part.name, *(f"{part.bytes / GB:.{digits}f}" if phase in part.phases else "" for phase in PHASES)]
-        for part in made.parts
-    ]
+    for part in made.parts:
+        cells = [f"{part.bytes / GB:.{digits}f}" if phase in part.phases else "" for phase in PHASES]
+        table.add_row(part.name, *cells, part.note)
     sums = [sum(part.bytes for part in made.parts if phase in part.phases) for phase in PHASES]
-    rows.append(["together", *(f"{total / GB:.{digits}f}" for total in sums)])
-    lines = grid(["GB of", *PHASES], rows, 80)
-    return [*lines, "", *facts([(part.name, part.note) for part in made.parts if part.note], 120)]
+    table.add_section()
+    table.add_row("together", *(f"{total / GB:.{digits}f}" for total in sums), "")
+    return table
 
 
-def _totals(made: MemoryPlan, iterations: int) -> list[str]:
+def _lines(made: Any, iterations: int) -> list[str]:
     from gagpo.planning.memory import GB
 
     tokens, disk = made.tokens, made.disk

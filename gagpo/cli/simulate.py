@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gagpo.cli.options import Config, Json, Overrides, PromptTokens, ResponseTokens, Turns, print_json, say
+from gagpo.cli.options import Config, Json, Overrides, PromptTokens, ResponseTokens, Turns, print_json, print_table, say
 
 
 def add_to(app: typer.Typer) -> None:
@@ -64,11 +64,10 @@ def simulate(
         durable.write_text(write_rates, known.dump(used))
     lines = list(study.study(settings, workload, used, counts, aheads, iterations))
     rollout = settings.rollout
-    say(
-        f"{settings.model}: {rollout.tasks} x {rollout.samples} episodes, {workload.mean_turns:.1f} turns of "
-        f"{workload.mean_response:.0f} tokens\n"
-    )
-    say("\n".join([*study.table(lines), "", *study.price_of_waiting(lines)]))
+    title = f"{settings.model}: {rollout.tasks} x {rollout.samples} episodes, {workload.mean_turns:.1f} turns of "
+    print_table(study.table(lines, f"{title}{workload.mean_response:.0f} tokens"))
+    for line in study.price_of_waiting(lines):
+        say(line)
     say(f"rates: {used.source}\nlengths: {workload.source}")
     if as_json:
         record = {"rates": used.record(), "workload": workload.source, "lines": [line.record() for line in lines]}

@@ -74,6 +74,7 @@ def models(as_json: Json = False) -> None:
     from gagpo.agents import starters
 
     found = [starters.find(name) for name in starters.names()]
+    # A line for each, and below it what it was measured to reach.
     for one in found:
         say(f"starter:{one.name}  {one.manifest['parameters'] / 1e6:.2f} M parameters, {one.size / 2**20:.1f} MiB")
         for name, result in one.manifest["results"].items():

@@ -119,7 +119,7 @@ def make(value: Any) -> CreditSettings:
     try:
         return credit.model_validate(dict(value))
     except ValidationError as error:
-        raise InvalidArgument(explain(error, credit, f"credit {name}")) from None
+        raise InvalidArgument(explain(error, credit.model_fields, f"credit {name}")) from None
 
 
 AnyCredit = Annotated[SerializeAsAny[CreditSettings], BeforeValidator(make)]

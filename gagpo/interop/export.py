@@ -71,6 +71,7 @@ def _jsonl(episodes: Iterable[Episode], about: About, out: Path) -> None:
 def _atif(episodes: Iterable[Episode], about: About, out: Path) -> None:
     """One folder per episode, with ``agent/trajectory.json`` in it, as Harbor lays its trials out."""
     for episode in episodes:
+        # A task id comes from a file: of it only what a file name may hold.
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", episode.task)[:100].strip(".-") or "task"
         path = out / f"{name}__{episode.sample}" / "agent" / "trajectory.json"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -142,6 +143,7 @@ def _inspect(episodes: Iterable[Episode], about: About, out: Path) -> None:
         raise MissingPackage(f"Inspect's format needs inspect-ai ({error}); install the extra inspect") from None
     samples = []
     for episode in episodes:
+        # A try is an epoch of its sample, as Inspect repeats samples.
         messages: list[ChatMessageUser | ChatMessageAssistant] = []
         for turn in episode.turns:
             messages += [ChatMessageUser(content=turn.observation), ChatMessageAssistant(content=turn.response)]

@@ -29,6 +29,7 @@ def play(env_id: str, kwargs: Kwargs, style: str, history: int | str, admissible
         try:
             text: str | None = await conversation.start(state.metadata["task"], state.metadata["seed"])
             state.messages = list(head)
+            # A window begins the messages anew in every turn; limits of Inspect end the loop by `completed`.
             while text is not None and not state.completed:
                 if history != "full":
                     state.messages = list(head)

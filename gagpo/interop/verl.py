@@ -42,6 +42,7 @@ class WorldLoop(AgentLoopBase):
                 prompt = context.prompt(turns, observation)
                 first = turns[0].prompt_ids if turns else prompt
                 room = limit - (len(prompt) - len(first))
+                # What was read between responses counts to the row; a response has what is left of its length.
                 if room <= 0:
                     break
                 out = await self.server_manager.generate(

@@ -194,6 +194,7 @@ def _gap(model: torch.nn.Module, engine: Engine) -> float:
     requests = [Request(i, rng.integers(5, 250, 4 + 5 * i).astype(np.int32), i) for i in range(8)]
     worst = 0.0
     for request, response in zip(requests, engine.generate(requests, Sampling(1.0, 16)), strict=True):
+        # The same tokens once more in one pass; a place predicts the token after it.
         device = next(model.parameters()).device
         ids = torch.as_tensor(np.concatenate([request.prompt_ids, response.ids]), dtype=torch.long, device=device)
         keep = torch.arange(len(request.prompt_ids) - 1, len(ids) - 1, device=device)

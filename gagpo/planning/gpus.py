@@ -47,6 +47,7 @@ def product_teraflops(device: str, size: int = 8192, seconds: float = 1.0) -> fl
     _waited(left @ right)
     begun, count = time.perf_counter(), 0
     while time.perf_counter() - begun < seconds:
+        # Ten at a time, so that waiting for them is no part of their time.
         for _ in range(10):
             out = left @ right
         _waited(out)

@@ -45,6 +45,7 @@ def credit_seconds(turns: int, repeats: int = 3) -> dict[str, float]:
     seconds: dict[str, float] = {}
     for settings in distinct_credits():
         best = np.inf
+        # New numbers each time, so that nothing of the last batch is at hand.
         for repeat in range(repeats):
             columns = batch(turns, seed=repeat)
             value = _value(columns, settings)
@@ -75,6 +76,7 @@ def objective_ratios(tokens: int = 1_000_000, repeats: int = 9, device: str = "c
     plain = partial(plain_clip, old_logprob_K=old_K, advantage_K=advantage_K)
     ratios = {}
     for name in PRESETS:
+        # The two take turns, the first turn of both is not counted.
         algorithm = load(name).model_copy(update={"kl": Algorithm().kl, "entropy": 0.0})
         loss = partial(_loss, old_K, advantage_K, layout, algorithm, _controls(algorithm, columns))
         pairs = [(_seconds(loss, logprob_K), _seconds(plain, logprob_K)) for _ in range(repeats + 1)][1:]

@@ -38,6 +38,20 @@ def find_config(config: str | Path) -> Path:
     )
 
 
+def read_mapping(path: Path) -> dict[str, object]:
+    """The keys and values of a YAML file; :class:`SettingsError` for anything else."""
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        first = str(error).replace("\n", " ")[:300] or type(error).__name__
+        raise SettingsError(f"{path} is not a YAML file: {first}") from None
+    if not isinstance(values, dict):
+        raise SettingsError(f"{path} must hold keys and values, got {type(values).__name__}")
+    return values
+
+
 def load(config: str | Path, overrides: Sequence[str] = ()) -> RunSettings:
     """Read a YAML file and apply ``section.key=value`` overrides (values are YAML too).
 
@@ -45,13 +59,7 @@ def load(config: str | Path, overrides: Sequence[str] = ()) -> RunSettings:
     unknown key (naming the nearest) or a wrong type.
     """
     path = find_config(config)
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        first = str(error).replace("\n", " ")[:300] or type(error).__name__
-        raise SettingsError(f"{path} is not a YAML file: {first}") from None
-    if not isinstance(values, dict):
-        raise SettingsError(f"{path} must hold keys and values, got {type(values).__name__}")
+    values = read_mapping(path)
     for override in overrides:
         _apply(values, override)
     return parse(values, str(path))

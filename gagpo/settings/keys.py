@@ -15,6 +15,7 @@ from gagpo.envs.nearest import nearest
 def keys(section: type[BaseModel], path: str = "") -> Iterator[str]:
     """Every key below ``section``, with dots, sections included; of a choice of options those of every choice."""
     for name, field in section.model_fields.items():
+        # A section is a key itself, before those in it.
         place = f"{path}.{name}".strip(".")
         yield place
         for option in options(field.annotation):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,25 +19,13 @@ def paint(thing: object, what: str) -> None:
 
 
 @pytest.fixture
-def colours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry[str]:
+def colours(tmp_path: Path, offer: Callable[..., None]) -> Registry[str]:
     """Colours: one of ours, and those of an installed package of which only some can be imported."""
     (tmp_path / "paints_red.py").write_text("red = '#f00'\nclass Dark:\n    red = '#800'\nnumber = 7\n")
     (tmp_path / "paints_broken.py").write_text("raise RuntimeError('the tin\\nis empty')\n")
     (tmp_path / "paints_needy.py").write_text("import no_such_pigment.blue\n")
-    about = tmp_path / "paints-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: paints\nVersion: 1.0\n")
-    offers = {
-        "red": "paints_red:red",
-        "dark-red": "paints_red:Dark.red",
-        "broken": "paints_broken:x",
-        "needy": "paints_needy:x",
-        "gone": "paints_gone:x",
-        "line": "paints_red:red",
-    }
-    lines = "\n".join(f"{name} = {place}" for name, place in offers.items())
-    (about / "entry_points.txt").write_text(f"[test.colours]\n{lines}\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
+    offers = {"red": "paints_red:red", "dark-red": "paints_red:Dark.red", "line": "paints_red:red"}
+    offer("paints", "test.colours", **offers, broken="paints_broken:x", needy="paints_needy:x", gone="paints_gone:x")
     return Registry("colour", "test.colours", {"line": "os:linesep"}, paint)
 
 

@@ -74,6 +74,7 @@ class SimulatedReplica:
             self._change.succeed()
 
     def _work(self) -> Process:
+        # New weights are taken between responses, prompts are read before responses go on.
         while True:
             if self.newest != self.version and not self._active:
                 yield self.clock.timeout(self.loading)

@@ -86,6 +86,7 @@ def _turns(record: Record, folder: Path) -> list[TurnLengths]:
     """Lengths of an episode's turns; what was read anew follows from the prompt before."""
     turns, held = [], 0
     try:
+        # The record lists newly read tokens up to a limit: where it agrees with the growth, the rest was cached.
         for row in record["turns"]:
             context, response = int(row["tokens"]["prompt"]), len(row["tokens"]["text"])
             shown = len(row["tokens"]["read"])
@@ -106,6 +107,7 @@ def _count(
     most = max((len(turns) for turns in played), default=0)
     count = tokens = 0
     waits = float(-(-len(played) // workers))
+    # In lockstep a pass continues the longest response of the turn, and workers take equal shares of the steps.
     for number in range(most):
         now = [turns[number] for turns in played if len(turns) > number]
         count += max(turn.response for turn in now)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Annotated
 
 import yaml
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from gagpo.agents.shape import Shape
-from gagpo.envs.nearest import hint
+from gagpo.options import explain
 from gagpo.planning.lengths import row_tokens
 from gagpo.settings import RunSettings, SettingsError
+from gagpo.settings.files import read_mapping
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,10 @@ PASS_SECONDS = 3e-3  # of an engine's own work between two forward passes
 LATENCY = 30e-6  # seconds of one step of a ring
 
 
+Amount = Annotated[float, Field(ge=0, strict=True)]
+Rate = Annotated[float, Field(gt=0, strict=True)]
+
+
 @dataclass(frozen=True)
 class Rates:
     """Seconds that things take on one processor (a GPU, or a process on a CPU); 0 is infinitely fast.
@@ -54,22 +61,24 @@ class Rates:
     source: where the numbers are from, in words.
     """
 
-    pass_seconds: float = 0.0
-    sequence_seconds: float = 0.0
-    read_seconds: float = 0.0
-    train_seconds: float = 0.0
-    score_share: float = 1 / 3
-    step_seconds: float = 0.0
-    update_seconds: float = 0.0
-    gather_bytes: float = 0.0
-    link: float = math.inf
-    network: float = math.inf
-    latency: float = 0.0
-    per_node: int = 8
-    transfer_seconds: float = 0.0
-    environment_seconds: float = 0.0
-    environment_spread: float = 0.0
-    reset_seconds: float = 0.0
+    __pydantic_config__ = ConfigDict(extra="forbid")  # for files; what is computed is not looked at
+
+    pass_seconds: Amount = 0.0
+    sequence_seconds: Amount = 0.0
+    read_seconds: Amount = 0.0
+    train_seconds: Amount = 0.0
+    score_share: Amount = 1 / 3
+    step_seconds: Amount = 0.0
+    update_seconds: Amount = 0.0
+    gather_bytes: Amount = 0.0
+    link: Rate = math.inf
+    network: Rate = math.inf
+    latency: Amount = 0.0
+    per_node: Annotated[int, Field(ge=1, strict=True)] = 8
+    transfer_seconds: Amount = 0.0
+    environment_seconds: Amount = 0.0
+    environment_spread: Amount = 0.0
+    reset_seconds: Amount = 0.0
     source: str = ""
 
     def decode_seconds(self, batch: int) -> float:
@@ -127,22 +136,9 @@ def stated(
 def load(path: Path) -> Rates:
     """Rates of a YAML or JSON file with the fields of :class:`Rates`; SettingsError names what is wrong in it."""
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
-        raise SettingsError(f"{path} cannot be read as rates: {str(error).splitlines()[0][:200]}") from None
-    if not isinstance(values, dict):
-        raise SettingsError(f"{path} holds no rates: one `name: seconds` a line is wanted")
-    known = {field.name for field in fields(Rates)}
-    # A file is somebody's: names, kinds and ranges are looked at before anything is computed from it.
-    for name, value in values.items():
-        if name not in known:
-            raise SettingsError(f"{path}: there is no rate {name!r}; {hint(str(name), sorted(known))}")
-        number = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
-        if name != "source" and not number:
-            raise SettingsError(f"{path}: {name} is a number >= 0, got {value!r}")
-    if values.get("per_node", 1) < 1 or values.get("link", 1) == 0 or values.get("network", 1) == 0:
-        raise SettingsError(f"{path}: per_node, link and network are above 0")
-    return Rates(**{"source": str(path), **values})
+        return TypeAdapter(Rates).validate_python({"source": str(path), **read_mapping(path)})
+    except ValidationError as error:
+        raise SettingsError(explain(error, [field.name for field in fields(Rates)], str(path))) from None
 
 
 def dump(rates: Rates) -> str:

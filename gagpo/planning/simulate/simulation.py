@@ -23,7 +23,7 @@ WAITING = "waiting for worlds and the longest episodes"
 
 
 @dataclass(frozen=True)
-class Placement:
+class SimulatedPlacement:
     """Processors by role. shared: the same ones do both, in turn or, with ``ahead``, at half speed while both work."""
 
     replicas: int
@@ -72,7 +72,12 @@ class Simulation:
     """Plays ``iterations`` of a run; ``outcome`` leaves the first ``ahead + 1`` of them out, and the last."""
 
     def __init__(
-        self, settings: RunSettings, workload: Workload, rates: Rates, placement: Placement, iterations: int = 4
+        self,
+        settings: RunSettings,
+        workload: Workload,
+        rates: Rates,
+        placement: SimulatedPlacement,
+        iterations: int = 4,
     ):
         self.warm = settings.rollout.ahead + 1
         whole = -(-iterations // self.warm) * self.warm  # batches that are open together may end together

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
-from gagpo.eval.tables import grid
 from gagpo.planning.simulate.rates import Rates
-from gagpo.planning.simulate.simulation import Placement, Simulation, SimulationResult
+from gagpo.planning.simulate.simulation import SimulatedPlacement, Simulation, SimulationResult
 from gagpo.planning.simulate.update import update_seconds
 from gagpo.planning.simulate.workload import Workload
 from gagpo.settings import RunSettings
@@ -21,7 +21,7 @@ class StudyRow:
 
     gpus: int
     ahead: int
-    placement: Placement
+    placement: SimulatedPlacement
     outcome: SimulationResult
 
     def record(self) -> dict[str, object]:
@@ -53,6 +53,7 @@ def study(
         for ahead in aheads:
             changed = with_ahead(settings, ahead)
             lines = []
+            # Of each kind the one that should be the fastest; on a tie the one with fewer processors.
             for shared in (True, False):
                 kind = [placed for placed in placements(count, ahead) if placed.shared == shared]
                 if not kind:
@@ -76,15 +77,16 @@ def with_ahead(settings: RunSettings, ahead: int) -> RunSettings:
     return settings.model_copy(update={"rollout": rollout, "algorithm": algorithm})
 
 
-def placements(gpus: int, ahead: int) -> list[Placement]:
+def placements(gpus: int, ahead: int) -> list[SimulatedPlacement]:
     """Both roles on the same processors, on all of them, on half, a quarter, ...; with ``ahead`` also apart."""
     found = []
     used = gpus
+    # Fewer processors than there are may be faster: exchange grows with their number.
     while used:
-        found.append(Placement(used, used, shared=True))
+        found.append(SimulatedPlacement(used, used, shared=True))
         if ahead:
             found += [
-                Placement(used - ranks, ranks, shared=False)
+                SimulatedPlacement(used - ranks, ranks, shared=False)
                 for ranks in sorted({max(1, round(used * share / 8)) for share in range(1, 8)})
                 if ranks < used
             ]
@@ -92,7 +94,7 @@ def placements(gpus: int, ahead: int) -> list[Placement]:
     return found
 
 
-def expected(settings: RunSettings, workload: Workload, rates: Rates, placed: Placement) -> float:
+def expected(settings: RunSettings, workload: Workload, rates: Rates, placed: SimulatedPlacement) -> float:
     """Seconds of an iteration by means alone: what :func:`study` chooses a placement by."""
     rollout = settings.rollout
     episodes = rollout.tasks * rollout.samples
@@ -114,24 +116,30 @@ def expected(settings: RunSettings, workload: Workload, rates: Rates, placed: Pl
     return max(sampling + rates.transfer_seconds, training)
 
 
-def table(rows: Sequence[StudyRow], width: int = 160) -> list[str]:
-    """The rows in columns."""
-    header = ["GPUs", "ahead", "used as", "iteration, s", "tokens/s", "sampling", "training", "staleness", "bottleneck"]
-    texts = [
-        [
-            str(row.gpus),
-            str(row.ahead),
-            row.placement.describe(),
-            f"{row.outcome.seconds:,.3g}" if row.outcome.seconds < 1000 else f"{row.outcome.seconds:,.0f}",
-            f"{row.outcome.tokens_per_second:,.0f}",
-            f"{100 * row.outcome.sampling:.0f} %",
-            f"{100 * row.outcome.training:.0f} %",
-            f"{row.outcome.staleness:.2f}",
-            row.outcome.bottleneck,
-        ]
-        for row in rows
-    ]
-    return grid(header, texts, width)
+def table(lines: Sequence[StudyRow], title: str) -> Any:
+    """A rich table of the lines."""
+    from rich.table import Table
+
+    made = Table(title=title)
+    for name in ("GPUs", "ahead", "used as"):
+        made.add_column(name, justify="right" if name != "used as" else "left")
+    for name in ("iteration, s", "tokens/s", "sampling", "training", "staleness"):
+        made.add_column(name, justify="right")
+    made.add_column("bottleneck", overflow="fold")
+    for line in lines:
+        out = line.outcome
+        made.add_row(
+            str(line.gpus),
+            str(line.ahead),
+            line.placement.describe(),
+            f"{out.seconds:,.3g}" if out.seconds < 1000 else f"{out.seconds:,.0f}",
+            f"{out.tokens_per_second:,.0f}",
+            f"{100 * out.sampling:.0f} %",
+            f"{100 * out.training:.0f} %",
+            f"{out.staleness:.2f}",
+            out.bottleneck,
+        )
+    return made
 
 
 def price_of_waiting(lines: Sequence[StudyRow]) -> list[str]:
@@ -139,6 +147,7 @@ def price_of_waiting(lines: Sequence[StudyRow]) -> list[str]:
     sentences = []
     for count in dict.fromkeys(line.gpus for line in lines):
         by_ahead = {line.ahead: line.outcome for line in lines if line.gpus == count}
+        # Only where both were simulated.
         others = [ahead for ahead in by_ahead if ahead]
         if 0 in by_ahead and others:
             ahead = min(others)

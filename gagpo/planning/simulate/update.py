@@ -46,6 +46,7 @@ def update_seconds(settings: RunSettings, rates: Rates, rows: Sequence[int], ran
     each = rates.train_seconds * passes(settings, rates)
     computing = exchange = 0.0
     rest = rates.update_seconds
+    # The slowest rank is waited for; exchange costs what computing does not hide.
     for part in np.array_split(order, training.minibatches):
         slowest = _slowest([rows[i] for i in part], ranks)
         micros = max(1, -(-slowest // training.microbatch_tokens)) * training.epochs

@@ -11,11 +11,8 @@ from gagpo.agents.setup import make_engine
 from gagpo.envs.errors import InvalidArgument
 
 
-def test_a_package_offers_an_engine_by_an_entry_point(outside, tiny, monkeypatch):
-    info = outside / "elsewhere-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: elsewhere\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[gagpo.engines]\nconstant = elsewhere:Constant\n")
+def test_a_package_offers_an_engine_by_an_entry_point(outside, offer, tiny):
+    offer("elsewhere", "gagpo.engines", constant="elsewhere:Constant")
     assert ENGINES.known()["constant"] == "elsewhere:Constant"
     engine = make_engine("constant", *tiny, token=9)
     engine.load_weights((name, torch.zeros(1)) for name in "ba")

@@ -19,6 +19,7 @@ from gagpo.envs.webshop.texts import visible
 from tests.envs.webshop.shelf import row, shared_root, write_files
 from tests.oracles import webshop_pages, webshop_reward
 
+pytestmark = pytest.mark.usefixtures("shop_data")
 BLANKS = (
     *("two  blanks", " at both ends ", "a\nline\n\nbreak", "tab\tand\rreturn", "\xa0no\xa0break\xa0", "   ", "\n \n"),
     *(" \n", "", "x" * 25_000, "control \x07 marks \u202e and\x0bso\x1con\x85"),
@@ -164,12 +165,6 @@ def generated():
     folder = generated_folder(shared_root() / "webshop", 1_000)
     sources = find_sources(folder)
     return folder, json.loads(sources.products.read_text("utf-8")), json.loads(sources.attributes.read_text("utf-8"))
-
-
-@pytest.fixture(autouse=True)
-def _data(monkeypatch):
-    monkeypatch.setenv("GAGPO_DATA", str(shared_root()))
-    monkeypatch.delenv("WEBSHOP_DATA", raising=False)
 
 
 def without_list_descriptions(rows):

@@ -81,12 +81,9 @@ def test_the_example_of_the_documentation_works():
         CREDITS.remove("half")
 
 
-def test_an_installed_package_is_found_by_its_entry_point(elsewhere):
+def test_an_installed_package_is_found_by_its_entry_point(elsewhere, offer):
     """In a process of its own, for which the package is installed: its metadata stand beside its file."""
-    info = elsewhere / "half_credit-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: half-credit\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[gagpo.credits]\nhalf = half_credit:Half\n")
+    offer("half_credit", "gagpo.credits", half="half_credit:Half")
     script = f"""
         import sys
         sys.path.insert(0, {str(elsewhere)!r})

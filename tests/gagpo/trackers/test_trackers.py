@@ -39,14 +39,9 @@ class Lines:
 
 
 @pytest.fixture
-def own(tmp_path, monkeypatch):
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "lines_tracker.py").write_text(OWN)
-    information = tmp_path / "site" / "lines_tracker-1.dist-info"
-    information.mkdir()
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: lines-tracker\nVersion: 1\n")
-    (information / "entry_points.txt").write_text("[gagpo.trackers]\nlines = lines_tracker:Lines\n")
-    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+def own(tmp_path, offer):
+    (tmp_path / "lines_tracker.py").write_text(OWN)
+    offer("lines_tracker", "gagpo.trackers", lines="lines_tracker:Lines")
     return tmp_path
 
 
@@ -70,7 +65,7 @@ def test_a_tracker_in_one_file_outside_the_repository(own):
 def test_unknown_and_missing_trackers_say_what_to_do(own):
     with pytest.raises(InvalidArgument, match=r"no tracker 'tensorbord'; nearest: tensorboard"):
         TRACKERS.find("tensorbord")
-    (own / "site" / "needy.py").write_text("import no_such_package_at_all")
+    (own / "needy.py").write_text("import no_such_package_at_all")
     with pytest.raises(MissingPackage, match="pip install no_such_package_at_all"):
         TRACKERS.find("needy:Tracker")
     with pytest.raises(InvalidArgument, match="module 'lines_tracker' has no 'Line'"):
@@ -78,7 +73,7 @@ def test_unknown_and_missing_trackers_say_what_to_do(own):
 
 
 def test_a_tracker_that_breaks_is_named_and_the_rest_goes_on(own):
-    (own / "site" / "flaky.py").write_text(
+    (own / "flaky.py").write_text(
         OWN.replace('self.write("log"', "raise OSError('server gone')\n        self.write(\"log\"")
     )
     (own / "run").mkdir()

@@ -99,13 +99,14 @@ def test_what_cannot_be_measured_is_said(corridor, tmp_path):
 @pytest.mark.parametrize(
     "text,said",
     [
-        ("[1]", "holds no rates"),
-        ("pass_second: 1", "no rate 'pass_second'"),
-        ("pass_seconds: -1", "a number >= 0"),
-        ("pass_seconds: yes", "a number >= 0"),
-        ("link: 0", "above 0"),
-        ("pass_seconds: .nan", "a number >= 0"),
-        ("{", "cannot be read"),
+        ("[1]", "must hold keys and values"),
+        ("pass_second: 1", "no option 'pass_second'; nearest: pass_seconds"),
+        ("pass_seconds: -1", "pass_seconds: Input should be greater than or equal to 0"),
+        ("pass_seconds: yes", "pass_seconds: Input should be a valid number"),
+        ("link: 0", "link: Input should be greater than 0"),
+        ("per_node: 0", "per_node: Input should be greater than or equal to 1"),
+        ("pass_seconds: .nan", "pass_seconds: Input should be greater than or equal to 0"),
+        ("{", "is not a YAML file"),
     ],
 )
 def test_a_file_of_rates_says_what_is_wrong_with_it(tmp_path, text, said):

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gagpo.planning.simulate.rates import Rates
-from gagpo.planning.simulate.simulation import TRANSFER, WAITING, Placement, Simulation
+from gagpo.planning.simulate.simulation import TRANSFER, WAITING, SimulatedPlacement, Simulation
 from gagpo.planning.simulate.study import placements, study, with_ahead
 from gagpo.planning.simulate.update import passes, update_seconds
 from gagpo.planning.simulate.workload import TurnLengths, Workload
@@ -46,7 +46,7 @@ RATES = Rates(
     environment_seconds=0.05,
     reset_seconds=0.2,
 )
-ONE, APART = Placement(1, 1, shared=True), Placement(1, 1, shared=False)
+ONE, APART = SimulatedPlacement(1, 1, shared=True), SimulatedPlacement(1, 1, shared=False)
 
 
 @pytest.mark.parametrize("lockstep", [True, False])
@@ -134,7 +134,7 @@ def test_twice_the_processors_are_never_slower(rates, lockstep, ahead):
 @given(rates_drawn, st.booleans(), st.integers(0, 2), st.integers(1, 3))
 def test_tokens_are_neither_lost_nor_made(rates, lockstep, ahead, replicas):
     made = with_ahead(run_settings(lockstep=lockstep), ahead)
-    simulation = Simulation(made, UNEVEN, rates, Placement(replicas, 1, shared=False))
+    simulation = Simulation(made, UNEVEN, rates, SimulatedPlacement(replicas, 1, shared=False))
     simulation.run()
     open_tokens = sum(turn.response for turns in simulation.lengths.values() for turn in turns)
     said = sum(actor.replica.sampled for actor in simulation.actors)
@@ -183,7 +183,7 @@ def test_passes_count_what_is_scored():
 
 
 def test_placements_use_what_there_is():
-    assert placements(4, 0) == [Placement(n, n, shared=True) for n in (4, 2, 1)]
+    assert placements(4, 0) == [SimulatedPlacement(n, n, shared=True) for n in (4, 2, 1)]
     for placed in placements(16, 1):
         assert placed.processors <= 16 and min(placed.replicas, placed.ranks) >= 1
     assert math.isclose(Rates().decode_seconds(5), 0)

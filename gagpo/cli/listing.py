@@ -1,4 +1,4 @@
-"""What can be used here, and which package offers it: ``gagpo list``."""
+"""The command that lists what can be used here, and which package offers it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,33 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Annotated
 
-import gymnasium
+import typer
 
-import gagpo.envs  # noqa: F401 (registers the suite's own)
-from gagpo.algorithms import PRESETS
-from gagpo.envs.lookup import ENVIRONMENTS
+from gagpo.cli.options import Json, print_json, print_table
+
+
+def add_to(app: typer.Typer) -> None:
+    """Hang the command of this file under ``app``."""
+    app.command("list")(list_everything)
+
+
+def list_everything(
+    runs: Annotated[Path, typer.Option(help="Folder of runs.")] = Path("runs"),
+    models: Annotated[Path, typer.Option(help="Folder of models.")] = Path("data/models"),
+    as_json: Json = False,
+) -> None:
+    """What can be used here: environments, algorithms, engines, models and runs."""
+    from rich.table import Table
+
+    listed = everything(runs, models)
+    table = Table("kind", "name", "from", "problem")
+    for one in listed:
+        table.add_row(one.kind, one.name, one.package, one.problem)
+    print_table(table)
+    if as_json:
+        print_json([vars(one) for one in listed])
 
 
 @dataclass(frozen=True)
@@ -30,6 +51,11 @@ def environments() -> list[Listed]:
     An entry point is named by the environment's id, without its module, and names the module that registers it:
     ``"Guess-v0" = "guess"``. A package that breaks is listed with its problem and disturbs no other.
     """
+    import gymnasium
+
+    import gagpo.envs  # noqa: F401 (registers the suite's own)
+    from gagpo.envs.lookup import ENVIRONMENTS
+
     found = [Listed("environment", name) for name in gymnasium.registry if name.startswith("gagpo/")]
     for point in ENVIRONMENTS.offered().values():
         package = point.dist.name if point.dist else point.module
@@ -38,6 +64,8 @@ def environments() -> list[Listed]:
 
 
 def _problem(module: str, name: str) -> str:
+    import gymnasium
+
     try:
         import_module(module)
     except Exception as error:  # somebody else's code may raise anything
@@ -47,6 +75,8 @@ def _problem(module: str, name: str) -> str:
 
 def everything(runs: Path = Path("runs"), models: Path = Path("data/models")) -> list[Listed]:
     """Environments, algorithms, engines, and the models and runs at hand."""
+    from gagpo.algorithms import PRESETS
+
     listed = environments()
     listed += [Listed("algorithm", name) for name in sorted(PRESETS)]
     for engine, package in (("transformers", "transformers"), ("vllm", "vllm"), ("openai:MODEL", "openai")):

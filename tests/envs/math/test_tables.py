@@ -1,0 +1,139 @@
+"""Rows of files, whole, odd and damaged: read, or named in one line."""
+
+import csv
+import json
+import logging
+import random
+
+import datasets
+import pytest
+
+from gagpo.envs.math.sources import load
+from gagpo.envs.math.tables import BadRow
+from tests.envs.math.test_sources import write
+
+
+def test_csv_json_and_parquet(tmp_path):
+    rows = [{"problem": "What is 1 + 1?", "answer": "2"}, {"problem": "What is 5 + 5?", "answer": "10"}]
+    with (tmp_path / "a.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["problem", "answer"])
+        writer.writeheader()
+        writer.writerows(rows)
+    (tmp_path / "a.json").write_text(json.dumps(rows))
+    datasets.Dataset.from_list(rows).to_parquet(tmp_path / "a.parquet")
+    for name in ("a.csv", "a.json", "a.parquet"):
+        loaded = load({"test": str(tmp_path / name)})
+        assert [loaded.problem(task.id).answer for task in loaded.tasks("test")] == ["2", "10"], name
+
+
+def test_columns_can_be_named(tmp_path):
+    path = write(tmp_path / "own.jsonl", [{"q": "What is 1 + 1?", "a": r"It is \boxed{2}."}])
+    loaded = load({"test": {"path": path, "problem": "q", "answer": "a", "gold": "boxed"}})
+    assert [loaded.problem(task.id).answer for task in loaded.tasks("test")] == ["2"]
+
+
+BAD_ROWS = [
+    ({"problem": "?"}, "no column 'answer' or 'final_answer' or 'solution'; the row has 'problem'"),
+    ({"answer": "1"}, "no column 'problem' or 'question' or 'prompt'; the row has 'answer'"),
+    ({"problem": "  ", "answer": "1"}, "the problem is empty"),
+    ({"problem": None, "answer": "1"}, "the problem is empty"),
+    ({"problem": "x" * 30_000, "answer": "1"}, "longer than 20000"),
+    ({"problem": "?", "answer": ""}, "the answer is empty"),
+    ({"problem": "?", "answer": None}, "the answer is None"),
+    ({"problem": "?", "answer": []}, "an empty list"),
+    ({"problem": "?", "answer": True}, "the answer is True"),
+    ({"problem": "?", "answer": {"value": 1}}, "of type dict"),
+    ({"problem": "?", "answer": r"\frac{1}{2"}, "unreadable gold answer .*braces do not match"),
+    ({"problem": "?", "answer": "9" * 2000}, "longer than 1000"),
+    ("just text", "not an object with columns but a str"),
+    (["problem", "answer"], "not an object with columns but a list"),
+]
+
+
+@pytest.mark.parametrize(("row", "message"), BAD_ROWS)
+def test_a_bad_row_is_named_and_refused(row, message, tmp_path):
+    path = write(tmp_path / "bad.jsonl", [{"problem": "What is 1 + 1?", "answer": "2"}, row])
+    with pytest.raises(BadRow, match=rf"bad\.jsonl, row 2: .*{message}") as error:
+        load({"test": path})
+    assert "\n" not in str(error.value)
+
+
+def test_bad_rows_are_skipped_and_counted_on_request(tmp_path, caplog):
+    good = {"problem": "What is 1 + 1?", "answer": "2"}
+    path = write(tmp_path / "bad.jsonl", [good, *(row for row, _ in BAD_ROWS)])
+    with caplog.at_level(logging.WARNING):
+        loaded = load({"test": path}, on_bad_row="skip")
+    assert len(loaded.tasks("test")) == 1 and len(loaded.skipped) == len(BAD_ROWS)
+    assert f"{len(BAD_ROWS)} bad rows were skipped; the first: {path}, row 2: no column 'answer'" in caplog.text
+
+
+@pytest.mark.parametrize("line", ["{", "nonsense", "[" * 100_000])
+def test_broken_json_is_named(line, tmp_path):
+    path = tmp_path / "broken.jsonl"
+    path.write_text('{"problem": "?", "answer": "1"}\n\n' + line + "\n")
+    with pytest.raises(BadRow, match=r"broken\.jsonl, row 3: not a JSON object"):
+        load({"test": str(path)})
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.json"])
+def test_a_file_that_is_something_else(name, tmp_path):
+    (tmp_path / name).write_text("[ this is neither")
+    with pytest.raises(BadRow, match=f"{name}: not a"):
+        load({"test": str(tmp_path / name)})
+
+
+LONG = "7" * 5_000
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "place"),
+    [
+        ("a.csv", 'problem,answer\n?,1\n"' + "x" * 200_000 + '",2\n', "row 2: after line 2: not CSV"),
+        ("a.csv", f"problem,answer\n?,{LONG}\n", "row 1: the answer is longer than"),
+        ("a.jsonl", f'{{"problem": "?", "answer": {LONG}}}\n', "row 1: not a JSON object"),
+        ("a.json", f'[{{"problem": "?", "answer": {LONG}}}]', "not a JSON array"),
+        ("a.json", "[" * 100_000, "not a JSON array"),
+        ("a.jsonl", '{"problem": "?", "answer": ' + "[" * 900 + "1" + "]" * 900 + "}\n", "row 1: "),
+        ("a.jsonl", '{"problem": "?", "answer": ' + "1" + "0" * 4_000 + "}\n", "row 1: "),
+        ("a.jsonl", '{"problem": "?", "answer": 1e999}\n', "row 1: the answer is inf"),
+        ("a.jsonl", '{"problem": "\\ud800?", "answer": 1}\n', "row 1: the problem holds half of a character"),
+    ],
+)
+def test_what_would_break_a_reader_is_one_line_with_file_and_row(name, content, place, tmp_path):
+    path = tmp_path / name
+    path.write_text(content)
+    with pytest.raises(BadRow) as caught:
+        load({"test": str(path)}).tasks("test")
+    told = str(caught.value)
+    assert str(path) in told and place in told and "\n" not in told and len(told) < 600
+
+
+def test_bytes_that_are_no_text_and_a_byte_order_mark_are_no_trouble(tmp_path):
+    path = tmp_path / "latin.csv"
+    path.write_bytes(b"\xef\xbb\xbfproblem,answer\nna\xefve?,1\n")
+    assert [problem.answer for problem in load({"test": str(path)}).problems["test"].values()] == ["1"]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "json", "jsonl", "parquet"])
+def test_damaged_files_are_read_or_named(suffix, tmp_path):
+    rows = [{"problem": f"How many are {i} and {i}?", "answer": str(2 * i), "type": "words"} for i in range(60)]
+    whole = tmp_path / f"whole.{suffix}"
+    getattr(datasets.Dataset.from_list(rows), {"csv": "to_csv", "parquet": "to_parquet"}.get(suffix, "to_json"))(whole)
+    content = json.dumps(rows).encode() if suffix == "json" else whole.read_bytes()
+    chance = random.Random(suffix)
+    named = 0
+    for number in range(60):
+        damaged = bytearray(content)
+        if number % 3 == 0:
+            del damaged[chance.randrange(len(damaged)) :]
+        else:
+            for _ in range(1 + number % 5):
+                damaged[chance.randrange(len(damaged))] = chance.randrange(256)
+        path = tmp_path / f"damaged-{number}.{suffix}"
+        path.write_bytes(damaged)
+        try:
+            load({"test": str(path)}).tasks("test").hash  # noqa: B018 (computing it is the test)
+        except BadRow as error:
+            named += 1
+            assert path.name in str(error) and "\n" not in str(error)
+    assert named

@@ -1,0 +1,83 @@
+"""``exact`` is the published environment; without it pages differ where the published ones mislead."""
+
+import gymnasium
+import pytest
+
+from gagpo.envs.webshop.env import WebShopEnv
+from tests.envs.webshop.shelf import options, row, write_files
+
+pytestmark = pytest.mark.usefixtures("shop_data")
+
+
+def test_exact_is_the_published_environment_and_nothing_else():
+    with pytest.raises(ValueError, match="exact=True knows no observation 'html'; choose text or text_rich"):
+        WebShopEnv(exact=True, observation="html")
+    for also in ({"strict_options": True}, {"results_per_page": 3}):
+        with pytest.raises(ValueError, match="leave out strict_options and results_per_page"):
+            WebShopEnv(exact=True, **also)
+    with pytest.raises(ValueError, match="exact=True exists as text only"):
+        gymnasium.make("gagpo/WebShopBrowser-v0", exact=True)
+
+
+def test_exact_tells_products_seen_before_and_where_that_leads(tmp_path):
+    """Reason for the difference: without it a page depends on nothing but its address."""
+    data = write_files(tmp_path, [row("B1"), row("B2", "blue shirt")])
+    for exact, mark in ((True, "clicked button"), (False, "button")):
+        env = WebShopEnv(data=data, exact=exact, observation="text_rich")
+        env.reset(seed=0)
+        *_, first = env.step("search[shirt]")
+        env.step("click[b2]")
+        observation, *_, info = env.step("click[< prev]")
+        assert f"\n[{mark}] B2 [{mark}_]" in observation and "\n[button] B1 [button_]" in observation
+        assert (info["state"] != first["state"]) is exact
+        env.step("click[back to search]")
+        assert "[clicked" not in env.step("search[shirt]")[0]
+
+
+def test_what_is_marked_as_clicked_is_what_is_chosen(tmp_path):
+    """Reason: an agent must be able to read what it chose. The published marks miss quotes and letters beyond ASCII,
+    and mark equal values of other options."""
+    choices = options(a=['24" x 36"', "same"], b=["café", "same"])
+    data = write_files(tmp_path, [row("B1", customization_options=choices)])
+    seen = {}
+    for exact in (True, False):
+        env = WebShopEnv(data=data, exact=exact, observation="text_rich")
+        env.reset(seed=0)
+        for action in ("search[shirt]", "click[b1]", 'click[24" x 36"]', "click[café]"):
+            observation = env.step(action)[0]
+        marks = [observation.count("[clicked button]")]
+        marks.append(env.step("click[same]")[0].count("[clicked button] same"))
+        seen[exact] = marks
+    assert seen == {False: [2, 1], True: [0, 2]}
+
+
+def test_the_last_page_is_short_unless_exact(tmp_path):
+    data = write_files(tmp_path, [row("B1", customization_options=options(b=["x'y"], a=["1"]))])
+    ends = {}
+    for exact in (True, False):
+        env = WebShopEnv(data=data, exact=exact)
+        env.reset(seed=0)
+        for action in ("search[shirt]", "click[b1]", "click[x'y]", "click[1]", "click[buy now]"):
+            ends[exact] = env.step(action)[0]
+    assert ends[False] == "Thank you for shopping with us! [SEP] Your score (min 0.0, max 1.0) [SEP] 1.0"
+    assert 'Purchased [SEP] asin [SEP] B1 [SEP] options [SEP] {"a": "1", "b": "x\\u0027y"} [SEP] attrs' in ends[True]
+
+
+def test_labels_with_brackets_can_be_clicked_unless_exact(tmp_path):
+    data = write_files(tmp_path, [row("B1", customization_options=options(size=["x [l]", "s"]))])
+    for exact in (True, False):
+        env = WebShopEnv(data=data, exact=exact)
+        env.reset(seed=0)
+        env.step("search[shirt]")
+        *_, info = env.step("click[b1]")
+        assert ("click[x [l]]" in info["admissible_actions"]) is not exact
+        assert env.step("click[x [l]]")[-1]["valid"] is not exact
+
+
+def test_long_and_unseen_texts_are_whole_in_exact_only(tmp_path):
+    name = "shirt \u202e" + "x" * 2_000
+    data = write_files(tmp_path, [row("B1", name)])
+    for exact, shown in ((True, name), (False, name.replace("\u202e", "")[:1_000])):
+        env = WebShopEnv(data=data, exact=exact)
+        env.reset(seed=0)
+        assert f" [SEP] {shown} [SEP] $10.0" in env.step("search[shirt]")[0]
