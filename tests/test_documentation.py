@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gagpo.eval.metrics import meanings
+from gagpo.eval.metrics import register
 from gagpo.settings import RunSettings, page
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -19,8 +19,8 @@ def test_the_settings_reference_is_what_the_code_makes():
 
 
 def test_the_metrics_page_is_what_the_code_makes():
-    assert (DOCS / "metrics.md").read_text(encoding="utf-8") == meanings.page(), (
-        "make it anew: python -m gagpo.eval.metrics.meanings > docs/metrics.md"
+    assert (DOCS / "metrics.md").read_text(encoding="utf-8") == register.page(), (
+        "make it anew: python -m gagpo.eval.metrics.register > docs/metrics.md"
     )
 
 

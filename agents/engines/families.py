@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from gagpo.agents.engines.attention import is_flat
+from gagpo.envs.tables import Table
 
 TINY: dict[str, Any] = {
     "vocab_size": 120,
@@ -176,9 +177,8 @@ def judge(family: Family) -> FamilySupport:
 
 def table(verdicts: list[FamilySupport]) -> str:
     """The verdicts as Markdown."""
-    lines = ["| family | `model_type` | way | why not flat |", "|---|---|---|---|"]
-    lines += [f"| {v.family} | `{v.kind}` | {v.way} | {v.why.replace('|', ' ')} |" for v in verdicts]
-    return "\n".join(lines) + "\n"
+    rows = [[v.family, f"`{v.kind}`", v.way, v.why] for v in verdicts]
+    return "\n".join(Table(["family", "`model_type`", "way", "why not flat"], rows).markdown()) + "\n"
 
 
 BEGIN, END = "<!-- families -->\n", "<!-- end of families -->\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -68,14 +68,11 @@ def list_everything(
     as_json: Json = False,
 ) -> None:
     """What can be used here: environments, algorithms, engines, models and runs."""
-    from rich.table import Table
-
+    from gagpo.envs.tables import Table
     from gagpo.interop.worlds import everything
 
     listed = everything(runs, models)
-    table: Any = Table("kind", "name", "from", "problem")
-    for one in listed:
-        table.add_row(one.kind, one.name, one.package, one.problem)
-    print_table(table)
+    rows = [[one.kind, one.name, one.package, one.problem] for one in listed]
+    print_table(Table(["kind", "name", "from", "problem"], rows, words=range(4)))
     if as_json:
         print(json.dumps([vars(one) for one in listed]))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from gagpo.envs.tables import Table
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
@@ -33,18 +36,18 @@ def values(pairs: list[str] | None) -> dict[str, Any]:
     return found
 
 
-def say(text: str) -> None:
+def say(*lines: str) -> None:
     """Print for people."""
-    print(text, flush=True)
+    print("\n".join(lines), flush=True)
 
 
-def print_json(record: Any) -> None:
+def print_json(record: object) -> None:
     """Print for programs: one line."""
     print(json.dumps(record, default=str), flush=True)
 
 
-def print_table(table: Any) -> None:
-    """Print a rich table, whole lines in a pipe, fitted to a terminal."""
+def print_table(table: Table) -> None:
+    """Print a table in colour, whole lines in a pipe, fitted to a terminal."""
     from rich.console import Console
 
     Console(width=None if sys.stdout.isatty() else 120).print(table)

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from gagpo.envs.errors import InvalidArgument, MissingPackage
+from gagpo.envs.tables import Table
 
 
 def serve(
@@ -182,7 +183,8 @@ CMD ["python", "-m", "uvicorn", "server.app:app", "--host", "0.0.0.0", "--port",
 
 
 def _readme(name: str, env_id: str, hashes: dict[str, str]) -> str:
-    table = "\n".join(f"| {split} | `{digest}` |" for split, digest in hashes.items())
+    table = Table(["split", "hash"], [[split, f"`{digest}`"] for split, digest in hashes.items()])
+    lines = "\n".join(table.markdown())
     commands = indent(
         dedent(f"""\
             pip wheel --no-deps -w wheels PATH_TO_GAGPO
@@ -193,6 +195,4 @@ def _readme(name: str, env_id: str, hashes: dict[str, str]) -> str:
         "    ",
     )
     front = f"---\ntitle: {name}\nsdk: docker\napp_port: 8000\ntags: [openenv]\n---\n"
-    return (
-        f"{front}\n# {name}\n\n`{env_id}` as an OpenEnv server.\n\n{commands}\n| split | hash |\n|---|---|\n{table}\n"
-    )
+    return f"{front}\n# {name}\n\n`{env_id}` as an OpenEnv server.\n\n{commands}\n{lines}\n"

@@ -11,7 +11,7 @@ from gagpo.agents.episodes import Episode, Turn
 from gagpo.eval.reading import BadResult
 from gagpo.eval.results import EvalResult, Panel
 from gagpo.eval.statistics import wilson
-from gagpo.eval.tables import result_lines
+from gagpo.eval.summary import result_lines
 
 
 def turn(reward=0.0, valid=True):
