@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import cast
 
 from gagpo.agents.agent import Agent
 from gagpo.agents.api.streams import Waiter, play_streams
@@ -14,6 +14,7 @@ from gagpo.envs.pool import Pool
 from gagpo.envs.pool.hall import Hall
 from gagpo.envs.tasks import TaskSet
 from gagpo.eval.journal import Journal
+from gagpo.eval.reading import in_one_line
 from gagpo.eval.results import EvalResult, Panel
 
 PANEL_SEED = 20_260_101  # the episodes' seeds belong to the panel, not to the run that is measured
@@ -34,7 +35,7 @@ def evaluate(
     tasks: TaskSet,
     *,
     environment: str,
-    kwargs: Mapping[str, Any],
+    kwargs: Mapping[str, object],
     model: str,
     temperature: float | None,
     tries: int = 1,
@@ -54,6 +55,9 @@ def evaluate(
     jobs over a pool; a trainer of several ranks has one that deals them out.
     """
     tasks.require()
+    conditions = dict(getattr(agent, "conditions", {}))
+    with in_one_line():
+        panel = Panel(environment, tasks.split, tasks.hash, len(tasks), tries, dict(kwargs), seed, conditions)
     jobs = group_jobs(tasks.ids, tries, PANEL_SEED + seed, f"panel {tasks.split}")
     played = dict(journal.episodes) if journal else {}
     missing = [job for job in jobs if (job.task, job.sample) not in played]
@@ -71,6 +75,4 @@ def evaluate(
             new, _ = rollout(agent, pool, missing, concurrency=concurrency, lockstep=lockstep, on_finish=finished)
     played.update({(episode.task, episode.sample): episode for episode in new})
     episodes = [played[job.task, job.sample] for job in jobs]
-    conditions = dict(getattr(agent, "conditions", {}))
-    panel = Panel(environment, tasks.split, tasks.hash, len(tasks), tries, dict(kwargs), seed, conditions)
     return EvalResult.from_episodes(episodes, panel, model, temperature), episodes

@@ -77,8 +77,9 @@ def evaluate(
     A model behind a server (openai:MODEL) needs no --out for that: finished episodes are kept in --journals.
     """
     served.refuse_misplaced(model, context.params)
+    from gagpo.eval.reading import in_one_line
     from gagpo.evaluation.models import measure
-    from gagpo.evaluation.request import EvaluationRequest, in_one_line
+    from gagpo.evaluation.request import EvaluationRequest
 
     for path in (out, episodes):
         _require_writable(path)
@@ -95,7 +96,7 @@ def evaluate(
             temperature=temperature,
             max_tokens=max_tokens,
             style=style,
-            history=history,  # type: ignore[arg-type]  # text; the request reads the number in it
+            history=history,
             admissible=admissible,
             seed=seed,
             workers=workers,

@@ -35,11 +35,12 @@ def measure(request: EvaluationRequest) -> EvaluationOutcome:
     if request.served:
         return served.measure(request)
     run, which = _run_of(request.model)
-    panel = ChosenPanel.of(request.completed(run))
-    return panel.play(_player(panel, run, which))
+    like = settings_like(request.like)
+    panel = ChosenPanel.of(request.completed(run, like))
+    return panel.play(_player(panel, run, which, like))
 
 
-def _player(panel: ChosenPanel, run: RunSettings | None, which: str | None) -> Player:
+def _player(panel: ChosenPanel, run: RunSettings | None, which: str | None, like: RunSettings | None) -> Player:
     """The random agent, the expert, or whoever has weights; which: the checkpoint of ``run`` that is asked for."""
     request, kwargs = panel.request, panel.kwargs
     nobody: dict[str, object] = {"weights": ""}
@@ -51,7 +52,6 @@ def _player(panel: ChosenPanel, run: RunSettings | None, which: str | None) -> P
         kwargs = {**kwargs, "expert": True}
         _require_expert(request.environment or "", kwargs, panel.tasks.ids[0])
         return Player(ExpertAgent(), "expert", nobody, None, kwargs)
-    like = settings_like(request.like)
     source = _Source.of(request, run, which, like)
     name = f"{request.model}@{source.commit[:12]}" if source.commit else request.model
     agent = _language_agent(source, panel, run, like)

@@ -64,7 +64,7 @@ class ChosenPanel:
     def of(cls, request: EvaluationRequest) -> ChosenPanel:
         """Raises :class:`gagpo.GagpoError` for an unknown environment or split, and for one without tasks."""
         environment = request.environment or ""
-        kwargs = playing(environment, request.kwargs, request.split)
+        kwargs = playing(environment, request.kwargs or {}, request.split)
         world = make_world(environment, kwargs)
         tasks = choose_panel(tasks_of(world, request.split or world.splits[-1]), request.tasks)
         return cls(request, kwargs, world, tasks)

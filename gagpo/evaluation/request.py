@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import KW_ONLY, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, replace
 from pathlib import Path
 from typing import Annotated, Literal, ParamSpec, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, model_validator
 from pydantic.dataclasses import dataclass
 
 from gagpo.agents.api.client import ApiSettings
 from gagpo.agents.prompts import STYLES
 from gagpo.envs.errors import InvalidArgument
+from gagpo.eval.reading import in_one_line
 from gagpo.settings import ContextSettings, RunSettings, SettingsError, load
 from gagpo.training.run_folder import RunFolder
 
@@ -30,18 +30,18 @@ R = TypeVar("R")
 
 def _known_style(style: str) -> str:
     if style not in STYLES:
-        raise ValueError(f"unknown style {style!r}; choose one of {', '.join(STYLES)}")
+        raise InvalidArgument(f"unknown style {style!r}; choose one of {', '.join(STYLES)}")
     return style
 
 
 def _history(value: object) -> object:
     number = int(value) if isinstance(value, str) and value.isdecimal() else value
     if number != "full" and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
-        raise ValueError(f"history is full or a number of turns, got {value!r}")
+        raise InvalidArgument(f"history is full or a number of turns, got {value!r}")
     return number
 
 
-@dataclass(frozen=True, config=ConfigDict(allow_inf_nan=False))
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
 class EvaluationRequest:
     """One evaluation. What is None is taken from ``like``, else from the model's own run, else it has its default."""
 
@@ -53,7 +53,7 @@ class EvaluationRequest:
     _: KW_ONLY
     environment: str | None = Field(default=None, description="environment id")
     split: str | None = Field(default=None, description="the split played; the environment's last one by default")
-    kwargs: Mapping[str, object] = Field(default_factory=dict, description="arguments of the environment")
+    kwargs: Mapping[str, object] | None = Field(default=None, description="arguments of the environment")
     like: str | Path | None = Field(
         default=None, description="a run or config that says what is not given, the tasks too"
     )
@@ -68,7 +68,7 @@ class EvaluationRequest:
     style: Annotated[str, AfterValidator(_known_style)] | None = Field(
         default=None, description="of the prompts; plain by default, tags for an `openai:` model"
     )
-    history: Annotated[int | Literal["full"], BeforeValidator(_history)] | None = Field(
+    history: Annotated[int | str, BeforeValidator(_history)] | None = Field(
         default=None, description="full, or the number of earlier turns that a window shows"
     )
     admissible: bool | None = Field(default=None, description="list the admissible actions")
@@ -102,7 +102,7 @@ class EvaluationRequest:
         for name, value in (elsewhere if self.served else here).items():
             if value is not None:
                 kind = "a model in this process" if self.served else f"a model behind a server ({PREFIX}MODEL)"
-                raise ValueError(f"{name} is about {kind}, and {self.model} is none")
+                raise InvalidArgument(f"{name} is about {kind}, and {self.model} is none")
         return self
 
     @property
@@ -121,12 +121,11 @@ class EvaluationRequest:
         given = {name: getattr(self, name) for name in ContextSettings.model_fields}
         return ContextSettings.model_validate({name: value for name, value in given.items() if value is not None})
 
-    def completed(self, run: RunSettings | None = None) -> EvaluationRequest:
-        """Everything that a player and a panel are chosen by filled in. run: of the model itself, where it has one.
+    def completed(self, run: RunSettings | None, like: RunSettings | None) -> EvaluationRequest:
+        """Everything that panel and player are chosen by filled in: from ``like``, and from the model's own ``run``.
 
         Raises SettingsError where nothing names an environment.
         """
-        like = settings_like(self.like)
         panel, speech = like or run, run or like
         environment = self.environment or (panel.environment.id if panel else None)
         if environment is None:
@@ -142,7 +141,7 @@ class EvaluationRequest:
         }
         missing = {name: value for name, value in usual.items() if getattr(self, name) is None}
         own = panel.environment.kwargs if panel and panel.environment.id == environment else {}
-        return replace(self, environment=environment, kwargs={**own, **self.kwargs}, **missing)  # type: ignore[arg-type]
+        return replace(self, environment=environment, kwargs={**own, **(self.kwargs or {})}, **missing)  # type: ignore[arg-type]
 
     def facts(self) -> dict[str, object]:
         """What of it decides what an episode is, as plain JSON values: for the key of a journal."""
@@ -160,18 +159,6 @@ def settings_like(like: str | Path | None) -> RunSettings | None:
     return RunFolder.open(folder).settings if (folder / "config.yaml").is_file() else load(like)
 
 
-@contextmanager
-def in_one_line() -> Iterator[None]:
-    """What pydantic finds wrong in the body, as an InvalidArgument of one line."""
-    try:
-        yield
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"] if isinstance(part, str))
-        plain = first["type"] == "value_error"
-        raise InvalidArgument(str(first["ctx"]["error"]) if plain else f"{where}: {first['msg']}") from None
-
-
 def taking(request: Callable[P, EvaluationRequest]) -> Callable[[Callable[[EvaluationRequest], R]], Callable[P, R]]:
     """A function of a request, called with the request's own arguments; they are what its help describes."""
 
@@ -182,7 +169,10 @@ def taking(request: Callable[P, EvaluationRequest]) -> Callable[[Callable[[Evalu
                 asked = request(*arguments, **options)
             return function(asked)
 
-        described = (f"    {field.name}: {field.default.description}." for field in fields(EvaluationRequest))
+        described = (
+            f"    {name}: {field.description}."
+            for name, field in EvaluationRequest.__pydantic_fields__.items()  # type: ignore[attr-defined]
+        )
         call.__doc__ = "\n".join([f"{inspect.getdoc(function)}\n", *described])
         call.__signature__ = inspect.signature(request)  # type: ignore[attr-defined]
         return call

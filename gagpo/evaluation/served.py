@@ -19,7 +19,7 @@ from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.pool.hall import Hall
 from gagpo.eval.journal import Journal
 from gagpo.evaluation.panel import ChosenPanel, EvaluationOutcome, Player
-from gagpo.evaluation.request import MAX_TOKENS, PREFIX, EvaluationRequest
+from gagpo.evaluation.request import MAX_TOKENS, PREFIX, EvaluationRequest, settings_like
 
 EPISODES_AT_ONCE = 16
 COUNTED = {  # fields of Usage, and what an episode's info calls them
@@ -37,7 +37,9 @@ def measure(request: EvaluationRequest) -> EvaluationOutcome:
     Asked again, with a folder of journals, it goes on where it was killed. Raises
     :class:`gagpo.agents.api.client.ApiError` when the server gives up or a limit is reached: what is finished is kept.
     """
-    request = replace(request.completed(), concurrency=request.concurrency or EPISODES_AT_ONCE)
+    request = replace(
+        request.completed(None, settings_like(request.like)), concurrency=request.concurrency or EPISODES_AT_ONCE
+    )
     api = request.server or ApiSettings(request.model.removeprefix(PREFIX))
     panel, context = ChosenPanel.of(request), request.context
     talk = Talk(
