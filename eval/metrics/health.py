@@ -189,18 +189,12 @@ def progress(rows: Sequence[Row]) -> HealthFinding | None:
 
 def failures(rows: Sequence[Row]) -> HealthFinding | None:
     """Episodes whose environment broke for good."""
-    count = recent(rows, "failed_episodes") * min(RECENT, len(rows))
-    if math.isnan(count) or count == 0:
-        return None
-    return HealthFinding("watch", "environments", f"{count:.0f} episodes failed in their environment lately")
+    return _counted("environments", rows, "failed_episodes", "episodes failed in their environment lately")
 
 
 def skipped(rows: Sequence[Row]) -> HealthFinding | None:
     """Steps that were left out because loss or gradient was not finite."""
-    count = recent(rows, "skipped_steps") * min(RECENT, len(rows))
-    if math.isnan(count) or count == 0:
-        return None
-    return HealthFinding("watch", "skipped", f"{count:.0f} steps were skipped lately: their loss was not finite")
+    return _counted("skipped", rows, "skipped_steps", "steps were skipped lately: their loss was not finite")
 
 
 RULES: tuple[Callable[[Sequence[Row]], HealthFinding | None], ...] = (
@@ -223,6 +217,12 @@ def _judged(name: str, seen: str, advice: str, bad: bool, watch: bool) -> Health
     """What was seen, with the advice where it is bad."""
     level: Level = "bad" if bad else "watch" if watch else "good"
     return HealthFinding(level, name, f"{seen}: {advice}" if bad else seen)
+
+
+def _counted(name: str, rows: Sequence[Row], metric: str, seen: str) -> HealthFinding | None:
+    """How often something happened that should never happen."""
+    count = recent(rows, metric) * min(RECENT, len(rows))
+    return None if math.isnan(count) or count == 0 else HealthFinding("watch", name, f"{count:.0f} {seen}")
 
 
 def _percent(share: float) -> str:
