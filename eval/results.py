@@ -262,23 +262,20 @@ class EvalResult:
     @property
     def pass_at_k(self) -> dict[int, float]:
         """Mean over tasks of the unbiased pass@k, for the usual k; empty with one try per task."""
-        if self.panel.tries < 2 or not self.tasks:
-            return {}
-        return {
-            k: math.fsum(pass_at_k(len(t.tries), t.successes, k) for t in self.tasks) / len(self.tasks)
-            for k in usual_k(self.panel.tries)
-        }
+        return self._over_tasks(lambda task, k: pass_at_k(len(task.tries), task.successes, k))
 
     @property
     def majority_at_k(self) -> dict[int, float]:
         """Mean over tasks of majority@k; empty with one try per task or without answers to vote on."""
-        if self.panel.tries < 2 or not self.tasks or not self.answers:
+        if not self.answers:
             return {}
-        votes = [([one.answer for one in t.tries], [one.success for one in t.tries]) for t in self.tasks]
-        return {
-            k: math.fsum(majority_at_k(answers, right, k) for answers, right in votes) / len(votes)
-            for k in usual_k(self.panel.tries)
-        }
+        return self._over_tasks(
+            lambda task, k: majority_at_k([one.answer for one in task.tries], [one.success for one in task.tries], k)
+        )
+
+    def _over_tasks(self, of_k: Callable[[TaskResult, int], float]) -> dict[int, float]:
+        ks = usual_k(self.panel.tries) if self.panel.tries > 1 and self.tasks else []
+        return {k: math.fsum(of_k(task, k) for task in self.tasks) / len(self.tasks) for k in ks}
 
     def summary(self) -> dict[str, object]:
         """Every number above as JSON-ready values (NaN as None); what ``--json`` prints."""

@@ -84,32 +84,12 @@ def evaluate(
     for path in (out, episodes):
         _require_writable(path)
     under_way = None if out is None else out.with_name(f"{out.name}.under-way")
+    asked = {name: value for name, value in context.params.items() if name in EvaluationRequest.__dataclass_fields__}
+    asked |= {"environment": env, "kwargs": values(kwargs), "server": served.settings(model, context.params)}
+    asked |= {"reasoning": "keep" if keep_reasoning else "drop"}
+    asked |= {"journals": journals or (Path("evals") if model.startswith(served.PREFIX) else under_way)}
     with in_one_line():
-        request = EvaluationRequest(
-            model,
-            environment=env,
-            split=split,
-            kwargs=values(kwargs),
-            like=like,
-            tasks=tasks,
-            tries=tries,
-            temperature=temperature,
-            max_tokens=max_tokens,
-            style=style,
-            history=history,
-            admissible=admissible,
-            seed=seed,
-            workers=workers,
-            device=device,
-            revision=revision,
-            trust_remote_code=trust_remote_code,
-            episodes=episodes,
-            quiet=quiet,
-            server=served.settings(model, context.params),
-            concurrency=concurrency,
-            reasoning="keep" if keep_reasoning else "drop",
-            journals=journals or (Path("evals") if model.startswith(served.PREFIX) else under_way),
-        )
+        request = EvaluationRequest(**asked)
     outcome = measure(request)
     if out and under_way:
         outcome.result.save(out)

@@ -41,59 +41,50 @@ def _history(value: object) -> object:
     return number
 
 
+Style = Annotated[str, AfterValidator(_known_style)]
+History = Annotated[int | str, BeforeValidator(_history)]
+
+
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
 class EvaluationRequest:
-    """One evaluation. What is None is taken from ``like``, else from the model's own run, else it has its default."""
+    """One evaluation. What is None is taken from ``like``, else from the model's own run, else it has its default.
 
-    model: str = Field(
-        description="a run folder (`runs/X`; `runs/X@20` for the checkpoint of iteration 20, `runs/X@best` for the one "
-        "that training itself found best), a starter, a model folder or hub name, `random`, `expert`, or `openai:NAME` "
-        "for a model behind a server"
-    )
+    A model is a run folder (``runs/X``; ``runs/X@20`` for the checkpoint of iteration 20, ``runs/X@best`` for the one
+    that training itself found best), a starter, a model folder, a hub name, ``random``, ``expert``, or ``openai:NAME``
+    behind a server.
+    """
+
+    model: str = Field(description="a run, a checkpoint, a folder, a hub name, random, expert or openai:NAME")
     _: KW_ONLY
     environment: str | None = Field(default=None, description="environment id")
-    split: str | None = Field(default=None, description="the split played; the environment's last one by default")
+    split: str | None = Field(default=None, description="what is played; the environment's last one by default")
     kwargs: Mapping[str, object] | None = Field(default=None, description="arguments of the environment")
-    like: str | Path | None = Field(
-        default=None, description="a run or config that says what is not given, the tasks too"
-    )
-    tasks: int | None = Field(
-        default=None, ge=1, description="so many tasks, evenly spaced; the whole split by default"
-    )
+    like: str | Path | None = Field(default=None, description="a run or config that says what is not given, tasks too")
+    tasks: int | None = Field(default=None, ge=1, description="so many, evenly spaced; the whole split by default")
     tries: int = Field(default=1, ge=1, description="episodes of each task")
-    temperature: float | Literal["server"] | None = Field(
-        default=None, description="0.4 by default; `server` leaves it to the server of an `openai:` model"
-    )
+    temperature: float | Literal["server"] | None = Field(default=None, description="0.4; server leaves it to a server")
     max_tokens: int | None = Field(default=None, ge=1, description="of a response; 512 by default")
-    style: Annotated[str, AfterValidator(_known_style)] | None = Field(
-        default=None, description="of the prompts; plain by default, tags for an `openai:` model"
-    )
-    history: Annotated[int | str, BeforeValidator(_history)] | None = Field(
-        default=None, description="full, or the number of earlier turns that a window shows"
-    )
+    style: Style | None = Field(default=None, description="of the prompts; plain by default, tags at a server")
+    history: History | None = Field(default=None, description="full, or how many earlier turns a window shows")
     admissible: bool | None = Field(default=None, description="list the admissible actions")
     template: Mapping[str, object] | None = Field(default=None, description="variables of the chat template")
     seed: int = Field(default=0, ge=0, description="other episodes of the same tasks")
     workers: int = Field(default=2, ge=0, description="processes of environments")
     concurrency: int | None = Field(default=None, ge=1, description="episodes at once; 256, or 16 at a server")
-    device: str | None = Field(default=None, description="where the weights are put; the run's own, or cpu")
+    device: str | None = Field(default=None, description="of the weights; the run's own, or cpu")
     revision: str | None = Field(
-        default=None, description="branch, tag or commit of a hub model; results name the commit"
+        default=None, description="branch, tag or commit of a hub model, which the result names"
     )
     trust_remote_code: bool = Field(default=False, description="run the code that a hub model brings")
-    server: ApiSettings | None = Field(
-        default=None, description="of an `openai:` model: where it is asked, and at what price"
-    )
+    server: ApiSettings | None = Field(default=None, description="where openai:NAME is asked, and at what price")
     reasoning: Literal["drop", "keep"] = Field(
-        default="drop", description="whether the thoughts of an `openai:` model stay in its conversation"
+        default="drop", description="what a served model thought, in its prompts"
     )
     episodes: Path | None = Field(default=None, description="a file for the episodes, one JSON object a line")
     journals: Path | None = Field(
-        default=None,
-        description="a folder in which every episode is kept as it ends: the same request goes on where it was killed; "
-        "other weights, another panel or other settings never reuse it",
+        default=None, description="a folder that keeps episodes for this very request to go on"
     )
-    quiet: bool = Field(default=False, description="without a progress bar")
+    quiet: bool = Field(default=False, description="no progress bar")
 
     @model_validator(mode="after")
     def _of_one_kind(self) -> EvaluationRequest:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
@@ -13,10 +13,11 @@ from gagpo.agents.api.client import ApiClient, ApiError, ApiSettings, Usage
 from gagpo.agents.api.streams import play_streams
 from gagpo.agents.episodes import Episode
 from gagpo.agents.prompts import STYLES
-from gagpo.agents.rollout import group_jobs
+from gagpo.agents.rollout import Job, group_jobs
 from gagpo.agents.setup import make_world
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.pool.hall import Hall
+from gagpo.eval.evaluate import play_missing
 from gagpo.eval.journal import Journal
 from gagpo.evaluation.panel import ChosenPanel, EvaluationOutcome, Player
 from gagpo.evaluation.request import MAX_TOKENS, PREFIX, EvaluationRequest, settings_like
@@ -106,21 +107,12 @@ def teach(
         Hall(environment, dict(kwargs), workers=workers) as hall,
         _billed(client, journal, len(jobs)),
     ):
-        played = dict(journal.episodes) if journal else {}
-        missing = [job for job in jobs if (job.task, job.sample) not in played]
-
-        def finished(episode: Episode | None = None) -> None:
-            if journal and episode:
-                journal.append(episode)
-            if on_finish:
-                on_finish()
-
-        for _ in range(len(jobs) - len(missing)):
-            finished()
         agent = ApiAgent(client, talk, concurrency)
-        new = play_streams(agent, hall, missing, concurrency=concurrency, on_finish=finished)
-    played.update({(episode.task, episode.sample): episode for episode in new})
-    return [played[job.task, job.sample] for job in jobs]
+
+        def play(missing: Sequence[Job], finished: Callable[[Episode], None]) -> list[Episode]:
+            return play_streams(agent, hall, missing, concurrency=concurrency, on_finish=finished)
+
+        return play_missing(jobs, journal, play, on_finish or (lambda: None))
 
 
 @contextmanager
