@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
-import torch
 
 import gagpo.envs
 from gagpo.agents.agent import LanguageAgent
@@ -17,6 +16,9 @@ from gagpo.agents.engines.registry import ENGINES
 from gagpo.agents.prompts import STYLES
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.lookup import find_spec
+
+if TYPE_CHECKING:
+    import torch
 
 
 def make_world(env_id: str, kwargs: Mapping[str, Any] | None = None) -> gagpo.envs.TextEnv:

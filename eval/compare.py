@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gagpo.envs.errors import GagpoError, InvalidArgument
+from gagpo.envs.tables import WIDTH, Table, facts
 from gagpo.eval.results import EvalResult
 from gagpo.eval.runs import load_run
 from gagpo.eval.statistics import Interval, holm, mean_over_seeds, paired_difference, paired_test
-from gagpo.eval.tables import WIDTH, facts, grid, p_value, panel_facts, percent, plain, with_interval
+from gagpo.eval.summary import p_value, panel_facts, percent, plain, with_interval
 
 
 class DifferentPanels(GagpoError, ValueError):
@@ -33,6 +33,11 @@ class Difference:
     gained: int
     lost: int
 
+    def record(self) -> dict[str, object]:
+        """JSON-ready values."""
+        own = {name: value for name, value in vars(self).items() if name not in ("label", "rise")}
+        return {**self.rise.record(), **own}
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -45,48 +50,37 @@ class Comparison:
     def baseline(self) -> str:
         return next(iter(self.results))
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """JSON-ready values; what ``--json`` prints."""
         return {
             "baseline": self.baseline,
             "results": {label: result.summary() for label, result in self.results.items()},
-            "differences": {
-                one.label: {
-                    **one.rise.record(),
-                    "p": one.p,
-                    "p_holm": one.p_holm,
-                    "test": one.test,
-                    "gained": one.gained,
-                    "lost": one.lost,
-                }
-                for one in self.differences
-            },
+            "differences": {one.label: one.record() for one in self.differences},
         }
 
     def lines(self, width: int = WIDTH) -> list[str]:
-        """The table as ASCII lines of at most ``width`` columns."""
+        """The tables as ASCII lines of at most ``width`` columns, and how the numbers were made."""
         first = self.results[self.baseline]
-        header = ["result", "success %", "turns", "failed"]
-        rows = [
+        results = [
             [label, with_interval(result.success), plain(result.mean_turns), str(result.failed)]
             for label, result in self.results.items()
         ]
-        lines = [*facts(panel_facts(first)[:2], width), "", *grid(header, rows, width), ""]
-        several = len(self.differences) > 1
-        header = ["difference", "points", "better", "worse", "p (Holm)" if several else "p"]
-        rows = [
+        differences = [
             [one.label, with_interval(one.rise, signed=True), str(one.gained), str(one.lost), p_value(one.p_holm)]
             for one in self.differences
         ]
-        return [*lines, *grid(header, rows, width), "", *self.notes(width)]
-
-    def notes(self, width: int = WIDTH) -> list[str]:
-        """How the numbers were made, in one wrapped sentence."""
-        tests = sorted({one.test for one in self.differences})
-        level = f"{100 * self.results[self.baseline].level:g} %"
-        return facts(
-            [("note", f"against {self.baseline}; {level} intervals, paired by task; p: {', '.join(tests)}")], width
-        )
+        p_name = "p (Holm)" if len(self.differences) > 1 else "p"
+        tests = ", ".join(sorted({one.test for one in self.differences}))
+        note = f"against {self.baseline}; {100 * first.level:g} % intervals, paired by task; p: {tests}"
+        return [
+            *facts(panel_facts(first)[:2], width),
+            "",
+            *Table(["result", "success %", "turns", "failed"], results).lines(width),
+            "",
+            *Table(["difference", "points", "better", "worse", p_name], differences).lines(width),
+            "",
+            *facts([("note", note)], width),
+        ]
 
 
 def compare_results(results: Mapping[str, EvalResult]) -> Comparison:
@@ -94,19 +88,24 @@ def compare_results(results: Mapping[str, EvalResult]) -> Comparison:
     if len(results) < 2:
         raise InvalidArgument(f"a comparison needs at least two results, got {len(results)}")
     (baseline, first), *others = results.items()
-    raw = []
     for label, other in others:
         require_same_panel(baseline, first, label, other)
-        p, test = paired_test(first.counts, other.counts)
-        raw.append((label, paired_difference(first.counts, other.counts, first.level), p, test, other))
-    corrected = holm([p for _, _, p, _, _ in raw])
-    differences = []
-    for (label, rise, p, test, other), p_holm in zip(raw, corrected, strict=True):
-        pairs = list(zip(zip(*first.counts, strict=True), zip(*other.counts, strict=True), strict=True))
-        gained = sum(after * tries > before * again for (before, tries), (after, again) in pairs)
-        lost = sum(after * tries < before * again for (before, tries), (after, again) in pairs)
-        differences.append(Difference(label, rise, p, p_holm, test, gained, lost))
-    return Comparison(dict(results), tuple(differences))
+    tests = [paired_test(first.counts, other.counts) for _, other in others]
+    corrected = holm([p for p, _ in tests])
+    return Comparison(
+        dict(results),
+        tuple(
+            _difference(label, first, other, p, p_holm, test)
+            for (label, other), (p, test), p_holm in zip(others, tests, corrected, strict=True)
+        ),
+    )
+
+
+def _difference(label: str, first: EvalResult, other: EvalResult, p: float, p_holm: float, test: str) -> Difference:
+    pairs = list(zip(zip(*first.counts, strict=True), zip(*other.counts, strict=True), strict=True))
+    gained = sum(after * tries > before * again for (before, tries), (after, again) in pairs)
+    lost = sum(after * tries < before * again for (before, tries), (after, again) in pairs)
+    return Difference(label, paired_difference(first.counts, other.counts, first.level), p, p_holm, test, gained, lost)
 
 
 def require_same_panel(label: str, first: EvalResult, other_label: str, other: EvalResult) -> None:
@@ -187,4 +186,4 @@ def over_seeds(label: str, pairs: Sequence[tuple[EvalResult, EvalResult]], level
 
 def seed_lines(summaries: Sequence[SeedSummary], width: int = WIDTH) -> list[str]:
     """One line per summary: seeds, mean before and after, and the rise in points."""
-    return grid(["", "seeds", "before", "after", "rise"], [summary.row() for summary in summaries], width)
+    return Table(["", "seeds", "before", "after", "rise"], [summary.row() for summary in summaries]).lines(width)

@@ -12,9 +12,11 @@ import numpy as np
 
 from gagpo.envs import durable
 from gagpo.envs.errors import InvalidArgument
+from gagpo.envs.tables import WIDTH, Table, ascii_only
+from gagpo.eval.metrics.register import Metric, find
 from gagpo.eval.runs import Run, group_runs, trailing_mean
 from gagpo.eval.statistics import Interval, area_under_curve, mean_over_seeds
-from gagpo.eval.tables import WIDTH, ascii_only, grid, percent, with_interval
+from gagpo.eval.summary import percent, with_interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,11 +63,6 @@ def band(lines: Sequence[Line], pointwise: bool = False) -> Band | None:
     return Band(np.array(points), values.mean(axis=0), values.min(axis=0), values.max(axis=0))
 
 
-def is_share(metric: str) -> bool:
-    """Whether a metric lies between 0 and 1 and is best read in per cent."""
-    return metric in ("success_rate", "invalid_rate", "clip_fraction", "coverage", "zero_groups")
-
-
 def training_lines(runs: Sequence[Run], metric: str, x: str, smooth: int = 1) -> list[Line]:
     """One line per run of a metric of the training iterations, as a trailing mean over ``smooth`` of them."""
     lines = [run.series(metric, X_KEYS[x]) for run in runs]
@@ -94,19 +91,13 @@ def plot_curves(
     label are seeds of one method. ``x`` is ``iteration`` or ``turns``; ``smooth`` is the window of a trailing mean.
     Raises ValueError when nothing can be drawn.
     """
-    if x not in X_KEYS:
-        raise InvalidArgument(f"x must be one of {', '.join(X_KEYS)}, got {x!r}")
-    groups = group_runs(runs)
+    groups = _grouped(runs, x)
     panels = _panels(groups, x, metric, smooth)
     if not panels:
         known = sorted({key for group in groups.values() for run in group for row in run.metrics for key in row})
         raise InvalidArgument(f"no run has {metric!r} over {X_KEYS[x]!r}; known metrics: {', '.join(known) or 'none'}")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     each = 3.2 + 0.09 * max(min(len(label), LONGEST_LABEL) for label in groups)  # inches; names stand beside the lines
-    figure = Figure(figsize=(max(6.0, each * len(panels)), 3.4), dpi=160, layout="constrained")
-    FigureCanvasAgg(figure)  # no global state, no display, whatever the user's matplotlibrc says
+    figure = _figure(max(6.0, each * len(panels)), 3.4)
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     styles = {label: (COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]) for i, label in enumerate(groups)}
     for axis, panel in zip(axes, panels, strict=True):
@@ -114,6 +105,22 @@ def plot_curves(
         axis.set_xlabel(X_NAMES[x], color=INK)
     figure.supxlabel(_legend(groups, panels), fontsize=8, color="#666666")
     return _write(figure, output)
+
+
+def _grouped(runs: Sequence[str | Path], x: str) -> dict[str, list[Run]]:
+    if x not in X_KEYS:
+        raise InvalidArgument(f"x must be one of {', '.join(X_KEYS)}, got {x!r}")
+    return group_runs(runs)
+
+
+def _figure(width: float, height: float) -> Figure:
+    """An empty picture in inches: no global state, no display, whatever the user's matplotlibrc says."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=160, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
 
 
 def _write(figure: Figure, output: Path) -> Path:
@@ -130,24 +137,20 @@ def plot_each(
 
     For more methods than one picture can hold; arguments as for :func:`plot_curves`.
     """
-    if x not in X_KEYS:
-        raise InvalidArgument(f"x must be one of {', '.join(X_KEYS)}, got {x!r}")
-    groups = group_runs(runs)
+    groups = _grouped(runs, x)
     summed = {label: band(training_lines(group, metric, x, smooth)) for label, group in groups.items()}
     found = {label: one for label, one in summed.items() if one is not None}
     if len(found) < 2:
         raise InvalidArgument(f"at least two methods with {metric!r} over {X_KEYS[x]!r} are needed, got {len(found)}")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     (first, reference), *others = found.items()
-    scale = 100.0 if is_share(metric) else 1.0
+    shown = find(metric)
+    scale = 100.0 if shown.share else 1.0
     columns = min(ACROSS, len(others))
     rows = -(-len(others) // columns)
-    figure = Figure(figsize=(2.1 * columns, 1.55 * rows + 0.4), dpi=160, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = _figure(2.1 * columns, 1.55 * rows + 0.4)
     axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat
     for (label, one), axis in zip(others, axes, strict=False):
+        # The first method lies below, in grey; the band of the seeds below their mean.
         axis.plot(reference.x, reference.mean * scale, color="#aaaaaa", linewidth=1.4)
         axis.fill_between(one.x, one.low * scale, one.high * scale, color=COLOURS[0], alpha=0.15, linewidth=0)
         axis.plot(one.x, one.mean * scale, color=COLOURS[0], linewidth=1.6)
@@ -155,24 +158,22 @@ def plot_each(
         _quiet(axis)
     for axis in list(axes):
         axis.set_visible(False)  # what the last row does not need
-    unit = ", %" if is_share(metric) else ""
-    name = "success in training" if metric == "success_rate" else metric.replace("_", " ")
-    figure.supxlabel(
-        f"{name}{unit} over {X_NAMES[x]}; grey: {first}; band: lowest to highest seed", fontsize=8, color="#666666"
-    )
+    unit = ", %" if shown.share else ""
+    legend = f"{shown.caption}{unit} over {X_NAMES[x]}; grey: {first}; band: lowest to highest seed"
+    figure.supxlabel(legend, fontsize=8, color="#666666")
     return _write(figure, output)
 
 
 def _legend(groups: Mapping[str, list[Run]], panels: Sequence[ChartPanel]) -> str:
     """What lines, bands and whiskers stand for, as far as there are any."""
     seeds = {len(group) for group in groups.values()}
-    told = []
+    parts = []
     if max(seeds) > 1:
         count = f"{min(seeds)}" if len(seeds) == 1 else f"{min(seeds)} to {max(seeds)}"
-        told.append(f"line: mean of {count} seeds; band: lowest to highest seed")
+        parts.append(f"line: mean of {count} seeds; band: lowest to highest seed")
     if min(seeds) == 1 and any(panel.evaluations for panel in panels):
-        told.append("whiskers: interval over tasks")
-    return "; ".join(told)
+        parts.append("whiskers: interval over tasks")
+    return "; ".join(parts)
 
 
 @dataclass(frozen=True)
@@ -189,12 +190,11 @@ def _panels(groups: Mapping[str, list[Run]], x: str, metric: str, smooth: int) -
     panels: list[ChartPanel] = []
     training = {label: training_lines(group, metric, x, smooth) for label, group in groups.items()}
     if any(line[0] for lines in training.values() for line in lines):
-        share = is_share(metric)
-        name = "success in training" if metric == "success_rate" else metric.replace("_", " ")
         window = f", mean of {smooth} iterations" if smooth > 1 else ""
-        panels.append(ChartPanel(name + window, share, training))
+        panels.append(ChartPanel(find(metric).caption + window, find(metric).share, training))
     splits = [split for group in groups.values() for run in group for split in run.splits()]
     for split in dict.fromkeys(splits):
+        # A split that was evaluated once has a point, but no curve.
         points = {label: evaluation_points(group, split, x) for label, group in groups.items()}
         lines = {label: [(at, [r.value for r in rates]) for at, rates in group] for label, group in points.items()}
         if any(len(line[0]) > 1 for group_lines in lines.values() for line in group_lines):
@@ -209,7 +209,7 @@ def _draw_panel(axis: Axes, panel: ChartPanel, styles: Mapping[str, tuple[str, s
     for label, seeds in panel.lines.items():
         colour, marker = styles[label]
         summed = band(seeds, pointwise=marked)
-        if summed is None:
+        if summed is None:  # its seeds share no stretch
             continue
         if len(seeds) > 1:
             axis.fill_between(summed.x, summed.low * scale, summed.high * scale, color=colour, alpha=0.15, linewidth=0)
@@ -278,21 +278,22 @@ def curve_lines(
     if not lines:
         raise InvalidArgument(f"no run has {metric!r} over {X_KEYS[x]!r}")
     stop = min(xs[-1] for group in lines.values() for xs, _ in group)
-    rows = []
+    shown, rows = find(metric), []
     for label, group in lines.items():
+        # All are cut at the x that the shortest has reached, and compared up to there.
         cut = [_until(line, stop) for line in group]
-        mean = mean_over_seeds([area_under_curve(*line) for line in cut])
-        last = mean_over_seeds([line[1][-1] for line in cut])
-        rows.append([label, str(len(cut)), *(_with_seeds(one, metric, len(cut)) for one in (mean, last))])
-    unit = " %" if is_share(metric) else ""
-    told = textwrap.wrap(ascii_only(f"{metric} over {X_NAMES[x]}, up to {stop:g}, which every run reached"), width)
-    return [*told, "", *grid(["method", "seeds", f"mean{unit}", f"last{unit}"], rows, width)]
+        heights, lasts = [area_under_curve(*line) for line in cut], [line[1][-1] for line in cut]
+        rows.append([label, str(len(cut)), _over_seeds(heights, shown), _over_seeds(lasts, shown)])
+    unit = " %" if shown.share else ""
+    about = textwrap.wrap(ascii_only(f"{metric} over {X_NAMES[x]}, up to {stop:g}, which every run reached"), width)
+    return [*about, "", *Table(["method", "seeds", f"mean{unit}", f"last{unit}"], rows).lines(width)]
 
 
-def _with_seeds(value: Interval, metric: str, seeds: int) -> str:
-    if is_share(metric):
-        return with_interval(value) if seeds > 1 else percent(value.value)
-    return f"{value.value:.3g}" + (f" [{value.low:.3g}, {value.high:.3g}]" if seeds > 1 else "")
+def _over_seeds(values: Sequence[float], metric: Metric) -> str:
+    mean = mean_over_seeds(values)
+    if metric.share:
+        return with_interval(mean) if len(values) > 1 else percent(mean.value)
+    return f"{mean.value:.3g}" + (f" [{mean.low:.3g}, {mean.high:.3g}]" if len(values) > 1 else "")
 
 
 def _until(line: Line, stop: float) -> Line:

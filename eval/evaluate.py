@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 from gagpo.agents.agent import Agent
 from gagpo.agents.episodes import Episode
 from gagpo.agents.progress import track
-from gagpo.agents.rollout import Clock, group_jobs, rollout
+from gagpo.agents.rollout import Clock, Job, group_jobs, rollout
 from gagpo.envs.pool import Pool
 from gagpo.envs.tasks import TaskSet
 from gagpo.eval.journal import Journal
+from gagpo.eval.reading import in_one_line
 from gagpo.eval.results import EvalResult, Panel
 
 PANEL_SEED = 20_260_101  # the episodes' seeds belong to the panel, not to the run that is measured
@@ -32,7 +32,7 @@ def evaluate(
     tasks: TaskSet,
     *,
     environment: str,
-    kwargs: Mapping[str, Any],
+    kwargs: Mapping[str, object],
     model: str,
     temperature: float | None,
     tries: int = 1,
@@ -51,20 +51,38 @@ def evaluate(
     ends. rollout: what plays the jobs over a pool; a trainer of several ranks has one that deals them out.
     """
     tasks.require()
+    conditions = dict(getattr(agent, "conditions", {}))
+    with in_one_line():
+        panel = Panel(environment, tasks.split, tasks.hash, len(tasks), tries, dict(kwargs), seed, conditions)
     jobs = group_jobs(tasks.ids, tries, PANEL_SEED + seed, f"panel {tasks.split}")
+    with track(f"evaluating on {tasks.split}", len(jobs), "episodes", quiet) as meter:
+
+        def play(missing: Sequence[Job], on_finish: Callable[[Episode], None]) -> list[Episode]:
+            return rollout(agent, pool, missing, concurrency=concurrency, lockstep=lockstep, on_finish=on_finish)[0]
+
+        episodes = play_missing(jobs, journal, play, meter.advance)
+    return EvalResult.from_episodes(episodes, panel, model, temperature), episodes
+
+
+def play_missing(
+    jobs: Sequence[Job],
+    journal: Journal | None,
+    play: Callable[[Sequence[Job], Callable[[Episode], None]], list[Episode]],
+    on_finish: Callable[[], None],
+) -> list[Episode]:
+    """The episodes of ``jobs``, in their order: those that ``journal`` holds, the others as ``play`` plays them.
+
+    Every new one is written to the journal as it ends. on_finish: called once for each, the journal's own first.
+    """
     played = dict(journal.episodes) if journal else {}
     missing = [job for job in jobs if (job.task, job.sample) not in played]
-    with track(f"evaluating on {tasks.split}", len(jobs), "episodes", quiet) as meter:
-        meter.advance(len(jobs) - len(missing))
 
-        def finished(episode: Episode) -> None:
-            if journal:
-                journal.append(episode)
-            meter.advance()
+    def finished(episode: Episode) -> None:
+        if journal:
+            journal.append(episode)
+        on_finish()
 
-        new, _ = rollout(agent, pool, missing, concurrency=concurrency, lockstep=lockstep, on_finish=finished)
-    played.update({(episode.task, episode.sample): episode for episode in new})
-    episodes = [played[job.task, job.sample] for job in jobs]
-    conditions = dict(getattr(agent, "conditions", {}))
-    panel = Panel(environment, tasks.split, tasks.hash, len(tasks), tries, dict(kwargs), seed, conditions)
-    return EvalResult.from_episodes(episodes, panel, model, temperature), episodes
+    for _ in range(len(jobs) - len(missing)):
+        on_finish()
+    played |= {(episode.task, episode.sample): episode for episode in play(missing, finished)}
+    return [played[job.task, job.sample] for job in jobs]

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
@@ -39,8 +39,8 @@ class Journal:
     Plain JSON values.
     """
 
-    def __init__(self, folder: Path, key: Mapping[str, Any]):
-        self.key: dict[str, Any] = json.loads(json.dumps(key, sort_keys=True))
+    def __init__(self, folder: Path, key: Mapping[str, object]):
+        self.key: dict[str, object] = json.loads(json.dumps(key, sort_keys=True))
         digest = hashlib.sha256(json.dumps(self.key, sort_keys=True).encode()).hexdigest()[:16]
         who = re.sub(r"[^A-Za-z0-9._-]+", "-", str(self.key.get("model", "")))[-60:].strip("-.") or "episodes"
         self.path = folder / f"{who}-{digest}.jsonl"
@@ -84,7 +84,7 @@ class Journal:
         kept = [episode.info for episode in self.episodes.values()]
         return sum(float(one.get(name, 0.0)) for one in [*kept, *self._spent])
 
-    def _write(self, record: dict[str, Any]) -> None:
+    def _write(self, record: dict[str, object]) -> None:
         text = json.dumps(record).encode("ascii")
         try:
             self._file.write(b"%s %08x\n" % (text, zlib.crc32(text)))
@@ -95,19 +95,16 @@ class Journal:
 
     def _read(self) -> int:
         """Take in what the file holds; the length of its whole part, in bytes."""
-        self._file.seek(0)
         length = 0
-        for number, line in enumerate(self._file):
-            record = _whole(line)
-            if record is None:
-                break
-            if number == 0 and record != {"format": FORMAT, "key": self.key}:
+        for record, end in _whole_lines(self._file):
+            # The first line says whose journal it is; any other brings an episode, or what was spent on none.
+            if not length and record != {"format": FORMAT, "key": self.key}:
                 raise JournalError(f"{self.path} holds another evaluation; move it away")
             if "episode" in record:
                 episode = Episode.from_record(record["episode"])
                 self.episodes.setdefault((episode.task, episode.sample), episode)
             self._spent += [record["spent"]] if "spent" in record else []
-            length += len(line)
+            length = end
         if not length and self._file.seek(0, os.SEEK_END) > 0 and not self._torn_head():
             raise JournalError(f"{self.path} is not a journal of evaluations; move it away")
         self._file.seek(length)
@@ -129,20 +126,11 @@ def weights_identity(folder: Path) -> str:
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
-def _whole(line: bytes) -> dict[str, Any] | None:
-    """The record of a line that was written to its end, else None."""
-    text, _, check = line.rpartition(b" ")
-    if not line.endswith(b"\n") or check.strip() != b"%08x" % zlib.crc32(text):
-        return None
-    record = json.loads(text)
-    return record if isinstance(record, dict) else None
-
-
 def read_journal(path: Path) -> tuple[dict[str, Any], Iterator[Episode]]:
     """The key and the whole episodes of a journal, also of one that is being written."""
     with path.open("rb") as file:
-        head = _whole(file.readline())
-    if head is None or head.get("format") != FORMAT:
+        head, _ = next(_whole_lines(file), ({}, 0))
+    if head.get("format") != FORMAT:
         raise JournalError(f"{path} is not a journal of evaluations")
     return head["key"], _episodes(path)
 
@@ -150,12 +138,20 @@ def read_journal(path: Path) -> tuple[dict[str, Any], Iterator[Episode]]:
 def _episodes(path: Path) -> Iterator[Episode]:
     seen = set()
     with path.open("rb") as file:
-        for line in file:
-            record = _whole(line)
-            if record is None:
-                return
-            if "episode" in record:
-                episode = Episode.from_record(record["episode"])
-                if (episode.task, episode.sample) not in seen:
-                    seen.add((episode.task, episode.sample))
-                    yield episode
+        for episode in (Episode.from_record(one["episode"]) for one, _ in _whole_lines(file) if "episode" in one):
+            if (episode.task, episode.sample) not in seen:
+                seen.add((episode.task, episode.sample))
+                yield episode
+
+
+def _whole_lines(file: BinaryIO) -> Iterator[tuple[dict[str, Any], int]]:
+    """The records from the file's beginning to its first line that was not written to its end, and where each ends."""
+    file.seek(0)
+    end = 0
+    for line in file:
+        # A line is a record and its checksum.
+        text, _, check = line.rpartition(b" ")
+        if not line.endswith(b"\n") or check.strip() != b"%08x" % zlib.crc32(text):
+            return
+        end += len(line)
+        yield json.loads(text), end

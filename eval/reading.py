@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
-from gagpo.envs.errors import GagpoError
+from gagpo.envs.errors import GagpoError, InvalidArgument
 
 WANTED = {
     "bool_type": "true or false",
+    "dataclass_type": "an object",
     "dict_type": "an object",
     "finite_number": "a finite number",
     "float_type": "a number",
@@ -19,6 +23,7 @@ WANTED = {
     "list_type": "a list",
     "model_type": "an object",
     "string_type": "a string",
+    "tuple_type": "a list",
 }
 
 
@@ -32,11 +37,11 @@ class Document(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)
 
 
-D = TypeVar("D", bound=Document)
+T = TypeVar("T")
 
 
-def read_as(kind: type[D], text: str, name: str) -> D:
-    """The text as a document of that kind; :class:`BadResult` names ``name`` and the first key that is wrong.
+def read_as(kind: type[T], text: str, name: str) -> T:
+    """The text as a value of that kind; :class:`BadResult` names ``name`` and the first key that is wrong.
 
     >>> class Panel(Document):
     ...     tasks: int
@@ -44,15 +49,31 @@ def read_as(kind: type[D], text: str, name: str) -> D:
     Traceback (most recent call last):
     gagpo.eval.reading.BadResult: after.json: key 'tasks' must be a whole number, got 'ten'
     """
+    return validated(kind, parse(text, name), name)
+
+
+def validated(kind: type[T], document: object, name: str) -> T:
+    """The document as a value of that kind (a model or a dataclass of pydantic), as :func:`read_as` does."""
     try:
-        return kind.model_validate(parse(text, name))
+        return TypeAdapter(kind).validate_python(document)
     except ValidationError as error:
         raise BadResult(f"{name}: {_complaint(error.errors()[0])}") from None
     except OverflowError:
         raise BadResult(f"{name}: holds a whole number beyond all sizes") from None
 
 
-def parse(text: str, name: str) -> Any:
+@contextmanager
+def in_one_line() -> Iterator[None]:
+    """What pydantic finds wrong with arguments in the body, as an InvalidArgument of one line."""
+    try:
+        yield
+    except ValidationError as error:
+        first = error.errors()[0]
+        own = first.get("ctx", {}).get("error")  # of a validator that says it all
+        raise own if isinstance(own, InvalidArgument) else InvalidArgument(_complaint(first)) from None
+
+
+def parse(text: str, name: str) -> object:
     """What the JSON text says; :class:`BadResult` when it is no JSON."""
     try:
         return json.loads(text)
@@ -72,7 +93,7 @@ def read_text(path: Path) -> str:
         raise BadResult(f"{path}: cannot be read ({error.strerror})") from None
 
 
-def read_record(path: Path) -> dict[str, Any]:
+def read_record(path: Path) -> dict[str, object]:
     """A JSON object such as ``versions.json``; empty when there is no such file."""
     record = parse(read_text(path), str(path)) if path.exists() else {}
     if not isinstance(record, dict):
@@ -85,18 +106,20 @@ def key_path(location: tuple[int | str, ...]) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).removeprefix(".")
 
 
-def shortened(value: object) -> str:
-    """A value as it is shown in a complaint: at most sixty characters."""
+def shortened(value: object, most: int = 60) -> str:
+    """A value as it is shown in a complaint: at most so many characters."""
     shown = repr(value)
-    return shown if len(shown) <= 60 else shown[:57] + "..."
+    return shown if len(shown) <= most else shown[: most - 3] + "..."
 
 
-def _complaint(error: Any) -> str:
+def _complaint(error: ErrorDetails) -> str:
     """One line for one of pydantic's errors; validators of ours raise ValueError with what was wanted."""
     kind, context = error["type"], error.get("ctx", {})
     where = f"key {key_path(error['loc'])!r}" if error["loc"] else "the document"
     if kind == "missing":
         return f"{where} is missing"
+    if kind == "unexpected_keyword_argument":
+        return f"{where} is unknown"
     if kind == "greater_than_equal":
         wanted = f"at least {context['ge']}"
     elif kind == "literal_error":

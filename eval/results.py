@@ -10,23 +10,55 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictStr,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic.dataclasses import dataclass
 
 from gagpo.agents.episodes import Episode
 from gagpo.envs import durable
 from gagpo.envs.errors import InvalidArgument
 from gagpo.eval.many_tries import majority_at_k, pass_at_k, usual_k
-from gagpo.eval.reading import BadResult, Document, read_as, read_text
+from gagpo.eval.reading import BadResult, Document, parse, read_text, shortened, validated
 from gagpo.eval.statistics import Interval, cluster_bootstrap, clustered_wilson
 
 FORMAT = "gagpo evaluation 1"
+SHOWN = 120  # characters of a value in a complaint about panels
+CHECKED = ConfigDict(allow_inf_nan=False)
 
 
-@dataclass(frozen=True)
+def _plain_json(value: object) -> object:
+    """As a file would give it back, so that a panel equals the one read from its own file."""
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"plain JSON values ({error})") from None
+
+
+def _probability(value: float) -> float:
+    if not 0 < value < 1:
+        raise ValueError("strictly between 0 and 1")
+    return value
+
+
+Count = Annotated[int, Field(strict=True, ge=0)]
+Number = Annotated[float, Field(strict=True)]
+AtLeastOne = Annotated[int, Field(strict=True, ge=1)]
+JsonObject = Annotated[dict[str, object], BeforeValidator(_plain_json)]
+
+
+@dataclass(frozen=True, config=CHECKED)
 class Panel:
     """What was played: two results can be compared exactly when environment, kwargs, split and hash agree.
 
@@ -35,60 +67,78 @@ class Panel:
     has no prompt, who can be compared with everybody.
     """
 
-    environment: str
-    split: str
-    split_hash: str
-    tasks: int
-    tries: int = 1
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    seed: int = 0
-    conditions: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        # As JSON would give them back, so that a panel equals the one read from its own file.
-        try:
-            for name in ("kwargs", "conditions"):
-                object.__setattr__(self, name, json.loads(json.dumps(getattr(self, name), allow_nan=False)))
-        except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidArgument(f"the arguments of an environment must be plain JSON values: {error}") from None
-        if self.tasks < 1 or self.tries < 1:
-            raise InvalidArgument(f"a panel holds at least one task and one try, got {self.tasks} and {self.tries}")
+    environment: StrictStr
+    split: StrictStr
+    split_hash: StrictStr
+    tasks: AtLeastOne
+    tries: AtLeastOne = 1
+    kwargs: JsonObject = Field(default_factory=dict)
+    seed: Count = 0
+    conditions: JsonObject = Field(default_factory=dict)
 
     def difference(self, other: Panel) -> str | None:
         """The first fact in which the two panels differ, in words, or None; the number of tries may differ."""
         for name in ("environment", "split", "split_hash", "kwargs", "tasks", "seed"):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            if mine != theirs:
-                return f"{name.replace('_', ' ')} {_short(mine)} against {_short(theirs)}"
+            if getattr(self, name) != getattr(other, name):
+                return _apart(name.replace("_", " "), getattr(self, name), getattr(other, name))
         if not (self.conditions and other.conditions):
             return None
-        names = sorted(self.conditions.keys() | other.conditions.keys())
-        apart = [name for name in names if self.conditions.get(name) != other.conditions.get(name)]
-        pairs = (
-            f"{name} {_short(self.conditions.get(name))} against {_short(other.conditions.get(name))}" for name in apart
-        )
-        return ", ".join(pairs) or None
+        mine, theirs = self.conditions, other.conditions
+        names = [name for name in sorted(mine.keys() | theirs.keys()) if mine.get(name) != theirs.get(name)]
+        return ", ".join(_apart(name, mine.get(name), theirs.get(name)) for name in names) or None
 
 
-@dataclass(frozen=True)
+def _apart(name: str, mine: object, theirs: object) -> str:
+    return f"{name} {shortened(mine, SHOWN)} against {shortened(theirs, SHOWN)}"
+
+
+@dataclass(frozen=True, config=CHECKED)
 class Try:
     """One episode in short. A failed one is never a success; ``invalid`` counts the turns without a valid action."""
 
-    success: bool
-    reward: float
-    turns: int
-    invalid: int
-    outcome: str = "terminated"
-    restarts: int = 0
-    answer: str | None = None
+    success: StrictBool
+    reward: Number
+    turns: Count
+    invalid: Count
+    outcome: Literal["terminated", "truncated", "failed"] = "terminated"
+    restarts: Count = 0
+    answer: StrictStr | None = None
+
+    @field_validator("invalid")
+    @classmethod
+    def _no_more_than_turns(cls, value: int, info: ValidationInfo) -> int:
+        if value > info.data.get("turns", value):
+            raise ValueError(f"at most {info.data['turns']}, the number of turns")
+        return value
+
+    @field_validator("outcome")
+    @classmethod
+    def _no_failed_success(cls, value: str, info: ValidationInfo) -> str:
+        if value == "failed" and info.data.get("success"):
+            raise ValueError("terminated or truncated, for the try is a success")
+        return value
+
+    @classmethod
+    def of(cls, episode: Episode) -> Try:
+        """The facts of an episode that count."""
+        answer = episode.info.get("answer")
+        return cls(
+            success=bool(episode.success) and episode.outcome != "failed",
+            reward=float(episode.reward),
+            turns=len(episode.turns),
+            invalid=sum(not turn.valid for turn in episode.turns),
+            outcome=episode.outcome,  # type: ignore[arg-type]  # checked
+            restarts=int(episode.restarts),
+            answer=None if answer is None else str(answer),
+        )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CHECKED)
 class TaskResult:
     """Every try at one task, in order."""
 
-    task: str
-    task_type: str
+    task: StrictStr
+    task_type: StrictStr
     tries: tuple[Try, ...]
 
     @property
@@ -96,19 +146,23 @@ class TaskResult:
         return sum(one.success for one in self.tries)
 
 
-@dataclass(frozen=True)
+def _by_name(tasks: tuple[TaskResult, ...]) -> tuple[TaskResult, ...]:
+    return tuple(sorted(tasks, key=lambda one: one.task))
+
+
+@dataclass(frozen=True, config=CHECKED)
 class EvalResult:
     """The outcome of a panel. ``answers`` says whether the environment hands over answers that can be voted on.
 
-    temperature: None for an agent that samples no tokens.
+    temperature: None for an agent that samples no tokens. tasks: sorted by their ids.
     """
 
     panel: Panel
-    model: str
-    temperature: float | None
-    tasks: tuple[TaskResult, ...]
-    answers: bool = False
-    level: float = 0.95
+    model: StrictStr
+    temperature: Number | None
+    tasks: Annotated[tuple[TaskResult, ...], AfterValidator(_by_name)]
+    answers: StrictBool = False
+    level: Annotated[Number, AfterValidator(_probability)] = 0.95
 
     @classmethod
     def from_episodes(
@@ -128,8 +182,8 @@ class EvalResult:
                 raise InvalidArgument(f"task {task!r} was played {len(played)} times instead of {panel.tries}")
         answers = any("answer" in one.info for played in by_task.values() for one in played)
         tasks = tuple(
-            TaskResult(task, played[0].task_type, tuple(_try(one) for one in sorted(played, key=lambda e: e.sample)))
-            for task, played in sorted(by_task.items())
+            TaskResult(task, played[0].task_type, tuple(Try.of(one) for one in sorted(played, key=lambda e: e.sample)))
+            for task, played in by_task.items()
         )
         return cls(panel, model, None if temperature is None else float(temperature), tasks, answers, level)
 
@@ -177,17 +231,18 @@ class EvalResult:
 
         Penalties are excluded; a failed episode counts with what it had earned.
         """
-        return self._ratio(lambda one: one.reward, lambda one: 1)
+        rewards = [math.fsum(one.reward for one in task.tries) for task in self.tasks]
+        return cluster_bootstrap(rewards, self.counts[1], self.level)
 
     @property
     def mean_turns(self) -> float:
         """Mean turns of the episodes that did not fail; NaN when all failed."""
-        return self._plain(lambda one: one.turns * (one.outcome != "failed"), lambda one: one.outcome != "failed")
+        return self._over_tries(lambda one: one.turns * (one.outcome != "failed"), lambda one: one.outcome != "failed")
 
     @property
     def invalid_rate(self) -> float:
         """Share of all turns without a valid action; NaN when no turn was played."""
-        return self._plain(lambda one: one.invalid, lambda one: one.turns)
+        return self._over_tries(lambda one: one.invalid, lambda one: one.turns)
 
     @property
     def failed(self) -> int:
@@ -207,25 +262,22 @@ class EvalResult:
     @property
     def pass_at_k(self) -> dict[int, float]:
         """Mean over tasks of the unbiased pass@k, for the usual k; empty with one try per task."""
-        if self.panel.tries < 2 or not self.tasks:
-            return {}
-        return {
-            k: math.fsum(pass_at_k(len(t.tries), t.successes, k) for t in self.tasks) / len(self.tasks)
-            for k in usual_k(self.panel.tries)
-        }
+        return self._over_tasks(lambda task, k: pass_at_k(len(task.tries), task.successes, k))
 
     @property
     def majority_at_k(self) -> dict[int, float]:
         """Mean over tasks of majority@k; empty with one try per task or without answers to vote on."""
-        if self.panel.tries < 2 or not self.tasks or not self.answers:
+        if not self.answers:
             return {}
-        votes = [([one.answer for one in t.tries], [one.success for one in t.tries]) for t in self.tasks]
-        return {
-            k: math.fsum(majority_at_k(answers, right, k) for answers, right in votes) / len(votes)
-            for k in usual_k(self.panel.tries)
-        }
+        return self._over_tasks(
+            lambda task, k: majority_at_k([one.answer for one in task.tries], [one.success for one in task.tries], k)
+        )
 
-    def summary(self) -> dict[str, Any]:
+    def _over_tasks(self, of_k: Callable[[TaskResult, int], float]) -> dict[int, float]:
+        ks = usual_k(self.panel.tries) if self.panel.tries > 1 and self.tasks else []
+        return {k: math.fsum(of_k(task, k) for task in self.tasks) / len(self.tasks) for k in ks}
+
+    def summary(self) -> dict[str, object]:
         """Every number above as JSON-ready values (NaN as None); what ``--json`` prints."""
         return {
             "success_rate": _finite(self.success.value),
@@ -265,19 +317,12 @@ class EvalResult:
     @classmethod
     def from_json(cls, text: str, name: str = "result") -> EvalResult:
         """Read :meth:`to_json`; :class:`BadResult` names ``name`` and the key that is missing or wrong."""
-        read = read_as(_ResultFile, text, name)
-        _require_whole(read, name)
-        tasks = tuple(
-            TaskResult(one.task, one.task_type, tuple(Try(**each.model_dump()) for each in one.tries))
-            for one in sorted(read.tasks, key=lambda one: one.task)
-        )
-        panel = Panel(**read.panel.model_dump())
-        result = cls(panel, read.model, read.temperature, tasks, read.answers, read.level)
-        if read.summary.successes != result.successes:
-            raise BadResult(
-                f"{name}: key 'summary.successes' must be {result.successes}, the successes of the tries listed, "
-                f"got {read.summary.successes}"
-            )
+        document = parse(text, name)
+        head = validated(ResultHead, document, name)
+        result = validated(cls, document, name)
+        complaint = result._contradiction(head.summary.successes)
+        if complaint:
+            raise BadResult(f"{name}: key {complaint}")
         return result
 
     def save(self, path: Path) -> None:
@@ -290,115 +335,37 @@ class EvalResult:
         """Read a file of :meth:`save`; :class:`BadResult` says what is wrong with it."""
         return cls.from_json(read_text(path), str(path))
 
-    def _plain(self, top: Callable[[Try], float], bottom: Callable[[Try], float]) -> float:
+    def _over_tries(self, top: Callable[[Try], float], bottom: Callable[[Try], float]) -> float:
+        """Sum of one number over the sum of another; NaN where there is nothing to divide by."""
         below = sum(bottom(one) for one in self.every_try)
         return sum(top(one) for one in self.every_try) / below if below else math.nan
 
-    def _ratio(self, top: Callable[[Try], float], bottom: Callable[[Try], float]) -> Interval:
-        return cluster_bootstrap(
-            [math.fsum(top(one) for one in task.tries) for task in self.tasks],
-            [math.fsum(bottom(one) for one in task.tries) for task in self.tasks],
-            self.level,
-        )
+    def _contradiction(self, successes: int) -> str | None:
+        """Where the panel or the summary says something else than the tasks that are listed."""
+        panel, listed = self.panel, len(self.tasks)
+        if panel.tasks != listed:
+            return f"'panel.tasks' must be {listed}, the number of tasks listed, got {panel.tasks}"
+        for number, task in enumerate(self.tasks):
+            if len(task.tries) != panel.tries:
+                return f"'tasks[{number}].tries' must hold {panel.tries} tries, got {len(task.tries)}"
+        if len({task.task for task in self.tasks}) != listed:
+            return "'tasks' lists a task twice"
+        if successes != self.successes:
+            return f"'summary.successes' must be {self.successes}, the successes of the tries listed, got {successes}"
+        return None
 
 
-def _try(episode: Episode) -> Try:
-    answer = episode.info.get("answer")
-    return Try(
-        success=bool(episode.success) and episode.outcome != "failed",
-        reward=float(episode.reward),
-        turns=len(episode.turns),
-        invalid=sum(not turn.valid for turn in episode.turns),
-        outcome=episode.outcome,
-        restarts=int(episode.restarts),
-        answer=None if answer is None else str(answer),
-    )
+class ResultSummary(Document):
+    """What of a file's summary is checked; the rest follows from the tries."""
 
-
-# The file, key by key -------------------------------------------------------------------------------------------------
-
-
-class _PanelFile(Document):  # type: ignore[no-redef]  # mypy takes the field kwargs for the one of **kwargs
-    environment: str
-    split: str
-    split_hash: str
-    tasks: int = Field(ge=1)
-    tries: int = Field(ge=1)
-    kwargs: dict[str, Any]
-    seed: int = Field(default=0, ge=0)
-    conditions: dict[str, Any] = Field(default_factory=dict)
-
-
-class _TryFile(Document):
-    turns: int = Field(ge=0)
-    invalid: int = Field(ge=0)
-    outcome: Literal["terminated", "truncated", "failed"]
-    success: bool
-    reward: float
-    restarts: int = Field(ge=0)
-    answer: str | None
-
-    @field_validator("invalid")
-    @classmethod
-    def _no_more_than_turns(cls, value: int, info: ValidationInfo) -> int:
-        turns = info.data.get("turns", value)
-        if value > turns:
-            raise ValueError(f"at most {turns}, the number of turns")
-        return value
-
-    @field_validator("success")
-    @classmethod
-    def _never_of_a_failed_try(cls, value: bool, info: ValidationInfo) -> bool:
-        if value and info.data.get("outcome") == "failed":
-            raise ValueError("false of a failed try")
-        return value
-
-
-class _TaskFile(Document):
-    task: str
-    task_type: str
-    tries: list[_TryFile]
-
-
-class _SummaryFile(Document):
     successes: int
 
 
-class _ResultFile(Document):
+class ResultHead(Document):
+    """What a file holds besides the result."""
+
     format: Literal["gagpo evaluation 1"]
-    tasks: list[_TaskFile]
-    panel: _PanelFile
-    model: str
-    temperature: float | None
-    level: float
-    answers: bool
-    summary: _SummaryFile
-
-    @field_validator("level")
-    @classmethod
-    def _a_probability(cls, value: float) -> float:
-        if not 0 < value < 1:
-            raise ValueError("strictly between 0 and 1")
-        return value
-
-
-def _require_whole(read: _ResultFile, name: str) -> None:
-    """The panel must say what the tasks are that follow it."""
-    panel, tasks = read.panel, read.tasks
-    if panel.tasks != len(tasks):
-        raise BadResult(
-            f"{name}: key 'panel.tasks' must be {len(tasks)}, the number of tasks listed, got {panel.tasks}"
-        )
-    for number, task in enumerate(tasks):
-        if len(task.tries) != panel.tries:
-            raise BadResult(f"{name}: key 'tasks[{number}].tries' must hold {panel.tries} tries, got {len(task.tries)}")
-    if len({task.task for task in tasks}) != len(tasks):
-        raise BadResult(f"{name}: key 'tasks' lists a task twice")
-
-
-def _short(value: object) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 120 else shown[:117] + "..."
+    summary: ResultSummary
 
 
 def _finite(value: float) -> float | None:

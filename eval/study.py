@@ -9,21 +9,21 @@ from __future__ import annotations
 import json
 import math
 import re
+import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from pydantic import Field
 
 from gagpo.envs.errors import InvalidArgument
+from gagpo.envs.tables import WIDTH, Table, ascii_only
 from gagpo.eval.compare import require_same_panel
+from gagpo.eval.metrics.register import Place, shown_in
 from gagpo.eval.reading import BadResult, Document, read_as, read_text
 from gagpo.eval.runs import Run, group_runs
 from gagpo.eval.statistics import Interval, area_under_curve, holm, mean_over_seeds, student_cdf
-from gagpo.eval.tables import WIDTH, ascii_only, grid, p_value, percent
-
-SECONDS = ("seconds_env", "seconds_generate", "seconds_train")
+from gagpo.eval.summary import p_value, percent
 
 
 class RunRow(Document):
@@ -92,8 +92,8 @@ class Study:
             )
         panels = {(row.split, row.split_hash) for row in rows}
         if len(panels) > 1:
-            told = ", ".join(f"{split} ({code})" for split, code in sorted(panels))
-            raise InvalidArgument(f"runs measured on different tasks cannot stand in one table: {told}")
+            measured = ", ".join(f"{split} ({code})" for split, code in sorted(panels))
+            raise InvalidArgument(f"runs measured on different tasks cannot stand in one table: {measured}")
         labels = list(dict.fromkeys(row.label for row in rows))
         if baseline is not None:
             if baseline not in labels:
@@ -115,21 +115,16 @@ class Study:
         tested = {label: paired_t(gap) for label, gap in gaps.items() if len(gap) > 1}
         tested = {label: p for label, p in tested.items() if not math.isnan(p)}
         corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
+        means = {label: mean_over_seeds(gap) for label, gap in gaps.items() if gap}
         return cls(
             tuple(
-                Method(
-                    label,
-                    mine,
-                    mean_over_seeds(gaps[label]) if gaps.get(label) else None,
-                    tested.get(label),
-                    corrected.get(label),
-                )
+                Method(label, mine, means.get(label), tested.get(label), corrected.get(label))
                 for label, mine in grouped.items()
             )
         )
 
-    def table(self) -> list[list[str]]:
-        """Header and cells, best mean success first."""
+    def table(self) -> Table:
+        """A row a method, best mean success first."""
         several = len(self.methods) > 1
         every = [row for method in self.methods for row in method.rows]
         graded = any(abs(row.reward_after - row.after) > 0.005 for row in every)
@@ -137,8 +132,9 @@ class Study:
         header = ["", "seeds", "area %", "after %"]
         header += [f"minus {self.methods[0].label}", "p (Holm)"] if several else ["rise, points"]
         header += [*(["reward after"] if graded else []), "1,000 tokens", *(["minutes"] if timed else [])]
-        body = []
+        rows = []
         for method in sorted(self.methods, key=lambda one: -one.mean("after").value):
+            # What only some studies have is a column of those alone, as in the header.
             cells = [method.label, str(len(method.rows)), spread(method.mean("area")), spread(method.mean("after"))]
             if several:
                 cells.append(spread(method.gap, signed=True) if method.gap else "")
@@ -148,34 +144,33 @@ class Study:
             cells += [f"{method.mean('reward_after').value:.2f}"] if graded else []
             cells.append(f"{method.mean('tokens_total').value / 1000:,.0f}")
             cells += [f"{method.mean('seconds').value / 60:.1f}"] if timed else []
-            body.append(cells)
-        return [header, *body]
+            rows.append(cells)
+        return Table(header, rows)
 
     def notes(self) -> list[str]:
         """What was measured, and how the numbers came about."""
         row = self.methods[0].rows[0]
-        told = [
+        starts = sorted({percent(r.before) for method in self.methods for r in method.rows if r.before is not None})
+        tested = any(method.p is not None for method in self.methods)
+        return [
             f"{row.split}: {row.tasks} tasks, {row.tries} tries each, hash {row.split_hash}",
             "plus-minus: half a 95 % Student-t interval over seeds",
+            *([f"before training: {', '.join(starts)} %"] if starts else []),
+            *([f"p: paired t test against {self.methods[0].label}, equal seeds paired"] if tested else []),
         ]
-        starts = sorted({percent(r.before) for method in self.methods for r in method.rows if r.before is not None})
-        told += [f"before training: {', '.join(starts)} %"] if starts else []
-        if any(method.p is not None for method in self.methods):
-            told.append(f"p: paired t test against {self.methods[0].label}, equal seeds paired")
-        return told
 
     def lines(self, width: int = WIDTH) -> list[str]:
-        """The table in ASCII, at most ``width`` columns wide."""
-        header, *body = [[ascii_only(cell.replace("±", "+-")) for cell in cells] for cells in self.table()]
-        return [*grid(header, body, width), "", *(line for note in self.notes() for line in _wrapped(note, width))]
+        """Table and notes in ASCII, at most ``width`` columns wide."""
+        table = self.table()
+        rows = [[cell.replace("±", "+-") for cell in row] for row in table.rows]
+        notes = [line for note in self.notes() for line in textwrap.wrap(ascii_only(note), width)]
+        return [*replace(table, rows=rows).lines(width), "", *notes]
 
     def markdown(self) -> list[str]:
         """The table in Markdown."""
-        header, *body = self.table()
-        cells = [header, ["---"] * len(header), *body]
-        return [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in cells]
+        return self.table().markdown()
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """JSON-ready values."""
         return {
             method.label: {
@@ -225,13 +220,10 @@ def study_of(
     files = [Path(str(one)) for one in runs if str(one).endswith(".jsonl")]
     folders = [one for one in runs if not str(one).endswith(".jsonl")]
     groups = group_runs(folders) if folders else {}
-    rows = [row for path in files for row in read_rows(path)]
     for label, group in groups.items():
-        for number, run in enumerate(group, 1):
-            row = row_of(label, run, number, split)
-            if row is not None:
-                rows.append(row)
         _require_one_panel(label, group, split)
+    found = [row_of(label, run, i, split) for label, group in groups.items() for i, run in enumerate(group, 1)]
+    rows = [row for path in files for row in read_rows(path)] + [row for row in found if row is not None]
     return Study.of(rows, baseline), groups
 
 
@@ -244,7 +236,7 @@ def row_of(label: str, run: Run, number: int = 1, split: str | None = None) -> R
         return None
     found = re.search(r"[-_.](?:seed|s)?[-_]?(\d{1,9})$", run.name)
     turns, success = run.series("success_rate", x="turns_total")
-    seconds = [sum(row.get(key, 0.0) for key in SECONDS) for row in run.metrics]
+    seconds = [sum(row.get(part.name, 0.0) for part in shown_in(Place.TIME)) for row in run.metrics]
     return RunRow(
         label=label,
         seed=int(found[1]) if found else number,
@@ -273,7 +265,7 @@ def read_rows(path: Path) -> list[RunRow]:
     return rows
 
 
-def write_rows(path: Path, rows: Sequence[RunRow], **more: Any) -> None:
+def write_rows(path: Path, rows: Sequence[RunRow], **more: object) -> None:
     """Write what :func:`read_rows` reads; ``more`` goes into every row."""
     path.write_text(
         "".join(json.dumps({**more, **row.model_dump(exclude_none=True)}) + "\n" for row in rows), encoding="utf-8"
@@ -290,9 +282,3 @@ def _require_one_panel(label: str, group: Sequence[Run], split: str | None) -> N
     same = [result for result in results if result.panel.split == results[0].panel.split] if results else []
     for other in same[1:]:
         require_same_panel(f"{label}, first seed", same[0], f"{label}, another", other)
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    import textwrap
-
-    return textwrap.wrap(ascii_only(text), width)

@@ -13,25 +13,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from gagpo.envs.tables import ascii_only
+from gagpo.eval.metrics.register import Place, shown_in
 from gagpo.eval.reading import BadResult
 from gagpo.eval.runs import Run, load_run
-from gagpo.eval.tables import ascii_only
+from gagpo.eval.summary import number
 from gagpo.eval.viewer.records import read_episode_file
 
 BLOCKS = "▁▂▃▄▅▆▇█"
-CURVES = {
-    "success_rate": "success",
-    "mean_turns": "turns",
-    "invalid_rate": "invalid",
-    "zero_groups": "no contrast",
-    "coverage": "coverage",
-    "clip_fraction": "clipped",
-    "mismatch_kl": "sampler gap",
-    "entropy": "entropy",
-    "grad_norm": "gradient",
-}
-SHARES = {"success_rate", "invalid_rate", "zero_groups", "coverage", "clip_fraction"}
-SECONDS = {"seconds_env": "environments", "seconds_generate": "generation", "seconds_train": "training"}
 Sentences = Callable[[Sequence[dict[str, float]]], list[str]]
 
 
@@ -68,13 +57,14 @@ def screen(run: Run, sentences: Sentences, width: int = 100, episodes: Sequence[
             Text(f"{ascii_only(one.label)}: {100 * rate.value:.1f} % [{100 * rate.low:.1f}, {100 * rate.high:.1f}]")
         )
     curves = Table.grid(padding=(0, 1))
-    room = max(8, width - 32)
-    for key, name in CURVES.items():
-        values = run.series(key)[1]
-        if values:
-            limits = (0.0, 1.0) if key == "success_rate" else (None, None)
-            now = f"{100 * values[-1]:.1f} %" if key in SHARES else f"{values[-1]:.3g}"
-            curves.add_row(name, Text(sparkline(values, room, *limits), style="cyan"), now)
+    shown = shown_in(Place.WATCH)
+    room = max(8, width - max(len(metric.caption) for metric in shown) - 11)
+    for metric in shown:
+        values = run.series(metric.name)[1]
+        if values:  # success alone is drawn on its whole scale
+            limits = (0.0, 1.0) if metric.name == "success_rate" else (None, None)
+            line = Text(sparkline(values, room, *limits), style="cyan")
+            curves.add_row(metric.caption, line, number(values[-1], metric.share))
     parts.append(curves)
     for sentence in sentences(rows):
         style = "red" if sentence.startswith("Act") else "yellow" if sentence.startswith("Look") else "green"
@@ -85,7 +75,7 @@ def screen(run: Run, sentences: Sentences, width: int = 100, episodes: Sequence[
 
 def _time(run: Run) -> str:
     """Where the wall time of the last iterations went."""
-    spent = {name: math.fsum(run.series(key)[1][-10:]) for key, name in SECONDS.items()}
+    spent = {part.caption: math.fsum(run.series(part.name)[1][-10:]) for part in shown_in(Place.TIME)}
     whole = math.fsum(spent.values())
     if whole <= 0:
         return ""
@@ -110,7 +100,7 @@ def last_episodes(folder: Path, count: int = 3) -> list[str]:
 
 
 @contextmanager
-def shown(console: Console) -> Iterator[Callable[[RenderableType], None]]:
+def redrawn(console: Console) -> Iterator[Callable[[RenderableType], None]]:
     """A screen that is redrawn in place on a terminal, and printed once per change in a pipe."""
     if not console.is_terminal:
         yield console.print
@@ -134,7 +124,7 @@ def watch(
     """
     console = console or Console()
     before: tuple[int, ...] | None = None
-    with shown(console) as show:
+    with redrawn(console) as show:
         while True:
             over = once or (done is not None and done())
             state = _state(folder)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gagpo.eval.metrics import meanings
+from gagpo.eval.metrics import register
 from gagpo.settings import RunSettings, page
 
 ROOT = Path(__file__).parents[1]
@@ -71,8 +71,8 @@ def test_the_settings_reference_is_what_the_code_makes():
 
 
 def test_the_metrics_page_is_what_the_code_makes():
-    assert (DOCS / "metrics.md").read_text(encoding="utf-8") == meanings.page(), (
-        "make it anew: python -m gagpo.eval.metrics.meanings > docs/metrics.md"
+    assert (DOCS / "metrics.md").read_text(encoding="utf-8") == register.page(), (
+        "make it anew: python -m gagpo.eval.metrics.register > docs/metrics.md"
     )
 
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
@@ -27,9 +27,7 @@ from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.lookup import find_spec, portable
 from gagpo.envs.pool import Event, Pool
 from gagpo.envs.pool.wire import plain
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from gagpo.envs.tables import Table
 
 TASKS = 32  # how many of the split's tasks are played
 SLOTS = 64  # episodes that one worker of the pool holds
@@ -116,9 +114,7 @@ def measure(
 
 def table(report: Report) -> Table:
     """The report as a table for the terminal."""
-    from rich.table import Table
-
-    rows = {
+    measures = {
         "steps/s": ("steps_per_second", "{:,.0f}"),
         "resets/s": ("resets_per_second", "{:,.0f}"),
         "first reset of a task, ms": ("first_reset_ms", "{:,.2f}"),
@@ -128,16 +124,17 @@ def table(report: Report) -> Table:
     }
     columns = [report[name] for name in ("environment", "reference") if name in report]
     heads = [", ".join(f"{key}={value}" for key, value in column["kwargs"].items()) or "default" for column in columns]
-    result = Table(report["env"], *heads, *(["ratio"] if "ratios" in report else []))
-    for label, (name, form) in rows.items():
-        ratio = [f"{report['ratios'][name]:,.2f}" if name in report["ratios"] else ""] if "ratios" in report else []
-        result.add_row(label, *(form.format(column[name]) for column in columns), *ratio)
+    rows = [[label, *(form.format(column[name]) for column in columns)] for label, (name, form) in measures.items()]
     for number in columns[0]["pool"]:
-        cells = []
-        for pool in (column["pool"][number] for column in columns):
-            cells.append(f"{pool['steps_per_second']:,.0f} ({pool['ratio']:.2f} x)")
-        result.add_row(f"pool of {number}, steps/s", *cells)
-    return result
+        pools = [column["pool"][number] for column in columns]
+        rates = (f"{pool['steps_per_second']:,.0f} ({pool['ratio']:.2f} x)" for pool in pools)
+        rows.append([f"pool of {number}, steps/s", *rates])
+    if "ratios" in report:
+        heads.append("ratio")
+        names = [name for name, _ in measures.values()] + [""] * len(columns[0]["pool"])
+        for row, name in zip(rows, names, strict=True):
+            row.append(f"{report['ratios'][name]:,.2f}" if name in report["ratios"] else "")
+    return Table([report["env"], *heads], rows)
 
 
 # One process ----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import gymnasium
 
@@ -24,9 +23,7 @@ from gagpo.envs.check.subject import Broken, NotJudged, Subject
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.lookup import find_spec
 from gagpo.envs.pool.wire import describe, plain
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from gagpo.envs.tables import Table
 
 
 @dataclass
@@ -114,16 +111,12 @@ class _OpenWrapper(gymnasium.Wrapper):
 
 def table(findings: list[Finding]) -> Table:
     """The findings as a table for the terminal."""
-    from rich.table import Table
-    from rich.text import Text
-
-    result = Table("", "check", "what was seen", "seconds")
-    for finding in findings:
-        mark = Text("ok", "green") if finding.ok else Text("NO", "bold red")
-        if not finding.judged:
-            mark = Text("?", "yellow")
-        result.add_row(mark, finding.name, Text(finding.detail), f"{finding.seconds:.1f}")
-    return result
+    rows = [
+        ["?" if not one.judged else "ok" if one.ok else "NO", one.name, one.detail, f"{one.seconds:.1f}"]
+        for one in findings
+    ]
+    styles = {"ok": "green", "NO": "bold red", "?": "yellow"}
+    return Table(["", "check", "what was seen", "seconds"], rows, words=(0, 1, 2), styles=styles)
 
 
 @contextmanager

@@ -82,12 +82,9 @@ def contrast(rows: Sequence[Row]) -> HealthFinding | None:
     share = recent(rows, "zero_groups")
     if math.isnan(share):
         return None
-    told = f"{_percent(share)} of the groups teach nothing (their tries come out alike)"
-    if share > 0.7:
-        success = recent(rows, "success_rate")
-        remedy = "harder tasks" if success > 0.5 else "easier tasks, a better start or more tries"
-        return HealthFinding("bad", "contrast", f"{told}: give it {remedy}")
-    return HealthFinding("watch" if share > 0.4 else "good", "contrast", told)
+    remedy = "harder tasks" if recent(rows, "success_rate") > 0.5 else "easier tasks, a better start or more tries"
+    seen = f"{_percent(share)} of the groups teach nothing (their tries come out alike)"
+    return _judged("contrast", seen, f"give it {remedy}", share > 0.7, share > 0.4)
 
 
 def coverage(rows: Sequence[Row]) -> HealthFinding | None:
@@ -95,10 +92,8 @@ def coverage(rows: Sequence[Row]) -> HealthFinding | None:
     share = recent(rows, "coverage")
     if math.isnan(share):
         return None
-    told = f"{_percent(share)} of the turns meet a state that another try met too"
-    if share < 0.2:
-        return HealthFinding("bad", "coverage", f"{told}: a coarser state key or more tries per task would help")
-    return HealthFinding("watch" if share < 0.5 else "good", "coverage", told)
+    seen = f"{_percent(share)} of the turns meet a state that another try met too"
+    return _judged("coverage", seen, "a coarser state key or more tries per task would help", share < 0.2, share < 0.5)
 
 
 def clipping(rows: Sequence[Row]) -> HealthFinding | None:
@@ -106,10 +101,8 @@ def clipping(rows: Sequence[Row]) -> HealthFinding | None:
     share = recent(rows, "clip_fraction")
     if math.isnan(share):
         return None
-    told = f"{_percent(share)} of the ratios are clipped"
-    if share > 0.3:
-        return HealthFinding("bad", "clipping", f"{told}: the learning rate is too high or the sampler strays")
-    return HealthFinding("watch" if share > 0.1 else "good", "clipping", told)
+    advice = "the learning rate is too high or the sampler strays"
+    return _judged("clipping", f"{_percent(share)} of the ratios are clipped", advice, share > 0.3, share > 0.1)
 
 
 def sampler_gap(rows: Sequence[Row]) -> HealthFinding | None:
@@ -117,12 +110,8 @@ def sampler_gap(rows: Sequence[Row]) -> HealthFinding | None:
     gap = recent(rows, "mismatch_kl")
     if math.isnan(gap):
         return None
-    told = f"sampler and trainer differ by a KL of {gap:.1e}"
-    if gap > 0.02:
-        return HealthFinding(
-            "bad", "sampler gap", f"{told}: they are not the same policy (weights, precision or template)"
-        )
-    return HealthFinding("watch" if gap > 0.002 else "good", "sampler gap", told)
+    advice = "they are not the same policy (weights, precision or template)"
+    return _judged("sampler gap", f"sampler and trainer differ by a KL of {gap:.1e}", advice, gap > 0.02, gap > 0.002)
 
 
 def entropy(rows: Sequence[Row]) -> HealthFinding | None:
@@ -130,12 +119,12 @@ def entropy(rows: Sequence[Row]) -> HealthFinding | None:
     first, last = recent(rows[:RECENT], "entropy"), recent(rows, "entropy")
     if math.isnan(last):
         return None
-    told = f"entropy is {last:.3f} per token"
+    seen = f"entropy is {last:.3f} per token"
     if last < 0.1 * first or last < 1e-3:
-        return HealthFinding("bad", "entropy", f"{told}, from {first:.3f}: all tries become the same one")
+        return HealthFinding("bad", "entropy", f"{seen}, from {first:.3f}: all tries become the same one")
     if len(rows) > RECENT and last > 2 * first:
-        return HealthFinding("watch", "entropy", f"{told}, from {first:.3f}: answers become more random")
-    return HealthFinding("good", "entropy", told)
+        return HealthFinding("watch", "entropy", f"{seen}, from {first:.3f}: answers become more random")
+    return HealthFinding("good", "entropy", seen)
 
 
 INVALID = {
@@ -165,10 +154,8 @@ def truncated(rows: Sequence[Row]) -> HealthFinding | None:
     share = recent(rows, "truncated_responses")
     if math.isnan(share):
         return None
-    told = f"{_percent(share)} of the answers are cut at the token limit"
-    if share > 0.3:
-        return HealthFinding("bad", "cut answers", f"{told}: raise rollout.max_tokens or ask for shorter ones")
-    return HealthFinding("watch" if share > 0.05 else "good", "cut answers", told)
+    seen = f"{_percent(share)} of the answers are cut at the token limit"
+    return _judged("cut answers", seen, "raise rollout.max_tokens or ask for shorter ones", share > 0.3, share > 0.05)
 
 
 def collapse(rows: Sequence[Row]) -> HealthFinding | None:
@@ -180,10 +167,10 @@ def collapse(rows: Sequence[Row]) -> HealthFinding | None:
     first, last = recent(rows[:RECENT], "answer_task_information"), recent(rows, "answer_task_information")
     if math.isnan(last):
         return None
-    told = f"answers carry {last:.2f} nats about their task"
+    seen = f"answers carry {last:.2f} nats about their task"
     if last < 0.05 or (len(rows) > RECENT and last < 0.2 * first):
-        return HealthFinding("bad", "answers", f"{told}, from {first:.2f}: they no longer depend on it")
-    return HealthFinding("good", "answers", told)
+        return HealthFinding("bad", "answers", f"{seen}, from {first:.2f}: they no longer depend on it")
+    return HealthFinding("good", "answers", seen)
 
 
 def gradient(rows: Sequence[Row]) -> HealthFinding | None:
@@ -205,26 +192,20 @@ def progress(rows: Sequence[Row]) -> HealthFinding | None:
     first, last = recent(rows[:RECENT], "success_rate"), recent(rows, "success_rate")
     if math.isnan(first) or math.isnan(last):
         return None
-    told = f"success in training went from {_percent(first)} to {_percent(last)}"
+    seen = f"success in training went from {_percent(first)} to {_percent(last)}"
     if last < first - 0.1:
-        return HealthFinding("bad", "progress", f"{told}: it is getting worse")
-    return HealthFinding("good" if last > first + 0.02 else "watch", "progress", told)
+        return HealthFinding("bad", "progress", f"{seen}: it is getting worse")
+    return HealthFinding("good" if last > first + 0.02 else "watch", "progress", seen)
 
 
 def failures(rows: Sequence[Row]) -> HealthFinding | None:
     """Episodes whose environment broke for good."""
-    count = recent(rows, "failed_episodes") * min(RECENT, len(rows))
-    if math.isnan(count) or count == 0:
-        return None
-    return HealthFinding("watch", "environments", f"{count:.0f} episodes failed in their environment lately")
+    return _counted("environments", rows, "failed_episodes", "episodes failed in their environment lately")
 
 
 def skipped(rows: Sequence[Row]) -> HealthFinding | None:
     """Steps that were left out because loss or gradient was not finite."""
-    count = recent(rows, "skipped_steps") * min(RECENT, len(rows))
-    if math.isnan(count) or count == 0:
-        return None
-    return HealthFinding("watch", "skipped", f"{count:.0f} steps were skipped lately: their loss was not finite")
+    return _counted("skipped", rows, "skipped_steps", "steps were skipped lately: their loss was not finite")
 
 
 RULES: tuple[Callable[[Sequence[Row]], HealthFinding | None], ...] = (
@@ -241,6 +222,18 @@ RULES: tuple[Callable[[Sequence[Row]], HealthFinding | None], ...] = (
     failures,
     skipped,
 )
+
+
+def _judged(name: str, seen: str, advice: str, bad: bool, watch: bool) -> HealthFinding:
+    """What was seen, with the advice where it is bad."""
+    level: Level = "bad" if bad else "watch" if watch else "good"
+    return HealthFinding(level, name, f"{seen}: {advice}" if bad else seen)
+
+
+def _counted(name: str, rows: Sequence[Row], metric: str, seen: str) -> HealthFinding | None:
+    """How often something happened that should never happen."""
+    count = recent(rows, metric) * min(RECENT, len(rows))
+    return None if math.isnan(count) or count == 0 else HealthFinding("watch", name, f"{count:.0f} {seen}")
 
 
 def _percent(share: float) -> str:

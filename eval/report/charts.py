@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from markupsafe import Markup
 
 from gagpo.eval.report.page import render
+from gagpo.eval.summary import number
 
 LEFT, RIGHT, TOP, BOTTOM = 38, 8, 10, 20  # margins in user units, which are pixels at natural size
 
@@ -22,17 +22,6 @@ class Series:
     x: Sequence[float]
     y: Sequence[float]
     ranges: Sequence[tuple[float, float]] | None = None
-
-
-def number(value: float, share: bool = False) -> str:
-    """A number in three digits, in per cent when it is a share.
-
-    >>> number(0.3051, share=True), number(12345.6), number(0.000312), number(2.0)
-    ('30.5 %', '12,346', '0.000312', '2')
-    """
-    if share:
-        return f"{100 * value:.1f} %"
-    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.3g}"
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
@@ -66,17 +55,17 @@ def line_chart(caption: str, series: Sequence[Series], share: bool = False, larg
         {
             "at": f"{frame.y(y):.1f}",
             "text_at": f"{frame.y(y) + 4:.1f}",
-            "told": f"{100 * y:g} %" if share else number(y),
+            "text": f"{100 * y:g} %" if share else number(y),
         }
         for y in ticks(*frame.ys, most=6 if large else 4)
     ]
-    columns = [{"at": f"{frame.x(x):.1f}", "told": number(x)} for x in ticks(*frame.xs) if x == int(x)]
+    columns = [{"at": f"{frame.x(x):.1f}", "text": number(x)} for x in ticks(*frame.xs) if x == int(x)]
     names = []
     if several:
         ends = sorted((frame.y(one.y[-1]), one.name, f"c{i % 4}") for i, one in enumerate(series))
         for at, (_, name, colour) in zip(_apart([end[0] for end in ends], height), ends, strict=True):
             short = name if len(name) <= 16 else name[:14] + ".."
-            names.append({"colour": colour, "x": f"{right + 7:.1f}", "y": f"{at + 4:.1f}", "told": short})
+            names.append({"colour": colour, "x": f"{right + 7:.1f}", "y": f"{at + 4:.1f}", "text": short})
     last = ", ".join(f"{one.name} {number(one.y[-1], share)}".strip() for one in series)
     return render(
         "chart.html",
@@ -112,7 +101,7 @@ class _Frame:
         return self.height - BOTTOM - (self.height - BOTTOM - TOP) * (inside - self.ys[0]) / (self.ys[1] - self.ys[0])
 
 
-def _line(one: Series, frame: _Frame, colour: str) -> dict[str, Any]:
+def _line(one: Series, frame: _Frame, colour: str) -> dict[str, object]:
     """A line's places: its path, the whiskers of its ranges, and its marks where it has any."""
     points = [(f"{frame.x(x):.1f}", f"{frame.y(y):.1f}") for x, y in zip(one.x, one.y, strict=True)]
     marked = one.ranges is not None or len(points) == 1

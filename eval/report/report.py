@@ -7,39 +7,23 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from markupsafe import Markup
 
 from gagpo.envs import durable
 from gagpo.eval.compare import Comparison, DifferentPanels, compare_results
-from gagpo.eval.curves import is_share, plot_curves
-from gagpo.eval.metrics.meanings import meaning
+from gagpo.eval.curves import plot_curves
+from gagpo.eval.metrics.register import Place, find, shown_in
 from gagpo.eval.reading import BadResult, read_record, read_text
-from gagpo.eval.report.charts import Series, line_chart, number
+from gagpo.eval.report.charts import Series, line_chart
 from gagpo.eval.report.dialogues import dialogue, sample_episodes
 from gagpo.eval.report.page import render
 from gagpo.eval.results import EvalResult
 from gagpo.eval.runs import Evaluation, Run, load_run
 from gagpo.eval.statistics import Interval
-from gagpo.eval.tables import p_value, percent
+from gagpo.eval.summary import number, p_value, percent
 
-# Metrics worth a picture, in reading order, with what they say.
-DIAGNOSTICS = {
-    "mean_turns": "turns per episode",
-    "invalid_rate": "invalid actions, share of turns",
-    "reward_mean": "reward per episode",
-    "coverage": "turns whose state is shared in their group",
-    "zero_groups": "groups without any advantage",
-    "advantage_std": "spread of the advantages",
-    "clip_fraction": "clipped, share of ratios",
-    "kl": "divergence from the reference",
-    "entropy": "entropy of the policy",
-    "grad_norm": "gradient norm",
-    "loss": "loss",
-    "tokens_per_second": "tokens per second",
-}
-SECONDS = {"seconds_env": "environments", "seconds_generate": "generation", "seconds_train": "training"}
+Cell = str | dict[str, str]  # a text, or the parts of one with its range or an alarm
 PRIVATE = re.compile(r"(?im)^(\s*(?:- )?[\w.\-\"']*(?:api_?key|secret|password|access_token)[\w\"']*\s*:)[^\n]+")
 
 
@@ -60,7 +44,7 @@ def write_report(run_folder: str | Path) -> Path:
         title=f"{run.name}: report",
         name=run.name,
         headline=_headline(run),
-        results=_results(run),
+        results=[_result(split, before_and_after(run, split)) for split in _all_splits(run)],
         curve=_curves(run),
         types=_task_types(run),
         broken_lines=run.broken_lines,
@@ -86,23 +70,24 @@ def before_and_after(run: Run, split: str) -> list[Evaluation]:
 
 
 def _headline(run: Run) -> dict[str, str] | None:
-    for split in run.splits():
-        pair = before_and_after(run, split)
-        if len(pair) == 2:
-            before, after = (one.result.success.value for one in pair)
-            compared = _compare(pair)
-            certainty = ""
-            if isinstance(compared, Comparison):
-                rise = compared.differences[0].rise
-                certainty = f" points [{percent(rise.low, True)}, {percent(rise.high, True)}]"
-            return {
-                "split": split,
-                "before": percent(before),
-                "after": percent(after),
-                "rise": percent(after - before, True),
-                "certainty": certainty,
-            }
-    return None
+    """The first split that was evaluated before and after, in one sentence."""
+    pairs = ((split, before_and_after(run, split)) for split in run.splits())
+    split, pair = next(((split, pair) for split, pair in pairs if len(pair) == 2), ("", []))
+    if not pair:
+        return None
+    before, after = (one.result.success.value for one in pair)
+    compared = _compare(pair)
+    certainty = ""
+    if isinstance(compared, Comparison):
+        rise = compared.differences[0].rise
+        certainty = f" points [{percent(rise.low, True)}, {percent(rise.high, True)}]"
+    return {
+        "split": split,
+        "before": percent(before),
+        "after": percent(after),
+        "rise": percent(after - before, True),
+        "certainty": certainty,
+    }
 
 
 def _compare(pair: list[Evaluation]) -> Comparison | str:
@@ -112,14 +97,10 @@ def _compare(pair: list[Evaluation]) -> Comparison | str:
         return str(error)
 
 
-def _results(run: Run) -> list[dict[str, Any]]:
-    return [_result(split, before_and_after(run, split)) for split in _all_splits(run)]
-
-
-def _result(split: str, shown: list[Evaluation]) -> dict[str, Any]:
+def _result(split: str, shown: list[Evaluation]) -> dict[str, object]:
     """One table of a split: a column for each evaluation, and how they compare."""
     results = [one.result for one in shown]
-    rows: list[list[Any]] = [
+    rows: list[list[Cell]] = [
         ["success", *(_rate(result.success) for result in results)],
         ["mean reward", *(_mean(result.mean_reward) for result in results)],
         ["mean turns", *(_plain(result.mean_turns) for result in results)],
@@ -129,10 +110,10 @@ def _result(split: str, shown: list[Evaluation]) -> dict[str, Any]:
         ["failed (count as no success)", *(_alarm(result.failed) for result in results)],
         ["restarted", *(_alarm(result.restarts) for result in results)],
     ]
-    for k in results[-1].pass_at_k:
-        rows.append([f"pass@{k}", *(_percent(result.pass_at_k.get(k, math.nan)) for result in results)])
-    for k in results[-1].majority_at_k:
-        rows.append([f"majority@{k}", *(_percent(result.majority_at_k.get(k, math.nan)) for result in results)])
+    for name in ("pass_at_k", "majority_at_k"):
+        columns: list[dict[int, float]] = [getattr(result, name) for result in results]
+        title = name.replace("_at_k", "@")
+        rows += [[f"{title}{k}", *(_percent(column.get(k, math.nan)) for column in columns)] for k in columns[-1]]
     compared = _compare(shown) if len(shown) == 2 else None
     return {
         "split": split,
@@ -144,7 +125,7 @@ def _result(split: str, shown: list[Evaluation]) -> dict[str, Any]:
     }
 
 
-def _rise(compared: Comparison) -> dict[str, Any]:
+def _rise(compared: Comparison) -> dict[str, object]:
     one = compared.differences[0]
     p = p_value(one.p)
     return {
@@ -169,22 +150,25 @@ def _panel(result: EvalResult) -> str:
     )
 
 
-def _task_types(run: Run) -> list[dict[str, Any]]:
-    found = []
-    for split in _all_splits(run):
-        shown = before_and_after(run, split)
-        kinds = sorted({kind for one in shown for kind in one.result.by_type})
-        if not any(kinds):
-            continue
-        rows: list[list[Any]] = []
-        for kind in kinds:
-            cells = [one.result.by_type.get(kind) for one in shown]
-            count = max(one.result.tasks_of_type(kind) for one in shown)
-            rows.append([kind or "(none)", str(count), *(_rate(cell) if cell else "-" for cell in cells)])
-        found.append(
-            {"split": split, "header": ["task type", "tasks", *(one.stage or one.label for one in shown)], "rows": rows}
-        )
-    return found
+def _task_types(run: Run) -> list[dict[str, object]]:
+    """A table for each split whose tasks have types."""
+    tables = (_types_of(split, before_and_after(run, split)) for split in _all_splits(run))
+    return [table for table in tables if table]
+
+
+def _types_of(split: str, shown: list[Evaluation]) -> dict[str, object] | None:
+    columns = [one.result.by_type for one in shown]
+    kinds = sorted({kind for column in columns for kind in column})
+    rows = [
+        [
+            kind or "(none)",
+            str(max(one.result.tasks_of_type(kind) for one in shown)),
+            *(_rate(column[kind]) if kind in column else "-" for column in columns),
+        ]
+        for kind in kinds
+    ]
+    header = ["task type", "tasks", *(one.stage or one.label for one in shown)]
+    return {"split": split, "header": header, "rows": rows} if any(kinds) else None
 
 
 # How it went ----------------------------------------------------------------------------------------------------------
@@ -193,6 +177,7 @@ def _task_types(run: Run) -> list[dict[str, Any]]:
 def _curves(run: Run) -> Markup:
     series = [Series("training", *run.series("success_rate"))] if run.metrics else []
     for split in run.splits():
+        # Of evaluations after as many iterations the last one stands.
         points = {one.iteration: one.result.success for one in run.evaluations if one.split == split and one.stage}
         known = sorted((at, rate) for at, rate in points.items() if at is not None)
         if known:
@@ -205,38 +190,43 @@ def _charts(run: Run) -> list[Markup]:
     if not run.metrics:
         return []
     return [
-        line_chart(told if told == key else f"{told} ({key})", [Series("", *run.series(key))], share=is_share(key))
-        for key, told in DIAGNOSTICS.items()
+        line_chart(
+            metric.caption if metric.caption == metric.name else f"{metric.caption} ({metric.name})",
+            [Series("", *run.series(metric.name))],
+            share=metric.share,
+        )
+        for metric in shown_in(Place.REPORT)
     ]
 
 
 def _numbers(run: Run) -> list[list[str]]:
     rows = []
     for key in sorted({key for row in run.metrics for key in row} - {"iteration"}):
-        values = run.series(key)[1]
+        # First, last, mean, lowest, highest, and what it is.
+        metric, values = find(key), run.series(key)[1]
         shown = (values[0], values[-1], math.fsum(values) / len(values), min(values), max(values))
-        rows.append([key, *(number(value, is_share(key)) for value in shown), meaning(key)])
+        rows.append([key, *(number(value, metric.share) for value in shown), metric.hint])
     return rows
 
 
-def _seconds(run: Run) -> dict[str, Any] | None:
-    totals = {name: math.fsum(run.series(key)[1]) for key, name in SECONDS.items()}
+def _seconds(run: Run) -> dict[str, object] | None:
+    totals = {part.caption: math.fsum(run.series(part.name)[1]) for part in shown_in(Place.TIME)}
     whole = math.fsum(totals.values())
     if whole <= 0 or min(totals.values()) < 0:
         return None
     parts = [
-        {"width": f"{100 * spent / whole:.2f}", "told": f"{name} {spent:,.0f} s ({100 * spent / whole:.0f} %)"}
+        {"width": f"{100 * spent / whole:.2f}", "text": f"{name} {spent:,.0f} s ({100 * spent / whole:.0f} %)"}
         for name, spent in totals.items()
     ]
     return {"iterations": len(run.metrics), "whole": f"{whole:,.0f}", "parts": parts}
 
 
-def _samples(run: Run) -> list[dict[str, Any]]:
-    found = []
-    for path in _episode_files(run):
-        records, complaint = sample_episodes(path)
-        found.append({"name": path.stem, "dialogues": list(map(dialogue, records)), "complaint": complaint})
-    return found
+def _samples(run: Run) -> list[dict[str, object]]:
+    samples = [(path.stem, *sample_episodes(path)) for path in _episode_files(run)]
+    return [
+        {"name": name, "dialogues": list(map(dialogue, records)), "complaint": complaint}
+        for name, records, complaint in samples
+    ]
 
 
 def _episode_files(run: Run) -> list[Path]:
@@ -250,14 +240,14 @@ def _episode_files(run: Run) -> list[Path]:
 # What was run ---------------------------------------------------------------------------------------------------------
 
 
-def _what(run: Run) -> dict[str, Any]:
+def _what(run: Run) -> dict[str, object]:
+    """Splits, versions and settings, as far as they can be read, and a complaint for each that cannot."""
     panels = {one.result.panel.split: one.result.panel for one in run.evaluations}
-    complaints = []
+    complaints: list[str] = []
     versions: list[list[str]] = []
     settings = ""
     try:
-        flat = _flat(read_record(run.folder / "versions.json"))
-        versions = [[key, value] for key, value in sorted(flat.items())]
+        versions = [[key, value] for key, value in sorted(_flat(read_record(run.folder / "versions.json")).items())]
     except BadResult as error:
         complaints.append(str(error))
     try:
@@ -275,14 +265,14 @@ def _what(run: Run) -> dict[str, Any]:
     }
 
 
-def _flat(record: Mapping[str, Any], above: str = "") -> dict[str, str]:
+def _flat(record: Mapping[str, object], above: str = "") -> dict[str, str]:
+    """Nested objects as one, with dotted keys."""
     flat: dict[str, str] = {}
-    for key, value in record.items():
-        name = f"{above}{key}"
+    for key, value in record.items():  # what is no object is shown as it is, or as JSON
         if isinstance(value, dict):
-            flat |= _flat(value, f"{name}.")
+            flat |= _flat(value, f"{above}{key}.")
         else:
-            flat[name] = value if isinstance(value, str) else json.dumps(value)
+            flat[above + key] = value if isinstance(value, str) else json.dumps(value)
     return flat
 
 
@@ -293,11 +283,11 @@ def _all_splits(run: Run) -> list[str]:
     return list(dict.fromkeys([*run.splits(), *(one.split for one in run.evaluations)]))
 
 
-def _rate(interval: Interval) -> dict[str, str]:
+def _rate(interval: Interval) -> Cell:
     return {"text": _percent(interval.value), "range": f"{percent(interval.low)} to {percent(interval.high)}"}
 
 
-def _mean(interval: Interval) -> dict[str, str]:
+def _mean(interval: Interval) -> Cell:
     return {"text": _plain(interval.value), "range": f"{_plain(interval.low)} to {_plain(interval.high)}"}
 
 
@@ -309,5 +299,5 @@ def _plain(value: float) -> str:
     return "-" if math.isnan(value) else number(value)
 
 
-def _alarm(count: int) -> str | dict[str, Any]:
-    return {"text": str(count), "alarm": True} if count else "0"
+def _alarm(count: int) -> Cell:
+    return {"text": str(count), "alarm": "alarm"} if count else "0"

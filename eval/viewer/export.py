@@ -11,12 +11,12 @@ import re
 import shutil
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from gagpo.envs import durable
+from gagpo.eval.metrics.register import Place, shown_in
 from gagpo.eval.reading import BadResult
 from gagpo.eval.runs import LABEL, Run, load_run
 from gagpo.eval.viewer.records import EpisodeRecord, Explain, Explained, read_episode_file
@@ -28,9 +28,32 @@ OUTCOMES = ("terminated", "truncated", "failed")
 Notes = Callable[[Run], list[str]]
 
 
+@dataclass(frozen=True)
+class GroupEntry:
+    """One group in the index. differ: share of its turns whose credit is disputed; place: where in its shard it is."""
+
+    task: str
+    type: str
+    size: int
+    wins: int
+    turns: float
+    differ: float
+    shard: int
+    place: int
+
+
+@dataclass(frozen=True)
+class EpisodeEntry:
+    """One episode in the index. flags: success in bit 0, the outcome in bits 1 and 2, left out of training in bit 3."""
+
+    flags: int
+    reward: float
+    turns: int
+
+
 @dataclass
 class EpisodeFile:
-    """One episode file: what the index says of it. groups and episodes are columns, one entry each."""
+    """One episode file, as the index describes it."""
 
     run: int
     label: str
@@ -38,19 +61,14 @@ class EpisodeFile:
     split: str
     iteration: int | None
     shards: list[str] = field(default_factory=list)
-    groups: list[dict[str, Any]] = field(default_factory=list)
-    episodes: list[tuple[int, float, int]] = field(default_factory=list)
+    groups: list[GroupEntry] = field(default_factory=list)
+    episodes: list[EpisodeEntry] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
-    def record(self) -> dict[str, Any]:
-        return {
-            "run": self.run,
-            "label": self.label,
-            "stage": self.stage,
-            "split": self.split,
-            "iteration": self.iteration,
-            "shards": self.shards,
-        }
+    def record(self) -> dict[str, object]:
+        """What the index holds of it beside its groups and episodes."""
+        names = ("run", "label", "stage", "split", "iteration", "shards")
+        return {name: getattr(self, name) for name in names}
 
 
 class Exporter:
@@ -107,18 +125,19 @@ class Exporter:
             episodes, source.problems = [], [str(error)]
         groups = _grouped(episodes)
         explained = self._explained([one for group in groups for one in group])
-        shard: list[Any] = []
-        size = place = 0
+        shard: list[dict[str, object]] = []
+        size = 0
         for group in groups:
+            # Its entries go into the index, its episodes into the shard, which is written when it is large enough.
             credit = [next(explained) for _ in group]
-            record = {"episodes": [_shown(*pair) for pair in zip(group, credit, strict=True)]}
-            source.groups.append(_summary(group, credit) | {"shard": len(source.shards), "place": place})
-            source.episodes += [(_flags(one), round(one.reward, 6), len(one.turns)) for one in group]
+            record: dict[str, object] = {"episodes": [_shown(*pair) for pair in zip(group, credit, strict=True)]}
+            source.groups.append(_entry(group, credit, len(source.shards), len(shard)))
+            source.episodes += [EpisodeEntry(_flags(one), round(one.reward, 6), len(one.turns)) for one in group]
             shard.append(record)
-            size, place = size + len(json.dumps(record)), place + 1
+            size += len(json.dumps(record))
             if size > SHARD:
                 self._shard(source, shard)
-                shard, size, place = [], 0, 0
+                shard, size = [], 0
         if shard:
             self._shard(source, shard)
         self.known[path] = (stamp, source)
@@ -130,7 +149,7 @@ class Exporter:
         found = iter(self.explain(usable)) if usable else iter(())
         return (next(found) if one.turns and one.outcome != "failed" else None for one in episodes)
 
-    def _shard(self, source: EpisodeFile, groups: list[Any]) -> None:
+    def _shard(self, source: EpisodeFile, groups: list[dict[str, object]]) -> None:
         slug = re.sub(r"[^A-Za-z0-9]+", "-", source.label)[:40]
         name = f"{source.run}-{slug}-{zlib.crc32(source.label.encode()):08x}-{len(source.shards)}.js"
         _write_script(self.output / "data" / name, "viewer.shard", groups, name)
@@ -159,7 +178,7 @@ def _described(run: int, label: str) -> EpisodeFile:
     return EpisodeFile(run, label, stage or "iteration", split, int(iteration) if iteration else None)
 
 
-def _reading_order(source: EpisodeFile) -> tuple[Any, ...]:
+def _reading_order(source: EpisodeFile) -> tuple[int, int, int, str]:
     order = {"before": 0, "train": 1, "iteration": 2, "after": 3, "other": 4}
     return (source.run, order[source.stage], source.iteration or 0, source.label)
 
@@ -172,16 +191,12 @@ def _grouped(episodes: Sequence[EpisodeRecord]) -> list[list[EpisodeRecord]]:
     return list(groups.values())
 
 
-def _summary(group: Sequence[EpisodeRecord], credit: Sequence[Explained | None]) -> dict[str, Any]:
-    turns = sum(len(one.turns) for one in group)
-    return {
-        "task": group[0].task,
-        "type": group[0].task_type,
-        "size": len(group),
-        "wins": sum(one.won for one in group),
-        "turns": round(turns / len(group), 2),
-        "differ": round(_difference(credit), 4),
-    }
+def _entry(group: Sequence[EpisodeRecord], credit: Sequence[Explained | None], shard: int, place: int) -> GroupEntry:
+    turns = sum(len(one.turns) for one in group) / len(group)
+    wins, differ = sum(one.won for one in group), _difference(credit)
+    return GroupEntry(
+        group[0].task, group[0].task_type, len(group), wins, round(turns, 2), round(differ, 4), shard, place
+    )
 
 
 def _difference(credit: Sequence[Explained | None]) -> float:
@@ -195,13 +210,12 @@ def _sign(value: float) -> int:
 
 
 def _flags(one: EpisodeRecord) -> int:
-    """Success in bit 0, the outcome in bits 1 and 2, left out of training in bit 3."""
     outcome = OUTCOMES.index(one.outcome) if one.outcome in OUTCOMES else 0
     return int(one.won) | outcome << 1 | (one.kept is False) << 3
 
 
-def _shown(one: EpisodeRecord, credit: Explained | None) -> dict[str, Any]:
-    record = one.model_dump(exclude_none=True)
+def _shown(one: EpisodeRecord, credit: Explained | None) -> dict[str, object]:
+    record: dict[str, object] = one.model_dump(exclude_none=True)
     if credit is not None:
         record["credit"] = {name: [round(a, 5) for a in row] for name, row in credit.advantages.items()}
         record["states"] = credit.states
@@ -209,37 +223,35 @@ def _shown(one: EpisodeRecord, credit: Explained | None) -> dict[str, Any]:
     return record
 
 
-def _index(runs: Sequence[Run], sources: Sequence[EpisodeFile], notes: Notes | None, live: bool) -> dict[str, Any]:
-    tasks: dict[str, int] = {}
-    kinds: dict[str, int] = {}
-    groups: dict[str, list[Any]] = {
-        name: [] for name in ("source", "task", "type", "size", "wins", "turns", "differ", "shard", "place")
-    }
-    episodes: dict[str, list[Any]] = {name: [] for name in ("flags", "reward", "turns")}
-    for number, source in enumerate(sources):
-        for group in source.groups:
-            groups["source"].append(number)
-            groups["task"].append(tasks.setdefault(group["task"], len(tasks)))
-            groups["type"].append(kinds.setdefault(group["type"], len(kinds)))
-            for name in ("size", "wins", "turns", "differ", "shard", "place"):
-                groups[name].append(group[name])
-        for row in source.episodes:
-            for name, value in zip(("flags", "reward", "turns"), row, strict=True):
-                episodes[name].append(value)
+def _index(runs: Sequence[Run], sources: Sequence[EpisodeFile], notes: Notes | None, live: bool) -> dict[str, object]:
+    """The index in columns. Names of tasks and types stand in it once, and are referred to by their number."""
+    entries = [entry for source in sources for entry in source.groups]
+    tasks = {name: number for number, name in enumerate(dict.fromkeys(entry.task for entry in entries))}
+    types = {name: number for number, name in enumerate(dict.fromkeys(entry.type for entry in entries))}
+    groups: dict[str, list[object]] = {"source": [n for n, source in enumerate(sources) for _ in source.groups]}
+    groups |= _columns(GroupEntry, entries)
+    groups |= {"task": [tasks[entry.task] for entry in entries], "type": [types[entry.type] for entry in entries]}
     return {
         "format": FORMAT,
         "live": live,
         "runs": [_run(run, notes) for run in runs],
+        "curves": [
+            {"name": metric.name, "caption": metric.caption, "share": metric.share} for metric in shown_in(Place.VIEWER)
+        ],
         "sources": [source.record() for source in sources],
         "tasks": list(tasks),
-        "types": list(kinds),
+        "types": list(types),
         "groups": groups,
-        "episodes": episodes,
+        "episodes": _columns(EpisodeEntry, [entry for source in sources for entry in source.episodes]),
         "problems": [problem for source in sources for problem in source.problems],
     }
 
 
-def _run(run: Run, notes: Notes | None) -> dict[str, Any]:
+def _columns(kind: type[GroupEntry | EpisodeEntry], entries: Sequence[object]) -> dict[str, list[object]]:
+    return {column.name: [getattr(entry, column.name) for entry in entries] for column in fields(kind)}
+
+
+def _run(run: Run, notes: Notes | None) -> dict[str, object]:
     keys = sorted({key for row in run.metrics for key in row})
     return {
         "name": run.name,
@@ -260,7 +272,7 @@ def _run(run: Run, notes: Notes | None) -> dict[str, Any]:
     }
 
 
-def _write_script(path: Path, call: str, value: Any, name: str | None = None) -> None:
+def _write_script(path: Path, call: str, value: object, name: str | None = None) -> None:
     """``call(name, value)`` as ASCII, whole or not at all."""
     first = "" if name is None else json.dumps(name) + ", "
     with durable.replacing(path, flushed=False) as part, part.open("w", encoding="ascii") as file:

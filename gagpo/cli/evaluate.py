@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gagpo.cli import served
 from gagpo.cli.options import Json, Kwargs, Quiet, print_json, say, values
+
+if TYPE_CHECKING:
+    from gagpo.evaluation.panel import EvaluationOutcome
 
 
 def add_to(app: typer.Typer) -> None:
@@ -21,6 +24,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def evaluate(
+    context: typer.Context,
     model: Annotated[
         str,
         typer.Argument(
@@ -53,7 +57,7 @@ def evaluate(
     episodes: Annotated[Path | None, typer.Option(help="Write the episodes to this file (JSON lines).")] = None,
     quiet: Quiet = False,
     as_json: Json = False,
-    base_url: served.BaseUrl = None,
+    base_url: served.BaseUrl = None,  # this and what follows is read by gagpo.cli.served, by its name
     key_variable: served.KeyVariable = None,
     concurrency: served.Concurrency = None,
     timeout: served.Timeout = None,
@@ -72,81 +76,53 @@ def evaluate(
 
     A model behind a server (openai:MODEL) needs no --out for that: finished episodes are kept in --journals.
     """
-    from gagpo.evaluation.models import evaluate as measure
-    from gagpo.evaluation.models import require_writable
+    served.refuse_misplaced(model, context.params)
+    from gagpo.eval.reading import in_one_line
+    from gagpo.evaluation.models import measure
+    from gagpo.evaluation.request import EvaluationRequest
 
-    server = {
-        "base_url": base_url,
-        "key_variable": key_variable,
-        "concurrency": concurrency,
-        "timeout": timeout,
-        "requests_per_minute": requests_per_minute,
-        "tokens_per_minute": tokens_per_minute,
-        "price_in": price_in,
-        "price_cached": price_cached,
-        "price_out": price_out,
-        "limit_cost": limit_cost,
-        "limit_tokens": limit_tokens,
-        "completion_tokens": completion_tokens,
-        "keep_reasoning": keep_reasoning,
-        "journals": journals,
-    }
-    served.refuse_misplaced(model, server, {"device": device})
     for path in (out, episodes):
-        require_writable(path)
-    if model.startswith(served.PREFIX):
-        served.evaluate_served(
-            model,
-            server,
-            like=like,
-            environment=env,
-            split=split,
-            kwargs=values(kwargs),
-            tasks=tasks,
-            tries=tries,
-            temperature=temperature,
-            max_tokens=max_tokens,
-            style=style,
-            history=_history(history),
-            admissible=admissible,
-            seed=seed,
-            workers=workers,
-            episodes=episodes,
-            out=out,
-            quiet=quiet,
-            as_json=as_json,
-        )
-        return
-    result = measure(
-        model,
-        environment=env,
-        split=split,
-        kwargs=values(kwargs),
-        like=like,
-        tasks=tasks,
-        tries=tries,
-        temperature=temperature,
-        max_tokens=max_tokens,
-        style=style,
-        history=_history(history),
-        admissible=admissible,
-        seed=seed,
-        workers=workers,
-        device=device,
-        revision=revision,
-        trust_remote_code=trust_remote_code,
-        episodes=episodes,
-        journals=None if out is None else out.with_name(f"{out.name}.under-way"),
-        quiet=quiet,
-    )
-    if out:
-        result.save(out)
-        shutil.rmtree(out.with_name(f"{out.name}.under-way"), ignore_errors=True)
-    from gagpo.eval.tables import result_lines
+        _require_writable(path)
+    under_way = None if out is None else out.with_name(f"{out.name}.under-way")
+    asked = {name: value for name, value in context.params.items() if name in EvaluationRequest.__dataclass_fields__}
+    asked |= {"environment": env, "kwargs": values(kwargs), "server": served.settings(model, context.params)}
+    asked |= {"reasoning": "keep" if keep_reasoning else "drop"}
+    asked |= {"journals": journals or (Path("evals") if model.startswith(served.PREFIX) else under_way)}
+    with in_one_line():
+        request = EvaluationRequest(**asked)
+    outcome = measure(request)
+    if out and under_way:
+        outcome.result.save(out)
+        shutil.rmtree(under_way, ignore_errors=True)
+    _show(outcome, as_json)
 
-    say("\n".join(result_lines(result)))
+
+def _show(outcome: EvaluationOutcome, as_json: bool) -> None:
+    from gagpo.envs.tables import text_width
+    from gagpo.eval.summary import result_lines
+
+    result, usage, record = outcome.result, outcome.usage, outcome.result.summary()
+    say(*result_lines(result, text_width()))
+    if usage:
+        say(f"tokens: {usage['prompt']:,} read ({usage['cached']:,} cached), {usage['completion']:,} written")
+        say(f"requests: {usage['requests']:,}, cost: ${usage['cost']:.2f}, episodes: {outcome.journal}")
+        record |= {"usage": usage, "journal": str(outcome.journal)}
     if as_json:
-        print_json(result.summary())
+        print_json(record)
+
+
+def _require_writable(path: Path | None) -> None:
+    """OSError naming ``path`` when it cannot be written; better before an hour of playing than after it."""
+    from gagpo.envs.errors import InvalidArgument
+
+    if path is None:
+        return
+    if path.is_dir():
+        raise InvalidArgument(f"{path} is a folder; name a file in it")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    probe = path.with_name(f".{path.name}.probe")
+    probe.write_text("")
+    probe.unlink()
 
 
 def compare(
@@ -157,10 +133,11 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Compare evaluations on the same panel, task by task, with paired tests."""
+    from gagpo.envs.tables import text_width
     from gagpo.eval.compare import compare_files
 
     comparison = compare_files(results, split)
-    say("\n".join(comparison.lines()))
+    say(*comparison.lines(text_width()))
     if as_json:
         print_json(comparison.record())
 
@@ -179,14 +156,15 @@ def report(
 
     folders = [folder_of(run) for run in runs if not run.endswith(".jsonl")]
     pages = [str(write_report(folder)) for folder in folders]
-    say("\n".join(pages))
+    say(*pages)
     study = None
     if len(runs) > 1 or not folders or markdown:
+        from gagpo.envs.tables import text_width
         from gagpo.eval.curves import plot_curves
         from gagpo.eval.study import study_of
 
         study, groups = study_of(runs, baseline, split)
-        say("\n".join(study.markdown() if markdown else study.lines()))
+        say(*(study.markdown() if markdown else study.lines(text_width())))
         if curves:
             say(str(plot_curves([f"{label}={run.folder}" for label, group in groups.items() for run in group], curves)))
     if as_json:
@@ -202,20 +180,10 @@ def curves(
     as_json: Json = False,
 ) -> None:
     """Draw the learning curves of several runs together."""
+    from gagpo.envs.tables import text_width
     from gagpo.eval.curves import curve_lines, plot_curves
 
     path = plot_curves(runs, out, x=x, metric=metric, smooth=smooth)
-    say(str(path))
-    say("\n".join(curve_lines(runs, x, metric)))
+    say(str(path), *curve_lines(runs, x, metric, text_width()))
     if as_json:
         print_json({"picture": str(path)})
-
-
-def _history(text: str | None) -> str | int | None:
-    if text is None or text == "full":
-        return text
-    if not text.isdecimal():
-        from gagpo.envs.errors import InvalidArgument
-
-        raise InvalidArgument(f"--history is full or a number of turns, got {text!r}")
-    return int(text)

@@ -24,13 +24,11 @@ def list_everything(
     as_json: Json = False,
 ) -> None:
     """What can be used here: environments, algorithms, engines, models and runs."""
-    from rich.table import Table
+    from gagpo.envs.tables import Table
 
     listed = everything(runs, models)
-    table = Table("kind", "name", "from", "problem")
-    for one in listed:
-        table.add_row(one.kind, one.name, one.package, one.problem)
-    print_table(table)
+    rows = [[one.kind, one.name, one.package, one.problem] for one in listed]
+    print_table(Table(["kind", "name", "from", "problem"], rows, words=range(4)))
     if as_json:
         print_json([vars(one) for one in listed])
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gagpo.cli.options import Config, Json, Overrides, PromptTokens, ResponseTokens, Turns, print_json, print_table, say
+
+if TYPE_CHECKING:
+    from gagpo.envs.tables import Table
+    from gagpo.planning.plan import MemoryPlan
 
 
 def add_to(app: typer.Typer) -> None:
@@ -61,27 +65,27 @@ def plan(
         raise typer.Exit(1)
 
 
-def _table(model: str, made: Any) -> Any:
-    from rich.table import Table
-
+def _table(model: str, made: MemoryPlan) -> Table:
+    from gagpo.envs.tables import Table
     from gagpo.planning.memory import GB, PHASES
 
-    table = Table(title=f"{model}: {made.shape.parameters / 1e6:,.1f} M parameters")
-    table.add_column("part")
-    for phase in PHASES:
-        table.add_column(f"{phase}, GB", justify="right")
-    table.add_column("what", overflow="fold")
     digits = 2 if made.peak()[0] > GB else 4
-    for part in made.parts:
-        cells = [f"{part.bytes / GB:.{digits}f}" if phase in part.phases else "" for phase in PHASES]
-        table.add_row(part.name, *cells, part.note)
+    title = f"{model}: {made.shape.parameters / 1e6:,.1f} M parameters"
+    header = ["part", *(f"{phase}, GB" for phase in PHASES), "what"]
+    rows = [
+        [
+            part.name,
+            *(f"{part.bytes / GB:.{digits}f}" if phase in part.phases else "" for phase in PHASES),
+            part.note,
+        ]
+        for part in made.parts
+    ]
     sums = [sum(part.bytes for part in made.parts if phase in part.phases) for phase in PHASES]
-    table.add_section()
-    table.add_row("together", *(f"{total / GB:.{digits}f}" for total in sums), "")
-    return table
+    rows.append(["together", *(f"{total / GB:.{digits}f}" for total in sums), ""])
+    return Table(header, rows, title, words=(0, len(header) - 1), total=True)
 
 
-def _lines(made: Any, iterations: int) -> list[str]:
+def _lines(made: MemoryPlan, iterations: int) -> list[str]:
     from gagpo.planning.memory import GB
 
     tokens, disk = made.tokens, made.disk

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from gagpo.envs.tables import Table
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
@@ -43,9 +43,9 @@ def values(pairs: list[str] | None) -> dict[str, object]:
     return found
 
 
-def say(text: str) -> None:
+def say(*lines: str) -> None:
     """Print for people."""
-    print(text, flush=True)
+    print("\n".join(lines), flush=True)
 
 
 def print_json(record: object) -> None:
@@ -54,7 +54,7 @@ def print_json(record: object) -> None:
 
 
 def print_table(table: Table) -> None:
-    """Print a rich table, whole lines in a pipe, fitted to a terminal."""
+    """Print a table in colour, whole lines in a pipe, fitted to a terminal."""
     from rich.console import Console
 
     Console(width=None if sys.stdout.isatty() else 120).print(table)

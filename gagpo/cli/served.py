@@ -1,13 +1,15 @@
-"""``gagpo eval openai:MODEL``: the options of a model behind a server, and how it is measured."""
+"""``gagpo eval openai:MODEL``: the options of a model behind a server."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gagpo.cli.options import print_json, say
+if TYPE_CHECKING:
+    from gagpo.agents.api.client import ApiSettings
 
 PREFIX = "openai:"
 _PANEL = "A model behind a server (openai:MODEL)"
@@ -33,7 +35,7 @@ CompletionTokens = Annotated[bool | None, _option("Send max_completion_tokens, f
 Journals = Annotated[
     Path | None, _option("Where finished episodes are kept, evals/ by default; the same command goes on.")
 ]
-_SETTINGS = {
+_SETTINGS = {  # fields of ApiSettings by the option that sets them
     "base_url": "base_url",
     "key_variable": "key_variable",
     "timeout": "timeout",
@@ -45,76 +47,27 @@ _SETTINGS = {
     "limit_cost": "limit_cost",
     "limit_tokens": "limit_tokens",
 }
+_OPTIONS = (*_SETTINGS, "concurrency", "completion_tokens", "keep_reasoning", "journals")
 
 
-def refuse_misplaced(model: str, server_only: dict[str, Any], local_only: dict[str, Any]) -> None:
-    """InvalidArgument for an option that says nothing about this kind of model."""
+def refuse_misplaced(model: str, given: Mapping[str, object]) -> None:
+    """InvalidArgument for an option that says nothing about this kind of model. given: all options, by name."""
     from gagpo.envs.errors import InvalidArgument
 
     served = model.startswith(PREFIX)
-    for name, value in (local_only if served else server_only).items():
-        if value is not None:
-            kind = "a model in this process" if served else f"a model behind a server ({PREFIX}MODEL)"
+    kind = "a model in this process" if served else f"a model behind a server ({PREFIX}MODEL)"
+    for name in ("device", "revision") if served else _OPTIONS:
+        if given[name] is not None:
             raise InvalidArgument(f"--{name.replace('_', '-')} is about {kind}, and {model} is none")
 
 
-def evaluate_served(
-    model: str,
-    options: dict[str, Any],
-    *,
-    like: str | None,
-    environment: str | None,
-    split: str | None,
-    kwargs: dict[str, Any],
-    tasks: int | None,
-    tries: int,
-    temperature: float | None,
-    max_tokens: int | None,
-    style: str | None,
-    history: str | int | None,
-    admissible: bool | None,
-    seed: int,
-    workers: int,
-    episodes: Path | None,
-    out: Path | None,
-    quiet: bool,
-    as_json: bool,
-) -> None:
-    """Measure the model that ``openai:MODEL`` names; what is not given comes from the run or config ``like``.
-
-    options: of the server, by the names of this file's options in small letters.
-    """
+def settings(model: str, given: Mapping[str, Any]) -> ApiSettings | None:
+    """How the model that ``openai:MODEL`` names is asked; None for any other. given: all options, by name."""
     from gagpo.agents.api.client import ApiSettings
-    from gagpo.agents.episodes import write_episodes
-    from gagpo.envs import durable
-    from gagpo.eval.tables import result_lines
-    from gagpo.evaluation.models import panel_like
-    from gagpo.evaluation.served import evaluate_api
 
-    given = {_SETTINGS[name]: value for name, value in options.items() if name in _SETTINGS and value is not None}
-    if options["completion_tokens"]:
-        given["token_parameter"] = "max_completion_tokens"
-    asked = {"environment": environment, "split": split, "tasks": tasks, "temperature": temperature}
-    asked |= {"max_tokens": max_tokens, "style": style, "history": history, "admissible": admissible}
-    asked |= {"concurrency": options["concurrency"]}
-    report = evaluate_api(
-        ApiSettings(model.removeprefix(PREFIX), **given),
-        **panel_like(like, kwargs, {name: value for name, value in asked.items() if value is not None}),
-        tries=tries,
-        reasoning="keep" if options["keep_reasoning"] else "drop",
-        seed=seed,
-        workers=workers,
-        journals=options["journals"] or Path("evals"),
-        quiet=quiet,
-    )
-    if out:
-        report.result.save(out)
-    if episodes:
-        with durable.replacing(episodes) as temporary:
-            write_episodes(temporary, report.episodes)
-    usage = report.usage
-    say("\n".join(result_lines(report.result)))
-    say(f"tokens: {usage['prompt']:,} read ({usage['cached']:,} cached), {usage['completion']:,} written")
-    say(f"requests: {usage['requests']:,}, cost: ${usage['cost']:.2f}, episodes: {report.journal}")
-    if as_json:
-        print_json({**report.result.summary(), "usage": usage, "journal": str(report.journal)})
+    if not model.startswith(PREFIX):
+        return None
+    chosen = {field: given[name] for name, field in _SETTINGS.items() if given[name] is not None}
+    if given["completion_tokens"]:
+        chosen["token_parameter"] = "max_completion_tokens"
+    return ApiSettings(model.removeprefix(PREFIX), **chosen)

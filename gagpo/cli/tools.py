@@ -130,12 +130,13 @@ def bench_credit(
     as_json: Json = False,
 ) -> None:
     """Seconds of every credit, and every objective relative to a plain PPO clip."""
+    from gagpo.envs.tables import Table, text_width
     from gagpo.planning.speed import bench_credit as run
 
     report = run(turns, tokens)
     for title, column in report.items():
-        say(f"{title}:")
-        say("\n".join(f"  {name:24s} {value:8.3f}" for name, value in sorted(column.items(), key=lambda x: -x[1])))
+        rows = [[name, f"{value:.3f}"] for name, value in sorted(column.items(), key=lambda one: -one[1])]
+        say(*Table(["", title], rows).lines(text_width()))
     if as_json:
         print_json(report)
 
@@ -149,16 +150,17 @@ def bench_alfworld(
     """Steps and resets per second of the native engine, of textworld as it is (stock), and of textworld memoised."""
     from gagpo.envs.alfworld.reference.speed import ENGINES
     from gagpo.envs.alfworld.reference.speed import bench as run
+    from gagpo.envs.tables import Table, text_width
 
     files = None if games is None else sorted(games.rglob("game.tw-pddl"))
     report = run(files, rounds=rounds)
     names = {"native": "native", "textworld": "textworld, stock", "textworld-memoised": "textworld, memoised by us"}
-    say(f"{'engine':28s}{'steps/s':>10s}{'resets/s':>10s}{'native is':>12s}")
-    for engine in ENGINES:
-        row = report[engine]
-        times = report["native"]["steps_per_s"] / row["steps_per_s"]
-        faster = "" if engine == "native" else f"{times:,.0f} x"
-        say(f"{names[engine]:28s}{row['steps_per_s']:10,.0f}{row['resets_per_s']:10,.0f}{faster:>12s}")
+    rows = []
+    for engine in ENGINES:  # each against the native one
+        steps, resets = report[engine]["steps_per_s"], report[engine]["resets_per_s"]
+        times = "" if engine == "native" else f"{report['native']['steps_per_s'] / steps:,.0f} x"
+        rows.append([names[engine], f"{steps:,.0f}", f"{resets:,.0f}", times])
+    say(*Table(["engine", "steps/s", "resets/s", "native is"], rows).lines(text_width()))
     if as_json:
         print_json(report)
 

@@ -147,11 +147,13 @@ def _words(watch: bool, as_json: bool) -> list[str]:
 
 
 def _before_after(run: Path, split: str) -> str:
+    from gagpo.envs.tables import text_width
     from gagpo.eval.compare import compare_results
     from gagpo.eval.results import EvalResult
 
     files = {stage: run / "evals" / f"{stage}-{split}.json" for stage in ("before", "after")}
-    return "\n".join(compare_results({stage: EvalResult.load(path) for stage, path in files.items()}).lines())
+    compared = compare_results({stage: EvalResult.load(path) for stage, path in files.items()})
+    return "\n".join(compared.lines(text_width()))
 
 
 def warm_start(
@@ -197,12 +199,11 @@ def list_configs(context: typer.Context, as_json: Json = False) -> None:
     """List the configs that ship with the package, each with its first comment."""
     if context.invoked_subcommand is not None:
         return
+    from gagpo.envs.tables import facts, text_width
     from gagpo.settings import shipped_configs
 
     found = {name: _first_comment(path) for name, path in shipped_configs().items()}
-    width = max(map(len, found), default=0)
-    for name, comment in found.items():
-        say(f"{name:{width}}  {comment}")
+    say(*facts(list(found.items()), text_width(most=200)))
     say("\n`gagpo train NAME` uses one; `gagpo configs show NAME > mine.yaml` makes a copy to change.")
     if as_json:
         print_json(found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
@@ -46,19 +46,6 @@ def watch(
     once: Annotated[bool, typer.Option(help="Show it once and end.")] = False,
 ) -> None:
     """Show a run while it goes on: curves, health in plain words, time, last episodes."""
-    follow(run, web=web, port=port, every=every, once=once)
-
-
-def follow(
-    run: Path,
-    *,
-    web: bool = False,
-    port: int = 0,
-    every: float = 2.0,
-    once: bool = False,
-    done: Callable[[], bool] | None = None,
-) -> None:
-    """Show ``run`` until ``done`` or Ctrl-C; ``train --watch`` calls this beside the training."""
     from gagpo.eval.metrics.health import sentences
     from gagpo.eval.reading import BadResult
     from gagpo.eval.viewer.export import Exporter
@@ -68,16 +55,12 @@ def follow(
 
     if not run.is_dir():
         raise BadResult(f"{run}: not a run folder (no such folder)")
-    with ExitStack() as stack:
+    with ExitStack() as stack, suppress(KeyboardInterrupt):
         if web:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gagpo-watch-")))
             exporter = Exporter([run], folder, for_run(run), lambda one: sentences(one.metrics), live=True)
             say(f"open {stack.enter_context(serving(exporter, port))}")
-        try:
-            show(run, sentences, every=every, once=once, done=done)
-        except KeyboardInterrupt:
-            if done is not None:
-                raise
+        show(run, sentences, every=every, once=once)
 
 
 @contextmanager

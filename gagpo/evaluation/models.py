@@ -1,155 +1,64 @@
-"""Evaluating whatever can act: a run, a model folder, a hub model, the random agent or the expert."""
+"""Evaluating whatever can act: a run, a model folder, a hub or served model, the random agent, the expert."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from pydantic import ValidationError
-
-from gagpo.agents.agent import Agent, ExpertAgent, RandomAgent
+from gagpo.agents.agent import ExpertAgent, LanguageAgent, RandomAgent
 from gagpo.agents.engines.base import Sampling
-from gagpo.agents.episodes import write_episodes
 from gagpo.agents.model import commit_of, load_model, load_tokenizer
-from gagpo.agents.setup import language_agent, make_engine, make_world, tasks_of
+from gagpo.agents.setup import language_agent, make_engine, make_world
 from gagpo.agents.starters import find, folder_of, is_starter
-from gagpo.envs import durable
-from gagpo.envs.lookup import playing
-from gagpo.envs.pool import Pool
-from gagpo.eval.evaluate import choose_panel
-from gagpo.eval.evaluate import evaluate as play_panel
-from gagpo.eval.journal import Journal, weights_identity
+from gagpo.eval.journal import weights_identity
 from gagpo.eval.results import EvalResult
-from gagpo.settings import ContextSettings, EngineSettings, RunSettings, SettingsError, load
+from gagpo.evaluation import served
+from gagpo.evaluation.panel import ChosenPanel, EvaluationOutcome, Player
+from gagpo.evaluation.request import MAX_TOKENS, EvaluationRequest, settings_like, taking
+from gagpo.settings import EngineSettings, RunSettings, SettingsError, load
 from gagpo.training import keeping
 from gagpo.training.run_folder import RunFolder
 
-TEMPERATURE = 0.4
-MAX_TOKENS = 512
 
+@taking(EvaluationRequest)
+def evaluate(request: EvaluationRequest) -> EvalResult:
+    """Evaluate a model on a split of an environment.
 
-def evaluate(
-    model: str,
-    *,
-    environment: str | None = None,
-    split: str | None = None,
-    kwargs: Mapping[str, Any] | None = None,
-    like: str | Path | None = None,
-    tasks: int | None = None,
-    tries: int = 1,
-    temperature: float | None = None,
-    max_tokens: int | None = None,
-    style: str | None = None,
-    history: int | str | None = None,
-    admissible: bool | None = None,
-    seed: int = 0,
-    workers: int = 2,
-    device: str | None = None,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
-    episodes: Path | None = None,
-    journals: Path | None = None,
-    quiet: bool = False,
-) -> EvalResult:
-    """Evaluate ``model`` on a split of an environment.
-
-    model: a run folder (``runs/X``; ``runs/X@20`` for the checkpoint of iteration 20, ``runs/X@best`` for the one that
-    training itself found best), a model folder or hub name, ``random`` or ``expert``. What is not given comes from the
-    run, else from the run or config ``like``, or is the default: temperature 0.4, 512 tokens, the plain style, the full
-    conversation.
-
-    revision: branch, tag or commit of a hub model; the result names the commit. trust_remote_code: run its own code.
-    seed: other episodes of the same tasks. episodes: a file to write the episodes to, one JSON object a line.
-    journals: a folder in which every episode is kept as it ends: the same call goes on where it was killed. Other
-    weights, another panel or other settings never reuse it.
-
-    Raises :class:`gagpo.GagpoError` for what the caller can mend, before anything is played.
+    Raises :class:`gagpo.GagpoError` for what the caller can mend, before anything is played. What is None is taken from
+    ``like``, else from the model's own run, else it has its default. Arguments:
     """
-    run, which = _run_of(model)
-    other = _settings_like(like) if like is not None else run
-    environment = environment or (other.environment.id if other else None)
-    if environment is None:
-        raise SettingsError("name the environment with --env, or a run to take it from with --like")
-    own = other.environment.kwargs if other and other.environment.id == environment else {}
-    split = split or (other.evaluation.splits[0] if other else None)
-    arguments = playing(environment, {**own, **(kwargs or {})}, split)
-    world = make_world(environment, arguments)
-    if like is not None and other is not None and tasks is None:
-        tasks = other.evaluation.tasks
-    panel = choose_panel(tasks_of(world, split or world.splits[-1]), tasks)
-    if temperature is None:
-        temperature = other.evaluation.temperature if other else TEMPERATURE
-    speech = _Speech.of(run or other, {"style": style, "history": history, "admissible": admissible}, max_tokens)
-    source = _Source("")
-    agent: Agent
-    if model == "random":
-        agent = RandomAgent()
-        if hasattr(world, "sample_action"):  # for worlds that do not list their actions
-            arguments = {**arguments, "expert": "random"}
-    elif model == "expert":
-        agent, arguments = ExpertAgent(), {**arguments, "expert": True}
-        require_expert(environment, arguments, panel.ids[0])
-    else:
-        source = _Source.of(model, run, which, other, revision, trust_remote_code)
-        agent = _language_agent(source, run, world, temperature, speech, device, other)
-    material = world.material(arguments)
-    key = {
-        "model": model,
-        "weights": source.identity,
-        "environment": environment,
-        "kwargs": material,
-        "split": panel.split,
-        "panel": panel.hash,
-        "seed": seed,
-        "temperature": temperature,
-        "speech": {**speech.context.model_dump(mode="json"), "max_tokens": speech.max_tokens},
-    }
-    with (
-        Journal(journals, key) if journals is not None else nullcontext() as journal,
-        Pool(environment, arguments, workers=workers) as pool,
-    ):
-        result, played = play_panel(
-            agent,
-            pool,
-            panel,
-            environment=environment,
-            kwargs=material,
-            model=f"{model}@{source.commit[:12]}" if source.commit else model,
-            temperature=None if model in ("random", "expert") else temperature,
-            tries=tries,
-            seed=seed,
-            quiet=quiet,
-            journal=journal,
-        )
-    if episodes is not None:
-        with durable.replacing(episodes) as temporary:
-            write_episodes(temporary, played)
-    return result
+    return measure(request).result
 
 
-@dataclass(frozen=True)
-class _Speech:
-    """How a model is spoken to, and how much it may answer."""
-
-    context: ContextSettings
-    max_tokens: int
-
-    @classmethod
-    def of(cls, run: RunSettings | None, context: Mapping[str, Any], max_tokens: int | None) -> _Speech:
-        """That of ``run``, with what is given (and not None) in its place."""
-        base = run.context.model_dump() if run else {}
-        given = {name: value for name, value in context.items() if value is not None}
-        try:
-            own = ContextSettings.model_validate({**base, **given})
-        except ValidationError as error:
-            raise SettingsError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
-        return cls(own, max_tokens or (run.rollout.max_tokens if run else MAX_TOKENS))
+def measure(request: EvaluationRequest) -> EvaluationOutcome:
+    """As :func:`evaluate`, with the episodes, the journal and the cost beside the result."""
+    if request.served:
+        return served.measure(request)
+    run, which = _run_of(request.model)
+    like = settings_like(request.like)
+    panel = ChosenPanel.of(request.completed(run, like))
+    return panel.play(_player(panel, run, which, like))
 
 
-def require_expert(environment: str, kwargs: Mapping[str, Any], task: str) -> None:
+def _player(panel: ChosenPanel, run: RunSettings | None, which: str | None, like: RunSettings | None) -> Player:
+    """The random agent, the expert, or whoever has weights; which: the checkpoint of ``run`` that is asked for."""
+    request, kwargs = panel.request, panel.kwargs
+    nobody: dict[str, object] = {"weights": ""}
+    if request.model == "random":
+        if hasattr(panel.world, "sample_action"):  # for worlds that do not list their actions
+            kwargs = {**kwargs, "expert": "random"}
+        return Player(RandomAgent(), "random", nobody, None, kwargs)
+    if request.model == "expert":
+        kwargs = {**kwargs, "expert": True}
+        _require_expert(request.environment or "", kwargs, panel.tasks.ids[0])
+        return Player(ExpertAgent(), "expert", nobody, None, kwargs)
+    source = _Source.of(request, run, which, like)
+    name = f"{request.model}@{source.commit[:12]}" if source.commit else request.model
+    agent = _language_agent(source, panel, run, like)
+    return Player(agent, name, {"weights": source.identity}, request.sampling_temperature, kwargs)
+
+
+def _require_expert(environment: str, kwargs: dict[str, object], task: str) -> None:
     """SettingsError unless the environment, built with an expert, says what the expert would do first."""
     world = make_world(environment, kwargs)
     try:
@@ -158,50 +67,6 @@ def require_expert(environment: str, kwargs: Mapping[str, Any], task: str) -> No
         world.close()
     if info.get("expert_action") is None:
         raise SettingsError(f"{environment} has no expert: evaluate `random` or a model there")
-
-
-def require_writable(path: Path | None) -> None:
-    """OSError naming ``path`` when it cannot be written; better before an hour of playing than after it."""
-    if path is None:
-        return
-    if path.is_dir():
-        raise SettingsError(f"{path} is a folder; name a file in it")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    probe = path.with_name(f".{path.name}.probe")
-    probe.write_text("")
-    probe.unlink()
-
-
-def panel_like(like: str | Path | None, kwargs: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Environment, ``kwargs``, split, tasks and way of asking for :func:`gagpo.evaluation.served.evaluate_api`.
-
-    What is in ``given`` goes first, then what the run or config ``like`` says. Raises SettingsError where neither names
-    an environment.
-    """
-    if like is None:
-        if "environment" not in given:
-            raise SettingsError("name the environment with --env, or a run to take it from with --like")
-        return {**given, "kwargs": dict(kwargs)}
-    run = _settings_like(like)
-    context = run.context
-    taken: dict[str, Any] = {
-        "environment": run.environment.id,
-        "split": run.evaluation.splits[0],
-        "tasks": run.evaluation.tasks,
-        "temperature": run.evaluation.temperature,
-        "max_tokens": run.rollout.max_tokens,
-        "style": context.style,
-        "history": context.history,
-        "admissible": context.admissible,
-    }
-    own = run.environment.kwargs if given.get("environment", run.environment.id) == run.environment.id else {}
-    return {**taken, **given, "kwargs": {**own, **kwargs}}
-
-
-def _settings_like(like: str | Path) -> RunSettings:
-    """The settings of a run folder, of a config file, or of a shipped config."""
-    folder = Path(like)
-    return RunFolder.open(folder).settings if (folder / "config.yaml").is_file() else load(like)
 
 
 def _run_of(model: str) -> tuple[RunSettings | None, str | None]:
@@ -216,7 +81,7 @@ def _run_of(model: str) -> tuple[RunSettings | None, str | None]:
 
 @dataclass(frozen=True)
 class _Source:
-    """Where weights are loaded from. commit: of a hub model; empty name: a player without weights."""
+    """Where weights are loaded from. commit: of a hub model."""
 
     name: str
     commit: str | None = None
@@ -224,28 +89,23 @@ class _Source:
 
     @classmethod
     def of(
-        cls,
-        model: str,
-        run: RunSettings | None,
-        which: str | None,
-        like: RunSettings | None,
-        revision: str | None,
-        trust_remote_code: bool,
+        cls, request: EvaluationRequest, run: RunSettings | None, which: str | None, like: RunSettings | None
     ) -> _Source:
         """That of a checkpoint, a starter, a folder or a hub model; ``like`` knows the revision of its own model."""
+        model, revision, trust = request.model, request.revision, request.trust_remote_code
         if run is not None:
             if revision is not None:
                 raise SettingsError(f"{model} is a run, which has no revision {revision!r}: name a checkpoint with @")
-            return cls(_weights(model, run, which), None, run.trust_remote_code or trust_remote_code)
+            return cls(_weights(model, run, which), None, run.trust_remote_code or trust)
         if like is not None and like.model == model:
-            revision, trust_remote_code = revision or like.revision, trust_remote_code or like.trust_remote_code
-        return cls(model, commit_of(model, revision), trust_remote_code)
+            revision, trust = revision or like.revision, trust or like.trust_remote_code
+        return cls(model, commit_of(model, revision), trust)
 
     @property
     def identity(self) -> str:
-        """What tells these weights from any others; empty for players without weights."""
+        """What tells these weights from any others."""
         folder = Path(self.name)
-        return weights_identity(folder) if self.name and folder.is_dir() else self.commit or ""
+        return weights_identity(folder) if folder.is_dir() else self.commit or ""
 
 
 def _weights(model: str, run: RunSettings, which: str | None) -> str:
@@ -257,34 +117,19 @@ def _weights(model: str, run: RunSettings, which: str | None) -> str:
 
 
 def _language_agent(
-    source: _Source,
-    run: RunSettings | None,
-    world: Any,
-    temperature: float,
-    speech: _Speech,
-    device: str | None,
-    like: RunSettings | None,
-) -> Agent:
-    trust = source.trust_remote_code
-    settings = run or like
+    source: _Source, panel: ChosenPanel, run: RunSettings | None, like: RunSettings | None
+) -> LanguageAgent:
+    request, settings, trust = panel.request, run or like, source.trust_remote_code
     sampler = settings.engine if settings else EngineSettings()
-    engine = make_engine(
-        sampler.name,
-        load_model(
-            source.name,
-            sampler.dtype,
-            device or (run.device if run else "cpu"),
-            trust_remote_code=trust,
-            revision=source.commit,
-        ),
-        load_tokenizer(source.name, source.commit, trust_remote_code=trust),
-        **sampler.arguments(),
-    )
-    context = speech.context
+    device = request.device or (run.device if run else "cpu")
+    model = load_model(source.name, sampler.dtype, device, trust_remote_code=trust, revision=source.commit)
+    tokenizer = load_tokenizer(source.name, source.commit, trust_remote_code=trust)
+    context, temperature = request.context, request.sampling_temperature
+    assert temperature is not None  # the request is complete, and no server has a temperature of its own
     return language_agent(
-        engine,
-        world,
-        Sampling(temperature, speech.max_tokens),
+        make_engine(sampler.name, model, tokenizer, **sampler.arguments()),
+        panel.world,
+        Sampling(temperature, request.max_tokens or MAX_TOKENS),
         style=context.style,
         history=context.history,
         admissible=context.admissible,

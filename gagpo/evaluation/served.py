@@ -2,124 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
-
-import gymnasium
 
 from gagpo.agents.api.agent import ApiAgent, ChatSettings
 from gagpo.agents.api.client import ApiClient, ApiError, ApiSettings, Usage
 from gagpo.agents.episodes import Episode
 from gagpo.agents.prompts import STYLES
-from gagpo.agents.rollout import group_jobs, rollout
+from gagpo.agents.rollout import Job, group_jobs, rollout
+from gagpo.agents.setup import make_world
 from gagpo.envs.errors import InvalidArgument
-from gagpo.envs.lookup import find_spec, playing
 from gagpo.envs.pool import Pool
-from gagpo.eval.evaluate import choose_panel, evaluate
+from gagpo.eval.evaluate import play_missing
 from gagpo.eval.journal import Journal
-from gagpo.eval.results import EvalResult
+from gagpo.evaluation.panel import ChosenPanel, EvaluationOutcome, Player
+from gagpo.evaluation.request import MAX_TOKENS, PREFIX, EvaluationRequest, settings_like
 
-PREFIX = "openai:"
-
-
-@dataclass(frozen=True)
-class ApiReport:
-    """What came out. usage: of this evaluation, what it had spent before it was interrupted included."""
-
-    result: EvalResult
-    episodes: list[Episode]
-    usage: dict[str, float]
-    journal: Path | None
+EPISODES_AT_ONCE = 16
+COUNTED = {  # fields of Usage, and what an episode's info calls them
+    "requests": "requests",
+    "prompt": "prompt_tokens",
+    "completion": "completion_tokens",
+    "cached": "cached_tokens",
+    "reasoning": "reasoning_tokens",
+}
 
 
-def evaluate_api(
-    api: ApiSettings,
-    *,
-    environment: str,
-    split: str | None = None,
-    kwargs: Mapping[str, Any] | None = None,
-    tasks: int | None = None,
-    tries: int = 1,
-    temperature: float | None = 0.4,
-    max_tokens: int = 512,
-    style: str = "tags",
-    history: int | str = "full",
-    admissible: bool = False,
-    reasoning: Literal["drop", "keep"] = "drop",
-    seed: int = 0,
-    workers: int = 2,
-    concurrency: int = 16,
-    journals: Path | None = Path("evals"),
-    quiet: bool = False,
-) -> ApiReport:
-    """Evaluate the model that ``api`` names. Called again with the same arguments it goes on where it was killed.
+def measure(request: EvaluationRequest) -> EvaluationOutcome:
+    """Evaluate the model ``openai:NAME`` at ``request.server``, OpenAI's own by default.
 
-    journals: folder of the journals, one for each model, panel and settings; None to keep nothing. Raises
+    Asked again, with a folder of journals, it goes on where it was killed. Raises
     :class:`gagpo.agents.api.client.ApiError` when the server gives up or a limit is reached: what is finished is kept.
     """
-    arguments = playing(environment, kwargs or {}, split)
-    world = _world(environment, arguments)
-    panel = choose_panel(world.tasks(split or world.splits[-1]), tasks)
-    chat = _chat(world, style, history, admissible, reasoning, temperature, max_tokens)
-    material = world.material(arguments)
-    key = {
-        "model": f"{PREFIX}{api.model}",
-        "server": api.base_url,
-        "extra": dict(api.extra),
-        "environment": environment,
-        "kwargs": material,
-        "split": panel.split,
-        "panel": panel.hash,
-        "seed": seed,
-        "talk": {**asdict(chat), "style": asdict(chat.style)},
-    }
+    request = replace(
+        request.completed(None, settings_like(request.like)), concurrency=request.concurrency or EPISODES_AT_ONCE
+    )
+    api = request.server or ApiSettings(request.model.removeprefix(PREFIX))
+    panel, context = ChosenPanel.of(request), request.context
+    chat = ChatSettings(
+        STYLES[context.style],
+        getattr(panel.world, "instructions", ""),
+        context.history,
+        context.admissible,
+        request.reasoning,
+        request.sampling_temperature,
+        request.max_tokens or MAX_TOKENS,
+    )
     client = ApiClient(api)
-    agent = ApiAgent(client, chat, concurrency)
-    with (
-        Journal(journals, key) if journals is not None else nullcontext() as journal,
-        Pool(environment, arguments, workers=workers) as pool,
-    ):
-        client.spent = _spent_before(journal)
-        try:
-            result, episodes = evaluate(
-                agent,
-                pool,
-                panel,
-                environment=environment,
-                kwargs=material,
-                model=f"{PREFIX}{api.model}",
-                temperature=temperature,
-                seed=seed,
-                tries=tries,
-                concurrency=concurrency,
-                lockstep=False,
-                quiet=quiet,
-                journal=journal,
-            )
-        except ApiError as error:
-            raise _with_advice(error, journal, len(panel) * tries) from None
-        finally:
-            agent.close()
-            _note_lost(journal, client.spent)
-    return ApiReport(result, episodes, vars(client.spent), journal.path if journal else None)
+    agent = ApiAgent(client, chat, request.concurrency or EPISODES_AT_ONCE)
+    player = Player(
+        agent,
+        f"{PREFIX}{api.model}",
+        {"server": api.base_url, "extra": dict(api.extra)},
+        chat.temperature,
+        panel.kwargs,
+        lockstep=False,
+        session=partial(_billed, agent),
+    )
+    outcome = panel.play(player)
+    return replace(outcome, usage=vars(client.spent))
 
 
 def play_demonstrations(
     api: ApiSettings,
     environment: str,
-    kwargs: Mapping[str, Any],
+    kwargs: Mapping[str, object],
     tasks: list[str],
     *,
     seed: int = 0,
     temperature: float | None = 0.7,
-    max_tokens: int = 512,
+    max_tokens: int = MAX_TOKENS,
     style: str = "plain",
     history: int | str = "full",
     workers: int = 2,
-    concurrency: int = 16,
+    concurrency: int = EPISODES_AT_ONCE,
     journals: Path | None = None,
     on_finish: Callable[[], None] | None = None,
 ) -> list[Episode]:
@@ -128,91 +87,65 @@ def play_demonstrations(
     The episodes are in the order of ``tasks`` (a task may stand there several times); keep those with ``success``. With
     ``journals`` what was finished before an interruption is not played again. on_finish: called once for every episode.
     """
-    world = _world(environment, kwargs)
-    chat = _chat(world, style, history, False, "drop", temperature, max_tokens)
-    jobs = group_jobs(tasks, 1, seed, "lesson")
-    jobs = [type(job)(job.task, job.group, job.group, job.seed, job.environment_seed) for job in jobs]
-    key: dict[str, Any] = {"model": f"{PREFIX}{api.model}", "server": api.base_url}
-    key |= {"environment": environment, "seed": seed}
-    key |= {"kwargs": dict(kwargs), "lesson": tasks, "talk": {**asdict(chat), "style": asdict(chat.style)}}
+    if style not in STYLES:
+        raise InvalidArgument(f"unknown style {style!r}; choose one of {', '.join(STYLES)}")
+    instructions = getattr(make_world(environment, kwargs), "instructions", "")
+    chat = ChatSettings(STYLES[style], instructions, history, False, "drop", temperature, max_tokens)
+    jobs = [replace(job, sample=job.group) for job in group_jobs(tasks, 1, seed, "lesson")]
+    key = {
+        "model": f"{PREFIX}{api.model}",
+        "server": api.base_url,
+        "environment": environment,
+        "seed": seed,
+        "kwargs": dict(kwargs),
+        "lesson": tasks,
+        "talk": {**asdict(chat), "style": asdict(chat.style)},
+    }
     client = ApiClient(api)
     agent = ApiAgent(client, chat, concurrency)
     with (
         Journal(journals, key) if journals is not None else nullcontext() as journal,
         Pool(environment, dict(kwargs), workers=workers) as pool,
+        _billed(agent, journal, len(jobs)),
     ):
-        client.spent = _spent_before(journal)
-        played = dict(journal.episodes) if journal else {}
-        missing = [job for job in jobs if (job.task, job.sample) not in played]
-        if on_finish is not None:
-            for _ in range(len(jobs) - len(missing)):
-                on_finish()
 
-        def finished(episode: Episode) -> None:
-            if journal:
-                journal.append(episode)
-            if on_finish:
-                on_finish()
+        def play(missing: Sequence[Job], finished: Callable[[Episode], None]) -> list[Episode]:
+            return rollout(agent, pool, missing, concurrency=concurrency, lockstep=False, on_finish=finished)[0]
 
-        try:
-            new, _ = rollout(agent, pool, missing, concurrency=concurrency, lockstep=False, on_finish=finished)
-        except ApiError as error:
-            raise _with_advice(error, journal, len(jobs)) from None
-        finally:
-            agent.close()
-            _note_lost(journal, client.spent)
-    played.update({(episode.task, episode.sample): episode for episode in new})
-    return [played[job.task, job.sample] for job in jobs]
+        return play_missing(jobs, journal, play, on_finish or (lambda: None))
 
 
-def _world(environment: str, kwargs: Mapping[str, Any] | None) -> Any:
-    """The environment in this process, to ask about its tasks. Nothing here needs torch, and nothing imports it."""
-    return gymnasium.make(find_spec(environment), disable_env_checker=True, **dict(kwargs or {})).unwrapped
+@contextmanager
+def _billed(agent: ApiAgent, journal: Journal | None, episodes: int) -> Iterator[None]:
+    """Limits hold over all interruptions: what the journal's episodes cost counts, and so does what did not end.
 
-
-def _chat(
-    world: Any,
-    style: str,
-    history: int | str,
-    admissible: bool,
-    reasoning: Literal["drop", "keep"],
-    temperature: float | None,
-    max_tokens: int,
-) -> ChatSettings:
-    if style not in STYLES:
-        raise InvalidArgument(f"unknown style {style!r}; choose one of {', '.join(STYLES)}")
-    if reasoning not in ("drop", "keep"):
-        raise InvalidArgument(f"reasoning is drop or keep, got {reasoning!r}")
-    instructions = getattr(world, "instructions", "")
-    return ChatSettings(STYLES[style], instructions, history, admissible, reasoning, temperature, max_tokens)
+    An error says how many of so many ``episodes`` are kept. The agent is closed at the end.
+    """
+    client = agent.client
+    client.spent = _spent_before(journal)
+    try:
+        yield
+    except ApiError as error:
+        kept = len(journal.episodes) if journal else 0
+        advice = f"; {kept} of {episodes} episodes are kept, the same command goes on" if journal else ""
+        raise type(error)(f"{error}{advice}") from None
+    finally:
+        agent.close()
+        _note_lost(journal, client.spent)
 
 
 def _spent_before(journal: Journal | None) -> Usage:
     if journal is None:
         return Usage()
-    names = {"requests": "requests", "prompt": "prompt_tokens", "completion": "completion_tokens"}
-    names |= {"cached": "cached_tokens", "reasoning": "reasoning_tokens"}
-    counts = {field: int(journal.spent(name)) for field, name in names.items()}
-    return Usage(**counts, cost=journal.spent("cost"))
+    return Usage(**{name: int(journal.spent(amount)) for name, amount in COUNTED.items()}, cost=journal.spent("cost"))
 
 
 def _note_lost(journal: Journal | None, spent: Usage) -> None:
-    """Enter what went into episodes that did not end, so that limits hold over all interruptions."""
+    """Enter what went into episodes that did not end."""
     if journal is None:
         return
     kept = _spent_before(journal)
-    lost = {
-        "requests": spent.requests - kept.requests,
-        "prompt_tokens": spent.prompt - kept.prompt,
-        "completion_tokens": spent.completion - kept.completion,
-        "cached_tokens": spent.cached - kept.cached,
-        "cost": spent.cost - kept.cost,
-    }
+    names = {**COUNTED, "cost": "cost"}
+    lost = {amount: getattr(spent, name) - getattr(kept, name) for name, amount in names.items()}
     if lost["requests"] > 0:
         journal.note_spent(lost)
-
-
-def _with_advice(error: ApiError, journal: Journal | None, wanted: int) -> ApiError:
-    kept = len(journal.episodes) if journal else 0
-    advice = f"; {kept} of {wanted} episodes are kept, the same command goes on" if journal else ""
-    return type(error)(f"{error}{advice}")

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from gagpo.envs.tables import Table
 from gagpo.settings import RunSettings
 from gagpo.settings.keys import options
 
@@ -30,9 +31,11 @@ def page() -> str:
     parts = [HEAD]
     for path, model in sections(RunSettings):
         parts.append(f"\n## {path or 'Top level'}\n\n{_first_paragraph(model)}\n")
-        parts.append("| key | type | default | meaning |\n|---|---|---|---|")
-        for name, field in model.model_fields.items():
-            parts.append(f"| `{name}` | {_type(field)} | {_default(field)} | {meaning(name, field, path)} |")
+        rows = [
+            [f"`{name}`", _type(field), _default(field), meaning(name, field, path)]
+            for name, field in model.model_fields.items()
+        ]
+        parts += Table(["key", "type", "default", "meaning"], rows).markdown()
     return "\n".join(parts) + "\n"
 
 
@@ -50,7 +53,7 @@ def meaning(name: str, field: FieldInfo, path: str = "") -> str:
     if not text and options(field.annotation):
         anchor = f"{path}.{name}".replace(".", "")
         text = "a row of [the table](algorithms.md)" if name == "algorithm" else f"see [{name}](#{anchor})"
-    return " ".join(text.split()).rstrip(".;").replace("|", "\\|")
+    return " ".join(text.split()).rstrip(".;")
 
 
 def _first_paragraph(model: type[BaseModel]) -> str:
@@ -62,7 +65,7 @@ def _type(field: FieldInfo) -> str:
     text = re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Z])", "", text)
     text = re.sub(r"Literal\[([^\]]*)\]", lambda m: m[1].replace(", ", " or ").replace("'", ""), text)
     bounds = [_bound(one) for one in field.metadata if _bound(one)]
-    return (text.replace(" | ", " or ") + (f", {' and '.join(bounds)}" if bounds else "")).replace("|", "\\|")
+    return text.replace(" | ", " or ") + (f", {' and '.join(bounds)}" if bounds else "")
 
 
 def _bound(one: object) -> str:

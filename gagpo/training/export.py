@@ -13,6 +13,7 @@ import yaml
 from gagpo.agents.engines import adapters
 from gagpo.agents.model import load_model, load_tokenizer, save
 from gagpo.envs import durable
+from gagpo.envs.tables import Table
 from gagpo.eval.runs import Evaluation, Run, load_run
 from gagpo.settings import SettingsError
 from gagpo.training import checkpoint as checkpoints
@@ -118,21 +119,22 @@ def _evaluations(run: Path, iteration: int) -> Sequence[Evaluation]:
 def _table(found: Sequence[Evaluation]) -> str:
     if not found:
         return "This checkpoint has not been evaluated."
-    lines = [
-        "| when | environment | split | hash | tasks | tries | temperature | success, 95 % interval |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for one in found:  # a row of the table
+    header = ["when", "environment", "split", "hash", "tasks", "tries", "temperature", "success, 95 % interval"]
+    rows = []
+    for one in found:
         panel, rate = one.result.panel, one.result.success
-        cells = [
-            "before training" if one.iteration == 0 else f"iteration {one.iteration}",
-            *(_cell(text) for text in (panel.environment, panel.split, f"`{panel.split_hash}`", panel.tasks)),
-            *(_cell(value) for value in (panel.tries, one.result.temperature)),
-            f"{100 * rate.value:.1f} % [{100 * rate.low:.1f}, {100 * rate.high:.1f}]",
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
-    text = "\n".join(lines)
-    return text + "\n\nEvery task of a panel is played exactly as often as stated. The hash is of its task ids."
+        rows.append(
+            [
+                "before training" if one.iteration == 0 else f"iteration {one.iteration}",
+                *(panel.environment, panel.split, f"`{panel.split_hash}`", str(panel.tasks), str(panel.tries)),
+                str(one.result.temperature),
+                f"{100 * rate.value:.1f} % [{100 * rate.low:.1f}, {100 * rate.high:.1f}]",
+            ]
+        )
+    return (
+        "\n".join(Table(header, rows).markdown())
+        + "\n\nEvery task of a panel is played exactly as often as stated. The hash is of its task ids."
+    )
 
 
 def _conditions(found: Sequence[Evaluation]) -> str:
@@ -167,10 +169,6 @@ def _indexed(one: Evaluation) -> dict[str, object]:
             }
         ],
     }
-
-
-def _cell(value: object) -> str:
-    return " ".join(str(value).split()).replace("|", "\\|")
 
 
 def _algorithm(run: Path) -> str:

@@ -11,7 +11,7 @@ from gagpo.agents.episodes import Episode, Turn
 from gagpo.eval.reading import BadResult
 from gagpo.eval.results import EvalResult, Panel
 from gagpo.eval.statistics import wilson
-from gagpo.eval.tables import result_lines
+from gagpo.eval.summary import result_lines
 
 
 def turn(reward=0.0, valid=True):
@@ -56,8 +56,9 @@ def test_tasks_played_too_often_or_not_at_all_are_an_error():
 
 
 def test_an_empty_panel_is_refused():
-    with pytest.raises(ValueError, match="at least one task"):
-        panel(0)
+    for number, tries in ((0, 1), (1, 0)):
+        with pytest.raises(ValueError, match="greater than or equal to 1"):
+            panel(number, tries)
 
 
 def test_the_order_of_the_episodes_does_not_matter():
@@ -157,7 +158,10 @@ def edited(*path, value):
         (edited("tasks", 0, "tries", 0, "turns", value=True), "key 'tasks[0].tries[0].turns' must be a whole number"),
         (edited("tasks", 0, "tries", 0, "invalid", value=9), "key 'tasks[0].tries[0].invalid' must be at most 4"),
         (edited("tasks", 0, "tries", 0, "outcome", value="won"), "must be one of terminated, truncated, failed"),
-        (edited("tasks", 0, "tries", 0, "outcome", value="failed"), "success' must be false of a failed try"),
+        (
+            edited("tasks", 0, "tries", 0, "outcome", value="failed"),
+            "outcome' must be terminated or truncated, for the try is a success",
+        ),
         (edited("tasks", 1, "task", value="a"), "key 'tasks' lists a task twice"),
         (edited("summary", "successes", value=4), "key 'summary.successes' must be 2, the successes of the tries"),
         (edited("model", value="x" * 500 and ["x" * 500]), "key 'model' must be a string"),

@@ -78,7 +78,7 @@ def test_folders_and_files_stand_together(tmp_path, make_run):
     study, groups = study_of(folders)
     (method,) = study.methods
     assert method.label == "gagpo" and [one.seed for one in method.rows] == [1, 2] and len(groups["gagpo"]) == 2
-    assert study.table()[0][3:] == ["after %", "rise, points", "1,000 tokens", "minutes"]
+    assert study.table().header[3:] == ["after %", "rise, points", "1,000 tokens", "minutes"]
     write_rows(tmp_path / "rows.jsonl", method.rows, study="x")
     assert read_rows(tmp_path / "rows.jsonl") == list(method.rows)
     (tmp_path / "rows.jsonl").write_text('{"label": "a"}\n')

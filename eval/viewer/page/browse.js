@@ -47,7 +47,7 @@
     const { types, sources, runs } = viewer.data;
     const pick = (name, label, options) => h("label", null, label,
       h("select", { name, onchange: (event) => changed({ [name]: event.target.value }) },
-        options.map(([value, told]) => h("option", { value, selected: (query[name] ?? "") === value }, told))));
+        options.map(([value, text]) => h("option", { value, selected: (query[name] ?? "") === value }, text))));
     let timer = 0;
     const search = h("input", {
       type: "search", name: "task", id: "filter", value: query.task || "", placeholder: "part of a task's name",
@@ -66,7 +66,7 @@
   // columns: [key, name, cell(row), value(row) to sort by]. The table redraws itself; the filters keep their focus.
   function browse(title, query, levels, find, columns, noun, standard) {
     const state = { ...query };
-    const told = h("p", { class: "soft", role: "status" });
+    const status = h("p", { class: "soft", role: "status" });
     const body = h("tbody");
     const more = h("div", { class: "pages" });
     const head = h("thead");
@@ -90,7 +90,7 @@
       const rows = found.slice(page * PAGE, (page + 1) * PAGE);
       body.replaceChildren(...rows.map((row) => h("tr", null, columns.map(([, , cell], i) => h(i ? "td" : "th", i ? null : { scope: "row" }, cell(row))))));
       const last = Math.max(1, Math.ceil(found.length / PAGE));
-      told.textContent = `${viewer.times(found.length, noun)}${last > 1 ? `, page ${page + 1} of ${last}` : ""}`;
+      status.textContent = `${viewer.times(found.length, noun)}${last > 1 ? `, page ${page + 1} of ${last}` : ""}`;
       const turn = (by, label, off) => h("button", { type: "button", disabled: off, onclick: () => { page += by; draw(); table.scrollIntoView(); } }, label);
       more.replaceChildren(...(last > 1 ? [turn(-1, "Previous page", page === 0), turn(1, "Next page", page >= last - 1)] : []));
     }
@@ -102,7 +102,7 @@
     }
     function refresh() { found = find(state); page = 0; order(); draw(); }
     refresh();
-    return { title, trail: [[title]], page: [h("h1", null, title), filters(state, levels, change), told, table, more] };
+    return { title, trail: [[title]], page: [h("h1", null, title), filters(state, levels, change), status, table, more] };
   }
 
   const { group } = viewer;

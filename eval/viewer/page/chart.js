@@ -48,12 +48,12 @@
       for (const [x, y, below, above] of one.points) {
         if (below !== undefined) drawn.append(s("line", { class: `range ${colour}`, x1: X(x), x2: X(x), y1: Y(below), y2: Y(above) }));
         const address = one.href?.(x);
-        const told = `${one.name}, ${across === "iterations" ? "iteration" : across} ${viewer.number(x, 6)}: ${share ? viewer.percent(y) : viewer.number(y)}`;
+        const label = `${one.name}, ${across === "iterations" ? "iteration" : across} ${viewer.number(x, 6)}: ${share ? viewer.percent(y) : viewer.number(y)}`;
         if (address) {
-          drawn.append(s("a", { href: address, class: "point", "aria-label": `${told}; open its groups` },
-            s("circle", { class: "target", cx: X(x), cy: Y(y), r: 11 }), s("circle", { class: colour, cx: X(x), cy: Y(y), r: 4.5 }), s("title", null, told)));
+          drawn.append(s("a", { href: address, class: "point", "aria-label": `${label}; open its groups` },
+            s("circle", { class: "target", cx: X(x), cy: Y(y), r: 11 }), s("circle", { class: colour, cx: X(x), cy: Y(y), r: 4.5 }), s("title", null, label)));
         } else if (below !== undefined || one.points.length === 1) {
-          drawn.append(s("circle", { class: colour, cx: X(x), cy: Y(y), r: 3.5 }, s("title", null, told)));
+          drawn.append(s("circle", { class: colour, cx: X(x), cy: Y(y), r: 3.5 }, s("title", null, label)));
         }
       }
     });

@@ -10,13 +10,13 @@
 
   function strip(turn, kind, advantage, masked) {
     const tokens = turn.tokens;
-    const [, size, told, way] = STRIPS[kind];
+    const [, size, label, way] = STRIPS[kind];
     const numbers = tokens[kind] || (kind === "advantage" && advantage !== undefined ? tokens.text.map(() => advantage) : null);
     const skipped = tokens.prompt - tokens.read.length;
     const token = (text, number, dim) => {
       const shown = viewer.visible(text).replace(/\n/g, "⏎").replace(/ /g, "·") || "∅";
       if (dim || !Number.isFinite(number)) return h("span", { class: "token dim" }, shown);
-      return h("span", { class: `token ${way(number)}`, "--size": size(number), title: told(number) }, shown);
+      return h("span", { class: `token ${way(number)}`, "--size": size(number), title: label(number) }, shown);
     };
     return h("div", { class: "strip", role: "group", "aria-label": `Tokens by ${STRIPS[kind][0]}` },
       skipped > 0 && h("span", { class: "token dim" }, `… ${viewer.times(skipped, "earlier token")}`),

@@ -117,8 +117,8 @@
     const graph = viewer.stateGraph(episodes);
     if (!graph.nodes.length) return null;
     const size = layout(graph);
-    const told = `${graph.nodes.length} places, ${graph.edges.length} ways; blue ways succeed more often, orange ones less`;
-    const drawn = s("svg", { class: "graph", viewBox: `0 0 ${size.width} ${size.height}`, width: size.width, height: size.height, role: "group", "aria-label": `Graph of the group's states: ${told}` });
+    const caption = `${graph.nodes.length} places, ${graph.edges.length} ways; blue ways succeed more often, orange ones less`;
+    const drawn = s("svg", { class: "graph", viewBox: `0 0 ${size.width} ${size.height}`, width: size.width, height: size.height, role: "group", "aria-label": `Graph of the group's states: ${caption}` });
     const marks = s("g"), labels = s("g"), dots = s("g"), names = s("g");
     for (const edge of graph.edges.sort((a, b) => a.tries.size - b.tries.size)) {
       const [action] = [...edge.actions].sort((a, b) => b[1] - a[1])[0];
@@ -126,12 +126,12 @@
       const others = edge.actions.size > 1 ? ` and ${edge.actions.size - 1} other` : "";
       marks.append(s("path", { class: `way share${viewer.bucket(edge.share)} ${edge.mark || ""} ${edge.to.layer > edge.from.layer ? "" : "back"}`, d: path(edge, size.height - 8), "stroke-width": (1.4 + 1.9 * Math.sqrt(count)).toFixed(1) },
         s("title", null, `${viewer.visible(action)}${others}: ${wins} of ${count} succeed`)));
-      edge.told = `${edge.mark === "best" ? "★ " : ""}${viewer.short(action || "(no action)", 22)} ${wins}/${count}`;
+      edge.label = `${edge.mark === "best" ? "★ " : ""}${viewer.short(action || "(no action)", 22)} ${wins}/${count}`;
     }
     for (const node of graph.nodes) { // one label before each place, for the way in that says most; the others have theirs on hover
       const ways = [...node.in.values()].filter((way) => way.to.layer > way.from.layer);
       const [main] = ways.sort((a, b) => (b.mark === "best") - (a.mark === "best") || b.tries.size - a.tries.size);
-      if (main) labels.append(s("text", { class: `told ${main.mark || ""}`, x: node.x - radius(node) - 7, y: node.y - 6, "text-anchor": "end" }, main.told));
+      if (main) labels.append(s("text", { class: `label ${main.mark || ""}`, x: node.x - radius(node) - 7, y: node.y - 6, "text-anchor": "end" }, main.label));
     }
     for (const node of graph.nodes) {
       const value = node.values.length ? node.values.reduce((a, b) => a + b, 0) / node.values.length : NaN;

@@ -72,7 +72,7 @@
         h("h2", null, "Where the tries part and meet"), graph,
         h("h2", null, "Tries side by side"),
         names.length ? viewer.choice("Credit", names.map((one) => [one, viewer.creditLabel(one)]), name, (value) => { name = value; draw(); }) : null,
-        both ? h("p", { class: "differ-told" }, h("i", { class: "key outlined" }), count
+        both ? h("p", { class: "differ-note" }, h("i", { class: "key outlined" }), count
           ? ` GAGPO and GRPO differ in ${viewer.times(count, "turn")} of ${turns}: one rewards what the other does not.`
           : " GAGPO and GRPO give every turn the same sign here.") : null,
         box,
@@ -87,12 +87,12 @@
     groups.task.forEach((task, g) => { if (task === Number(number)) mine.push(g); });
     const chosen = [];
     const compare = h("p", { role: "status" });
-    const told = () => {
+    const offer = () => {
       compare.replaceChildren(...(chosen.length === 2
         ? [h("a", { class: "button", href: viewer.compareLink(...chosen) }, "Compare the two")]
         : [h("span", { class: "soft" }, "Choose two episodes to set them side by side.")]));
     };
-    told();
+    offer();
     const rows = mine.flatMap((g) => Array.from({ length: groups.size[g] }, (_, i) => {
       const e = first[g] + i;
       const box = h("input", {
@@ -101,7 +101,7 @@
           const at = chosen.findIndex(([a, b]) => a === g && b === i);
           if (at >= 0) chosen.splice(at, 1); else chosen.push([g, i]);
           if (chosen.length > 2) { chosen.shift(); document.querySelectorAll("input:checked").forEach((one) => { one.checked = chosen.some(([a, b]) => one.dataset.at === `${a}.${b}`); }); }
-          told();
+          offer();
         },
       });
       box.dataset.at = `${g}.${i}`;

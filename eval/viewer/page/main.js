@@ -66,7 +66,7 @@
   document.getElementById("theme").addEventListener("click", toggle);
 
   const keys = document.getElementById("keys");
-  document.getElementById("keys-list").append(...Object.entries(KEYS).flatMap(([key, told]) => [h("dt", null, h("kbd", null, key)), h("dd", null, told)]));
+  document.getElementById("keys-list").append(...Object.entries(KEYS).flatMap(([key, meaning]) => [h("dt", null, h("kbd", null, key)), h("dd", null, meaning)]));
   document.getElementById("help").addEventListener("click", () => keys.showModal());
 
   const go = (address) => { if (address) location.hash = address.replace(/^#/, ""); };

@@ -2,14 +2,6 @@
 // The first page: what the runs achieved, their curves, their health, and the files of episodes.
 (() => {
   const { h } = viewer;
-  const SHARES = new Set(["success_rate", "invalid_rate", "clip_fraction", "coverage", "zero_groups", "truncated_rate"]);
-  const SMALL = {
-    mean_turns: "turns per episode", invalid_rate: "invalid actions", coverage: "turns with a state shared in their group",
-    zero_groups: "groups without any signal", clip_fraction: "clipped ratios", entropy: "entropy of the policy",
-    mismatch_kl: "gap between sampler and trainer", advantage_abs: "mean size of the advantages", grad_norm: "gradient norm",
-    tokens_per_second: "tokens per second",
-  };
-
   function headline(run) {
     const splits = [...new Set(run.evaluations.map((one) => one.split))];
     return splits.map((split) => {
@@ -49,8 +41,8 @@
     groups.source.forEach((source, g) => { counts[source][0] += 1; counts[source][1] += groups.size[g]; });
     const page = [];
     runs.forEach((run, number) => {
-      const metrics = Object.entries(SMALL).filter(([key]) => run.metrics[key]?.some(Number.isFinite))
-        .map(([key, told]) => viewer.chart(told, [{ name: told, x: run.metrics.iteration, y: run.metrics[key] }], { share: SHARES.has(key) }));
+      const metrics = viewer.data.curves.filter(({ name }) => run.metrics[name]?.some(Number.isFinite))
+        .map(({ name, caption, share }) => viewer.chart(caption, [{ name: caption, x: run.metrics.iteration, y: run.metrics[name] }], { share }));
       page.push(h("section", { class: "run" },
         h("h1", null, viewer.visible(run.name), run.algorithm && h("small", null, viewer.visible(run.algorithm))),
         headline(run), h("div", { class: "large" }, curves(run, number)),

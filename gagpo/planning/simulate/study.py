@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
+from gagpo.envs.tables import Table
 from gagpo.planning.simulate.rates import Rates
 from gagpo.planning.simulate.simulation import SimulatedPlacement, Simulation, SimulationResult
 from gagpo.planning.simulate.update import update_seconds
@@ -116,30 +116,26 @@ def expected(settings: RunSettings, workload: Workload, rates: Rates, placed: Si
     return max(sampling + rates.transfer_seconds, training)
 
 
-def table(lines: Sequence[StudyRow], title: str) -> Any:
-    """A rich table of the lines."""
-    from rich.table import Table
+def table(lines: Sequence[StudyRow], title: str) -> Table:
+    """A row for each line."""
+    numbers = ["iteration, s", "tokens/s", "sampling", "training", "staleness"]
+    header = ["GPUs", "ahead", "used as", *numbers, "bottleneck"]
+    return Table(header, [_cells(line) for line in lines], title, words=(2, len(header) - 1))
 
-    made = Table(title=title)
-    for name in ("GPUs", "ahead", "used as"):
-        made.add_column(name, justify="right" if name != "used as" else "left")
-    for name in ("iteration, s", "tokens/s", "sampling", "training", "staleness"):
-        made.add_column(name, justify="right")
-    made.add_column("bottleneck", overflow="fold")
-    for line in lines:
-        out = line.outcome
-        made.add_row(
-            str(line.gpus),
-            str(line.ahead),
-            line.placement.describe(),
-            f"{out.seconds:,.3g}" if out.seconds < 1000 else f"{out.seconds:,.0f}",
-            f"{out.tokens_per_second:,.0f}",
-            f"{100 * out.sampling:.0f} %",
-            f"{100 * out.training:.0f} %",
-            f"{out.staleness:.2f}",
-            out.bottleneck,
-        )
-    return made
+
+def _cells(line: StudyRow) -> list[str]:
+    out = line.outcome
+    return [
+        str(line.gpus),
+        str(line.ahead),
+        line.placement.describe(),
+        f"{out.seconds:,.3g}" if out.seconds < 1000 else f"{out.seconds:,.0f}",
+        f"{out.tokens_per_second:,.0f}",
+        f"{100 * out.sampling:.0f} %",
+        f"{100 * out.training:.0f} %",
+        f"{out.staleness:.2f}",
+        out.bottleneck,
+    ]
 
 
 def price_of_waiting(lines: Sequence[StudyRow]) -> list[str]:

@@ -100,7 +100,7 @@ def test_an_environment_of_numbers_is_judged_as_far_as_that_goes() -> None:
     assert "its actions are no text but Discrete(2)" in found["garbage actions"].detail
     assert "no 'success'" in found["chance"].detail
     assert not found["nothing leaks"].judged
-    assert table(list(found.values())).row_count == 4
+    assert len(table(list(found.values())).rows) == 4
 
 
 class LeakyEnv(CorridorEnv):

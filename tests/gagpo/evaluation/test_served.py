@@ -16,7 +16,8 @@ from gagpo.agents.api.client import ApiSettings, LimitReached
 from gagpo.cli.main import main
 from gagpo.eval.journal import read_journal
 from gagpo.eval.results import EvalResult
-from gagpo.evaluation.served import evaluate_api, play_demonstrations
+from gagpo.evaluation.request import EvaluationRequest
+from gagpo.evaluation.served import measure, play_demonstrations
 from tests.agents.chat_server import serving
 
 pytestmark = pytest.mark.interop
@@ -38,7 +39,8 @@ KILLED = """
 import json, os, random, signal, sys, time
 from pathlib import Path
 from gagpo.agents.api.client import ApiSettings
-from gagpo.evaluation.served import evaluate_api
+from gagpo.evaluation.request import EvaluationRequest
+from gagpo.evaluation.served import measure
 
 url, folder, rng, kills = sys.argv[1], Path(sys.argv[2]), random.Random(7), 0
 
@@ -48,10 +50,11 @@ def lines():
 while True:
     child = os.fork()
     if not child:
-        report = evaluate_api(
-            ApiSettings("m", url, timeout=20.0, backoff=0.01, attempts=30), environment="long_corridor:Long-v0",
-            split="test", style="plain", workers=0, concurrency=8, journals=folder, quiet=True,
-        )
+        report = measure(EvaluationRequest(
+            "openai:m", server=ApiSettings("m", url, timeout=20.0, backoff=0.01, attempts=30),
+            environment="long_corridor:Long-v0", split="test", style="plain", workers=0, concurrency=8,
+            journals=folder, quiet=True,
+        ))
         report.result.save(folder / "result.json")
         os._exit(0)
     until = lines() + rng.randrange(5, 15)
@@ -97,7 +100,7 @@ def test_two_hundred_tasks_killed_ten_times_are_each_played_exactly_once(tmp_pat
 def run(server, folder, model="m", **changes):
     api = ApiSettings(model, server.url, backoff=0.01, **changes.pop("api", {}))
     settings = {"split": "test", "style": "plain", "workers": 0, "journals": folder, "quiet": True, **changes}
-    return evaluate_api(api, environment=CORRIDOR, **settings)
+    return measure(EvaluationRequest(f"openai:{model}", server=api, environment=CORRIDOR, **settings))
 
 
 def test_the_same_command_plays_nothing_again_and_another_reuses_nothing(tmp_path):

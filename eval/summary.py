@@ -1,27 +1,12 @@
-"""Results as text: ASCII lines of at most 60 columns, the same for a pipe, a log and a narrow terminal.
-
-Every ``width`` is at least 30 columns.
-"""
+"""Results as text: how shares, intervals and p-values are written, and one whole result in lines."""
 
 from __future__ import annotations
 
 import math
-import textwrap
-from collections.abc import Sequence
 
+from gagpo.envs.tables import WIDTH, Table, facts
 from gagpo.eval.results import EvalResult
 from gagpo.eval.statistics import Interval
-
-WIDTH = 60
-
-
-def ascii_only(text: str) -> str:
-    """``text`` on one line of printable ASCII; everything else as a backslash escape (it may come from a model).
-
-    >>> ascii_only("Zoë" + chr(27) + "[2J")
-    'Zo\\\\xeb\\\\x1b[2J'
-    """
-    return "".join(c if " " <= c <= "~" else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def percent(value: float, signed: bool = False) -> str:
@@ -56,49 +41,15 @@ def p_value(value: float) -> str:
     return "<.001" if value < 0.0005 else f"{value:.3f}"
 
 
-def grid(header: Sequence[str], rows: Sequence[Sequence[str]], width: int = WIDTH) -> list[str]:
-    """Rows in columns: the first to the left and cut to fit, the others to the right. No line exceeds ``width``.
+def number(value: float, share: bool = False) -> str:
+    """A number in three digits, in per cent when it is a share.
 
-    Where the columns after the first leave it fewer than eight characters, each row becomes a block of
-    ``name: value`` lines instead.
+    >>> number(0.3051, share=True), number(12345.6), number(0.000312), number(2.0)
+    ('30.5 %', '12,346', '0.000312', '2')
     """
-    cells = [[ascii_only(cell) for cell in row] for row in (header, *rows)]
-    sizes = [max(len(row[i]) for row in cells) for i in range(len(header))]
-    rest = sum(sizes[1:]) + 2 * (len(sizes) - 1)
-    first = min(sizes[0], width - rest)
-    if first < min(8, sizes[0]):
-        return _blocks(cells[0], cells[1:], width)
-    lines = []
-    for row in cells:
-        name = row[0] if len(row[0]) <= first else row[0][: max(0, first - 2)] + ".."
-        right = "".join(f"  {cell:>{size}}" for cell, size in zip(row[1:], sizes[1:], strict=True))
-        lines.append((name.ljust(first) + right).rstrip())
-    lines.insert(1, "-" * (first + rest))
-    return lines
-
-
-def _blocks(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    lines: list[str] = []
-    for row in rows:
-        lines += _wrap(row[0], width, "")
-        for name, cell in zip(header[1:], row[1:], strict=True):
-            lines += _wrap(f"{name}: {cell}", width, "  ")
-    return lines
-
-
-def _wrap(text: str, width: int, indent: str) -> list[str]:
-    return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent + "  ") or [""]
-
-
-def facts(pairs: Sequence[tuple[str, str]], width: int = WIDTH) -> list[str]:
-    """``name  value`` lines with aligned values; long values are wrapped under themselves."""
-    size = max((len(name) for name, _ in pairs), default=0) + 2
-    lines: list[str] = []
-    for name, value in pairs:
-        wrapped = textwrap.wrap(ascii_only(value), max(8, width - size)) or [""]
-        lines.append((name.ljust(size) + wrapped[0]).rstrip())
-        lines += [" " * size + more for more in wrapped[1:]]
-    return lines
+    if share:
+        return f"{100 * value:.1f} %"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.3g}"
 
 
 def panel_facts(result: EvalResult) -> list[tuple[str, str]]:
@@ -132,7 +83,7 @@ def result_lines(result: EvalResult, width: int = WIDTH) -> list[str]:
             [kind or "(none)", str(result.tasks_of_type(kind)), with_interval(interval)]
             for kind, interval in result.by_type.items()
         ]
-        lines += ["", *grid(["task type", "tasks", "success %"], rows, width)]
+        lines += ["", *Table(["task type", "tasks", "success %"], rows).lines(width)]
     if result.pass_at_k:
         majority = result.majority_at_k
         header = ["k", "pass@k %", *(["majority@k %"] if majority else [])]
@@ -140,5 +91,5 @@ def result_lines(result: EvalResult, width: int = WIDTH) -> list[str]:
             [str(k), percent(value), *([percent(majority[k])] if majority else [])]
             for k, value in result.pass_at_k.items()
         ]
-        lines += ["", *grid(header, rows, width)]
+        lines += ["", *Table(header, rows).lines(width)]
     return lines

@@ -1,0 +1,110 @@
+"""Tables, written once: as lines of text that heed a narrow terminal, as Markdown, and in colour on a terminal."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import rich.table
+
+WIDTH, NARROWEST = 60, 30  # columns of text: the same in a pipe, a log and on a wide terminal; and at least
+CUT = 8  # characters that a column of words is not cut below
+
+
+def text_width(most: int = WIDTH) -> int:
+    """Columns that text may take: ``most``, or as many as a narrower terminal has."""
+    return max(NARROWEST, min(most, shutil.get_terminal_size((most, 24)).columns))
+
+
+def ascii_only(text: str) -> str:
+    """``text`` on one line of printable ASCII; everything else as a backslash escape (it may come from a model).
+
+    >>> ascii_only("Zoë" + chr(27) + "[2J")
+    'Zo\\\\xeb\\\\x1b[2J'
+    """
+    return "".join(c if " " <= c <= "~" else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A header, and rows of as many cells.
+
+    words: the columns of words, which stand to the left; numbers stand to the right. total: the last row is the sum of
+    the others. styles: a rich style by the text of a cell.
+
+    >>> print("\\n".join(Table(["k", "pass@k %"], [["1", "83.3"], ["2", "100.0"]]).lines()))
+    k  pass@k %
+    -----------
+    1      83.3
+    2     100.0
+    """
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+    words: Collection[int] = (0,)
+    total: bool = False
+    styles: Mapping[str, str] = field(default_factory=dict)
+
+    def lines(self, width: int = WIDTH) -> list[str]:
+        """ASCII lines, none longer than ``width`` (at least 30): the first column is cut to fit.
+
+        Where less than eight characters are left to it, each row becomes a block of ``name: value`` lines instead.
+        """
+        cells = [[ascii_only(cell) for cell in row] for row in (self.header, *self.rows)]
+        sizes = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        rest = sum(sizes[1:]) + 2 * (len(sizes) - 1)
+        first = min(sizes[0], width - rest)
+        if first < min(CUT, sizes[0]):
+            return list(_blocks(cells[0], cells[1:], width))
+        lines = []
+        for name, *others in cells:
+            short = name if len(name) <= first else name[: max(0, first - 2)] + ".."
+            padded = [
+                cell.ljust(size) if column in self.words else cell.rjust(size)
+                for column, (cell, size) in enumerate(zip([short, *others], [first, *sizes[1:]], strict=True))
+            ]
+            lines.append("  ".join(padded).rstrip())
+        lines.insert(1, "-" * (first + rest))
+        return lines
+
+    def markdown(self) -> list[str]:
+        """Lines of Markdown; a cell's own bars are escaped, and its line breaks are blanks."""
+        cells = [[" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in (self.header, *self.rows)]
+        header, *rows = [f"| {' | '.join(row)} |" for row in cells]
+        return [header, "|" + "---|" * len(self.header), *rows]
+
+    def __rich__(self) -> rich.table.Table:
+        from rich.table import Table
+        from rich.text import Text
+
+        made = Table(title=self.title or None)
+        for number, name in enumerate(self.header):
+            made.add_column(name, justify="left" if number in self.words else "right", overflow="fold")
+        for number, row in enumerate(self.rows):
+            if self.total and number == len(self.rows) - 1:
+                made.add_section()
+            made.add_row(*(Text(cell, self.styles.get(cell, "")) for cell in row))
+        return made
+
+
+def facts(pairs: Sequence[tuple[str, str]], width: int = WIDTH) -> list[str]:
+    """``name  value`` lines in ASCII with aligned values; long values are wrapped under themselves."""
+    size = max((len(name) for name, _ in pairs), default=0) + 2
+    lines: list[str] = []
+    for name, value in pairs:  # the name stands before the first of its value's lines
+        first, *more = textwrap.wrap(ascii_only(value), max(CUT, width - size)) or [""]
+        lines += [(name.ljust(size) + first).rstrip(), *(" " * size + line for line in more)]
+    return lines
+
+
+def _blocks(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
+    """Each row as its first cell, and one indented line for every other."""
+    for name, *others in rows:
+        texts = [("", name), *(("  ", f"{title}: {cell}") for title, cell in zip(header[1:], others, strict=True))]
+        for indent, text in texts:
+            yield from textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent + "  ") or [""]

@@ -1,0 +1,171 @@
+"""What is asked of an evaluation: who plays which tasks, how it is spoken to, and what becomes of the episodes.
+
+The command line and Python both make one :class:`EvaluationRequest`, and a journal's key is made from it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, replace
+from pathlib import Path
+from typing import Annotated, Literal, ParamSpec, TypeVar
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, model_validator
+from pydantic.dataclasses import dataclass
+
+from gagpo.agents.api.client import ApiSettings
+from gagpo.agents.prompts import STYLES
+from gagpo.envs.errors import InvalidArgument
+from gagpo.eval.reading import in_one_line
+from gagpo.settings import ContextSettings, RunSettings, SettingsError, load
+from gagpo.training.run_folder import RunFolder
+
+PREFIX = "openai:"  # of a model behind a server
+TEMPERATURE, MAX_TOKENS = 0.4, 512
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _known_style(style: str) -> str:
+    if style not in STYLES:
+        raise InvalidArgument(f"unknown style {style!r}; choose one of {', '.join(STYLES)}")
+    return style
+
+
+def _history(value: object) -> object:
+    number = int(value) if isinstance(value, str) and value.isdecimal() else value
+    if number != "full" and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
+        raise InvalidArgument(f"history is full or a number of turns, got {value!r}")
+    return number
+
+
+Style = Annotated[str, AfterValidator(_known_style)]
+History = Annotated[int | str, BeforeValidator(_history)]
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
+class EvaluationRequest:
+    """One evaluation. What is None is taken from ``like``, else from the model's own run, else it has its default.
+
+    A model is a run folder (``runs/X``; ``runs/X@20`` for the checkpoint of iteration 20, ``runs/X@best`` for the one
+    that training itself found best), a starter, a model folder, a hub name, ``random``, ``expert``, or ``openai:NAME``
+    behind a server.
+    """
+
+    model: str = Field(description="a run, a checkpoint, a folder, a hub name, random, expert or openai:NAME")
+    _: KW_ONLY
+    environment: str | None = Field(default=None, description="environment id")
+    split: str | None = Field(default=None, description="what is played; the environment's last one by default")
+    kwargs: Mapping[str, object] | None = Field(default=None, description="arguments of the environment")
+    like: str | Path | None = Field(default=None, description="a run or config that says what is not given, tasks too")
+    tasks: int | None = Field(default=None, ge=1, description="so many, evenly spaced; the whole split by default")
+    tries: int = Field(default=1, ge=1, description="episodes of each task")
+    temperature: float | Literal["server"] | None = Field(default=None, description="0.4; server leaves it to a server")
+    max_tokens: int | None = Field(default=None, ge=1, description="of a response; 512 by default")
+    style: Style | None = Field(default=None, description="of the prompts; plain by default, tags at a server")
+    history: History | None = Field(default=None, description="full, or how many earlier turns a window shows")
+    admissible: bool | None = Field(default=None, description="list the admissible actions")
+    template: Mapping[str, object] | None = Field(default=None, description="variables of the chat template")
+    seed: int = Field(default=0, ge=0, description="other episodes of the same tasks")
+    workers: int = Field(default=2, ge=0, description="processes of environments")
+    concurrency: int | None = Field(default=None, ge=1, description="episodes at once; 256, or 16 at a server")
+    device: str | None = Field(default=None, description="of the weights; the run's own, or cpu")
+    revision: str | None = Field(
+        default=None, description="branch, tag or commit of a hub model, which the result names"
+    )
+    trust_remote_code: bool = Field(default=False, description="run the code that a hub model brings")
+    server: ApiSettings | None = Field(default=None, description="where openai:NAME is asked, and at what price")
+    reasoning: Literal["drop", "keep"] = Field(
+        default="drop", description="what a served model thought, in its prompts"
+    )
+    episodes: Path | None = Field(default=None, description="a file for the episodes, one JSON object a line")
+    journals: Path | None = Field(
+        default=None, description="a folder that keeps episodes for this very request to go on"
+    )
+    quiet: bool = Field(default=False, description="no progress bar")
+
+    @model_validator(mode="after")
+    def _of_one_kind(self) -> EvaluationRequest:
+        elsewhere = {"device": self.device, "template": self.template, "revision": self.revision}
+        here = {"server": self.server, "temperature": self.temperature if self.temperature == "server" else None}
+        for name, value in (elsewhere if self.served else here).items():
+            if value is not None:
+                kind = "a model in this process" if self.served else f"a model behind a server ({PREFIX}MODEL)"
+                raise InvalidArgument(f"{name} is about {kind}, and {self.model} is none")
+        return self
+
+    @property
+    def served(self) -> bool:
+        """Whether the model is behind a server."""
+        return self.model.startswith(PREFIX)
+
+    @property
+    def sampling_temperature(self) -> float | None:
+        """The temperature to ask for; None where the server has its own."""
+        return None if isinstance(self.temperature, str) else self.temperature
+
+    @property
+    def context(self) -> ContextSettings:
+        """How the model is spoken to."""
+        given = {name: getattr(self, name) for name in ContextSettings.model_fields}
+        return ContextSettings.model_validate({name: value for name, value in given.items() if value is not None})
+
+    def completed(self, run: RunSettings | None, like: RunSettings | None) -> EvaluationRequest:
+        """Everything that panel and player are chosen by filled in: from ``like``, and from the model's own ``run``.
+
+        Raises SettingsError where nothing names an environment.
+        """
+        panel, speech = like or run, run or like
+        environment = self.environment or (panel.environment.id if panel else None)
+        if environment is None:
+            raise SettingsError("name the environment with --env, or a run to take it from with --like")
+        context = speech.context if speech else ContextSettings(style="tags" if self.served else "plain")
+        usual: dict[str, object] = {
+            "split": panel.evaluation.splits[0] if panel else None,
+            "tasks": like.evaluation.tasks if like else None,
+            "temperature": panel.evaluation.temperature if panel else TEMPERATURE,
+            "max_tokens": speech.rollout.max_tokens if speech else MAX_TOKENS,
+            **{name: getattr(context, name) for name in ("style", "history", "admissible")},
+            "template": None if self.served else context.template,
+        }
+        missing = {name: value for name, value in usual.items() if getattr(self, name) is None}
+        own = panel.environment.kwargs if panel and panel.environment.id == environment else {}
+        return replace(self, environment=environment, kwargs={**own, **(self.kwargs or {})}, **missing)  # type: ignore[arg-type]
+
+    def facts(self) -> dict[str, object]:
+        """What of it decides what an episode is, as plain JSON values: for the key of a journal."""
+        names = {"model", "environment", "split", "seed", "temperature", "max_tokens", "reasoning"}
+        names |= ContextSettings.model_fields.keys()
+        facts: dict[str, object] = TypeAdapter(EvaluationRequest).dump_python(self, mode="json", include=names)
+        return facts
+
+
+def settings_like(like: str | Path | None) -> RunSettings | None:
+    """The settings of a run folder, of a config file, or of a shipped config."""
+    if like is None:
+        return None
+    folder = Path(like)
+    return RunFolder.open(folder).settings if (folder / "config.yaml").is_file() else load(like)
+
+
+def taking(request: Callable[P, EvaluationRequest]) -> Callable[[Callable[[EvaluationRequest], R]], Callable[P, R]]:
+    """A function of a request, called with the request's own arguments; they are what its help describes."""
+
+    def taken(function: Callable[[EvaluationRequest], R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def call(*arguments: P.args, **options: P.kwargs) -> R:
+            with in_one_line():
+                asked = request(*arguments, **options)
+            return function(asked)
+
+        described = (
+            f"    {name}: {field.description}."
+            for name, field in EvaluationRequest.__pydantic_fields__.items()  # type: ignore[attr-defined]
+        )
+        call.__doc__ = "\n".join([f"{inspect.getdoc(function)}\n", *described])
+        call.__signature__ = inspect.signature(request)  # type: ignore[attr-defined]
+        return call
+
+    return taken

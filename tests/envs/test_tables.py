@@ -1,0 +1,54 @@
+"""Tables: one content in three forms, none wider than the terminal, and nothing in a cell breaks them."""
+
+import doctest
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from gagpo.envs import tables
+from gagpo.envs.tables import WIDTH, Table, facts, text_width
+
+MIXED = Table(["name", "note", "count"], [["one", "a | b", "5"], ["seventeen", "c", "100"]], words=(0, 1), total=True)
+
+
+def test_docstring_examples_are_true():
+    outcome = doctest.testmod(tables)
+    assert outcome.attempted > 1 and outcome.failed == 0
+
+
+def test_words_stand_to_the_left_and_numbers_to_the_right():
+    assert MIXED.lines() == [
+        "name       note   count",
+        "-----------------------",
+        "one        a | b      5",
+        "seventeen  c        100",
+    ]
+
+
+def test_a_bar_or_a_line_break_in_a_cell_stays_in_it():
+    assert MIXED.markdown()[:3] == ["| name | note | count |", "|---|---|---|", "| one | a \\| b | 5 |"]
+    assert Table(["a"], [["b\nc"]]).markdown()[-1] == "| b c |"
+
+
+def test_rich_shows_cells_as_they_are_with_a_line_above_the_sum():
+    console = Console(width=60, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(Table(["k", "v"], [["[red]", "1"], ["all", "1"]], title="t", total=True, styles={"all": "bold"}))
+    text = console.export_text()
+    assert "[red]" in text and "├" in text and text.split()[0] == "t"
+
+
+cells = st.lists(st.text(max_size=70), min_size=3, max_size=3)
+
+
+@given(cells, st.lists(cells, max_size=3), st.integers(30, 120))
+def test_no_line_is_wider_than_asked_whatever_the_cells_hold(header, rows, width):
+    lines = Table(header, rows, words=(0, 2)).lines(width) + facts([("name", header[1])], width)
+    assert all(len(line) <= width and line.isascii() and (line.isprintable() or not line) for line in lines)
+
+
+@pytest.mark.parametrize(("columns", "width"), [("45", 45), ("200", WIDTH), ("3", 30)])
+def test_a_narrow_terminal_is_heeded(monkeypatch, columns, width):
+    monkeypatch.setenv("COLUMNS", columns)
+    assert text_width() == width and text_width(most=200) == max(30, int(columns))

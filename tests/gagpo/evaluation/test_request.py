@@ -1,0 +1,89 @@
+"""The request: named once, refused in one line, completed from a run or config, and all of it in a journal's key."""
+
+import inspect
+
+import pytest
+import yaml
+
+import gagpo
+from gagpo.agents.api.client import ApiSettings
+from gagpo.envs.errors import InvalidArgument
+from gagpo.evaluation.models import evaluate
+from gagpo.evaluation.request import EvaluationRequest, settings_like
+from gagpo.settings import SettingsError
+from tests.gagpo.conftest import CORRIDOR
+
+ENVIRONMENT = "gagpo.envs.testing:gagpo-test/Corridor-v0"
+
+
+def test_python_takes_the_requests_own_arguments_and_describes_them():
+    assert inspect.signature(gagpo.evaluate).parameters.keys() == inspect.signature(EvaluationRequest).parameters.keys()
+    for name in inspect.signature(EvaluationRequest).parameters:
+        assert f"    {name}: " in gagpo.evaluate.__doc__, name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"tries": 0}, "key 'tries' must be at least 1, got 0"),
+        ({"splitt": "test"}, "key 'splitt' is unknown"),
+        ({"history": "some"}, "history is full or a number of turns, got 'some'"),
+        ({"style": "fancy"}, "unknown style 'fancy'; choose one of plain, tags"),
+        ({"server": ApiSettings("m")}, "server is about a model behind a server (openai:MODEL), and random is none"),
+        ({"temperature": "server"}, "temperature is about a model behind a server"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_line(arguments, said):
+    with pytest.raises(InvalidArgument) as caught:
+        gagpo.evaluate("random", environment=ENVIRONMENT, **arguments)
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_what_is_not_given_comes_from_like_and_what_is_given_stays(tmp_path):
+    context = {"history": 1, "style": "tags", "admissible": True, "template": {"date": "2026-01-01"}}
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump({**CORRIDOR, "context": context, "model": "nowhere"}))
+    like = settings_like(path)
+    completed = EvaluationRequest("random", like=path, style="plain", kwargs={"max_turns": 9}).completed(None, like)
+    assert (completed.environment, completed.split, completed.style) == (ENVIRONMENT, "test", "plain")
+    assert (completed.history, completed.admissible, completed.template) == (1, True, context["template"])
+    assert (completed.temperature, completed.max_tokens) == (like.evaluation.temperature, like.rollout.max_tokens)
+    assert completed.kwargs == {**like.environment.kwargs, "max_turns": 9}
+    other = EvaluationRequest("random", like=path, environment="gagpo/Math-v0").completed(None, like)
+    assert other.kwargs == {}  # arguments of another environment
+    with pytest.raises(SettingsError, match="name the environment with --env"):
+        EvaluationRequest("random").completed(None, None)
+
+
+def test_models_in_this_process_and_at_a_server_have_their_own_defaults():
+    usual = {"environment": ENVIRONMENT, "split": "test"}
+    here, there = (EvaluationRequest(name, **usual).completed(None, None) for name in ("random", "openai:m"))
+    assert (here.style, here.temperature, here.max_tokens, here.template) == ("plain", 0.4, 512, {})
+    assert (there.style, there.temperature, there.max_tokens, there.template) == ("tags", 0.4, 512, None)
+    assert EvaluationRequest("openai:m", temperature="server", **usual).sampling_temperature is None
+
+
+def test_a_journal_is_used_again_by_the_same_request_alone(tmp_path):
+    def journals(**changes):
+        arguments = {"environment": ENVIRONMENT, "split": "test", "workers": 0, "quiet": True, **changes}
+        evaluate("random", journals=tmp_path, **arguments)
+        return {path.name for path in tmp_path.glob("*.jsonl")}
+
+    found = journals()
+    for change in ({}, {"workers": 1}, {"tries": 2}, {"episodes": tmp_path / "all.json"}, {"concurrency": 1}):
+        assert journals(**change) == found, change
+    for change in (
+        {"split": "train"},
+        {"kwargs": {"max_turns": 40}},
+        {"tasks": 3},
+        {"seed": 1},
+        {"temperature": 0.5},
+        {"max_tokens": 9},
+        {"style": "tags"},
+        {"history": 2},
+        {"admissible": True},
+        {"template": {"date": "2026-01-01"}},
+    ):
+        more = journals(**change)
+        assert len(more) == len(found) + 1, change
+        found = more
