@@ -63,6 +63,7 @@ class Table:
             return list(_blocks(cells[0], cells[1:], width))
         lines = []
         for name, *others in cells:
+            # Only the first cell gives way to the width.
             short = name if len(name) <= first else name[: max(0, first - 2)] + ".."
             padded = [
                 cell.ljust(size) if column in self.words else cell.rjust(size)
@@ -86,6 +87,7 @@ class Table:
         for number, name in enumerate(self.header):
             made.add_column(name, justify="left" if number in self.words else "right", overflow="fold")
         for number, row in enumerate(self.rows):
+            # Text, not str: what stands in a cell is no markup.
             if self.total and number == len(self.rows) - 1:
                 made.add_section()
             made.add_row(*(Text(cell, self.styles.get(cell, "")) for cell in row))
@@ -105,6 +107,7 @@ def facts(pairs: Sequence[tuple[str, str]], width: int = WIDTH) -> list[str]:
 def _blocks(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
     """Each row as its first cell, and one indented line for every other."""
     for name, *others in rows:
+        # The first cell is the block's head, the others are named by their column.
         texts = [("", name), *(("  ", f"{title}: {cell}") for title, cell in zip(header[1:], others, strict=True))]
         for indent, text in texts:
             yield from textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent + "  ") or [""]

@@ -170,6 +170,7 @@ def over_seeds(label: str, pairs: Sequence[tuple[EvalResult, EvalResult]], level
     if not pairs:
         raise InvalidArgument(f"{label}: no seed to average over")
     for before, after in pairs:
+        # Every result against the very first one.
         require_same_panel(f"{label} (first seed, before)", pairs[0][0], f"{label} (before)", before)
         require_same_panel(f"{label} (first seed, before)", pairs[0][0], f"{label} (after)", after)
     first = [before.success.value for before, _ in pairs]

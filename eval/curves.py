@@ -73,8 +73,9 @@ def evaluation_points(runs: Sequence[Run], split: str, x: str) -> list[tuple[lis
     """Per run, where it was evaluated on ``split`` and its success rates there, from before training to after it."""
     found = []
     for run in runs:
+        # Of two evaluations at one place the later one stands.
         points: dict[float, Interval] = {}
-        for one in run.evaluations:
+        for one in run.evaluations:  # of another split, or where nobody knows how far the run was: left out
             place = None if one.iteration is None or one.split != split else run.at(one.iteration, X_KEYS[x])
             if place is not None:
                 points[place] = one.result.success
@@ -100,7 +101,7 @@ def plot_curves(
     figure = _figure(max(6.0, each * len(panels)), 3.4)
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     styles = {label: (COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]) for i, label in enumerate(groups)}
-    for axis, panel in zip(axes, panels, strict=True):
+    for axis, panel in zip(axes, panels, strict=True):  # all share the x that was asked for
         _draw_panel(axis, panel, styles)
         axis.set_xlabel(X_NAMES[x], color=INK)
     figure.supxlabel(_legend(groups, panels), fontsize=8, color="#666666")
@@ -254,6 +255,7 @@ def _label_ends(axis: Axes, ends: Sequence[tuple[float, float, str, str]]) -> No
         places.append(max(y, places[-1] + step) if places else y)
     overflow = max(0.0, places[-1] - (high - step / 2)) if places else 0.0
     for place, (_, _, label, colour) in zip(places, sorted(ends, key=lambda end: end[1]), strict=True):
+        # In the colour of its line, right of the last point.
         name = label if len(label) <= LONGEST_LABEL else label[: LONGEST_LABEL - 2] + ".."
         axis.annotate(
             name.replace("$", r"\$"),

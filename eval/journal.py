@@ -138,6 +138,7 @@ def read_journal(path: Path) -> tuple[dict[str, Any], Iterator[Episode]]:
 def _episodes(path: Path) -> Iterator[Episode]:
     seen = set()
     with path.open("rb") as file:
+        # The first of a task's sample counts, as for whoever goes on.
         for episode in (Episode.from_record(one["episode"]) for one, _ in _whole_lines(file) if "episode" in one):
             if (episode.task, episode.sample) not in seen:
                 seen.add((episode.task, episode.sample))

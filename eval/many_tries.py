@@ -54,8 +54,9 @@ def _others(wrong: Sequence[int], abstaining: int, votes: int, room: int) -> dic
     free = abstaining + sum(count for count in wrong if count < votes)
     ways: dict[tuple[int, int], int] = {(x, 0): math.comb(free, x) for x in range(min(free, room) + 1)}
     for count in (count for count in wrong if count >= votes):
+        # One more answer that can reach the votes: drawn x times beside everything drawn before.
         grown: dict[tuple[int, int], int] = {}
-        for (drawn, ties), number in ways.items():
+        for (drawn, ties), number in ways.items():  # a tie where it reaches them
             for x in range(min(votes, room - drawn) + 1):
                 key = (drawn + x, ties + (x == votes))
                 grown[key] = grown.get(key, 0) + number * math.comb(count, x)

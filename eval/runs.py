@@ -67,7 +67,7 @@ class Run:
         """``(x, y)`` of every iteration that has both numbers, x rising strictly."""
         xs: list[float] = []
         ys: list[float] = []
-        for row in self.metrics:
+        for row in self.metrics:  # what lacks one of both, or goes back, is left out
             if key in row and x in row and (not xs or row[x] > xs[-1]):
                 xs.append(row[x])
                 ys.append(row[key])
@@ -126,6 +126,7 @@ def metric_rows(path: Path) -> tuple[list[dict[str, Any]], int]:
         if row is None:
             broken += 1
             continue
+        # An iteration done again: it and all after it are forgotten.
         while rows and rows[-1]["iteration"] >= row["iteration"]:
             rows.pop()
         rows.append(row)
@@ -169,6 +170,7 @@ def group_runs(runs: Sequence[str | Path]) -> dict[str, list[Run]]:
     """
     groups: dict[str, list[Run]] = {}
     for one in runs:
+        # A folder whose own name has a "=" is a folder.
         text = str(one)
         label, separator, folder = text.partition("=")
         if not separator or Path(text).is_dir():

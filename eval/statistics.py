@@ -62,6 +62,7 @@ def student_quantile(probability: float, degrees: float) -> float:
     while student_cdf(high, degrees) < probability:
         low, high = high, high * 2.0
     for _ in range(200):
+        # Half of the interval each time, until no float lies between its ends.
         middle = (low + high) / 2.0
         if middle in (low, high):
             break
@@ -83,6 +84,7 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
     tiny = 1e-300
     numerator, denominator, fraction = 1.0, 0.0, 1.0
     for step in range(1000):
+        # The first term is 1, then even and odd ones have their own forms.
         m = step // 2
         if step == 0:
             term = 1.0
@@ -206,6 +208,7 @@ def sign_flip_test(differences: Iterable[float], samples: int = 20_000, seed: in
     hits = 0
     tolerance = 1e-12 * float(sizes.sum())
     for start in range(0, samples, 1000):
+        # A thousand at a time, which bounds the memory.
         signs = rng.integers(0, 2, size=(min(1000, samples - start), len(sizes))) * 2 - 1
         hits += int((np.abs(signs @ sizes) >= observed - tolerance).sum())
     return (1 + hits) / (1 + samples)
@@ -233,6 +236,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     adjusted = [0.0] * len(p_values)
     running = 0.0
     for rank, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        # The smallest is multiplied by all, the next by one less; none falls below the one before it.
         running = max(running, min(1.0, (len(p_values) - rank) * p_values[index]))
         adjusted[index] = running
     return adjusted
@@ -263,6 +267,7 @@ def cluster_bootstrap(
     rng = np.random.default_rng(seed)
     draws = []
     for start in range(0, samples, 200):
+        # Whole tasks are drawn with replacement; draws without any try have no ratio.
         picks = rng.integers(0, len(top), size=(min(200, samples - start), len(top)))
         below = bottom[picks].sum(axis=1)
         draws.append(top[picks].sum(axis=1)[below > 0] / below[below > 0])

@@ -19,7 +19,7 @@ from pydantic import Field
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.tables import WIDTH, Table, ascii_only
 from gagpo.eval.compare import require_same_panel
-from gagpo.eval.metrics.register import Place, shown_in
+from gagpo.eval.metrics.register import Display, shown_in
 from gagpo.eval.reading import BadResult, Document, read_as, read_text
 from gagpo.eval.runs import Run, group_runs
 from gagpo.eval.statistics import Interval, area_under_curve, holm, mean_over_seeds, student_cdf
@@ -236,7 +236,7 @@ def row_of(label: str, run: Run, number: int = 1, split: str | None = None) -> R
         return None
     found = re.search(r"[-_.](?:seed|s)?[-_]?(\d{1,9})$", run.name)
     turns, success = run.series("success_rate", x="turns_total")
-    seconds = [sum(row.get(part.name, 0.0) for part in shown_in(Place.TIME)) for row in run.metrics]
+    seconds = [sum(row.get(part.name, 0.0) for part in shown_in(Display.TIME)) for row in run.metrics]
     return RunRow(
         label=label,
         seed=int(found[1]) if found else number,

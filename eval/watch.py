@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gagpo.envs.tables import ascii_only
-from gagpo.eval.metrics.register import Place, shown_in
+from gagpo.eval.metrics.register import Display, shown_in
 from gagpo.eval.reading import BadResult
 from gagpo.eval.runs import Run, load_run
 from gagpo.eval.summary import number
@@ -51,13 +51,13 @@ def screen(run: Run, sentences: Sentences, width: int = 100, episodes: Sequence[
     if rows:
         head.append(f"  iteration {last['iteration']:.0f}", style="default")
     parts: list[RenderableType] = [head]
-    for one in run.evaluations:
+    for one in run.evaluations:  # each with its interval
         rate = one.result.success
         parts.append(
             Text(f"{ascii_only(one.label)}: {100 * rate.value:.1f} % [{100 * rate.low:.1f}, {100 * rate.high:.1f}]")
         )
     curves = Table.grid(padding=(0, 1))
-    shown = shown_in(Place.WATCH)
+    shown = shown_in(Display.WATCH)
     room = max(8, width - max(len(metric.caption) for metric in shown) - 11)
     for metric in shown:
         values = run.series(metric.name)[1]
@@ -66,7 +66,7 @@ def screen(run: Run, sentences: Sentences, width: int = 100, episodes: Sequence[
             line = Text(sparkline(values, room, *limits), style="cyan")
             curves.add_row(metric.caption, line, number(values[-1], metric.share))
     parts.append(curves)
-    for sentence in sentences(rows):
+    for sentence in sentences(rows):  # red to act on, yellow to look at
         style = "red" if sentence.startswith("Act") else "yellow" if sentence.startswith("Look") else "green"
         parts.append(Text(f"* {sentence}", style=style))
     parts += [Text(line) for line in (_time(run), *episodes) if line]
@@ -75,7 +75,7 @@ def screen(run: Run, sentences: Sentences, width: int = 100, episodes: Sequence[
 
 def _time(run: Run) -> str:
     """Where the wall time of the last iterations went."""
-    spent = {part.caption: math.fsum(run.series(part.name)[1][-10:]) for part in shown_in(Place.TIME)}
+    spent = {part.caption: math.fsum(run.series(part.name)[1][-10:]) for part in shown_in(Display.TIME)}
     whole = math.fsum(spent.values())
     if whole <= 0:
         return ""
@@ -93,6 +93,7 @@ def last_episodes(folder: Path, count: int = 3) -> list[str]:
         return []
     lines = []
     for one in episodes[-count:]:
+        # The last three actions; what a model said is shown as ASCII.
         outcome = "success" if one.won else one.outcome
         actions = " > ".join(turn.action or "(none)" for turn in one.turns[-3:])
         lines.append(ascii_only(f"{outcome}, {len(one.turns)} turns: {one.task[:40]}: {actions}"))
@@ -126,6 +127,7 @@ def watch(
     before: tuple[int, ...] | None = None
     with redrawn(console) as show:
         while True:
+            # Whether it is over is asked before looking, so that the last state is drawn too.
             over = once or (done is not None and done())
             state = _state(folder)
             if state != before:

@@ -22,7 +22,7 @@ Unit = Literal[
 ]  # fmt: skip
 
 
-class Place(Flag):
+class Display(Flag):
     """Where a metric is shown besides the report's table, which holds every metric that was logged."""
 
     WATCH = auto()  # a line of `gagpo watch`
@@ -32,8 +32,8 @@ class Place(Flag):
     TIME = auto()  # a part of the wall time, in the report and in `gagpo watch`
 
 
-NOWHERE = Place(0)
-WATCH, REPORT, VIEWER, HEALTH, TIME = Place
+NOWHERE = Display(0)
+WATCH, REPORT, VIEWER, HEALTH, TIME = Display
 CURVES = WATCH | REPORT | VIEWER
 
 
@@ -44,7 +44,7 @@ class Metric:
     name: str
     unit: Unit = ""
     sentence: str = ""
-    shown: Place = NOWHERE
+    shown: Display = NOWHERE
     caption: str = ""
 
     def __post_init__(self) -> None:
@@ -196,7 +196,7 @@ def find(name: str) -> Metric:
     return REGISTER.get(re.sub(r"_\d+$", "", name)) or Metric(name)
 
 
-def shown_in(place: Place) -> list[Metric]:
+def shown_in(place: Display) -> list[Metric]:
     """The metrics of a place, in the order of the register."""
     return [metric for metric in REGISTER.values() if place in metric.shown]
 

@@ -36,6 +36,7 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
         return [low]
     power = math.floor(math.log10((high - low) / most))
     for step in (factor * 10.0**exponent for exponent in (power, power + 1, power + 2) for factor in (1, 2, 5)):
+        # The first step that leaves few enough multiples inside.
         first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
         if last - first < most:
             break
@@ -64,6 +65,7 @@ def line_chart(caption: str, series: Sequence[Series], share: bool = False, larg
     if several:
         ends = sorted((frame.y(one.y[-1]), one.name, f"c{i % 4}") for i, one in enumerate(series))
         for at, (_, name, colour) in zip(_apart([end[0] for end in ends], height), ends, strict=True):
+            # Beside the end of its line, and cut to the room there.
             short = name if len(name) <= 16 else name[:14] + ".."
             names.append({"colour": colour, "x": f"{right + 7:.1f}", "y": f"{at + 4:.1f}", "text": short})
     last = ", ".join(f"{one.name} {number(one.y[-1], share)}".strip() for one in series)

@@ -23,6 +23,7 @@ def sample_episodes(path: Path, each: int = 2) -> tuple[list[dict[str, Any]], st
     losses: list[dict[str, Any]] = []
     try:
         for record in read_episodes(path):
+            # Another's file may hold anything; a failed episode is no success.
             if not isinstance(record, dict):
                 return wins + losses, f"{path.name}: a line holds no JSON object"
             group = wins if record.get("success") is True and record.get("outcome") != "failed" else losses

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from gagpo.envs import durable
 from gagpo.eval.compare import Comparison, DifferentPanels, compare_results
 from gagpo.eval.curves import plot_curves
-from gagpo.eval.metrics.register import Place, find, shown_in
+from gagpo.eval.metrics.register import Display, find, shown_in
 from gagpo.eval.reading import BadResult, read_record, read_text
 from gagpo.eval.report.charts import Series, line_chart
 from gagpo.eval.report.dialogues import dialogue, sample_episodes
@@ -110,7 +110,7 @@ def _result(split: str, shown: list[Evaluation]) -> dict[str, object]:
         ["failed (count as no success)", *(_alarm(result.failed) for result in results)],
         ["restarted", *(_alarm(result.restarts) for result in results)],
     ]
-    for name in ("pass_at_k", "majority_at_k"):
+    for name in ("pass_at_k", "majority_at_k"):  # a row for each k of the last evaluation
         columns: list[dict[int, float]] = [getattr(result, name) for result in results]
         title = name.replace("_at_k", "@")
         rows += [[f"{title}{k}", *(_percent(column.get(k, math.nan)) for column in columns)] for k in columns[-1]]
@@ -195,7 +195,7 @@ def _charts(run: Run) -> list[Markup]:
             [Series("", *run.series(metric.name))],
             share=metric.share,
         )
-        for metric in shown_in(Place.REPORT)
+        for metric in shown_in(Display.REPORT)
     ]
 
 
@@ -210,7 +210,7 @@ def _numbers(run: Run) -> list[list[str]]:
 
 
 def _seconds(run: Run) -> dict[str, object] | None:
-    totals = {part.caption: math.fsum(run.series(part.name)[1]) for part in shown_in(Place.TIME)}
+    totals = {part.caption: math.fsum(run.series(part.name)[1]) for part in shown_in(Display.TIME)}
     whole = math.fsum(totals.values())
     if whole <= 0 or min(totals.values()) < 0:
         return None

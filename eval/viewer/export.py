@@ -16,7 +16,7 @@ from importlib import resources
 from pathlib import Path
 
 from gagpo.envs import durable
-from gagpo.eval.metrics.register import Place, shown_in
+from gagpo.eval.metrics.register import Display, shown_in
 from gagpo.eval.reading import BadResult
 from gagpo.eval.runs import LABEL, Run, load_run
 from gagpo.eval.viewer.records import EpisodeRecord, Explain, Explained, read_episode_file
@@ -236,7 +236,8 @@ def _index(runs: Sequence[Run], sources: Sequence[EpisodeFile], notes: Notes | N
         "live": live,
         "runs": [_run(run, notes) for run in runs],
         "curves": [
-            {"name": metric.name, "caption": metric.caption, "share": metric.share} for metric in shown_in(Place.VIEWER)
+            {"name": metric.name, "caption": metric.caption, "share": metric.share}
+            for metric in shown_in(Display.VIEWER)
         ],
         "sources": [source.record() for source in sources],
         "tasks": list(tasks),

@@ -88,7 +88,7 @@ def read_episode_file(path: Path) -> tuple[list[EpisodeRecord], list[str]]:
     problems: list[str] = []
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
-            for number, line in enumerate(file, 1):
+            for number, line in enumerate(file, 1):  # a line that is no episode is told, and costs no other
                 if not line.strip():
                     continue
                 try:

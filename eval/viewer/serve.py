@@ -48,7 +48,7 @@ def serving(exporter: Exporter, port: int = 0, every: float = 3.0) -> Iterator[s
     stop = threading.Event()
 
     def refresh() -> None:
-        while not stop.wait(every):
+        while not stop.wait(every):  # what is half written is shown the next time
             try:
                 exporter.write()
             except (BadResult, OSError):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.models import OptionInfo
 
 if TYPE_CHECKING:
     from gagpo.agents.api.client import ApiSettings
@@ -15,8 +16,9 @@ PREFIX = "openai:"
 _PANEL = "A model behind a server (openai:MODEL)"
 
 
-def _option(help: str, **more: Any) -> Any:
-    return typer.Option(help=help, rich_help_panel=_PANEL, **more)
+def _option(help: str, min: float | None = None) -> OptionInfo:
+    option: OptionInfo = typer.Option(help=help, rich_help_panel=_PANEL, min=min)
+    return option
 
 
 BaseUrl = Annotated[str | None, _option("Of a compatible server; OpenAI's own by default.")]

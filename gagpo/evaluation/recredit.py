@@ -32,6 +32,7 @@ class Recredit:
         state_N = turns.states()
         explained, start = [], 0
         for one in episodes:
+            # Its turns are a stretch of the columns.
             stop = start + len(one.turns)
             own = {name: row[start:stop].tolist() for name, row in rows.items()}
             explained.append(Explained(own, value_N[start:stop].tolist(), state_N[start:stop].tolist()))

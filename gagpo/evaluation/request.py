@@ -5,6 +5,7 @@ The command line and Python both make one :class:`EvaluationRequest`, and a jour
 
 from __future__ import annotations
 
+import datetime
 import functools
 import inspect
 from collections.abc import Callable, Mapping
@@ -41,6 +42,7 @@ def _history(value: object) -> object:
     return number
 
 
+Plain = str | int | float | bool | datetime.date
 Style = Annotated[str, AfterValidator(_known_style)]
 History = Annotated[int | str, BeforeValidator(_history)]
 
@@ -62,35 +64,33 @@ class EvaluationRequest:
     like: str | Path | None = Field(default=None, description="a run or config that says what is not given, tasks too")
     tasks: int | None = Field(default=None, ge=1, description="so many, evenly spaced; the whole split by default")
     tries: int = Field(default=1, ge=1, description="episodes of each task")
-    temperature: float | Literal["server"] | None = Field(default=None, description="0.4; server leaves it to a server")
+    temperature: float | Literal["server"] | None = Field(
+        default=None, description="0.4 by default; `server` leaves it to the server of openai:NAME"
+    )
     max_tokens: int | None = Field(default=None, ge=1, description="of a response; 512 by default")
     style: Style | None = Field(default=None, description="of the prompts; plain by default, tags at a server")
     history: History | None = Field(default=None, description="full, or how many earlier turns a window shows")
     admissible: bool | None = Field(default=None, description="list the admissible actions")
-    template: Mapping[str, object] | None = Field(default=None, description="variables of the chat template")
+    template: Mapping[str, Plain] | None = Field(default=None, description="variables of the chat template")
     seed: int = Field(default=0, ge=0, description="other episodes of the same tasks")
     workers: int = Field(default=2, ge=0, description="processes of environments")
     concurrency: int | None = Field(default=None, ge=1, description="episodes at once; 256, or 16 at a server")
     device: str | None = Field(default=None, description="of the weights; the run's own, or cpu")
-    revision: str | None = Field(
-        default=None, description="branch, tag or commit of a hub model, which the result names"
-    )
+    revision: str | None = Field(default=None, description="of a hub model; the result names its commit")
     trust_remote_code: bool = Field(default=False, description="run the code that a hub model brings")
     server: ApiSettings | None = Field(default=None, description="where openai:NAME is asked, and at what price")
     reasoning: Literal["drop", "keep"] = Field(
-        default="drop", description="what a served model thought, in its prompts"
+        default="drop", description="whether openai:NAME sees its thoughts again"
     )
     episodes: Path | None = Field(default=None, description="a file for the episodes, one JSON object a line")
-    journals: Path | None = Field(
-        default=None, description="a folder that keeps episodes for this very request to go on"
-    )
+    journals: Path | None = Field(default=None, description="a folder of episodes, for the same request to go on with")
     quiet: bool = Field(default=False, description="no progress bar")
 
     @model_validator(mode="after")
     def _of_one_kind(self) -> EvaluationRequest:
         elsewhere = {"device": self.device, "template": self.template, "revision": self.revision}
         here = {"server": self.server, "temperature": self.temperature if self.temperature == "server" else None}
-        for name, value in (elsewhere if self.served else here).items():
+        for name, value in (elsewhere if self.served else here).items():  # that say nothing about this model
             if value is not None:
                 kind = "a model in this process" if self.served else f"a model behind a server ({PREFIX}MODEL)"
                 raise InvalidArgument(f"{name} is about {kind}, and {self.model} is none")
@@ -117,22 +117,23 @@ class EvaluationRequest:
 
         Raises SettingsError where nothing names an environment.
         """
-        panel, speech = like or run, run or like
+        panel, prompts = like or run, run or like
         environment = self.environment or (panel.environment.id if panel else None)
         if environment is None:
             raise SettingsError("name the environment with --env, or a run to take it from with --like")
-        context = speech.context if speech else ContextSettings(style="tags" if self.served else "plain")
+        context = prompts.context if prompts else ContextSettings(style="tags" if self.served else "plain")
         usual: dict[str, object] = {
             "split": panel.evaluation.splits[0] if panel else None,
             "tasks": like.evaluation.tasks if like else None,
             "temperature": panel.evaluation.temperature if panel else TEMPERATURE,
-            "max_tokens": speech.rollout.max_tokens if speech else MAX_TOKENS,
+            "max_tokens": prompts.rollout.max_tokens if prompts else MAX_TOKENS,
             **{name: getattr(context, name) for name in ("style", "history", "admissible")},
             "template": None if self.served else context.template,
         }
-        missing = {name: value for name, value in usual.items() if getattr(self, name) is None}
         own = panel.environment.kwargs if panel and panel.environment.id == environment else {}
-        return replace(self, environment=environment, kwargs={**own, **(self.kwargs or {})}, **missing)  # type: ignore[arg-type]
+        found = {name: value for name, value in usual.items() if getattr(self, name) is None}
+        found |= {"environment": environment, "kwargs": {**own, **(self.kwargs or {})}}
+        return replace(self, **found)  # type: ignore[arg-type]
 
     def facts(self) -> dict[str, object]:
         """What of it decides what an episode is, as plain JSON values: for the key of a journal."""

@@ -11,7 +11,7 @@ from gagpo.agents.engines.remote.replicas import ServerCounters
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.eval import curves
 from gagpo.eval.metrics.health import RULES
-from gagpo.eval.metrics.register import REGISTER, SECTIONS, Place, find, shown_in
+from gagpo.eval.metrics.register import REGISTER, SECTIONS, Display, find, shown_in
 from gagpo.eval.report.report import write_report
 from gagpo.eval.viewer.export import export
 from gagpo.training.events import IterationFinished
@@ -63,7 +63,7 @@ def test_the_rules_of_health_read_what_the_register_says():
     row = AskedRow()
     for rule in RULES:
         rule([row] * 20)
-    assert row.names == set(names(Place.HEALTH))
+    assert row.names == set(names(Display.HEALTH))
 
 
 def test_the_trainers_line_shows_registered_metrics_alone():
@@ -74,7 +74,7 @@ def test_the_trainers_line_shows_registered_metrics_alone():
 
 def test_the_axes_of_curves_and_the_parts_of_time_are_metrics():
     assert set(curves.X_KEYS.values()) <= REGISTER.keys()
-    assert {REGISTER[name].unit for name in names(Place.TIME)} == {"seconds"}
+    assert {REGISTER[name].unit for name in names(Display.TIME)} == {"seconds"}
 
 
 def test_the_viewer_gets_its_curves_from_the_register(tmp_path):
@@ -86,9 +86,9 @@ def test_the_viewer_gets_its_curves_from_the_register(tmp_path):
     export([run], tmp_path / "out", lambda episodes: iter([None] * len(episodes)))
     index = (tmp_path / "out" / "data" / "index.js").read_text()
     curves = json.loads(index[len("viewer.load(") : -len(");\n")])["curves"]
-    assert [curve["name"] for curve in curves] == names(Place.VIEWER)
+    assert [curve["name"] for curve in curves] == names(Display.VIEWER)
     assert {curve["name"] for curve in curves if curve["share"]} == {
-        name for name in names(Place.VIEWER) if REGISTER[name].unit == "share"
+        name for name in names(Display.VIEWER) if REGISTER[name].unit == "share"
     }
     pages = "".join(path.read_text() for path in (ROOT / "eval" / "viewer" / "page").glob("*.js"))
     assert set(re.findall(r"\brun\.metrics\.(\w+)", pages)) <= REGISTER.keys()
@@ -98,7 +98,7 @@ def test_the_report_draws_and_explains_what_the_register_says(tmp_path, make_run
     folder = make_run(tmp_path / "run", iterations=3)
     logged = json.loads((folder / "metrics.jsonl").read_text().splitlines()[0]).keys()
     page = write_report(folder).read_text(encoding="utf-8")
-    for metric in shown_in(Place.REPORT):
+    for metric in shown_in(Display.REPORT):
         assert (f"<figcaption>{metric.caption}" in page) == (metric.name in logged)
     for name in logged - {"iteration"}:
         assert REGISTER[name].sentence.replace("'", "&#39;") in page, name
