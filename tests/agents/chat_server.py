@@ -13,7 +13,7 @@ _PLACES = re.compile(r"You stand at (\d+)\. Go to door (\d+)\.")
 
 
 class ChatServer:
-    """``faults``: kinds that happen to a share ``rate`` of the requests; ``refused``: what is never answered."""
+    """``faults``: kinds that happen to a share ``rate`` of the requests; ``refused``: what is, after two answers."""
 
     def __init__(
         self, faults=(), rate=0.0, seed=0, reasoning="", delay=0.0, usage=True, style="{}", end="stop", refused=None
@@ -36,8 +36,11 @@ class ChatServer:
                 self.under_way += 1
                 self.most = max(self.most, self.under_way)
                 fault = self.rng.choice(self.faults) if self.faults and self.rng.random() < self.rate else ""
-                if self.refused and self.refused in body["messages"][-1]["content"]:
-                    fault = "key"
+            if self.refused and self.refused in body["messages"][-1]["content"]:
+                fault = "key"
+                while self.answered < 2:
+                    time.sleep(0.01)
+                time.sleep(0.3)  # until those who were answered have read it
             try:
                 time.sleep(self.delay)
                 return self._answer(body, fault)

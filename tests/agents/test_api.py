@@ -119,10 +119,11 @@ def test_no_request_follows_an_error_and_what_was_finished_is_handed_over():
 
 
 def test_answers_given_before_an_error_still_end_their_episodes():
-    """The server refuses one conversation while the others' last answers are on their way."""
-    with serving(delay=0.2, refused="Go to door 7.") as server:
-        agent, finished = ApiAgent(client_of(server), ChatSettings(STYLES["plain"])), []
-        with Pool(CORRIDOR, {"max_turns": 1}, workers=1) as pool, pytest.raises(ApiError, match="no such key"):
+    """The server refuses one conversation while the others' environments are at their last step."""
+    with serving(refused="Go to door 7.") as server:
+        agent, finished = ApiAgent(client_of(server, timeout=60.0), ChatSettings(STYLES["plain"])), []
+        slow = CORRIDOR.replace("Corridor", "Sleepy")
+        with Pool(slow, {"max_turns": 1, "seconds": 1.0}, workers=3) as pool, pytest.raises(ApiError, match="such key"):
             jobs = group_jobs(["door-01", "door-07", "door-02"], 1, 0)
             rollout(agent, pool, jobs, concurrency=3, lockstep=False, on_finish=finished.append)
     assert {episode.task for episode in finished} == {"door-01", "door-02"}
