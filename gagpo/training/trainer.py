@@ -83,7 +83,7 @@ class Trainer:
         if saved:
             self._restore(saved)
         self.recorder.require_room_for_run(self.learner.checkpoint_bytes)
-        self._boundary = self._state()  # as it is between two iterations: what is saved when one is interrupted
+        self._boundary: State | None = self._state()  # between two iterations: what is saved; None within an update
         self._saved_at = self.iteration
 
     @property
@@ -106,7 +106,7 @@ class Trainer:
             try:
                 self._run(pool)
             except (KeyboardInterrupt, SystemExit):
-                if self.iteration > self._saved_at:
+                if self.iteration > self._saved_at and self._boundary is not None:
                     self._save()
                 raise
             finally:
@@ -122,9 +122,10 @@ class Trainer:
             collected = self.collector.collect(self.sampler.agent(), pool, self.iteration)
             require_turns(collected.played, self.iteration + 1)
             with self.interruptions.held():
+                self._boundary = None  # a second Ctrl-C is raised at once, and half an update is not to be saved
                 metrics = self._learn(collected, pool, begun)
-                self._boundary = self._state()
                 self.recorder.iteration(metrics, collected.played)
+                self._boundary = self._state()
             if measured.every and self.iteration % measured.every == 0 and not self.done:
                 self._evaluate(pool, f"iteration-{self.iteration:04d}")
             if self.iteration % training.save_every == 0 or self.done:
@@ -175,7 +176,7 @@ class Trainer:
 
     def _save(self) -> None:
         with self.interruptions.held():  # a writer half begun is none that can be waited for
-            size, state = self.learner.checkpoint_bytes, self._boundary
+            size, state = self.learner.checkpoint_bytes, self._boundary or self._state()
             self.recorder.save(self.iteration, size, lambda: self.learner.snapshot(state))
             self._saved_at = self.iteration
 

@@ -7,6 +7,7 @@ import shutil
 import signal
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -230,6 +231,31 @@ def test_an_interrupted_run_saves_and_ends_like_an_uninterrupted_one(corridor, t
     ]
     assert ends[0].read_bytes() == ends[1].read_bytes()
     assert len(folder.metrics()) == 3
+
+
+def test_a_second_interruption_within_an_update_saves_no_half_of_it(corridor, tmp_path):
+    config = corridor(training={"iterations": 3, "save_every": 100, "minibatches": 2}, evaluation={"tasks": 1})
+    whole = trained(config, tmp_path / "whole")
+    folder = RunFolder.create(tmp_path / "cut", load(config))
+    trainer = Trainer(folder, quiet=True)
+    optimizer = trainer.learner.optimizer
+    step, steps = optimizer.step, []
+
+    def interrupted():
+        step()
+        steps.append(1)
+        if len(steps) == 3:  # the first of the second iteration's two
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+
+    optimizer.step = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run()
+    assert len(steps) == 3 and len(folder.metrics()) == 1
+    train(RunFolder.open(folder.path), quiet=True)
+    ends = [checkpoints.latest(one.path / "checkpoints").model for one in (whole, folder)]
+    assert (Path(ends[0]) / "model.safetensors").read_bytes() == (Path(ends[1]) / "model.safetensors").read_bytes()
+    assert [row["loss"] for row in folder.metrics()] == [row["loss"] for row in whole.metrics()]
 
 
 @pytest.mark.parametrize(
