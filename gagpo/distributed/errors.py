@@ -20,6 +20,6 @@ class RanksDiffer(GagpoError, RuntimeError):
 class RanksEnded(GagpoError, RuntimeError):
     """A rank ended early, and the others were ended with it; ``status``: what to leave with."""
 
-    def __init__(self, message: str, status: int, reported: bool):
+    def __init__(self, message: str, status: int, told: bool):
         super().__init__(message)
-        self.status, self.reported = status, reported
+        self.status, self.told = status, told

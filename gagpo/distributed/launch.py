@@ -101,9 +101,9 @@ def _judge(first: int, children: Sequence[subprocess.Popen[bytes]]) -> None:
             f"{who} was killed by signal {-status} ({signal.Signals(-status).name}), and the others were ended: "
             "continue with gagpo train --resume RUN",
             2,
-            reported=False,
+            told=False,
         )
-    raise RanksEnded(f"{who} ended with status {status}", 2 if status == LOST else status, reported=True)
+    raise RanksEnded(f"{who} ended with status {status}", 2 if status == LOST else status, told=True)
 
 
 @contextmanager

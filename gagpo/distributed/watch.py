@@ -50,9 +50,9 @@ class Watch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, RankFailed):
-            error.reported = True
+            error.told = True
         elif isinstance(error, GagpoError):
-            error.reported = not (self._mine if self._lost.is_set() else self.claim())
+            error.told = not (self._mine if self._lost.is_set() else self.claim())
         self._ended.set()  # without an error all have met at the end: nobody waits for anybody any more
         self._thread.join(2 * self.every)
         if isinstance(error, Exception):  # an interruption is one of all ranks, who end in their own time

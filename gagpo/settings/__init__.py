@@ -2,10 +2,10 @@
 
 from gagpo.settings.cluster import ClusterSettings
 from gagpo.settings.environment import ContextSettings, EnvironmentSettings
+from gagpo.settings.errors import SettingsError
 from gagpo.settings.files import dump, find_config, load, parse, shipped_configs, with_overrides
 from gagpo.settings.rollout import EngineSettings, RolloutSettings
 from gagpo.settings.run import RunSettings
-from gagpo.settings.section import SettingsError
 from gagpo.settings.training import (
     EvaluationSettings,
     LoraSettings,

@@ -11,8 +11,8 @@ from pydantic_core import ErrorDetails
 
 from gagpo.envs.nearest import hint
 from gagpo.settings import keys
+from gagpo.settings.errors import SettingsError
 from gagpo.settings.run import RunSettings
-from gagpo.settings.section import SettingsError
 
 SHIPPED = Path(__file__).parents[1] / "configs"
 """The configs that come with the package."""

@@ -4,12 +4,6 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
-from gagpo.envs.errors import GagpoError
-
-
-class SettingsError(GagpoError, ValueError):
-    """Settings that cannot be used; the message names file, key and remedy."""
-
 
 class Section(BaseModel):
     """A group of settings; an unknown key, a number that is not finite or a wrong type is an error."""

@@ -81,7 +81,6 @@ def sample_text(sample: Sequence[Mapping[str, Any]]) -> str:
     """Episodes as plain text, indented so that trackers which render Markdown show it as it is."""
     lines: list[str] = []
     for episode in sample:
-        # One line about the episode, then its turns, each line marked with its turn.
         verdict = "success" if episode["success"] else "no success"
         lines += [f"{verdict}, {len(episode['turns'])} turns: {episode['task']}", ""]
         for number, turn in enumerate(episode["turns"], 1):
