@@ -11,10 +11,10 @@ from __future__ import annotations
 class GagpoError(Exception):
     """Something a user can mend; the message is for people.
 
-    reported: another process has said it already.
+    told: another process has said it already.
     """
 
-    reported = False
+    told = False
 
 
 class InvalidArgument(GagpoError, ValueError):
