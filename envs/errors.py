@@ -11,10 +11,10 @@ from __future__ import annotations
 class GagpoError(Exception):
     """Something a user can mend; the message is for people.
 
-    told: another process has said it already.
+    reported: another process has said it already.
     """
 
-    told = False
+    reported = False
 
 
 class InvalidArgument(GagpoError, ValueError):

@@ -76,7 +76,7 @@ def _complain(error: Exception) -> int:
         if hasattr(error, "show"):
             error.show()
         return int(error.exit_code)
-    if isinstance(error, GagpoError) and error.told:  # by another process of the same run
+    if isinstance(error, GagpoError) and error.reported:  # by another process of the same run
         return int(getattr(error, "status", 2))
     if isinstance(error, GagpoError | OSError) and not os.environ.get("GAGPO_DEBUG"):
         print(f"gagpo: {' '.join(str(error).split())}", file=sys.stderr)

@@ -23,6 +23,6 @@ class RanksEnded(GagpoError, RuntimeError):
     status: what to leave with. reported: that rank has said why.
     """
 
-    def __init__(self, message: str, status: int, told: bool):
+    def __init__(self, message: str, status: int, reported: bool):
         super().__init__(message)
-        self.status, self.told = status, told
+        self.status, self.reported = status, reported

@@ -49,7 +49,7 @@ class Watch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, RankFailed):
-            error.told = True
+            error.reported = True
         elif isinstance(error, GagpoError):
             error.reported = not (self._reports if self._lost.is_set() else self._first_to_report())
         self._ended.set()  # without an error all have met at the end: nobody waits for anybody any more
