@@ -26,7 +26,7 @@ def leaks(subject: Subject) -> str:
     looked = 0
     with closing(subject.make()) as env:
         starts = subject.starts(env)
-        told: list[Start] = []  # episodes whose first observation holds their answer
+        answered: list[Start] = []  # episodes whose first observation holds their answer
         knows = False  # whether info has anything that could be found
         for start in starts:
             for turn, (_, (observation, *_, info)) in enumerate(itertools.islice(walk(env, start), 6)):
@@ -38,9 +38,9 @@ def leaks(subject: Subject) -> str:
                 answers = [value for name, value in info.items() if ANSWER.search(name) and _holds(text, value)]
                 knows |= any(ANSWER.search(name) and value for name, value in info.items())
                 if turn == 0 and answers:
-                    told.append(start)
+                    answered.append(start)
                 looked += 1
-        everywhere = len(told) == len(starts) and len(starts) >= _FEWEST_EPISODES
+        everywhere = len(answered) == len(starts) and len(starts) >= _FEWEST_EPISODES
         require(
             not everywhere, f"every first observation holds the answer that info holds, as that of {starts[0].name}"
         )

@@ -116,14 +116,14 @@ class MathEnv(TextEnv):
         'Solve the problem. Work it out step by step and put the final answer in \\boxed{}.'
         """
         if not self.tools:
-            told = r"Solve the problem. Work it out step by step and put the final answer in \boxed{}."
+            text = r"Solve the problem. Work it out step by step and put the final answer in \boxed{}."
         else:
-            told = (
+            text = (
                 "Solve the problem over several turns. In each turn either call the calculator once, for example "
                 r"<calc>(3 + 4) * 5 / 2</calc>, and wait for its result, or put the final answer in \boxed{}. "
                 f"The calculator knows + - * / ^ mod, brackets, {', '.join(FUNCTIONS)}; its results are exact."
             )
-        return told if self.attempts == 1 else f"{told} You have {self.attempts} attempts at the answer."
+        return text if self.attempts == 1 else f"{text} You have {self.attempts} attempts at the answer."
 
     def tasks(self, split: str) -> TaskSet:
         if split not in self.splits:

@@ -140,13 +140,13 @@ def invalid(rows: Sequence[Row]) -> HealthFinding | None:
     share = recent(rows, "invalid_rate")
     if math.isnan(share):
         return None
-    told = f"{_percent(share)} of the actions are invalid"
+    sentence = f"{_percent(share)} of the actions are invalid"
     if share <= 0.2:
-        return HealthFinding("good", "invalid actions", told)
+        return HealthFinding("good", "invalid actions", sentence)
     kinds = {name: found for name in INVALID if not math.isnan(found := recent(rows, name))}
     leading = max(kinds, key=lambda name: kinds[name], default=None)  # rows of older versions do not say
     why = ": the model does not speak the world's language" if leading is None else f", most {INVALID[leading]}"
-    return HealthFinding("bad" if share > 0.5 else "watch", "invalid actions", told + why)
+    return HealthFinding("bad" if share > 0.5 else "watch", "invalid actions", sentence + why)
 
 
 def truncated(rows: Sequence[Row]) -> HealthFinding | None:

@@ -182,8 +182,8 @@ def _is_hub_name(model: str) -> bool:
 def _versions(run: Path) -> dict[str, str]:
     """What the run was made with, as its folder says, else what is here."""
     try:
-        told = json.loads((run / "versions.json").read_text(encoding="utf-8"))
-        found = {str(name): str(value) for name, value in dict(told).items()}
+        recorded = json.loads((run / "versions.json").read_text(encoding="utf-8"))
+        found = {str(name): str(value) for name, value in dict(recorded).items()}
     except (OSError, ValueError, TypeError):
         found = {f"{name} (at export)": value for name, value in versions().items()}
     return {name: value for name, value in found.items() if name.partition(" ")[0] not in ("machine", "cores")}

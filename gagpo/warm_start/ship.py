@@ -65,7 +65,9 @@ def ship(
             "environment": settings.environment.id,
             "parameters": parameters,
             "files": files,
-            "data": {name: told for run in (*map(load, earlier), settings) for name, told in data_hashes(run).items()},
+            "data": {
+                name: digest for run in (*map(load, earlier), settings) for name, digest in data_hashes(run).items()
+            },
             "results": {path.stem: _short(path) for path in results},
             "commands": list(commands),
             "first_losses": losses or {},

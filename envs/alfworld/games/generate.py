@@ -324,8 +324,8 @@ class _Index:
         except FileNotFoundError:
             pass
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            told = " ".join(str(error).split())[:200]
-            log.warning("%s is damaged (%s); the games themselves are looked at", self.path, told)
+            reason = " ".join(str(error).split())[:200]
+            log.warning("%s is damaged (%s); the games themselves are looked at", self.path, reason)
 
     def lookup(self, jobs: list[Job]) -> list[MadeGame] | None:
         """The games of ``jobs`` if all are there and untouched since they were checked."""

@@ -54,7 +54,7 @@ class GroundGame:
     def _relevant(self) -> frozenset[str]:
         """Predicates that play, goal or text depend on; facts of others (``checked``) are as good as absent."""
         logic = self.logic
-        found = set(logic.governing) | self.goal_predicates | logic.told | logic.denied
+        found = set(logic.governing) | self.goal_predicates | logic.mentioned | logic.denied
         size = -1
         while size != len(found):
             size = len(found)
@@ -83,7 +83,7 @@ class GroundGame:
         if fact[0] not in self.relevant:
             return []
         forms = [fact] if planned else []
-        if fact[0] in self.logic.apart and fact[0] in self.logic.told:
+        if fact[0] in self.logic.apart and fact[0] in self.logic.mentioned:
             forms.append((fact[0] + SAID, *fact[1:]))
         return [self.change(form) for form in forms]
 

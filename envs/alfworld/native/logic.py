@@ -171,7 +171,7 @@ class Logic:
 
     trigger: the changing predicate that most conditions ask for (where the agent is), or None.
     governing: changing predicates that say what can be done. apart: those that text and planner may disagree about.
-    told: changing facts' names that texts depend on. lookups: (predicate, positions) that rows are looked up by.
+    mentioned: changing facts' names that texts depend on. lookups: (predicate, positions) that rows are looked up by.
     queries: those that texts ask. denied: predicates whose undone facts they ask for.
     """
 
@@ -220,9 +220,9 @@ class Logic:
         self.governing = frozenset(
             name for found in alternatives.values() for case in found for name in mentioned(case)
         )
-        self.told = frozenset(narration.told)
+        self.mentioned = frozenset(narration.mentioned)
         self.queries = tuple(narration.queries)
-        self.denied = frozenset(name[4:] for name in self.told if narration.denies(name))
+        self.denied = frozenset(name[4:] for name in self.mentioned if narration.denies(name))
 
     def _plant(self, entry: Entry) -> None:
         self.lookups |= lookups((*entry.before, *((entry.guard,) if entry.guard else ()), *entry.after))

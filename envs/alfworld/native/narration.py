@@ -46,7 +46,7 @@ class Narration:
 
     search_order: gives the type tuples below a type tuple, in TextWorld's order.
     apart: predicates that the text sees with ``SAID``.
-    lookups: (predicate, positions) of changing facts that compiled texts look up. told: predicates they depend on.
+    lookups: (predicate, positions) of changing facts that compiled texts look up. mentioned: predicates they depend on.
     queries: all of them.
     """
 
@@ -63,7 +63,7 @@ class Narration:
         self._signatures: dict[tuple[str, ...], Signatures] = {}
         self.apart = apart
         self.lookups: set[tuple[str, tuple[int, ...]]] = set()
-        self.told: set[str] = set()
+        self.mentioned: set[str] = set()
         self.queries: dict[tuple[Condition, ...], None] = {}
         self._rules: dict[tuple[str, Scope], Compiled] = {}
 
@@ -183,7 +183,7 @@ class Narration:
         A placeholder that is new stands for no object that another one stands for.
         """
         name = condition.predicate
-        self.told.add(name)
+        self.mentioned.add(name)
         parameters = condition.parameters
         inner = (*scope, *dict.fromkeys(p for p in parameters if p not in scope))
         fresh = [i for i, p in enumerate(parameters) if p not in scope and p not in parameters[:i]]
@@ -229,12 +229,12 @@ class Narration:
             return self._changing(name + SAID if name in self.apart else name, bound, arity, signatures)
         if self.domain.predicates.get(name) != arity or name == "=":
             return lambda key, world, state: ()
-        told = object()
+        mentioned = object()
 
         def fixed(key: Row, world: World, state: State) -> Iterable[Row]:
-            kept = world.kept.get(told)
+            kept = world.kept.get(mentioned)
             if kept is None:
-                kept = world.kept[told] = {}
+                kept = world.kept[mentioned] = {}
             rows = kept.get(key)
             if rows is None:
                 rows = kept[key] = _ordered(world.lookup(name, bound, key), ranks(world, signatures))
