@@ -8,6 +8,7 @@ So the queries of strangers run in a process of their own that the system ends: 
 
 from __future__ import annotations
 
+import functools
 import re
 import sqlite3
 import time
@@ -103,6 +104,7 @@ class Database:
         }
         for name, value in limits.items():
             self._connection.setlimit(name, value)
+        self._connection.execute("PRAGMA temp_store = MEMORY")  # nothing is ever written to a disk
         functions.install(self._connection, self._refuse)
         self._connection.set_authorizer(self._authorize)
 
@@ -143,13 +145,26 @@ class Database:
         if action == sqlite3.SQLITE_FUNCTION:
             self._refused = functions.refusal(str(second).lower()) or self._refused
         elif action not in _ALLOWED or (
-            action == sqlite3.SQLITE_READ and first and first.lower() not in self._readable
+            action == sqlite3.SQLITE_READ and not self._can_read(str(first).lower(), second)
         ):
             self._refused = "only reading the tables of this database is allowed"
         return sqlite3.SQLITE_DENY if self._refused else sqlite3.SQLITE_OK
 
+    def _can_read(self, table: str, column: str | None) -> bool:
+        """Tables that a query defines itself are asked for only where it reads none of their columns."""
+        return table in self._readable or not (
+            column or table.startswith(("sqlite_", "pragma_")) or table in _modules()
+        )
+
     def close(self) -> None:
         self._connection.close()
+
+
+@functools.cache
+def _modules() -> frozenset[str]:
+    """Tables that are there without being in any database: they show the engine, or the memory of this process."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        return frozenset(name.lower() for (name,) in connection.execute("SELECT name FROM pragma_module_list"))
 
 
 def _opened(path: str) -> tuple[sqlite3.Connection, Columns, list[str]]:
@@ -161,7 +176,6 @@ def _opened(path: str) -> tuple[sqlite3.Connection, Columns, list[str]]:
     try:
         connection = sqlite3.connect(address, uri=True, check_same_thread=False)
         connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
-        connection.execute("PRAGMA temp_store = MEMORY")
         connection.execute("PRAGMA cache_size = -20000")
         known = connection.execute("SELECT type, name FROM sqlite_master ORDER BY name").fetchall()
         names = [name for kind, name in known if kind == "table" and not name.lower().startswith("sqlite_")]

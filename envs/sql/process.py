@@ -155,7 +155,9 @@ class QueryProcess:
                 _received(self._connection, time.monotonic() + _START_SECONDS)
             except (EOFError, OSError) as error:
                 status = self._end(wait=True)
-                raise QueryProcessFailed(f"a query process does not start: {error or 'it ended'} ({status})") from None
+                raise QueryProcessFailed(
+                    f"a query process does not start: {str(error) or 'it ended'} ({status})"
+                ) from None
         return self._connection
 
     def _end(self, wait: bool = False) -> int:
