@@ -1,4 +1,4 @@
-"""How many questions of gagpo/SQL-v0 pay a wrong query: ``python benchmarks/sql_luck.py [--split train] [--tasks 1000]``.
+"""How many questions of gagpo/SQL-v0 pay a wrong query: ``python benchmarks/sql_luck.py [--split test] [--tasks 200]``.
 
 To every question each of the usual wrong queries (:mod:`gagpo.envs.sql.mutate`) is given as the answer, through nothing
 but the actions of the environment. So the questions of another version are judged by the same mutants with
@@ -8,6 +8,7 @@ but the actions of the environment. So the questions of another version are judg
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import sys
@@ -15,19 +16,19 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.append(str(ROOT))  # last: PYTHONPATH decides whose environment is judged
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # last: PYTHONPATH decides whose environment is judged
 
 import gymnasium
 
 import gagpo.envs
 
+MUTATE = Path(__file__).resolve().parents[1] / "envs" / "sql" / "mutate.py"
 MOST_ROWS = 1_000
 
 
 def this_mutate() -> Any:
     """The mutants of the tree that this file is from, whichever environment is judged."""
-    spec = importlib.util.spec_from_file_location("mutate", ROOT / "envs" / "sql" / "mutate.py")
+    spec = importlib.util.spec_from_file_location("mutate", MUTATE)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -75,10 +76,8 @@ class Player:
 
 def value(text: str) -> int | float | str | None:
     for read in (int, float):
-        try:
+        with contextlib.suppress(ValueError):
             return read(text)
-        except ValueError:
-            pass
     return None if text == "NULL" else text
 
 

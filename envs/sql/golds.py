@@ -30,25 +30,25 @@ class BadSource(GagpoError, ValueError):
 
 def checked(rows: Iterable[tuple[str, Question] | BadSource]) -> Iterator[Question | BadSource]:
     """The questions, each with the bounds that its gold query asks for, or with its place what is wrong with it."""
-    book, user, told = _Book(), object(), time.monotonic()
+    book, told = _Book(), time.monotonic()
     try:
         for number, row in enumerate(rows):
             if time.monotonic() > told + _EVERY:
                 told = time.monotonic()
                 logging.getLogger(__name__).warning("%d gold queries have been run once", number)
-            yield row if isinstance(row, BadSource) else _checked(*row, book, user)
+            yield row if isinstance(row, BadSource) else _checked(*row, book)
     finally:
-        release(user)
+        release(book)
 
 
-def _checked(where: str, question: Question, book: _Book, user: object) -> Question | BadSource:
+def _checked(where: str, question: Question, book: _Book) -> Question | BadSource:
     path = question.database
     assert isinstance(path, str)
     key = _key(path, question.gold)
     found = book.known.get(key)
     if found is None:
         try:
-            found = shared(user).cost(path, question.gold, GOLD)
+            found = shared(book).cost(path, question.gold, GOLD)
         except BadDatabase as error:
             return BadSource(f"{where}: {error}")
         except QueryFailed as error:

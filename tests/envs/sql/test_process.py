@@ -1,5 +1,6 @@
 """The query process: whatever a query does, it costs its own processor time and nothing else."""
 
+import contextlib
 import os
 import resource
 import signal
@@ -243,8 +244,6 @@ def test_it_ends_with_its_owner_and_imports_nothing_from_the_working_directory(t
             owner.kill()
         else:
             owner.wait(60)
-    try:
+    with contextlib.suppress(psutil.NoSuchProcess):
         psutil.Process(int(number)).wait(60)
-    except psutil.NoSuchProcess:
-        pass
     assert not psutil.pid_exists(int(number)) or psutil.Process(int(number)).ppid() != owner.pid
