@@ -68,6 +68,8 @@ class Bounds:
         return Bounds(self.steps + 4 * gold.steps, round(self.seconds + 4 * gold.seconds, 3), self.size + 2 * gold.size)
 
 
+STORED = Bounds(steps=20_000_000, seconds=4.0)
+"""What a query of a file may take at least: enough to read a table of a million rows once or twice."""
 GOLD = Bounds(steps=2**40, seconds=10.0, size=256 * 2**20)
 """What a gold query may take."""
 

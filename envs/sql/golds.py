@@ -17,7 +17,7 @@ from pathlib import Path
 
 from gagpo.envs.durable import append_line
 from gagpo.envs.errors import GagpoError
-from gagpo.envs.sql.database import GOLD, MAX_STORED_LENGTH, BadDatabase, Bounds, Cost, QueryFailed
+from gagpo.envs.sql.database import GOLD, MAX_STORED_LENGTH, STORED, BadDatabase, Cost, QueryFailed
 from gagpo.envs.sql.process import release, shared
 from gagpo.envs.sql.question import Question
 
@@ -56,7 +56,7 @@ def _checked(where: str, question: Question, book: _Book) -> Question | BadSourc
         book.add(key, found)
     if isinstance(found, str):
         return BadSource(f"{where}: the gold query fails: {found}")
-    return replace(question, bounds=Bounds().beside(found))
+    return replace(question, bounds=STORED.beside(found))
 
 
 def _key(path: str, gold: str) -> str:
