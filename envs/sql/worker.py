@@ -6,6 +6,7 @@ It is started without the package's own initialisation, so it and what it import
 from __future__ import annotations
 
 import marshal
+import os
 import resource
 import signal
 import socket
@@ -58,7 +59,7 @@ class _Databases:
     """The databases that were asked last, with the results of their gold queries."""
 
     def __init__(self) -> None:
-        self._open: dict[type, OrderedDict[Source, tuple[Database, dict[str, Result]]]] = {
+        self._open: dict[type, OrderedDict[Any, tuple[Database, dict[str, Result]]]] = {
             kind: OrderedDict() for kind in _OPEN
         }
 
@@ -66,13 +67,13 @@ class _Databases:
         return self._get(source)[0]
 
     def _get(self, source: Source) -> tuple[Database, dict[str, Result]]:
-        known = self._open[type(source)]
-        if source not in known:
+        known, key = self._open[type(source)], _version(source)
+        if key not in known:
             while len(known) >= _OPEN[type(source)]:
                 known.popitem(last=False)[1][0].close()
-            known[source] = (Database(source), {})
-        known.move_to_end(source)
-        return known[source]
+            known[key] = (Database(source), {})
+        known.move_to_end(key)
+        return known[key]
 
     def gold(self, source: Source, sql: str) -> Result:
         database, known = self._get(source)
@@ -82,6 +83,17 @@ class _Databases:
                 return result
             known[sql] = result
         return known[sql]
+
+
+def _version(source: Source) -> Any:
+    """What a database is known by: a file that was written anew is another."""
+    if not isinstance(source, str):
+        return source
+    try:
+        file = os.stat(source)
+    except OSError:
+        return source
+    return source, file.st_size, file.st_mtime_ns
 
 
 def _requests(connection: socket.socket) -> Iterator[tuple[Any, ...]]:

@@ -5,6 +5,7 @@ import os
 import resource
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -174,6 +175,29 @@ def test_databases_that_were_closed_are_opened_again(queries):
         for number in range(300):
             source = (("people", PEOPLE[0][1], ((number, "Ann"),)),)
             assert queries.run(source, "SELECT id FROM people", Bounds(), 1)[1] == [(number,)]
+
+
+def test_a_file_that_was_written_anew_is_another(queries, tmp_path):
+    for number in (1, 2):
+        (tmp_path / "x.sqlite").unlink(missing_ok=True)
+        connection = sqlite3.connect(tmp_path / "x.sqlite")
+        connection.execute(f"CREATE TABLE people AS SELECT {number} AS id")
+        connection.commit()
+        connection.close()
+        assert queries.run(str(tmp_path / "x.sqlite"), "SELECT id FROM people", Bounds(), 1)[1] == [(number,)]
+    (tmp_path / "x.sqlite").unlink()
+    with pytest.raises(BadDatabase, match="there is no database"):
+        queries.tables(str(tmp_path / "x.sqlite"))
+
+
+def test_a_gold_query_that_takes_too_long_is_no_fault_of_an_answer(queries, monkeypatch):
+    monkeypatch.setattr(
+        module,
+        "_BOOT",
+        worker_that("worker._limit_everything = lambda _: worker.os.kill(worker.os.getpid(), worker.signal.SIGXCPU)"),
+    )
+    with pytest.raises(BadDatabase, match="opening it and running the gold query take too long"):
+        queries.agrees((PEOPLE,), "SELECT 1", "SELECT 1", "exact", QUICK)
 
 
 def test_users_share_one_and_the_last_ends_it():
