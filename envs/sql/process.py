@@ -1,9 +1,11 @@
 """The query process: where the queries of agents run, and from where nothing they do comes back but an answer.
 
-There is one in each process that plays, made when the first query comes and shared by all its environments; a question
-and its answer take some 15 microseconds. What a query may take is decided by steps and by processor time, which the
-query process measures for itself, so that a verdict does not depend on how busy the machine is. A query that takes
-more ends that process, and the next one gets another.
+There is one in each process that plays, made when the first query comes and shared by all its environments. What a
+query may take is decided by steps and by processor time, which the query process measures for itself, so that a verdict
+does not depend on how busy the machine is. A query that takes more ends that process, and the next one gets another.
+
+Every query goes there, those to small generated databases too, although the way costs more than most of them. No bound
+inside SQLite would do: a statement whose nested definitions double is prepared as long as memory lasts, without a step.
 """
 
 from __future__ import annotations

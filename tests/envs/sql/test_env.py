@@ -2,6 +2,7 @@
 
 import gc
 import threading
+import time
 
 import gymnasium
 import numpy as np
@@ -161,12 +162,10 @@ def test_a_query_that_would_take_long_or_tell_the_time_is_a_turn_with_a_message(
 
 def test_no_clock_decides_a_verdict(monkeypatch):
     """On a machine that gives us a moment every eleven seconds the same queries are right."""
-    from gagpo.envs.sql import process
-
     env = SQLEnv(types="join", **SMALL)
     start(env, "join")
     gold, passed = env.question.gold, iter(range(0, 10**6, 11))
-    monkeypatch.setattr(process.time, "monotonic", lambda: float(next(passed)))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(passed)))
     busy = "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t WHERE n < 10000) SELECT MAX(n) FROM t"
     assert env.step(f"query: {busy}")[0] == "MAX(n)\n10000"
     assert env.step(f"answer: {gold}")[4]["success"]
