@@ -1,60 +1,102 @@
-"""Running queries that somebody untrusted wrote: they only read, always end, and give the same answer every time."""
+"""Running queries that somebody untrusted wrote: they only read, and give the same answer every time.
+
+What is bounded here is the same on every machine: the steps of SQLite's machine, the length of a value, the size of a
+result. That does not bound the processor time of a query. One step may sort a table, scan a file, or compare two texts
+at every place; and preparing a statement takes no step at all, but twice as long with each of its nested definitions.
+So the queries of strangers run in a process of their own that the system ends: :mod:`gagpo.envs.sql.process`.
+"""
 
 from __future__ import annotations
 
-import math
+import functools
 import re
 import sqlite3
 import time
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gagpo.envs.errors import GagpoError
+from gagpo.envs.sql import functions
 
 MAX_SQL = 10_000  # characters of a query
-MAX_ROWS = 10_000  # of a result that is compared
-MAX_STEPS = 5_000_000  # of SQLite's machine; a bound in steps, unlike one in seconds, is the same everywhere
-MAX_SECONDS = 10.0  # for what the steps do not bound
-_EVERY = 1_000
+MAX_LENGTH = 10_000  # bytes of a value in a generated database
+MAX_STORED_LENGTH = 100_000  # and in a file, where people keep whole articles
 
+Row = tuple[Any, ...]
+Table = tuple[str, tuple[tuple[str, str], ...], tuple[Row, ...]]
+"""A name, columns with their declarations, and rows."""
+Source = str | tuple[Table, ...]
+"""The path of an SQLite file, or the tables of a database that is made in memory."""
+Columns = dict[str, list[tuple[str, str]]]
+"""The names and types of the columns of each table."""
+
+_EVERY = 1_000  # steps between two looks
 _ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
-_FORBIDDEN = {"load_extension", "random", "randomblob", "readfile", "writefile", "edit", "fts3_tokenizer"}
-_FORBIDDEN |= {"sqlite_compileoption_get", "sqlite_version", "sqlite_source_id", "changes", "total_changes"}
-_QUERY = re.compile(r"(?:\s|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*(?:select|with|values)\b", re.IGNORECASE | re.DOTALL)
-_CLOCK = re.compile(r"'\s*(?:now|localtime|utc)\s*'|\bcurrent_(?:time|date|timestamp)\b", re.IGNORECASE)
+_QUERY = re.compile(r"(?>\s+|--[^\n]*|/\*(?>.*?\*/))*+(?:select|with|values)\b", re.IGNORECASE | re.DOTALL)
 
 
 class QueryFailed(Exception):
-    """A query that was refused, is wrong, or took too long; the message is for its author."""
+    """A query that was refused, is wrong, or took too much; the message is for its author."""
 
 
 class BadDatabase(GagpoError, ValueError):
     """A file that is no database."""
 
 
-class Database:
-    """One SQLite file, opened for reading only.
+@dataclass(frozen=True)
+class Cost:
+    """What a query took: steps of SQLite's machine, to the thousand; seconds of processor time; bytes of its result."""
 
-    Writing, attaching, pragmas and loading are refused by the engine itself; so is whatever depends on chance or the
-    clock. A query ends after ``MAX_STEPS`` machine steps or ``MAX_SECONDS``.
+    steps: int = 0
+    seconds: float = 0.0
+    size: int = 0
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a query may take. Steps are the same everywhere, so they decide; the seconds are for what they miss."""
+
+    steps: int = 5_000_000
+    seconds: float = 2.0
+    size: int = 32 * 2**20
+
+    def beside(self, gold: Cost) -> Bounds:
+        """These bounds for a task whose gold query took ``gold``: four times that more, and room for its rows."""
+        return Bounds(self.steps + 4 * gold.steps, round(self.seconds + 4 * gold.seconds, 3), self.size + 2 * gold.size)
+
+
+STORED = Bounds(steps=20_000_000, seconds=4.0)
+"""What a query of a file may take at least: enough to read a table of a million rows once or twice."""
+GOLD = Bounds(steps=2**40, seconds=10.0, size=256 * 2**20)
+"""What a gold query may take."""
+
+
+@dataclass(frozen=True)
+class Result:
+    names: list[str]
+    rows: list[Row]
+    cost: Cost
+
+
+class Database:
+    """One SQLite database, for reading only.
+
+    Writing, attaching, pragmas and loading are refused by the engine itself, as is every function that is not in
+    :data:`gagpo.envs.sql.functions.ALLOWED`.
     """
 
-    def __init__(self, path: Path):
-        if not path.is_file():
-            raise BadDatabase(f"there is no database {path}")
-        self.path = path
-        address = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
-        try:
-            self._connection = sqlite3.connect(address, uri=True, check_same_thread=False)
-            self._connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
-            self.tables = self._read_tables()
-        except sqlite3.Error as error:
-            raise BadDatabase(f"{path}: not an SQLite database ({error})") from None
+    def __init__(self, source: Source):
+        self._refused = ""
+        if isinstance(source, str):
+            self._connection, self.tables, views = _opened(source)
+        else:
+            self._connection, self.tables, views = made(source), columns_of(source), []
+        self._readable = {name.lower() for name in (*self.tables, *views)}
         limits = {
-            sqlite3.SQLITE_LIMIT_LENGTH: 1_000_000,
+            sqlite3.SQLITE_LIMIT_LENGTH: MAX_STORED_LENGTH if isinstance(source, str) else MAX_LENGTH,
             sqlite3.SQLITE_LIMIT_SQL_LENGTH: MAX_SQL,
             sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 100,
             sqlite3.SQLITE_LIMIT_COMPOUND_SELECT: 20,
@@ -64,31 +106,23 @@ class Database:
         }
         for name, value in limits.items():
             self._connection.setlimit(name, value)
-        self._connection.execute("PRAGMA temp_store = MEMORY")
-        self._connection.execute("PRAGMA cache_size = -20000")
-        self._connection.set_authorizer(_authorize)
+        self._connection.execute("PRAGMA temp_store = MEMORY")  # nothing is ever written to a disk
+        functions.install(self._connection, self._refuse)
+        self._connection.set_authorizer(self._authorize)
 
-    def _read_tables(self) -> dict[str, list[tuple[str, str]]]:
-        names = self._connection.execute(
-            "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name"
-        ).fetchall()
-        columns = "SELECT name, type FROM pragma_table_info(?) ORDER BY cid"
-        return {name: self._connection.execute(columns, (name,)).fetchall() for (name,) in names}
-
-    def run(self, sql: str, limit: int = MAX_ROWS) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """Column names and at most ``limit`` rows; :class:`QueryFailed` says what is wrong."""
+    def run(self, sql: str, bounds: Bounds = Bounds(), limit: int | None = None) -> Result:
+        """The result, or its first ``limit`` rows; :class:`QueryFailed` says what is wrong."""
         if len(sql) > MAX_SQL:
             raise QueryFailed(f"a query may have {MAX_SQL} characters")
         if not _QUERY.match(sql):
             raise QueryFailed("only SELECT is possible")
-        if _CLOCK.search(sql):
-            raise QueryFailed("there is no clock here")
-        steps, end = 0, time.monotonic() + MAX_SECONDS
+        self._refused = ""
+        steps, begun = 0, time.process_time()
 
         def tick() -> bool:
             nonlocal steps
             steps += _EVERY
-            return steps > MAX_STEPS or time.monotonic() > end
+            return steps > bounds.steps
 
         self._connection.set_progress_handler(tick, _EVERY)
         try:
@@ -97,55 +131,103 @@ class Database:
                 names = [column[0] for column in cursor.description or []]
                 if not names:
                     raise QueryFailed("only SELECT is possible")
-                return names, cursor.fetchmany(limit)
-        except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError, MemoryError) as error:
-            if "interrupted" in str(error):
-                raise QueryFailed("the query takes too long") from None
-            if "prohibited" in str(error) or "not authorized" in str(error):
-                raise QueryFailed("only reading is allowed") from None
-            raise QueryFailed(str(error).encode("utf-8", "replace").decode()[:200]) from None
+                rows, size = _fetched(cursor, limit, bounds.size)
+            return Result(names, rows, Cost(steps, time.process_time() - begun, size))
+        except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as error:
+            raise QueryFailed(self._refused or _explained(error)) from None
+        except MemoryError:
+            raise QueryFailed("the query takes too much memory") from None
         finally:
             self._connection.set_progress_handler(None, 0)
+
+    def _refuse(self, reason: str) -> None:
+        self._refused = reason
+
+    def _authorize(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
+        if action == sqlite3.SQLITE_FUNCTION:
+            self._refused = functions.refusal(str(second).lower()) or self._refused
+        elif action not in _ALLOWED or (
+            action == sqlite3.SQLITE_READ and not self._can_read(str(first).lower(), second)
+        ):
+            self._refused = "only reading the tables of this database is allowed"
+        return sqlite3.SQLITE_DENY if self._refused else sqlite3.SQLITE_OK
+
+    def _can_read(self, table: str, column: str | None) -> bool:
+        """Tables that a query defines itself are asked for only where it reads none of their columns."""
+        return table in self._readable or not (
+            column or table.startswith(("sqlite_", "pragma_")) or table in _modules()
+        )
 
     def close(self) -> None:
         self._connection.close()
 
 
-def _authorize(action: int, first: str | None, second: str | None, *_: str | None) -> int:
-    if action not in _ALLOWED:
-        return sqlite3.SQLITE_DENY
-    if action == sqlite3.SQLITE_FUNCTION and str(second).lower() in _FORBIDDEN:
-        return sqlite3.SQLITE_DENY
-    if action == sqlite3.SQLITE_READ and str(first).lower().startswith(("sqlite_", "pragma_")):
-        return sqlite3.SQLITE_DENY
-    return sqlite3.SQLITE_OK
+@functools.cache
+def _modules() -> frozenset[str]:
+    """Tables that are there without being in any database: they show the engine, or the memory of this process."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        return frozenset(name.lower() for (name,) in connection.execute("SELECT name FROM pragma_module_list"))
 
 
-def same_result(one: Sequence[tuple[Any, ...]], other: Sequence[tuple[Any, ...]], ordered: bool) -> bool:
-    """Execution accuracy: equal rows, in the same order if ``ordered``, else counted; numbers to nine digits.
-
-    >>> same_result([(1,), (2,)], [(2.0,), (1.0,)], ordered=False)
-    True
-    >>> same_result([(1,)], [(1,), (1,)], ordered=False)
-    False
-    """
-    left, right = [_plain(row) for row in one], [_plain(row) for row in other]
-    return left == right if ordered else Counter(left) == Counter(right)
-
-
-def _plain(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(_number(value) if isinstance(value, int | float) else value for value in row)
-
-
-def _number(value: float) -> float | str:
+def _opened(path: str) -> tuple[sqlite3.Connection, Columns, list[str]]:
+    """A connection to a file, its tables, and the names of its views."""
+    if not Path(path).is_file():
+        raise BadDatabase(f"there is no database {path}")
+    address = f"{Path(path).resolve().as_uri()}?mode=ro&immutable=1"
+    columns = "SELECT name, type FROM pragma_table_info(?) ORDER BY cid"
     try:
-        number = float(value)
-    except OverflowError:
-        return str(value)
-    return float(f"{number:.9g}") if math.isfinite(number) else str(number)
+        connection = sqlite3.connect(address, uri=True, check_same_thread=False)
+        connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        connection.execute("PRAGMA cache_size = -20000")
+        known = connection.execute("SELECT type, name FROM sqlite_master ORDER BY name").fetchall()
+        names = [name for kind, name in known if kind == "table" and not name.lower().startswith("sqlite_")]
+        tables = {name: connection.execute(columns, (name,)).fetchall() for name in names}
+    except sqlite3.Error as error:
+        raise BadDatabase(f"{path}: not an SQLite database ({error})") from None
+    return connection, tables, [name for kind, name in known if kind == "view"]
 
 
-def show(names: Sequence[str], rows: Sequence[tuple[Any, ...]], limit: int, width: int = 60) -> str:
+def made(tables: tuple[Table, ...]) -> sqlite3.Connection:
+    """A connection to a new database in memory that holds the ``tables``, without any bounds."""
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    for name, columns, rows in tables:
+        declared = ", ".join(f"{column} {declaration}" for column, declaration in columns)
+        connection.execute(f"CREATE TABLE {name} ({declared})")
+        connection.executemany(f"INSERT INTO {name} VALUES ({', '.join('?' * len(columns))})", rows)
+    return connection
+
+
+def columns_of(tables: tuple[Table, ...]) -> Columns:
+    """The types of the columns are the first words of their declarations.
+
+    >>> columns_of((("people", (("id", "INTEGER PRIMARY KEY"), ("name", "TEXT NOT NULL")), ()),))
+    {'people': [('id', 'INTEGER'), ('name', 'TEXT')]}
+    """
+    return {
+        name: [(column, declaration.partition(" ")[0]) for column, declaration in columns]
+        for name, columns, _ in tables
+    }
+
+
+def _fetched(cursor: sqlite3.Cursor, limit: int | None, most: int) -> tuple[list[Row], int]:
+    """At most ``limit`` rows and about how many bytes they take here; one by one, for a row may be large."""
+    rows: list[Row] = []
+    size = 0
+    while (limit is None or len(rows) < limit) and (row := cursor.fetchone()) is not None:
+        size += 64 + sum(40 + len(value) if isinstance(value, str | bytes) else 40 for value in row)
+        if size > most:
+            raise QueryFailed("the result is too large")
+        rows.append(row)
+    return rows, size
+
+
+def _explained(error: Exception) -> str:
+    if "interrupted" in str(error):
+        return "the query takes too long"
+    return " ".join(str(error).encode("utf-8", "replace").decode().split())[:200] or "the query failed"
+
+
+def show(names: Sequence[str], rows: Sequence[Row], limit: int, width: int = 60) -> str:
     """A result as text: names, at most ``limit`` rows, each value cut at ``width`` characters.
 
     >>> show(["name", "age"], [("Ann", 3), ("Bo", None)], 1)

@@ -7,33 +7,36 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
 from gagpo.envs.base import Outcome, TextEnv
 from gagpo.envs.errors import InvalidArgument
-from gagpo.envs.sql.database import MAX_ROWS, Database, QueryFailed, same_result, show
-from gagpo.envs.sql.generate import SPLITS, TYPES, Question, ensure, generated
+from gagpo.envs.sql.compare import Comparison
+from gagpo.envs.sql.database import Columns, QueryFailed, columns_of, show
+from gagpo.envs.sql.generate import TYPES, generated
+from gagpo.envs.sql.process import release, shared
+from gagpo.envs.sql.question import SPLITS, Question
 from gagpo.envs.sql.sources import loaded
+from gagpo.envs.sql.suite import suite
 from gagpo.envs.tasks import Task, TaskSet
 
 _ACTION = re.compile(r"\s*(tables|columns|query:|answer:)(.*)\Z", re.DOTALL | re.IGNORECASE)
-_ORDERED = re.compile(r"\border\s+by\b(?![^()]*\))", re.IGNORECASE)  # not inside of brackets
-_KEPT = 4  # open databases
 
 
 class SQLEnv(TextEnv):
     """Answer a question about a database by a query; reward 1 when its result is that of the gold query.
 
     Actions are ``tables``, ``columns TABLE``, ``query: SELECT ...`` (shows the first rows) and ``answer: SELECT ...``,
-    which ends the episode. Results are compared as BIRD and Spider do: the same rows, in the same order where the
-    gold query orders them. A generated question is also asked of a second database with the same tables and other
-    rows, so that an answer read off and written as a constant is not right.
+    which ends the episode. A generated question is also asked of databases with the same tables and other rows, in
+    which the usual wrong queries give other results than the gold query: what is right by luck is not right there.
 
     data: ``"generated"``, a folder in Spider's or BIRD's format, or None for ``$SQL_DATA`` where that is set and
-    generated questions elsewhere. size, test_size: generated questions of the training and of each other split. types:
-    the kinds of them. seed: of the generator. rows: how many rows a query shows.
+    generated questions elsewhere. on_bad_row: ``refuse`` or ``skip`` (and count) rows of its files that cannot be used.
+    size, test_size: generated questions of the training and of each other split. types: the kinds of them. seed: of the
+    generator. rows: how many rows a query shows. comparison: when two results are the same, see
+    :func:`gagpo.envs.sql.compare.agrees`.
 
     ``info`` also holds ``queries``, and after an answer ``verdict``: right, wrong, wrong elsewhere, or failed.
     """
@@ -59,6 +62,8 @@ class SQLEnv(TextEnv):
         types: Sequence[str] | str = "all",
         seed: int = 0,
         rows: int = 5,
+        comparison: Comparison = "exact",
+        on_bad_row: Literal["refuse", "skip"] = "refuse",
     ):
         super().__init__(split, max_turns, expert, render_mode)
         if size < 0 or test_size < 0 or rows < 1:
@@ -66,15 +71,26 @@ class SQLEnv(TextEnv):
         chosen = TYPES if types == "all" else (types,) if isinstance(types, str) else tuple(types)
         if not chosen or (unknown := sorted(set(chosen) - set(TYPES))):
             raise InvalidArgument(f"unknown type {unknown[:1] if chosen else '()'}; choose from {', '.join(TYPES)}")
+        if comparison not in get_args(Comparison):
+            raise InvalidArgument(f"no comparison {comparison!r}; choose from {', '.join(get_args(Comparison))}")
+        if on_bad_row not in ("refuse", "skip"):
+            raise InvalidArgument(f"on_bad_row is 'refuse' or 'skip', got {on_bad_row!r}")
         source = data or os.environ.get("SQL_DATA") or "generated"
         self.folder = None if source == "generated" else Path(source)
         self.size, self.test_size, self.types, self.seed, self.rows = size, test_size, chosen, seed, rows
+        self.comparison, self.on_bad_row = comparison, on_bad_row
         self.question: Question | None = None
-        self._databases: dict[Path, Database] = {}
+        self._tables: Columns | None = None
         self._known: set[str] = set()
         self._looked: list[str] = []
         self._queries = 0
         self._verdict = ""
+
+    @classmethod
+    def preload(cls, **kwargs: Any) -> None:
+        """Make or check the questions before the pool forks its workers."""
+        env = cls(**kwargs)
+        env.tasks(env.split)
 
     def tasks(self, split: str) -> TaskSet:
         return self._source(split)[0]
@@ -83,13 +99,12 @@ class SQLEnv(TextEnv):
         if split not in self.splits:
             raise InvalidArgument(f"no split {split!r}; choose one of {', '.join(self.splits)}")
         if self.folder is not None:
-            return loaded(self.folder, split)
+            return loaded(self.folder, split, self.on_bad_row)
         return generated(split, self.size if split == "train" else self.test_size, self.types, self.seed)
 
     def begin(self, task: Task) -> Outcome:
         self.question = self._source(task.split)[1][task.id]
-        if self.folder is None:
-            ensure(self.question)
+        self._tables = None
         self._known, self._looked, self._queries, self._verdict = set(), [], 0, ""
         hint = f"\nHint: {self.question.evidence}" if self.question.evidence else ""
         return self._outcome(f"{self.question.text}{hint}")
@@ -101,37 +116,35 @@ class SQLEnv(TextEnv):
         name, rest = match[1].lower().rstrip(":"), match[2].strip()
         if name == "answer":
             return self._answer(rest)
-        return {"tables": self._tables, "columns": self._columns, "query": self._query}[name](rest)
+        return {"tables": self._list, "columns": self._columns, "query": self._query}[name](rest)
 
-    def _tables(self, rest: str) -> Outcome:
+    def _list(self, rest: str) -> Outcome:
         if rest:
             return self._outcome("Say tables, and nothing else.", valid=False)
-        return self._learned(f"Tables: {', '.join(self._database().tables)}")
+        return self._learned(f"Tables: {', '.join(self._schema())}")
 
     def _columns(self, table: str) -> Outcome:
-        tables = {name.lower(): name for name in self._database().tables}
+        tables = {name.lower(): name for name in self._schema()}
         name = tables.get(table.strip("\"'`[] ;").lower())
         if name is None:
             return self._outcome("There is no such table.", valid=False)
         self._looked.append(name)
-        columns = ", ".join(f"{column} {kind}".strip() for column, kind in self._database().tables[name])
+        columns = ", ".join(f"{column} {kind}".strip() for column, kind in self._schema()[name])
         return self._learned(f"{name}: {columns}")
 
     def _query(self, sql: str) -> Outcome:
+        question = self.question
+        assert question is not None
         self._queries += 1
         try:
-            names, found = self._database().run(sql, self.rows + 1)
+            names, found = shared(self).run(question.database, sql, question.bounds, self.rows + 1)
         except QueryFailed as error:
             return self._outcome(f"Error: {error}.", valid=False)
         return self._learned(show(names, found, self.rows))
 
     def _answer(self, sql: str) -> Outcome:
-        question = self.question
-        assert question is not None
         try:
-            self._verdict = "right" if self._agrees(question.database, sql) else "wrong"
-            if self._verdict == "right" and question.second is not None and not self._agrees(question.second, sql):
-                self._verdict = "wrong elsewhere"
+            self._verdict = self._judge(sql)
         except QueryFailed as error:
             self._verdict = "failed"
             return self._outcome(f"Error: {error}.", terminated=True, valid=False)
@@ -139,25 +152,21 @@ class SQLEnv(TextEnv):
         text = "Right." if right else "Wrong."
         return self._outcome(text, reward=float(right), terminated=True, success=right)
 
-    def _agrees(self, path: Path, sql: str) -> bool:
-        """Whether ``sql`` gives what the gold query gives in that database; QueryFailed when ``sql`` does not run."""
-        assert self.question is not None
-        database = self._database(path)
-        _, found = database.run(sql, MAX_ROWS)
-        try:
-            _, gold = database.run(self.question.gold, MAX_ROWS)
-        except QueryFailed:
-            return False
-        return same_result(found, gold, _ORDERED.search(self.question.gold) is not None)
+    def _judge(self, sql: str) -> str:
+        """The verdict on a query that runs; QueryFailed where it does not."""
+        question = self.question
+        assert question is not None
+        sources = (question.database,) if self.folder is not None else suite(question)
+        right = shared(self).agrees(sources, sql, question.gold, self.comparison, question.bounds)
+        return "right" if all(right) else "wrong elsewhere" if right[0] else "wrong"
 
-    def _database(self, path: Path | None = None) -> Database:
+    def _schema(self) -> Columns:
+        """The tables of the database that the agent sees."""
         assert self.question is not None
-        path = path or self.question.database
-        if path not in self._databases:
-            while len(self._databases) >= _KEPT:
-                self._databases.pop(next(iter(self._databases))).close()
-            self._databases[path] = Database(path)
-        return self._databases[path]
+        source = self.question.database
+        if self._tables is None:
+            self._tables = shared(self).tables(source) if isinstance(source, str) else columns_of(source)
+        return self._tables
 
     def _learned(self, text: str) -> Outcome:
         self._known.add(text)
@@ -184,12 +193,11 @@ class SQLEnv(TextEnv):
 
     def sample_action(self, rng: np.random.Generator) -> str:
         """A random command about a random table and column of this database."""
-        tables = self._database().tables
+        tables = self._schema()
         table = str(rng.choice(sorted(tables))) if tables else "t"
         columns = [column for column, _ in tables.get(table, [])] or ["*"]
         sql = f'SELECT "{rng.choice(columns)}" FROM "{table}"'
         return str(rng.choice(["tables", f"columns {table}", f"query: {sql}", f"answer: {sql}"]))
 
     def close(self) -> None:
-        while self._databases:
-            self._databases.popitem()[1].close()
+        release(self)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gagpo.envs.errors import GagpoError
-from gagpo.envs.sql.generate import Question
-from gagpo.envs.tasks import Task, TaskSet
+from gagpo.envs.sql.golds import BadSource, checked
+from gagpo.envs.sql.question import Question
+from gagpo.envs.tasks import TaskSet
 
 # split: question files and database folders, in the order in which they are looked for
 LAYOUT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -26,52 +27,69 @@ LAYOUT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 _PLAIN = re.compile(r"[A-Za-z0-9_. &()-]{1,100}", re.ASCII)
 
 
-class BadSource(GagpoError, ValueError):
-    """A folder that is neither Spider's nor BIRD's, or a row that cannot be used; the message names file and row."""
-
-
 @functools.lru_cache(maxsize=16)
-def loaded(folder: Path, split: str) -> tuple[TaskSet, dict[str, Question]]:
-    """The questions of a split. Both have ``question`` and ``db_id``, and the query as ``query`` or ``SQL``."""
+def loaded(folder: Path, split: str, on_bad_row: str = "refuse") -> tuple[TaskSet, dict[str, Question]]:
+    """The questions of a split, whose gold queries have been run.
+
+    Both formats have ``question`` and ``db_id``, and the query as ``query`` or ``SQL``. ``on_bad_row`` is ``refuse``
+    (raise :class:`BadSource`) or ``skip`` (and count).
+    """
     files, roots = LAYOUT[split]
     path = next((folder / name for name in files if (folder / name).is_file()), None)
     if path is None:
         if not any((folder / name).is_file() for names, _ in LAYOUT.values() for name in names):
             raise BadSource(f"{folder} holds neither Spider nor BIRD: there is no {' or '.join(LAYOUT['train'][0])}")
         return TaskSet(split, [], advice=f"{folder} has no {' or '.join(files) or 'such split'}."), {}
-    questions = {}
-    for question in _questions(path, [folder / root for root in roots], split):
-        questions[question.id] = question
-    tasks = [Task(q.id, split, q.type, q.task().digest, str(q.database)) for q in questions.values()]
-    return TaskSet(split, tasks), questions
+    questions: dict[str, Question] = {}
+    skipped: list[BadSource] = []
+    for found in checked(_questions(path, [folder / root for root in roots], split)):
+        if isinstance(found, Question):
+            questions[found.id] = found
+        elif on_bad_row == "refuse":
+            raise found
+        else:
+            skipped.append(found)
+    if skipped:
+        logging.getLogger(__name__).warning("%d bad rows were skipped; the first: %s", len(skipped), skipped[0])
+    return TaskSet(split, [question.task() for question in questions.values()]), questions
 
 
-def _questions(path: Path, roots: list[Path], split: str) -> Iterator[Question]:
+def _questions(path: Path, roots: list[Path], split: str) -> Iterator[tuple[str, Question] | BadSource]:
+    """Each row that is no repetition, with its place for a message, or what is wrong with it."""
     try:
         records = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise BadSource(f"{path}: not JSON ({str(error)[:100]})") from None
     if not isinstance(records, list):
         raise BadSource(f"{path}: must hold a list of questions")
-    seen: set[str] = set()
+    seen: set[tuple[object, ...]] = set()
     for number, record in enumerate(records):
         where = f"{path}, row {number}"
-        if not isinstance(record, dict):
-            raise BadSource(f"{where}: not an object")
-        text, name = _text(record, "question", where), _text(record, "db_id", where)
-        gold = _text(record, "query" if "query" in record else "SQL", where)
-        if not _PLAIN.fullmatch(name) or ".." in name:
-            raise BadSource(f"{where}: db_id {name[:80]!r} is no folder's name")
-        files = [root / name / f"{name}.sqlite" for root in roots]
-        database = next((file for file in files if file.is_file()), None)
-        if database is None:
-            raise BadSource(f"{where}: there is no database {files[0]}")
-        if (name, text, gold) in seen:  # type: ignore[comparison-overlap]
+        try:
+            question = _question(record, where, roots, f"{split}-{number:06d}", split)
+        except BadSource as error:
+            yield error
             continue
-        seen.add((name, text, gold))  # type: ignore[arg-type]
-        evidence = str(record.get("evidence") or "")
-        kind = str(record.get("difficulty") or record.get("hardness") or name)[:100]
-        yield Question(f"{split}-{number:06d}", split, kind, text, gold, (), "", database, evidence=evidence)
+        content = (question.text, question.gold, question.database)
+        if content not in seen:
+            seen.add(content)
+            yield where, question
+
+
+def _question(record: Any, where: str, roots: list[Path], name: str, split: str) -> Question:
+    if not isinstance(record, dict):
+        raise BadSource(f"{where}: not an object")
+    text, folder = _text(record, "question", where), _text(record, "db_id", where)
+    gold = _text(record, "query" if "query" in record else "SQL", where)
+    if not _PLAIN.fullmatch(folder) or ".." in folder:
+        raise BadSource(f"{where}: db_id {folder[:80]!r} is no folder's name")
+    files = [root / folder / f"{folder}.sqlite" for root in roots]
+    database = next((file for file in files if file.is_file()), None)
+    if database is None:
+        raise BadSource(f"{where}: there is no database {files[0]}")
+    evidence = str(record.get("evidence") or "")
+    kind = str(record.get("difficulty") or record.get("hardness") or folder)[:100]
+    return Question(name, split, kind, text, gold, (), "", str(database), evidence)
 
 
 def _text(record: dict[str, Any], key: str, where: str) -> str:

@@ -5,7 +5,9 @@ import time
 
 import pytest
 
-from gagpo.envs.sql.database import BadDatabase, Database, QueryFailed, same_result, show
+from gagpo.envs.sql.database import BadDatabase, Bounds, Cost, Database, QueryFailed, made, show
+
+PEOPLE = (("people", (("name", "TEXT NOT NULL"),), (("Ann",), ("Bo",))),)
 
 
 @pytest.fixture
@@ -21,18 +23,19 @@ def path(tmp_path):
 
 @pytest.fixture
 def database(path):
-    opened = Database(path)
+    opened = Database(str(path))
     yield opened
     opened.close()
 
 
 def test_reading(database):
     assert database.tables == {"people": [("id", "INTEGER"), ("name", "TEXT"), ("age", "INTEGER")]}
-    assert database.run("SELECT COUNT(*), MAX(age) FROM people") == (["COUNT(*)", "MAX(age)"], [(1000, 6)])
-    assert len(database.run("SELECT id FROM people", 5)[1]) == 5
+    result = database.run("SELECT COUNT(*), MAX(age) FROM people")
+    assert (result.names, result.rows) == (["COUNT(*)", "MAX(age)"], [(1000, 6)])
+    assert len(database.run("SELECT id FROM people", limit=5).rows) == 5
     assert database.run(
-        "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t WHERE n < 9) SELECT SUM(n) FROM t"
-    )[1] == [(45,)]
+        "/* a sum */ WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t WHERE n < 9) SELECT SUM(n) FROM t"
+    ).rows == [(45,)]
 
 
 @pytest.mark.parametrize(
@@ -54,6 +57,12 @@ def test_reading(database):
         "SELECT date('now')",
         "SELECT CURRENT_TIMESTAMP",
         "SELECT datetime(' NOW ')",
+        "SELECT json_extract('{}', '$')",
+        "SELECT * FROM dbstat",
+        "SELECT COUNT(*) FROM dbstat",
+        "SELECT COUNT(*) FROM sqlite_stmt",
+        "SELECT COUNT(*) FROM pragma_table_info('people')",
+        "SELECT * FROM json_each('[1]')",
         "VACUUM INTO '/tmp/copy.sqlite'",
         "BEGIN",
         "EXPLAIN SELECT 1",
@@ -75,7 +84,7 @@ def test_what_is_not_plain_reading_is_refused(database, path, sql):
         database.run(sql)
     assert str(failed.value) and "\n" not in str(failed.value)
     assert path.read_bytes() == before and [one.name for one in path.parent.iterdir()] == [path.name]
-    assert database.run("SELECT COUNT(*) FROM people")[1] == [(1000,)]
+    assert database.run("SELECT COUNT(*) FROM people").rows == [(1000,)]
 
 
 @pytest.mark.parametrize(
@@ -97,30 +106,120 @@ def test_what_takes_too_long_ends_at_the_same_step_everywhere(database, sql):
 def test_a_file_that_is_no_database(tmp_path):
     (tmp_path / "x.sqlite").write_text("not a database " * 100)
     with pytest.raises(BadDatabase, match="not an SQLite database"):
-        Database(tmp_path / "x.sqlite")
+        Database(str(tmp_path / "x.sqlite"))
     with pytest.raises(BadDatabase, match="there is no database"):
-        Database(tmp_path / "none.sqlite")
+        Database(str(tmp_path / "none.sqlite"))
     assert not (tmp_path / "none.sqlite").exists()
 
 
 @pytest.mark.parametrize(
-    "one, other, ordered, same",
+    "call",
     [
-        ([(1, "a")], [(1.0, "a")], False, True),
-        ([(1,), (2,)], [(2,), (1,)], True, False),
-        ([(1,), (2,)], [(2,), (1,)], False, True),
-        ([(1,)], [(1,), (1,)], False, False),
-        ([(0.1 + 0.2,)], [(0.3,)], True, True),
-        ([("1",)], [(1,)], False, False),
-        ([(None,)], [(0,)], False, False),
-        ([(float("inf"),)], [(float("inf"),)], False, True),
-        ([], [], True, True),
-        ([(2**63 - 1,)], [(2**62,)], False, False),
-        ([(1, 2)], [(2, 1)], False, False),
+        "date()",
+        "time()",
+        "datetime()",
+        "julianday()",
+        "unixepoch()",
+        "strftime('%Y')",
+        "strftime('%s', 'now')",
+        "date('n' || 'ow')",
+        "date(lower('NOW'))",
+        "date(x'6e6f77')",
+        "date('now' || char(0) || 'x')",
+        "julianday('subsec')",
+        "datetime('2020-01-01', 'localtime')",
+        "datetime('2020-01-01', 'utc')",
+        "CURRENT_DATE",
+        "CURRENT_TIME",
     ],
 )
-def test_execution_accuracy(one, other, ordered, same):
-    assert same_result(one, other, ordered) is same is same_result(other, one, ordered)
+def test_no_query_learns_the_time(database, call):
+    with pytest.raises(QueryFailed, match="there is no clock here"):
+        database.run(f"SELECT {call}")
+    with pytest.raises(QueryFailed, match="there is no clock here"):
+        database.run(f"SELECT name FROM people WHERE {call} > '2020'")
+
+
+@pytest.mark.parametrize(
+    "call, value",
+    [
+        ("strftime('%Y-%m', '2020-02-29')", "2020-02"),
+        ("date('2020-02-28', '+1 day')", "2020-02-29"),
+        ("julianday('2020-01-02') - julianday('2020-01-01')", 1.0),
+        ("datetime(0, 'unixepoch')", "1970-01-01 00:00:00"),
+        ("date(NULL)", None),
+        ("date('today')", None),
+        ("'now' || 'utc'", "nowutc"),
+        ("printf('%.1f %5d %s', 1.25, 7, 'x')", "1.3     7 x"),
+    ],
+)
+def test_functions_of_given_times_are_those_of_sqlite(database, call, value):
+    assert database.run(f"SELECT {call}").rows == [(value,)]
+    assert sqlite3.connect(":memory:").execute(f"SELECT {call}").fetchall() == [(value,)]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "zeroblob(20000)",
+        "replace(hex(zeroblob(499998)), '0', 'a')",
+        "replace(replace('aaaaaaaaaa', 'a', '{0}'), 'b', '{0}{0}{0}{0}{0}')".format("b" * 100),
+        "printf('%.*c', 2000000000, 'a')",
+        "printf('%2000000000d', 1)",
+        "format('%.500c', 'a')",
+    ],
+)
+def test_no_value_grows(value):
+    with pytest.raises(QueryFailed, match=r"not available|too big|takes widths up to 100"):
+        Database(PEOPLE).run(f"SELECT length({value})")
+
+
+def test_a_result_is_bounded_before_it_is_whole(database):
+    wide = "SELECT '" + "x" * 9_000 + "' FROM people a, people b"
+    with pytest.raises(QueryFailed, match="the result is too large"):
+        database.run(wide, Bounds(size=100_000))
+    assert len(database.run(wide, Bounds(size=100_000), limit=3).rows) == 3
+
+
+def test_what_is_refused_is_named(database):
+    for sql, told in {
+        "SELECT soundex(sqlite_version())": "the function sqlite_version is not available",
+        "SELECT name FROM sqlite_master": "only reading the tables of this database is allowed",
+        "/**/" * 2_000 + "DROP TABLE people": "only SELECT is possible",  # read in no more than its length
+    }.items():
+        with pytest.raises(QueryFailed, match=told):
+            database.run(sql)
+    assert database.run("SELECT 1").rows == [(1,)]  # nothing of a refusal stays
+
+
+def test_the_cost_of_a_query_is_known_and_counts_no_seconds_of_others(database):
+    small, large = (database.run(f"SELECT COUNT(*) FROM people a, people b WHERE b.id < {n}").cost for n in (9, 900))
+    assert 0 < small.steps < 100_000 < large.steps < 10_000_000 and small.size == large.size == 104
+    assert large == Cost(large.steps, large.seconds, 104) and 0 <= small.seconds <= large.seconds
+    bounds = Bounds(steps=10, seconds=1.0, size=20).beside(Cost(steps=1000, seconds=0.5, size=7))
+    assert bounds == Bounds(steps=4010, seconds=3.0, size=34)
+
+
+def test_a_database_in_memory(tmp_path):
+    database = Database(PEOPLE)
+    assert database.tables == {"people": [("name", "TEXT")]}
+    assert database.run("SELECT name FROM people").rows == [("Ann",), ("Bo",)]
+    with pytest.raises(QueryFailed, match="only SELECT"):
+        database.run("DELETE FROM people")
+    made(PEOPLE).execute("DELETE FROM people")  # a copy of its own
+    assert database.run("SELECT COUNT(*) FROM people").rows == [(2,)]
+
+
+def test_views_of_a_file_can_be_read(path):
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE VIEW old AS SELECT name FROM people WHERE age = 6")
+    connection.execute("CREATE VIEW today AS SELECT date('now') AS day")
+    connection.commit()
+    connection.close()
+    database = Database(str(path))
+    assert database.run("SELECT COUNT(*) FROM old").rows == [(142,)] and list(database.tables) == ["people"]
+    with pytest.raises(QueryFailed, match="no clock"):
+        database.run("SELECT day FROM today")
 
 
 def test_shown_rows_are_cut():

@@ -1,9 +1,12 @@
 """The world of databases: its promises, its judge, and the published formats."""
 
-import json
-import sqlite3
+import gc
+import threading
+import time
 
+import gymnasium
 import numpy as np
+import psutil
 import pytest
 
 from gagpo.envs.check.check import check
@@ -11,8 +14,6 @@ from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.sql.domains import DOMAINS
 from gagpo.envs.sql.env import SQLEnv
 from gagpo.envs.sql.generate import TYPES, rows
-from gagpo.envs.sql.sources import BadSource
-from gagpo.envs.tasks import EmptySplit
 
 SMALL = {"size": 60, "test_size": 30}
 
@@ -69,13 +70,13 @@ def test_a_session_by_hand():
 
 
 def test_a_constant_that_was_read_off_is_no_answer():
-    """The gold query's own result, written as a literal, is right here and wrong on the second database."""
-    env, verdicts = SQLEnv(types=["join", "extreme"], size=30, test_size=1), []
+    """The gold query's own result, written as a literal, is right here and wrong on the hidden databases."""
+    env, verdicts = SQLEnv(types=["join", "count", "extreme"], size=90, test_size=1), set()
     for task in env.tasks("train"):
         env.reset(seed=0, options={"task": task.id})
-        _, found = env._database().run(env.question.gold)
-        verdicts.append(env.step(f"answer: SELECT {found[0][0]}")[4]["verdict"])
-    assert verdicts.count("wrong elsewhere") > 20 and set(verdicts) <= {"wrong elsewhere", "right"}
+        shown = env.step(f"query: {env.question.gold}")[0].splitlines()[1]
+        verdicts.add(env.step(f"answer: SELECT {shown}")[4]["verdict"])
+    assert verdicts == {"wrong elsewhere"}
 
 
 @pytest.mark.parametrize(
@@ -129,77 +130,84 @@ def test_arguments_that_make_no_sense():
         SQLEnv(types="poetry")
     with pytest.raises(InvalidArgument, match="rows >= 1"):
         SQLEnv(rows=0)
+    with pytest.raises(InvalidArgument, match="choose from exact, bird, spider"):
+        SQLEnv(comparison="nearly")
+    with pytest.raises(InvalidArgument, match="'refuse' or 'skip'"):
+        SQLEnv(on_bad_row="ignore")
 
 
-# Published formats ----------------------------------------------------------------------------------------------------
-
-
-def database(path):
-    path.parent.mkdir(parents=True)
-    connection = sqlite3.connect(path)
-    connection.execute("CREATE TABLE singer (id INTEGER, name TEXT, age INTEGER)")
-    connection.executemany("INSERT INTO singer VALUES (?, ?, ?)", [(1, "Ann", 30), (2, "Bo", 40)])
-    connection.commit()
-    connection.close()
-
-
-@pytest.fixture
-def spider(tmp_path):
-    root = tmp_path / "spider"
-    database(root / "database" / "concert" / "concert.sqlite")
-    one = {"db_id": "concert", "question": "Names by age?", "query": "SELECT name FROM singer ORDER BY age DESC"}
-    (root / "train_spider.json").write_text(json.dumps([one, one, {**one, "question": "Names, oldest first?"}]))
-    (root / "dev.json").write_text(
-        json.dumps([{**one, "question": "How many?", "query": "SELECT count(*) FROM singer"}])
-    )
-    return root
-
-
-def test_spider(spider):
-    env = SQLEnv(data=spider)
-    assert [task.type for task in env.tasks("train")] == ["concert", "concert"]  # the same question twice is one
-    assert len(env.tasks("validation")) == 1
-    task = env.tasks("train").ids[0]
-    assert env.reset(seed=0, options={"task": task})[0] == "Names by age?"
-    assert env.step("query: SELECT * FROM singer")[0] == "id | name | age\n1 | Ann | 30\n2 | Bo | 40"
-    assert env.step("answer: SELECT name FROM singer ORDER BY age")[4]["verdict"] == "wrong"  # the order counts
-    env.reset(seed=0, options={"task": task})
-    assert env.step("answer: SELECT name FROM singer ORDER BY -age;")[4]["success"]
-    with pytest.raises(EmptySplit, match="test"):
-        env.tasks("test").require()
-
-
-def test_bird(tmp_path, monkeypatch):
-    root = tmp_path / "bird"
-    database(root / "dev_databases" / "concert" / "concert.sqlite")
-    one = {"question_id": 7, "db_id": "concert", "question": "Who is old?", "evidence": "old means age > 35"}
-    (root / "dev.json").write_text(
-        json.dumps([{**one, "SQL": "SELECT name FROM singer WHERE age > 35", "difficulty": "simple"}])
-    )
-    monkeypatch.setenv("SQL_DATA", str(root))
-    env = SQLEnv(split="validation", expert=True)
-    text, info = env.reset(seed=0)
-    assert text == "Who is old?\nHint: old means age > 35" and info["task_type"] == "simple"
-    assert env.step(info["expert_action"])[4]["success"]
+# Queries that would harm ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "text, told",
+    "sql, told",
     [
-        ("{", "not JSON"),
-        ("{}", "must hold a list"),
-        ("[1]", "row 0: not an object"),
-        ('[{"db_id": "concert", "query": "SELECT 1"}]', "key 'question' must be a text"),
-        ('[{"db_id": "../../etc", "question": "q", "query": "SELECT 1"}]', "is no folder's name"),
-        ('[{"db_id": "gone", "question": "q", "query": "SELECT 1"}]', "there is no database"),
+        ("SELECT instr(replace(hex(zeroblob(499998)),'0','a'), hex(zeroblob(99998)) || 'b')", "not available"),
+        ("SELECT instr(replace(hex(x'00'), '0', printf('%5000000c', 'a')), 'b')", "widths up to 100"),
+        ("SELECT length(printf('%.*c', 2000000000, 'a'))", "widths up to 100"),
+        ("SELECT 1 WHERE julianday() > 0", "there is no clock here"),
+        ("/**/" * 40 + "VACUUM", "only SELECT is possible"),
     ],
 )
-def test_bad_files_are_named(spider, text, told):
-    (spider / "train_spider.json").write_text(text)
-    with pytest.raises(BadSource, match=told):
-        SQLEnv(data=spider).tasks("train")
+def test_a_query_that_would_take_long_or_tell_the_time_is_a_turn_with_a_message(sql, told):
+    env = gymnasium.make("gagpo/SQL-v0", **SMALL)
+    env.reset(seed=0)
+    text, reward, terminated, _, info = env.step(f"query: {sql}")
+    assert text.startswith("Error: ") and told in text
+    assert not info["valid"] and not terminated and reward == 0.0
+    text, reward, terminated, _, info = env.step(f"answer: {sql}")
+    assert told in text and not info["valid"] and terminated and info["verdict"] == "failed"
+    env.close()
 
 
-def test_a_folder_of_neither(tmp_path):
-    with pytest.raises(BadSource, match="neither Spider nor BIRD"):
-        SQLEnv(data=tmp_path).tasks("train")
+def test_no_clock_decides_a_verdict(monkeypatch):
+    """On a machine that gives us a moment every eleven seconds the same queries are right."""
+    env = SQLEnv(types="join", **SMALL)
+    start(env, "join")
+    gold, passed = env.question.gold, iter(range(0, 10**6, 11))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(passed)))
+    busy = "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t WHERE n < 10000) SELECT MAX(n) FROM t"
+    assert env.step(f"query: {busy}")[0] == "MAX(n)\n10000"
+    assert env.step(f"answer: {gold}")[4]["success"]
+    env.close()
+
+
+def test_environments_share_one_process_that_ends_with_the_last_of_them():
+    def running():
+        return [one for one in psutil.Process().children() if "gagpo.envs.sql.worker" in " ".join(one.cmdline())]
+
+    gc.collect()  # environments of other tests that were left open
+    envs = [SQLEnv(**SMALL) for _ in range(20)]
+    before = len(running())
+    for env in envs:
+        start(env, "count")
+    assert len(running()) == before  # a start asks nothing
+    for env in envs:
+        env.step("query: SELECT 1")
+    assert len(running()) == 1
+    for env in envs:
+        env.close()
+        env.close()
+    assert running() == []
+    start(envs[0], "count")
+    assert envs[0].step("query: SELECT 1")[0] == "1\n1"  # closed ones may be used again
+    envs[0].close()
+
+
+def test_environments_in_threads_do_not_mix_answers():
+    wrong = []
+
+    def play(number):
+        env = SQLEnv(**SMALL)
+        start(env, "count")
+        for turn in range(9):
+            if env.step(f"query: SELECT {number}, {turn}")[0].splitlines()[1] != f"{number} | {turn}":
+                wrong.append((number, turn))
+        env.close()
+
+    threads = [threading.Thread(target=play, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

@@ -1,0 +1,101 @@
+"""What a query may call: SQL functions whose value depends on their arguments alone, at a cost that these bound.
+
+Two kinds of SQLite's functions are not so by themselves and are replaced by ones that look at their arguments first.
+Those of date and time read the clock or the machine's time zone when told to. ``printf`` can be asked for a width of
+two thousand million characters, over which it loops whatever the limit on the length of a text is.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import sqlite3
+from collections.abc import Callable
+from typing import Any
+
+_AGGREGATE = "avg count group_concat max median min percentile percentile_cont percentile_disc string_agg sum total"
+_WINDOW = "cume_dist dense_rank first_value lag last_value lead nth_value ntile percent_rank rank row_number"
+_MATHS = (
+    "abs acos acosh asin asinh atan atan2 atanh ceil ceiling cos cosh degrees exp floor ln log log10 log2 mod pi pow "
+    "power radians round sign sin sinh sqrt tan tanh trunc"
+)
+_TEXT = (
+    "char concat concat_ws glob hex instr length like lower ltrim octet_length quote replace rtrim soundex substr "
+    "substring trim unhex unicode upper"
+)
+_CHOICE = "coalesce if ifnull iif likelihood likely nullif typeof unlikely"
+_TIMED = ("date", "datetime", "julianday", "strftime", "time", "timediff", "unixepoch")
+_PRINTED = ("format", "printf")
+_CLOCKS = frozenset({"current_date", "current_time", "current_timestamp"})
+
+ALLOWED = frozenset({*" ".join((_AGGREGATE, _WINDOW, _MATHS, _TEXT, _CHOICE)).split(), *_TIMED, *_PRINTED})
+
+_NOW = frozenset({"now", "subsec", "subsecond"})  # as the time value; the last two since SQLite 3.42
+_ZONES = frozenset({"localtime", "utc"})
+_WIDTH = re.compile(r"%[^a-zA-Z%]*")
+_WIDEST = 100
+_LONGEST_CACHED = 100  # characters of an argument
+
+
+class Refused(Exception):
+    """A call that is not allowed; the message is for the query's author."""
+
+
+def refusal(name: str) -> str | None:
+    """Why the function ``name`` cannot be called, or None if it can."""
+    if name in _CLOCKS:
+        return f"there is no clock here: {name} cannot be used"
+    return None if name in ALLOWED else f"the function {name} is not available"
+
+
+def install(connection: sqlite3.Connection, refuse: Callable[[str], None]) -> None:
+    """Replace what must look at its arguments; ``refuse`` is told why, because SQLite only says that a call failed."""
+
+    def replacement(name: str) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            try:
+                _look(name, arguments)
+            except Refused as error:
+                refuse(str(error))
+                raise
+            short = all(not isinstance(one, str | bytes) or len(one) <= _LONGEST_CACHED for one in arguments)
+            return (_remembered if short else _call)(name, *arguments)
+
+        return call
+
+    for name in (*_TIMED, *_PRINTED):
+        connection.create_function(name, -1, replacement(name), deterministic=True)
+
+
+def _look(name: str, arguments: tuple[Any, ...]) -> None:
+    texts = [_text(argument) for argument in arguments]
+    if name in _PRINTED:
+        for directive in _WIDTH.findall(texts[0] if texts else ""):
+            if "*" in directive or any(int(number) > _WIDEST for number in re.findall(r"[0-9]+", directive)):
+                raise Refused(f"{name} takes widths up to {_WIDEST}, written out")
+        return
+    moments = texts[1:] if name == "strftime" else texts
+    if not moments or moments[0] in _NOW or "now" in moments or not _ZONES.isdisjoint(moments):
+        raise Refused(f"there is no clock here: {name} must be told a time, and no time zone")
+
+
+def _text(value: Any) -> str:
+    """``value`` as SQLite's functions of time read it: a C string, so it ends at a zero byte."""
+    if isinstance(value, bytes):
+        value = value.decode("latin-1")
+    return value.partition("\0")[0].strip().lower() if isinstance(value, str) else repr(value)
+
+
+@functools.cache
+def _sqlite() -> sqlite3.Connection:
+    """Where the originals are called."""
+    connection = sqlite3.connect(":memory:", check_same_thread=False)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 100_000)
+    return connection
+
+
+def _call(name: str, *arguments: Any) -> Any:
+    return _sqlite().execute(f"SELECT {name}({', '.join('?' * len(arguments))})", arguments).fetchone()[0]
+
+
+_remembered = functools.lru_cache(maxsize=4096, typed=True)(_call)  # a column of dates holds few different ones

@@ -1,0 +1,99 @@
+"""The databases that judge an answer to a generated question: the one that the agent sees, and hidden ones.
+
+They are a distilled test suite (Zhong, Yu and Klein, EMNLP 2020): rows are drawn at random until each of the usual
+wrong queries (:mod:`gagpo.envs.sql.mutate`) has given another result than the gold query on one of the databases.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
+
+from gagpo.envs.sql.compare import same_result
+from gagpo.envs.sql.database import Row, Source, columns_of, made
+from gagpo.envs.sql.domains import DOMAINS, Domain
+from gagpo.envs.sql.generate import tables
+from gagpo.envs.sql.mutate import mutants
+from gagpo.envs.sql.question import Question
+
+_FEWEST = 3  # databases: what is wrong in a way that nobody thought of is likely to fail on one of three
+_DRAWS = 1_000
+
+
+@functools.lru_cache(maxsize=1024)
+def suite(question: Question) -> tuple[Source, ...]:
+    """The database of a generated question and as many more as it takes for each usual wrong query to fail on one."""
+    first, gold = question.database, question.gold
+    assert not isinstance(first, str)
+    domain = DOMAINS[question.id.partition("-")[0]]
+    schema = {name: [column for column, _ in columns] for name, columns in columns_of(first).items()}
+    with closing(made(first)) as database:
+        wrong = [sql for _, sql in mutants(gold, schema, lambda sql: _result(database, sql))]
+        wrong = list(_passing(database, _result(database, gold), wrong))
+    rng, chosen = random.Random(repr((gold, first))), [first]
+    for _ in range(_DRAWS):
+        if not wrong and len(chosen) >= _FEWEST:
+            return tuple(chosen)
+        tempting = tables(domain, *_tempting_rows(domain, gold, rng))
+        with closing(made(tempting)) as database:
+            result = _result(database, gold)
+            left = list(_passing(database, result, wrong))
+        if _says_something(result) and (len(left) < len(wrong) or not wrong):
+            chosen.append(tempting)
+            wrong = left
+    raise AssertionError(f"no database was found that tells {wrong[:1]} from {gold!r}")
+
+
+def _result(database: sqlite3.Connection, sql: str) -> list[Row]:
+    """What a query of ours gives; it needs no bounds."""
+    return database.execute(sql).fetchall()
+
+
+def _says_something(result: Sequence[Row]) -> bool:
+    """Whether there are rows, and not just a zero or a null, which many a wrong query gives too."""
+    return bool(result) and all(value not in (0, None) for row in result for value in row)
+
+
+def _passing(database: sqlite3.Connection, result: Sequence[Row], queries: Sequence[str]) -> Iterator[str]:
+    """Those of the ``queries`` that give the gold query's ``result`` here; no generated question asks for an order."""
+    for sql in queries:
+        with suppress(sqlite3.Error):  # one that does not even run
+            if same_result(result, _result(database, sql), ordered=False):
+                yield sql
+
+
+def _tempting_rows(domain: Domain, gold: str, rng: random.Random) -> tuple[list[Row], list[Row]]:
+    """Rows that meet the conditions of ``gold`` more often than by chance, and repeat names and amounts.
+
+    Names of parents differ, as do the largest and the smallest amount from all others: right queries may rely on it.
+    """
+    named = [name for name in domain.parents if f"'{name}'" in gold]
+    others = [name for name in domain.parents if name not in named]
+    names = named + rng.sample(others, k=min(4, len(domain.parents)) - len(named))
+    rng.shuffle(names)
+    parents: list[Row] = [(i + 1, name, rng.randint(*domain.size_range)) for i, name in enumerate(names)]
+    asked = [value for value in (*domain.children, *domain.categories) if f"'{value}'" in gold]
+    bound = gold.rpartition(" ")[2] if " WHERE " in gold else ""
+    low, high = domain.amount_range
+    children: list[Row] = []
+    for i in range(rng.randint(10, 18)):
+        near = rng.choice(children) if children and rng.random() < 0.5 else None
+        name, category = rng.choice(domain.children), rng.choice(domain.categories)
+        for value in asked:  # at most one
+            if rng.random() < 0.4:
+                name, category = (value, category) if value in domain.children else (name, value)
+        if near is not None and rng.random() < 0.5:
+            name = near[1]
+        amount = near[3] if near is not None and rng.random() < 0.6 else rng.randrange(low, high)
+        if bound.isdigit() and rng.random() < 0.4:
+            further = rng.randint(int(bound), high) if ">" in gold else rng.randint(low, int(bound))
+            amount = rng.choice([int(bound), further])
+        parent = names.index(named[0]) + 1 if named and rng.random() < 0.4 else rng.randint(1, len(parents))
+        children.append((i + 1, name, category, amount, parent))
+    for extreme, further in ((min(row[3] for row in children), -1), (max(row[3] for row in children), 1)):
+        i = next(i for i, row in enumerate(children) if row[3] == extreme)
+        children[i] = (*children[i][:3], extreme + further, children[i][4])
+    return parents, children

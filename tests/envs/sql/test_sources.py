@@ -1,0 +1,234 @@
+"""Spider and BIRD: the formats, gold queries that are run before they are played, and bounds that leave them room."""
+
+import json
+import sqlite3
+from dataclasses import replace
+
+import pytest
+
+from gagpo.envs.errors import InvalidArgument
+from gagpo.envs.sql import golds, sources
+from gagpo.envs.sql.database import STORED
+from gagpo.envs.sql.env import SQLEnv
+from gagpo.envs.sql.process import QueryProcess
+from gagpo.envs.sql.sources import BadSource
+from gagpo.envs.tasks import EmptySplit
+
+
+@pytest.fixture(autouse=True)
+def data(tmp_path, monkeypatch):
+    monkeypatch.setenv("GAGPO_DATA", str(tmp_path / "data"))
+    monkeypatch.delenv("SQL_DATA", raising=False)
+    sources.loaded.cache_clear()
+
+
+def database(path):
+    path.parent.mkdir(parents=True)
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE singer (id INTEGER, name TEXT, age INTEGER)")
+    connection.executemany("INSERT INTO singer VALUES (?, ?, ?)", [(1, "Ann", 30), (2, "Bo", 40)])
+    connection.commit()
+    connection.close()
+
+
+@pytest.fixture
+def spider(tmp_path):
+    root = tmp_path / "spider"
+    database(root / "database" / "concert" / "concert.sqlite")
+    one = {"db_id": "concert", "question": "Names by age?", "query": "SELECT name FROM singer ORDER BY age DESC"}
+    (root / "train_spider.json").write_text(json.dumps([one, one, {**one, "question": "Names, oldest first?"}]))
+    (root / "dev.json").write_text(
+        json.dumps([{**one, "question": "How many?", "query": "SELECT count(*) FROM singer"}])
+    )
+    return root
+
+
+def test_spider(spider):
+    env = SQLEnv(data=spider)
+    assert [task.type for task in env.tasks("train")] == ["concert", "concert"]  # the same question twice is one
+    assert len(env.tasks("validation")) == 1
+    task = env.tasks("train").ids[0]
+    assert env.reset(seed=0, options={"task": task})[0] == "Names by age?"
+    assert env.step("query: SELECT * FROM singer")[0] == "id | name | age\n1 | Ann | 30\n2 | Bo | 40"
+    assert env.step("answer: SELECT name FROM singer ORDER BY age")[4]["verdict"] == "wrong"  # the order counts
+    env.reset(seed=0, options={"task": task})
+    assert env.step("answer: SELECT name FROM singer ORDER BY -age;")[4]["success"]
+    with pytest.raises(EmptySplit, match="test"):
+        env.tasks("test").require()
+
+
+def test_bird(tmp_path, monkeypatch):
+    root = tmp_path / "bird"
+    database(root / "dev_databases" / "concert" / "concert.sqlite")
+    one = {"question_id": 7, "db_id": "concert", "question": "Who is old?", "evidence": "old means age > 35"}
+    (root / "dev.json").write_text(
+        json.dumps([{**one, "SQL": "SELECT name FROM singer WHERE age > 35", "difficulty": "simple"}])
+    )
+    monkeypatch.setenv("SQL_DATA", str(root))
+    env = SQLEnv(split="validation", expert=True)
+    text, info = env.reset(seed=0)
+    assert text == "Who is old?\nHint: old means age > 35" and info["task_type"] == "simple"
+    assert env.step(info["expert_action"])[4]["success"]
+
+
+@pytest.mark.parametrize(
+    "text, told",
+    [
+        ("{", "not JSON"),
+        ("{}", "must hold a list"),
+        ("[1]", "row 0: not an object"),
+        ('[{"db_id": "concert", "query": "SELECT 1"}]', "key 'question' must be a text"),
+        ('[{"db_id": "../../etc", "question": "q", "query": "SELECT 1"}]', "is no folder's name"),
+        ('[{"db_id": "gone", "question": "q", "query": "SELECT 1"}]', "there is no database"),
+    ],
+)
+def test_bad_files_are_named(spider, text, told):
+    (spider / "train_spider.json").write_text(text)
+    with pytest.raises(BadSource, match=told):
+        SQLEnv(data=spider).tasks("train")
+
+
+def test_a_folder_of_neither(tmp_path):
+    with pytest.raises(BadSource, match="neither Spider nor BIRD"):
+        SQLEnv(data=tmp_path).tasks("train")
+
+
+# Gold queries ---------------------------------------------------------------------------------------------------------
+
+
+def ask(root, *golds, **more):
+    """The training split of Spider's format with these gold queries."""
+    rows = [{"db_id": "concert", "question": f"Question {i}?", "query": gold} for i, gold in enumerate(golds)]
+    (root / "train_spider.json").write_text(json.dumps(rows))
+    sources.loaded.cache_clear()
+    return SQLEnv(data=root, expert=True, **more)
+
+
+def verdict(env, number=0, answer=None):
+    env.reset(seed=0, options={"task": env.tasks("train").ids[number]})
+    return env.step(f"answer: {answer or env.question.gold}")[4]["verdict"]
+
+
+@pytest.mark.parametrize(
+    "gold, told",
+    [
+        ("SELECT nmae FROM singer", "no such column: nmae"),
+        ("SELECT name FROM singer WHERE age > strftime('%Y', 'now')", "there is no clock here"),
+        ("DELETE FROM singer", "only SELECT is possible"),
+        ("SELECT random()", "the function random is not available"),
+        ("WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t) SELECT n FROM t", "the result is too large"),
+    ],
+)
+def test_a_gold_query_that_could_not_be_answered_is_named_before_it_is_played(spider, gold, told, monkeypatch):
+    monkeypatch.setattr(golds, "GOLD", replace(golds.GOLD, size=1_000_000))
+    env = ask(spider, "SELECT name FROM singer", gold)
+    with pytest.raises(BadSource, match=rf"train_spider\.json, row 1: the gold query fails: {told}"):
+        env.tasks("train")
+    kept = ask(spider, "SELECT name FROM singer", gold, on_bad_row="skip")
+    assert kept.tasks("train").ids == ["train-000000"] and verdict(kept) == "right"
+
+
+def test_bad_rows_of_every_kind_can_be_skipped(spider, caplog):
+    one = {"db_id": "concert", "question": "Who?", "query": "SELECT name FROM singer"}
+    bad = [1, {**one, "db_id": "../x"}, {**one, "db_id": "gone"}, {**one, "question": 7}]
+    (spider / "train_spider.json").write_text(json.dumps([*bad, one]))
+    with pytest.raises(BadSource, match="row 0: not an object"):
+        SQLEnv(data=spider).tasks("train")
+    assert SQLEnv(data=spider, on_bad_row="skip").tasks("train").ids == ["train-000004"]
+    assert "4 bad rows were skipped; the first: " in caplog.text
+    with pytest.raises(InvalidArgument):
+        SQLEnv(data=spider, on_bad_row="drop")
+
+
+def test_a_file_that_is_no_database_is_named_with_its_row(spider):
+    (spider / "database" / "concert" / "concert.sqlite").write_text("no database " * 100)
+    with pytest.raises(BadSource, match=r"row 0: .*concert\.sqlite: not an SQLite database"):
+        ask(spider, "SELECT 1").tasks("train")
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """A table of a million rows, as BIRD has them."""
+    root = tmp_path_factory.mktemp("large")
+    (root / "database" / "concert").mkdir(parents=True)
+    connection = sqlite3.connect(root / "database" / "concert" / "concert.sqlite")
+    connection.execute("CREATE TABLE sale (id INTEGER PRIMARY KEY, day TEXT, amount INTEGER)")
+    connection.execute(
+        "WITH RECURSIVE t(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM t WHERE n < 999999) "
+        "INSERT INTO sale SELECT n, date(2458849.5 + n % 700), n * 7919 % 1000 FROM t"
+    )
+    connection.commit()
+    connection.close()
+    return root
+
+
+def test_a_gold_query_over_a_million_rows_always_pays(large):
+    """It takes more than any bound that holds for all, so its own cost sets those of its task."""
+    grouped = "SELECT day, COUNT(*), SUM(amount), MIN(id), MAX(id) FROM sale GROUP BY day, amount"
+    whole = "SELECT id, amount FROM sale WHERE amount < 400"
+    env = ask(large, grouped, whole)
+    for number in range(2):
+        assert verdict(env, number) == "right"
+        assert env.question.bounds.steps > STORED.steps
+    assert verdict(env, 0, grouped + " HAVING day > '2020-01-01'") == "wrong"
+    assert verdict(env, 1, "SELECT a.id, b.amount FROM sale a, sale b WHERE a.amount < b.amount") == "failed"
+    small = ask(large, "SELECT COUNT(*) FROM sale WHERE id < 3")
+    assert verdict(small, 0, f"SELECT COUNT(*) FROM ({grouped})") == "failed"  # other tasks keep the bounds of all
+    env.close()
+    small.close()
+
+
+def test_the_rows_beyond_ten_thousand_count_too(large):
+    env = ask(large, "SELECT id FROM sale WHERE id < 20000")
+    assert verdict(env, 0, "SELECT id FROM sale WHERE id < 20000 ORDER BY id DESC") == "right"
+    assert verdict(env, 0, "SELECT id FROM sale WHERE id < 19999") == "wrong"
+    env.close()
+
+
+def test_a_gold_query_is_run_once_and_remembered(spider, monkeypatch):
+    asked = []
+    cost = QueryProcess.cost
+    monkeypatch.setattr(QueryProcess, "cost", lambda *arguments: asked.append(arguments[2]) or cost(*arguments))
+    queries = ["SELECT name FROM singer", "SELECT age FROM singer"]
+    hashes = {ask(spider, *queries).tasks("train").hash for _ in range(3)}
+    assert asked == queries and len(hashes) == 1
+    book = golds._Book()
+    assert len(book.known) == 2
+    book._path.write_text("[1\n{}\n" + book._path.read_text()[:-20] + '\n["x", ["y", 1, 2]]\n')
+    ask(spider, *queries).tasks("train")
+    assert asked == [*queries, queries[1]]  # a broken line is asked again
+    connection = sqlite3.connect(spider / "database" / "concert" / "concert.sqlite")
+    connection.execute("ALTER TABLE singer RENAME COLUMN age TO years")
+    connection.commit()
+    connection.close()
+    with pytest.raises(BadSource, match="row 1: the gold query fails: no such column: age"):
+        ask(spider, *queries).tasks("train")  # another database, and not what is remembered of the first
+
+
+@pytest.mark.parametrize(
+    "comparison, right",
+    [("exact", []), ("bird", ["order", "repeated"]), ("spider", ["columns"])],
+)
+def test_comparisons_by_name(spider, comparison, right):
+    answers = {
+        "order": "SELECT name, age FROM singer ORDER BY age DESC",
+        "repeated": "SELECT a.name, a.age FROM singer a, singer b ORDER BY a.age",
+        "columns": "SELECT age, name FROM singer ORDER BY age",
+    }
+    env = ask(spider, "SELECT name, age FROM singer ORDER BY age", comparison=comparison)
+    assert [name for name, sql in answers.items() if verdict(env, 0, sql) == "right"] == right
+    assert verdict(env) == "right"
+    env.close()
+
+
+def test_the_order_of_a_subquery_is_not_asked_for(spider):
+    env = ask(spider, "SELECT name FROM singer WHERE age IN (SELECT age FROM singer ORDER BY abs(age), id)")
+    assert verdict(env, 0, "SELECT name FROM singer ORDER BY age DESC") == "right"
+    env.close()
+
+
+def test_large_integers_are_compared_to_the_last_digit(spider):
+    env = ask(spider, "SELECT 9223372036854775807")
+    assert verdict(env, 0, "SELECT 9223372036854775807 - 500") == "wrong"
+    assert verdict(env, 0, "SELECT 9223372036854775806 + 1") == "right"
+    env.close()
