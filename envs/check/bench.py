@@ -161,6 +161,7 @@ def _rates(env: gymnasium.Env, tasks: list[str], sampled: list[str], seconds: fl
     stepping = resetting = 0.0
     end = clock() + 2 * seconds
     for task in itertools.cycle(tasks[: len(first)]):
+        # Whole episodes; only the calls themselves are timed, not the choice of actions.
         begin = clock()
         _, info = env.reset(seed=seed + resets, options={"task": task})
         resetting += clock() - begin
@@ -276,6 +277,7 @@ class _PoolWalk:
 
     def _go_on(self, events: list[Event]) -> None:
         for slot, kind, _, _, terminated, truncated, info, error in events:
+            # A slot never rests: its episode goes on, or the next one begins.
             if kind == "failed":
                 raise InvalidArgument(f"the environment breaks: {error}")
             if terminated or truncated:

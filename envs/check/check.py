@@ -64,6 +64,7 @@ def check(
     subject = _subject(env, plain(dict(env_kwargs or {}), "env_kwargs"), episodes, seed, deadline)
     findings = []
     for name, part in PROMISES.items():
+        # Whatever a check raises is a finding; without a construction there is nothing else to find.
         if name not in wanted:
             continue
         begin = time.perf_counter()

@@ -30,6 +30,7 @@ def leaks(subject: Subject) -> str:
         knows = False  # whether info has anything that could be found
         for start in starts:
             for turn, (_, (observation, *_, info)) in enumerate(itertools.islice(walk(env, start), 6)):
+                # Fields by name, state and actions by their text; an answer counts where every episode begins with it.
                 where = f"{start.name}, turn {turn}"
                 names = [name for name in _keys(observation) if HIDDEN.search(name) or ANSWER.search(name)]
                 require(not names, f"{where}: the observation has a field {names[:1]}, which an agent may not see")

@@ -172,6 +172,7 @@ def _expert(subject: Subject) -> str:
     with closing(env):
         turns, solved = 0, 0
         for task in subject.sample(env):
+            # An expert that is silent from the start is none; one that falls silent later has failed.
             _, info = env.reset(seed=subject.seed, options={"task": task.id})
             if info.get("expert_action") is None and not solved:
                 return "none: info['expert_action'] is None"
@@ -210,6 +211,7 @@ def _garbage(subject: Subject) -> str:
     patience = min(30.0, subject.deadline)
     with Pool(subject.name, subject.kwargs, workers=1, step_deadline=patience, max_restarts=0) as pool:
         for name, action in GARBAGE.items():
+            # Each kind in a fresh episode, which must go on afterwards unless it has ended.
             pool.reset(0, start.task.id, seed=subject.seed)
             (event,) = pool.wait()
             require(event.kind == "reset", f"reset fails: {event.error}")
@@ -296,6 +298,7 @@ def _info(subject: Subject) -> str:
         for start in subject.starts(env):
             offered: list[str] | None = None
             for turn, (action, result) in enumerate(walk(env, start)):
+                # What was offered as admissible must be called valid once it is done.
                 where = f"{start.name}, turn {turn}"
                 answers += 1
                 if start.task is None:

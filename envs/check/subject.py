@@ -119,6 +119,7 @@ def walk(env: gymnasium.Env, start: Start) -> Iterator[tuple[Any, StepResult]]:
     observation, info = env.reset(seed=start.seed, options=start.options)
     yield "", (observation, 0.0, False, False, info)
     for _ in range(LONGEST_EPISODE):
+        # By the last info, which may list what can be done.
         action = random_action(env, info, rng)
         result = env.step(action)
         yield action, result

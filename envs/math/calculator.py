@@ -170,6 +170,7 @@ class _Reader:
     def product(self) -> Fraction:
         value = self.unary()
         while sign := self.take("*", "/", "mod"):
+            # From left to right, each result bounded before the next.
             right = self.unary()
             if sign == "mod":
                 value = _bounded(_remainder(value, right))

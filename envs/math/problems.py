@@ -112,6 +112,7 @@ def _distinct(family: str, level: int, split: str, count: int) -> list[Problem]:
     found: dict[str, Problem] = {}
     index = newest = 0
     while len(found) < count and index - newest <= 200 + len(found):
+        # Where new content has become rare, enough was tried.
         problem = generate(family, level, split, index)
         key = content_key(problem.text)
         if key not in found:

@@ -142,6 +142,7 @@ class LoadedProblems:
     def add(self, split: str | None, rows: Iterable[Problem | BadRow], on_bad_row: str) -> None:
         """Take rows into ``split``, or each into the split its content belongs to."""
         for row in rows:
+            # Held-out splits come first, so an equal problem is taken out of training.
             if isinstance(row, BadRow):
                 if on_bad_row == "refuse":
                     raise row

@@ -68,6 +68,7 @@ def _json_rows(path: Path) -> Iterator[tuple[int, object]]:
             return
         file.seek(0)
         for number, line in enumerate(file, 1):
+            # A bad line is a row of its own, so that the others keep their numbers.
             if not line.strip():
                 continue
             if len(line) > MAX_LINE:

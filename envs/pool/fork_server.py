@@ -140,6 +140,7 @@ def main(descriptor: str) -> None:
         workers: dict[int, int] = {}
         try:
             while os.getppid() == pool:
+                # Between orders the memory of the workers is looked at; an order is to kill a worker or to fork one.
                 if not select.select([control], [], [], watch.seconds)[0]:
                     watch.look(workers)
                     continue

@@ -91,6 +91,7 @@ def end_strays(own: Collection[int]) -> None:
     """Kill and reap every child of this process but its ``own``, and whatever their death makes it inherit."""
     deadline = time.monotonic() + _PATIENCE
     while strays := set(children(os.getpid())).difference(own):
+        # Those killed may leave children, which are then ours; one that cannot be killed must not hold up the pool.
         for stray in strays:
             with suppress(OSError):
                 os.kill(stray, signal.SIGKILL)

@@ -137,6 +137,7 @@ class Inbox:
         messages: list[object] = []
         position, size, token = 0, len(data), self._token
         while (start := position + HEADER.size) <= size:
+            # The token is looked at before the length is waited for: a stranger's length may be anything.
             (length,) = HEADER.unpack_from(data, position)
             end = start + length
             if length > LONGEST_FRAME or not data.startswith(token[: size - start], start):

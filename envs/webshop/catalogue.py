@@ -145,6 +145,7 @@ def read_annotations(path: Path) -> dict[str, Annotation]:
     """The attributes, and where there is one the synthetic instruction, of each asin. Texts are as in the file."""
     annotations = {}
     for row, asin, value in iterate_object(path, "attributes by asin"):
+        # Synthetic instructions are optional, attributes are not: without any a dummy stands in.
         where = f"{path}, row {row} ({clean(asin, 20)})"
         if not isinstance(value, dict):
             raise CatalogueError(f"{where}: expected an object with 'attributes', found {_kind(value)}")
@@ -159,6 +160,7 @@ def read_humans(path: Path) -> dict[str, tuple[Instruction, ...]]:
     """The human instructions for each asin. Texts are as in the file, but for the options, which are lower-cased."""
     humans = {}
     for row, asin, value in iterate_object(path, "human instructions by asin"):
+        # One product may have several instructions.
         where = f"{path}, row {row} ({clean(asin, 20)})"
         if not isinstance(value, list):
             raise CatalogueError(f"{where}: expected a list of instructions, found {_kind(value)}")
@@ -185,6 +187,7 @@ def read_products(
     counts = Counter() if counts is None else counts
     seen: set[str] = set()
     for row, value in iterate_list(path, "a list of products"):
+        # Left out, as the published environment does, before anything else of the row is read.
         where = f"{path}, row {row}"
         if not isinstance(value, dict):
             raise CatalogueError(f"{where}: a product is an object, found {_kind(value)}")
@@ -261,6 +264,7 @@ def _options(value: object, where: str) -> dict[str, tuple[str, ...]]:
         raise CatalogueError(f"{where}: 'customization_options' is an object or null, found {_kind(value)}")
     options: dict[str, tuple[str, ...]] = {}
     for name, contents in value.items():
+        # Null stands for an option without values.
         if contents is None:
             continue
         if not isinstance(contents, list):

@@ -76,6 +76,7 @@ def options_to_choose(shop: Shop, state: PageState, goal: Goal) -> list[tuple[st
     options = shop.store.product(state.product).options
     choices = []
     for name, value in goal.options:
+        # The very value, else an equal one under any name, else one of the same colour.
         if value in options.get(name, ()):
             choices.append((name, value))
             continue

@@ -206,6 +206,7 @@ def write_catalogue(folder: Path, products: int, seed: int = 0) -> None:
     with (folder / f"{PRODUCTS}.json").open("w", encoding="utf-8") as file:
         file.write("[")
         for n, asin in enumerate(asins):
+            # Written row by row: a large catalogue is never held as one text.
             row, attributes[asin], human = _product(asin, rng, instructed=n < MOST_INSTRUCTED)
             if human:
                 humans[asin] = human
@@ -262,6 +263,7 @@ def _product(asin: str, rng: random.Random, instructed: bool) -> tuple[Row, Row,
 def _options(kind: ProductKind, rng: random.Random) -> Offered | None:
     options: Offered = {}
     for choice in kind.options:
+        # One in ten is left out, so that not all products of a kind offer the same.
         name, values = _CHOICES[choice]
         if rng.random() < 0.1:
             continue

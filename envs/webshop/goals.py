@@ -148,6 +148,7 @@ def human_goals(
 ) -> Iterator[Goal]:
     """One goal for each human instruction that names attributes, each with a budget of its own."""
     for n, instruction in enumerate(instructions):
+        # One without attributes could not be scored.
         if not instruction.attributes:
             continue
         budget, budget_text = budget_for(price, rng)

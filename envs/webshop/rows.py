@@ -45,6 +45,7 @@ def iterate_object(path: Path, expected: str) -> Iterator[tuple[int, str, object
     reader.open("{")
     row = 0
     while not reader.closes("}", first=row == 0):
+        # A key, its colon and its value; the comma is the reader's.
         row += 1
         key = reader.value(row)
         if not isinstance(key, str) or reader.peek() != ":":

@@ -56,6 +56,7 @@ class Analyzer:
         stems = self._stems
         terms = []
         for word in _WORD.findall(text.lower()):
+            # Stemming is slow: words are remembered with their stem, stop words with none.
             stem = stems.get(word)
             if stem is None:
                 plain = word.replace("’", "'").removesuffix("'s")

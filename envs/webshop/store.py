@@ -233,6 +233,7 @@ def _build(folder: Path, sources: Sources, seed: int, tagger: Tagger) -> None:
     np.save(folder / "prices.npy", np.array(prices, np.float64))
     numbers, exact_numbers = {}, {}
     for kind in KINDS:
+        # All goals are kept, the playable ones are listed: ``exact`` lists all.
         kept = playable(goals[kind], out_of_reach, counts)
         numbers[kind], exact_numbers[kind] = len(kept), len(goals[kind])
         _write_goals(folder, kind, goals[kind])

@@ -38,6 +38,7 @@ def count() -> dict[str, dict[str, int]]:
     for problem in problems():
         type_of = {place.id: place.type for place in problem.layout.receptacles}
         for thing in problem.things:
+            # What is wanted never starts where it is to go, which must not count against that place.
             barred = problem.target if thing.type == problem.wanted else ""
             lies[thing.type, type_of[thing.place]] += 1
             could.update((thing.type, place) for place in problem.layout.types - {barred})

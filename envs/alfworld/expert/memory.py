@@ -75,6 +75,7 @@ class Memory:
 
     def _learn_from_effect(self, action: str) -> None:
         for verb, pattern in _EFFECTS:
+            # At most one pattern fits an action; what it changes is noted as if it had worked.
             match = pattern.fullmatch(action)
             if not match:
                 continue
@@ -97,6 +98,7 @@ class Memory:
 
     def _learn_from_text(self, text: str) -> None:
         for name, listing in _ON.findall(text) + _OPEN.findall(text):
+            # A list is complete: what is not in it is not there.
             self.contents[name] = _NAME.findall(listing)
             self.searched.add(name)
             self.closed[name] = False

@@ -43,6 +43,7 @@ def _won(engine: GameEngine, game: Path) -> list[str]:
     expert.goal = _goal(game) or expert.goal
     done: list[str] = []
     while expert.understood and not scene.won and len(done) < MOST_TURNS:
+        # The expert plays as an agent would, by the text alone.
         command = expert.next_action() or "look"
         scene = engine.step(command)
         expert.observe(command, scene.observation, scene.admissible_commands)
@@ -70,6 +71,7 @@ def _shortened(engine: GameEngine, game: Path, commands: list[str]) -> list[str]
     """``commands`` without those that are not needed: long stretches first, then single ones."""
     stretch = len(commands) // 2
     while stretch:
+        # Every stretch of this length is left out once; what the game is won without stays out.
         start = 0
         while start < len(commands):
             shorter = commands[:start] + commands[start + stretch :]

@@ -37,6 +37,7 @@ def expert_rate(
     turns: list[int] = []
     inadmissible = 0
     for task in env.tasks(split).require():
+        # One episode each, played to its end, then counted under its type.
         _, info = env.reset(options={"task": task.id})
         over = False
         while not over:

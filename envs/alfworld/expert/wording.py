@@ -54,6 +54,7 @@ def read_goal(text: str, receptacles: set[str]) -> HouseholdGoal | None:
     """
     plain = " ".join(re.findall(r"\w+", text.lower()))
     for phrasing in _PHRASINGS:
+        # A phrasing that fits but names no known place or lamp means something else: the next may fit.
         match = phrasing.fullmatch(plain)
         if match:
             part = match.groupdict()

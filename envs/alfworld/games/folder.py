@@ -88,6 +88,7 @@ def find_games(root: Path, split: str, task_types: Collection[str] = TASK_TYPES)
     skipped: dict[str, list[str]] = {}
     tasks: list[Task] = []
     for id in _trials(folder):
+        # What its name rules out is not even opened, so it may be damaged.
         reason = "with movable receptacles or slicing" if "movable" in id or "Sliced" in id else ""
         if not reason:
             row = rows[id] = _row(folder / id, known.get(id), task_types)

@@ -285,6 +285,7 @@ def play(engine: GameEngine, game: Path, plan: Sequence[str]) -> None:
     """Play ``plan``; raises :class:`UnsolvedGame` unless every command is admissible and exactly the last one wins."""
     scene = engine.reset(game)
     for number, command in enumerate(plan, 1):
+        # A plan is proven step by step: no command may be refused, and none may follow the victory.
         if scene.won:
             raise UnsolvedGame(f"{game}: won before command {number} of {len(plan)}")
         if command not in scene.admissible_commands:

@@ -147,6 +147,7 @@ def _place(draws: Draws, taken: set[str]) -> str:
 
 def _identify(draws: Draws, kind: str, taken: set[str]) -> str:
     while True:
+        # Drawn again where two things would share an id.
         x, y, z = (f"{draws.between(least, most) / 100:+06.2f}" for least, most in ((-400, 400), (5, 210), (-400, 400)))
         if kind.endswith("Basin"):
             name = f"{kind.removesuffix('Basin')}|{x}|{y}|{z}|{kind}"
@@ -267,6 +268,7 @@ def spoken_names(ids: Iterable[str]) -> dict[str, str]:
     left = Counter(_word(low) for low, _ in order if "_bar_" in low)
     names: dict[str, str] = {}
     for low, id in order:
+        # Numbers are counted down among what is told apart by them.
         word = _word(low)
         names[id] = f"{word} {left[word] if '_bar_' in low else ''}"
         left[word] -= "_bar_" in low
@@ -307,6 +309,7 @@ def walkthrough(source: Shipped, problem: Scenario) -> list[str]:
 
     wanted = [thing for thing in problem.things if thing.type == problem.wanted]
     for thing in wanted[: 2 if problem.task_type == "pick_two_obj_and_place" else 1]:
+        # Each is fetched, treated as the task asks, and brought; under a lamp it stays in the hand.
         approach(thing.place)
         plan.append(f"take {names[thing.id]} from {names[thing.place]}")
         if problem.toggle:

@@ -106,6 +106,7 @@ def plan(
         return (unknown, linked, not fluent) if linked == 0 else (unknown, linked, fluent)
 
     while left:
+        # The cheapest lookup by what is known so far; then more is known.
         atom = min(left, key=cost)
         left.remove(atom)
         places: dict[str, int] = {}

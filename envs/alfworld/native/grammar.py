@@ -99,6 +99,7 @@ def read_grammar(text: str) -> Grammar:
     wordings: dict[str, Wording] = {}
     rules: dict[str, object] = {}
     for name, fields, position in _document(text):
+        # A block of rules stands alone or belongs to an action; a later rule of a name replaces an earlier one.
         if name is None:
             rules.update(_json_block(fields["grammar"], text, position))
             continue
@@ -119,6 +120,7 @@ def _productions(name: str, alternatives: object) -> tuple[Production, ...]:
         raise GameError(f"rule {name}: expected a list of alternatives, got {type(alternatives).__name__}")
     productions = []
     for number, alternative in enumerate(alternatives, 1):
+        # Shape before content, so that an error names what is at fault.
         place = f"rule {name}, alternative {number}"
         if not isinstance(alternative, dict) or not isinstance(alternative.get("rhs"), str):
             raise GameError(f"{place}: expected an object with a text 'rhs'")
@@ -168,6 +170,7 @@ def _document(text: str) -> list[tuple[str | None, dict[str, str], int]]:
         return key, value
 
     while position < len(text):
+        # A part is a grammar block or an action with its fields.
         start = position
         if text.startswith("grammar", position):
             parts.append((None, dict([field()]), start))
@@ -229,6 +232,7 @@ def symbols(text: str) -> tuple[Symbol, ...]:
 def _skip(text: str, position: int) -> int:
     before = -1
     while before != position:
+        # Until neither a line start nor tabs are left to drop.
         before = position
         while match := _LINE_START.match(text, position):
             position = match.end()
@@ -337,6 +341,7 @@ def query(text: str) -> tuple[Condition, ...]:
 
     conditions = []
     while True:
+        # A predicate with its placeholders, and another one after each ``&``.
         name = expect(_PREDICATE).group()
         expect(re.compile(r"\("))
         parameters: list[Placeholder] = []

@@ -102,6 +102,7 @@ class GroundGame:
             place.checked += self.everywhere.checked
             place.leaving = self.change((self.logic.trigger or "", *row))
             for tree in self.logic.trees:
+                # Where there is one place alone, what differs from place to place in the leaving only is shared.
                 binding = unify(tree.trigger, row, tree.types, self.world)
                 if binding is not None:
                     self._enter(place, tree.root, binding)
@@ -116,6 +117,7 @@ class GroundGame:
     def _enter(self, place: Place, branch: Branch, binding: Binding) -> None:
         """Follow ``branch`` as far as facts that never change lead, and put what is found into ``place``."""
         for entry in branch.entries:
+            # Without a guard the action is complete; with one it waits for rows of the guard's slot.
             if entry.restricted and not self._permitted(entry.before_bans, binding):
                 continue
             guard = entry.guard
@@ -239,6 +241,7 @@ class GroundGame:
                 continue
             for condition in outcome.cases:
                 for inner, need, forbid in self._conditions(condition, outcome.variables, binding):
+                    # What hangs on facts that change is decided when the action is carried out.
                     fact = (literal.predicate, *[inner.get(name, name) for name in literal.args])
                     if fact in ignored:
                         continue
@@ -308,6 +311,7 @@ class GroundGame:
                 found[operator.command] = operator
                 insort(order, operator.command)
         for watch in place.watches:
+            # Most watches hold no row now; operators for a row are made once and then only looked at.
             held = slots.get(watch.slot)
             if not held or not watch.need <= facts or not watch.forbid.isdisjoint(facts):
                 continue
@@ -331,6 +335,7 @@ class GroundGame:
         """What can be done with no place or with several at once."""
         merged = Place()
         for place in [self.place(row, False) for row in rows] or [self.everywhere]:
+            # The first place that offers a command is the one that answers it.
             for command, operator in place.free.items():
                 merged.free.setdefault(command, operator)
             merged.checked += place.checked

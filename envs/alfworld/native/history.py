@@ -76,6 +76,7 @@ def _instances(
     sure = [other.literal for other in schema.outcomes if other.always and not other.variables]
     fluents = logic.domain.fluents
     for case in schema.cases:
+        # Only what never changes is asked for: the rest may have been true at some time.
         variables = dict((*schema.action.parameters, *case.variables, *outcome.variables))
         binding = unify(outcome.literal, fact[1:], variables, world)
         if binding is None:

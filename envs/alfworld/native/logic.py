@@ -201,6 +201,7 @@ class Logic:
         if self.trigger is not None:
             self.lookups.add((self.trigger, ()))
         for action in actions:
+            # Words first, since the lookups of an action include those of its texts.
             wording = grammar.wordings[action.name]
             scope = tuple((name.strip("?"), kind) for name, kind in action.parameters)
             try:
@@ -341,6 +342,7 @@ def _check_grammar(domain: PddlDomain, grammar: Grammar, actions: list[str]) -> 
 
     def walk(found: tuple[Symbol, ...]) -> None:
         for symbol in found:
+            # A list holds a part, and a part may be a call: each layer is taken off in turn.
             if isinstance(symbol, Listing):
                 for name in LIST_RULES:
                     rule(name)

@@ -87,6 +87,7 @@ class Narration:
         if compiled is None:
             alternatives: list[tuple[Query | None, Compiled]] = []
             for production in self.rules[name]:
+                # What stands behind an alternative without condition is never reached.
                 query = self._query(production.condition, scope) if production.condition else None
                 alternatives.append((query, self.compile(production.symbols, scope)))
                 if query is None:
@@ -201,6 +202,7 @@ class Narration:
         def extend(env: Env, world: World, state: State) -> list[Env]:
             found = []
             for row in rows(tuple([env[i] for i in at]), world, state):
+                # A variable may not stand for what another one stands for already.
                 more = env
                 for i in fresh:
                     if row[i] in more:

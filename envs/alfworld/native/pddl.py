@@ -40,6 +40,7 @@ def read_domain(text: str) -> PddlDomain:
     domain = PddlDomain(name, {"object": ()}, {}, {}, {})
     bases: list[tuple[str, str]] = []
     for keyword, rest in sections[1:]:
+        # Types and predicates of the whole domain come first; actions, which need them, in a second pass.
         if keyword == ":types":
             bases += _typed(rest, ":types")
         elif keyword == ":constants":
@@ -111,6 +112,7 @@ def nested(text: str) -> list[Node]:
     current: list[Node] = []
     stack: list[list[Node]] = []
     for position, word in enumerate(words):
+        # A stack instead of recursion: the depth of hostile text is bounded by a count.
         if word == "(":
             if len(stack) >= MAX_DEPTH:
                 _misplaced(bare, position, f"more than {MAX_DEPTH} nested parentheses")
@@ -184,6 +186,7 @@ def _typed(words: Node, place: str) -> list[tuple[str, str]]:
     result = []
     start = 0
     while start < len(words):
+        # A dash gives its type to all names since the last one.
         try:
             dash = words.index("-", start)
         except ValueError:
@@ -350,6 +353,7 @@ class _Conditions:
         inner = dict(scope)
         variables = []
         for name, kind in _typed(words, "quantifier"):
+            # An inner variable of an outer one's name is another variable.
             if not name.startswith("?"):
                 raise GameError(f"expected (?variable - type ...), got {_show(words)}")
             inner[name] = name

@@ -129,6 +129,7 @@ class World:
         else:
             rows = self.lookup(step.predicate, step.positions, key)
         for row in rows:
+            # Each row binds the fresh variables, if it fits their types, and the rest of the steps go on from there.
             self.spend(1)
             for position, variable, kind in step.fresh:
                 value = row[position]
@@ -157,6 +158,7 @@ class World:
             if atom.predicate == "=" and not self._equal(atom, binding):
                 return False
         for atom in case.negative:
+            # Facts that change are for the state to say.
             if atom.predicate == "=":
                 if self._equal(atom, binding):
                     return False

@@ -85,6 +85,7 @@ def parity(
         units = [done[job] for job in jobs if job in done]
         missing = [(game, str(files[game]), variant) for game, variant in jobs if (game, variant) not in done]
         for unit in _played(missing, steps_per_game, seed, processes, patience):
+            # Written down before it is counted: an interrupted comparison goes on from there.
             units.append(unit)
             if journal is not None:
                 with journal.open("a", encoding="utf-8") as file:
@@ -161,6 +162,7 @@ def _played(
         waiting: set[Future[GameParity]] = set()
         left = iter(jobs)
         while True:
+            # Twice as many jobs as processes are under way, so that none idles and few are lost with an error.
             for game, path, variant in left:
                 waiting.add(pool.submit(compare_game, game, path, variant, steps, seed))
                 if len(waiting) >= 2 * processes:
@@ -198,6 +200,7 @@ def compare_game(game: str, source: str, variant: str, steps: int, seed: int) ->
         length = max(2, steps // len(WALKS))
         while unit.steps < steps and not unit.mismatches:
             for number, kind in enumerate(WALKS):
+                # The last walk makes up for those that ended early.
                 rng = random.Random(f"{seed} {Path(source).parent.name} {variant} {kind} {unit.steps}")
                 walk = Walk(kind, plan, rng)
                 count = min(length, steps - unit.steps) if number < len(WALKS) - 1 else steps - unit.steps
@@ -217,6 +220,7 @@ def _compare_walk(
     before: Scene | None = None
     won = False
     while True:
+        # Compare, then give both the same command; the first difference ends the walk.
         difference = differences(one, two) or keys.difference(before, commands[-1] if commands else "", one, two)
         if difference:
             unit.mismatches.append(

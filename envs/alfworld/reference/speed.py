@@ -104,6 +104,7 @@ def _steps(engine: GameEngine, files: list[str], episodes: int, turns: int, seed
     clock = time.perf_counter
     for number in range(episodes):
         for game in files:
+            # The same commands for every engine, as long as they admit the same.
             rng = random.Random(f"{seed} {number} {Path(game).parent.name}")
             scene = engine.reset(Path(game))
             for _ in range(turns):

@@ -132,6 +132,7 @@ def _refuse_code(grammar: str) -> None:
         for text in (action.template, action.feedback_rule):
             pending += textgen._parse_and_convert(text, rule_name="symbols")
     while pending:
+        # Symbols nest; whatever would be evaluated is looked at, however deep it stands.
         symbol = pending.pop()
         if isinstance(symbol, textgen.EvalSymbol):
             _check_expression(symbol.expression)
@@ -148,6 +149,7 @@ def _check_expression(expression: str) -> None:
         raise InvalidArgument(f"the grammar's expression {expression[:80]!r} is not understood") from None
     allowed = (ast.Expression, ast.Name, ast.Load, ast.Constant, ast.BinOp, ast.Add, ast.BoolOp, ast.Or, ast.Attribute)
     for node in nodes:
+        # An attribute may be asked of a name only, and only one that the text is made of.
         plain = isinstance(node, allowed)
         if isinstance(node, ast.Attribute):
             plain = isinstance(node.value, ast.Name) and node.attr in ("name", "id", "type", "definite", "indefinite")
