@@ -151,14 +151,17 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
 
 
-def _evaluation(label: str, last: int | None, result: EvalResult) -> Evaluation:
+def read_label(label: str) -> tuple[str, str, int | None]:
+    """Stage, split and iteration of ``before-SPLIT``, ``iteration-0010-SPLIT``, ``after-SPLIT``; no stage of others."""
     match = LABEL.fullmatch(label)
-    if not match:
-        return Evaluation(label, "", result.panel.split, None, result)
-    stage, iteration, split = match.groups()
-    if iteration is not None:
-        return Evaluation(label, "iteration", split, int(iteration), result)
-    return Evaluation(label, stage, split, 0 if stage == "before" else last, result)
+    stage, iteration, split = match.groups() if match else ("", None, "")
+    return stage or ("iteration" if match else ""), split, int(iteration) if iteration else None
+
+
+def _evaluation(label: str, last: int | None, result: EvalResult) -> Evaluation:
+    stage, split, iteration = read_label(label)
+    at = {"before": 0, "after": last}.get(stage, iteration)
+    return Evaluation(label, stage, split or result.panel.split, at, result)
 
 
 def group_runs(runs: Sequence[str | Path]) -> dict[str, list[Run]]:

@@ -1,1 +1,1 @@
-"""What training logs: each number's meaning, and what the numbers say of a run."""
+"""The metrics that training logs: the register of what each one is, and what they say of a run's health."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from gagpo.envs import durable
 from gagpo.eval.metrics.register import Display, shown_in
 from gagpo.eval.reading import BadResult
-from gagpo.eval.runs import LABEL, Run, load_run
+from gagpo.eval.runs import Run, load_run, read_label
 from gagpo.eval.viewer.records import EpisodeRecord, Explain, Explained, read_episode_file
 
 FORMAT = "gagpo view 1"
@@ -171,11 +171,8 @@ def _described(run: int, label: str) -> EpisodeFile:
     training = re.fullmatch(r"train-(\d{1,9})", label)
     if training:
         return EpisodeFile(run, label, "train", "train", int(training[1]))
-    match = LABEL.fullmatch(label)
-    if not match:
-        return EpisodeFile(run, label, "other", "", None)
-    stage, iteration, split = match.groups()
-    return EpisodeFile(run, label, stage or "iteration", split, int(iteration) if iteration else None)
+    stage, split, iteration = read_label(label)
+    return EpisodeFile(run, label, stage or "other", split, iteration)
 
 
 def _reading_order(source: EpisodeFile) -> tuple[int, int, int, str]:

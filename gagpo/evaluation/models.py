@@ -96,7 +96,9 @@ class _Source:
         if run is not None:
             if revision is not None:
                 raise SettingsError(f"{model} is a run, which has no revision {revision!r}: name a checkpoint with @")
-            return cls(_weights(model, run, which), None, run.trust_remote_code or trust)
+            path, _ = keeping.named(Path(model))
+            name = folder_of(model) if is_starter(model) else keeping.chosen(path, which, run.training).model
+            return cls(name, None, run.trust_remote_code or trust)
         if like is not None and like.model == model:
             revision, trust = revision or like.revision, trust or like.trust_remote_code
         return cls(model, commit_of(model, revision), trust)
@@ -106,14 +108,6 @@ class _Source:
         """What tells these weights from any others."""
         folder = Path(self.name)
         return weights_identity(folder) if folder.is_dir() else self.commit or ""
-
-
-def _weights(model: str, run: RunSettings, which: str | None) -> str:
-    """The model folder of a starter, or of a run's checkpoint."""
-    if is_starter(model):
-        return folder_of(model)
-    path = keeping.named(Path(model))[0]
-    return keeping.chosen(path, which, run.training).model
 
 
 def _language_agent(

@@ -100,6 +100,15 @@ def test_reports_and_curves_are_made_again(finished, tmp_path):
     assert drawn.returncode == 0 and (tmp_path / "c.png").stat().st_size > 5000, drawn.stderr
 
 
+def test_text_heeds_a_narrow_terminal(inside, finished, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    drawn = inside("curves", finished, "-o", tmp_path / "c.png")
+    _, *lines = drawn.stdout.splitlines()
+    assert drawn.returncode == 0 and len(lines) > 4 and max(map(len, lines)) <= 40
+    shown = inside("eval", "random", "--env", CORRIDOR, "--split", "test", "-q").stdout.splitlines()
+    assert max(map(len, shown)) <= 40
+
+
 WRONG = {
     "no command's file": (["train"], "name a settings file or a shipped config"),
     "a missing file": (["train", "configs/alfworld-smal.yaml"], "nearest: alfworld-small"),
