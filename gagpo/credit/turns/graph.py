@@ -141,19 +141,16 @@ class Visits:
 
     @property
     def failed(self) -> np.ndarray:
-        result: np.ndarray = self.trajectories - self.successful
-        return result
+        return np.asarray(self.trajectories - self.successful)
 
     @property
     def success_share(self) -> np.ndarray:
         """Share of successful ones among the trajectories; 0 for an element that none meets."""
-        result: np.ndarray = self.successful / np.maximum(self.trajectories, 1)
-        return result
+        return np.asarray(self.successful / np.maximum(self.trajectories, 1))
 
     @property
     def failure_share(self) -> np.ndarray:
-        result: np.ndarray = self.failed / np.maximum(self.trajectories, 1)
-        return result
+        return np.asarray(self.failed / np.maximum(self.trajectories, 1))
 
 
 def largest(value: np.ndarray, group: np.ndarray, groups: int) -> np.ndarray:
