@@ -286,6 +286,7 @@ def _histories(episodes: Sequence[Episode]) -> Iterable[Hashable]:
     for episode in episodes:
         past, action = -1, ""
         for turn in episode.turns:
+            # A history is the one before it, the action that followed, and what was seen then.
             past = numbers.setdefault((past, action, turn.observation), len(numbers))
             action = turn.action
             yield past

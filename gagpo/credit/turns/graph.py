@@ -75,6 +75,7 @@ class RolloutGraph:
         distance_V = np.full(self.nodes, np.inf)
         frontier, steps = self.sink_G, 0.0
         while len(frontier):
+            # All that leads to the frontier and has no distance yet is the next frontier.
             distance_V[frontier] = steps
             count = count_V[frontier]
             place = np.repeat(first_V[frontier] - np.cumsum(count) + count, count) + np.arange(count.sum())
@@ -93,6 +94,7 @@ class RolloutGraph:
         first = np.flatnonzero(np.diff(source_M, prepend=-1))
         spread_V = score_V.astype(np.float64)
         while True:
+            # Every node takes the best of its successors, one transition further away, until none rises.
             ahead = decay * np.maximum.reduceat(spread_V[target_M], first)
             rises = ahead > spread_V[source_M[first]]
             if not rises.any():
