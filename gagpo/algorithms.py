@@ -14,7 +14,7 @@ from gagpo.credit.gagpo import Gagpo
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.nearest import hint
 from gagpo.objectives.options import Cispo, Clip, Constant, Geometric, LogClip, ObjectiveSettings, Power
-from gagpo.options import Options, by_name
+from gagpo.options import Options, by_name, problems
 
 Cells = dict[str, Any]
 """A row as plain data: what is written in YAML."""
@@ -206,17 +206,8 @@ def load(name: str, changes: Mapping[str, object] | None = None) -> Algorithm:
     try:
         return Algorithm.model_validate({**(changes or {}), "preset": name})
     except ValidationError as error:
-        raise InvalidArgument(explain(error)) from None
-
-
-def explain(error: ValidationError) -> str:
-    """What is wrong with an algorithm, in one line."""
-    lines = []
-    for problem in error.errors(include_url=False):
-        place = ".".join(str(part) for part in problem["loc"])
-        message = problem["msg"].removeprefix("Value error, ")
-        lines.append(f"algorithm.{place}: {message}" if place else message)
-    return "; ".join(lines)
+        lines = [f"algorithm.{place}: {message}" if place else message for place, message, _ in problems(error)]
+        raise InvalidArgument("; ".join(lines)) from None
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Cells:
@@ -224,6 +215,7 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Cells:
     merged = dict(base)
     for key, change in changes.items():
         old, new = merged.get(key), change
+        # Options are laid over those of a cell of the same name; any other cell is replaced.
         if key in NAMED:
             old, new = by_name(old), by_name(new)
         if isinstance(old, Mapping) and isinstance(new, Mapping):

@@ -20,14 +20,22 @@ def by_name(value: object) -> object:
     return {"name": value} if isinstance(value, str) else value
 
 
+UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+
+
+def problems(error: ValidationError) -> list[tuple[str, str, bool]]:
+    """Of each thing that is wrong: where, with dots, what, and whether it is a key that is not known."""
+    return [
+        (".".join(map(str, one["loc"])), one["msg"].removeprefix("Value error, "), one["type"] in UNKNOWN)
+        for one in error.errors(include_url=False)
+    ]
+
+
 def explain(error: ValidationError, known: Iterable[str], what: str) -> str:
     """What is wrong with the options of ``what``, in one line; unknown ones with the nearest ``known`` ones."""
+    own = [name for name in known if name != "name"]
     lines = []
-    for problem in error.errors(include_url=False):
-        option = ".".join(str(part) for part in problem["loc"])
-        message = problem["msg"].removeprefix("Value error, ")
-        if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-            lines.append(f"{what} has no option {option!r}; {hint(option, (name for name in known if name != 'name'))}")
-        else:
-            lines.append(f"{what}: {option}: {message}" if option else f"{what}: {message}")
+    for option, message, unknown in problems(error):
+        place = f"{what}: {option}" if option else what
+        lines.append(f"{what} has no option {option!r}; {hint(option, own)}" if unknown else f"{place}: {message}")
     return "; ".join(lines)

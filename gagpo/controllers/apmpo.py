@@ -94,5 +94,4 @@ def apmpo_radius(mean: np.ndarray, std: np.ndarray, settings: Apmpo) -> np.ndarr
         signal = 1.0 / (std + 1e-6)
     else:
         signal = mean / (std + 1e-6)
-    result: np.ndarray = settings.radius_low + (settings.radius_high - settings.radius_low) * np.tanh(signal)
-    return result
+    return np.asarray(settings.radius_low + (settings.radius_high - settings.radius_low) * np.tanh(signal))

@@ -48,8 +48,7 @@ def keep_episodes(turns: Turns, settings: DynamicSampling | None) -> np.ndarray:
     if settings is None:
         return np.ones(turns.episodes, np.bool_)
     return_E = turns.coded_return_E(settings.reward)
-    result: np.ndarray = varies(return_E, turns.group_index_E, turns.groups)[turns.group_index_E]
-    return result
+    return np.asarray(varies(return_E, turns.group_index_E, turns.groups)[turns.group_index_E])
 
 
 def shape_overlong(turns: Turns, settings: Overlong | None) -> Turns:

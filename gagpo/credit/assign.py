@@ -86,8 +86,7 @@ def give_credit(turns: Turns, settings: CreditSettings, value_K: np.ndarray | No
 
 def first_tokens(tokens_N: np.ndarray) -> np.ndarray:
     """Where each turn's first response token stands among all K, int64[N]."""
-    first_N: np.ndarray = np.cumsum(tokens_N) - tokens_N
-    return first_N
+    return np.asarray(np.cumsum(tokens_N) - tokens_N)
 
 
 def statistics(turns: Turns, advantage_N: np.ndarray) -> dict[str, float]:

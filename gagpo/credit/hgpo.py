@@ -40,6 +40,7 @@ class Hgpo(CreditSettings):
         return_N = return_to_go(turns.net_reward_N, turns.last_N, self.gamma)
         total_N, weight_N = np.zeros(turns.turns), np.zeros(turns.turns)
         for back, group_N in enumerate(context_groups(turns, self.depth, self.start)):
+            # The comparison at this depth, weighted; it counts for turns that have somebody to be compared with.
             groups = int(group_N.max()) + 1
             weight = float(back + self.weight_offset) ** self.alpha
             if self.norm == "mean":
@@ -64,6 +65,8 @@ def context_groups(turns: Turns, depth: int, start: str = "released") -> list[np
     before = int(state_N.max()) + 1
     contexts = [context_N]
     for back in range(1, depth + 1):
+        # The state so many turns before joins the context; before an episode's start stands one of no other turn, or
+        # one that all starts share.
         inside_N = np.zeros(turns.turns, np.bool_)
         inside_N[back:] = turns.episode_N[back:] == turns.episode_N[:-back]
         earlier_N = np.full(turns.turns, before)

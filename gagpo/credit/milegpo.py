@@ -73,6 +73,7 @@ class Milegpo(Graphgpo):
         """``r_M - r_G`` of each transition, float64[N]; within ``reward lam [-w_traps, w_milestones]``."""
         gains = []
         for score_V, weight in ((self.milestones(graph), self.w_milestones), (self.traps(graph), self.w_traps)):
+            # What a transition gains in potential; what it loses is no merit of the other kind.
             potential_V = weight * graph.spread(score_V, self.omega)
             ahead_N, here_N = potential_V[graph.target_N], potential_V[graph.source_N]
             gains.append(np.maximum(self.gamma_potential * ahead_N - here_N, 0.0))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gagpo.agents.engines.attention import PackedRows
-from gagpo.agents.episodes import Episode, Turn
+from gagpo.agents.episodes import Episode
 from gagpo.objectives import Layout
 
 
@@ -48,50 +48,38 @@ def build_rows(episodes: Sequence[Episode], trainable_only: bool = False) -> lis
     other turn begins a new one. So an append-only conversation is one row and a windowed history is a row per turn,
     without a setting that says so. With ``trainable_only`` the responses of stray expert moves are read, not trained.
     """
-    rows = []
+    rows: list[Row] = []
     turn_number = token_number = 0
     groups = sorted({episode.group for episode in episodes})
     for episode in episodes:
-        draft = _Draft(episode.temperature or 1.0, groups.index(episode.group))
+        ids = np.zeros(0, np.int32)
+        columns: list[tuple[np.ndarray, ...]] = []
         for turn in episode.turns:
-            count = len(turn.response_ids)
-            if not draft.continued_by(turn):
-                rows += draft.finish()
-            draft.add(turn, turn_number, token_number, trained=turn.trainable or not trainable_only)
+            # A prompt that does not go on where the row ends is the beginning of another.
+            length, first, count = len(ids), len(turn.prompt_ids), len(turn.response_ids)
+            if not (0 < length <= first and np.array_equal(turn.prompt_ids[:length], ids)):
+                rows += _finished(ids, columns, episode, groups)
+                columns = []
+            ids = np.concatenate([turn.prompt_ids, turn.response_ids])
+
+            # Its response is trained; every turn and token is counted, whether or not it is.
+            if count and (turn.trainable or not trainable_only):
+                offset_K = np.arange(count)
+                logprob_K = turn.logprobs if len(turn.logprobs) == count else np.zeros(count, np.float32)
+                columns.append((first + offset_K, np.full(count, turn_number), token_number + offset_K, logprob_K))
             turn_number += 1
             token_number += count
-        rows += draft.finish()
+        rows += _finished(ids, columns, episode, groups)
     return rows
 
 
-class _Draft:
-    """A row while turns are added to it."""
-
-    def __init__(self, temperature: float, group: int) -> None:
-        self.temperature, self.group = temperature, group
-        self.ids = np.zeros(0, np.int32)
-        self.columns: list[tuple[np.ndarray, ...]] = []
-
-    def continued_by(self, turn: Turn) -> bool:
-        length = len(self.ids)
-        return 0 < length <= len(turn.prompt_ids) and np.array_equal(turn.prompt_ids[:length], self.ids)
-
-    def add(self, turn: Turn, turn_number: int, token_number: int, trained: bool) -> None:
-        count, first = len(turn.response_ids), len(turn.prompt_ids)
-        self.ids = np.concatenate([turn.prompt_ids, turn.response_ids])
-        if count and trained:
-            offset_K = np.arange(count)
-            logprob_K = turn.logprobs if len(turn.logprobs) == count else np.zeros(count, np.float32)
-            self.columns.append((first + offset_K, np.full(count, turn_number), token_number + offset_K, logprob_K))
-
-    def finish(self) -> list[Row]:
-        """The row, if anything in it is trained; the draft is empty afterwards."""
-        ids, columns = self.ids, self.columns
-        self.ids, self.columns = np.zeros(0, np.int32), []
-        if not columns:
-            return []
-        place_K, turn_K, token_K, logprob_K = (np.concatenate(column) for column in zip(*columns, strict=True))
-        return [Row(ids, place_K, turn_K, token_K, logprob_K, self.temperature, self.group)]
+def _finished(ids: np.ndarray, columns: list[tuple[np.ndarray, ...]], episode: Episode, groups: list[int]) -> list[Row]:
+    """The row, if anything in it is trained."""
+    if not columns:
+        return []
+    place_K, turn_K, token_K, logprob_K = (np.concatenate(column) for column in zip(*columns, strict=True))
+    temperature, group = episode.temperature or 1.0, groups.index(episode.group)
+    return [Row(ids, place_K, turn_K, token_K, logprob_K, temperature, group)]
 
 
 @dataclass(frozen=True)
@@ -187,6 +175,7 @@ def cut(rows: Sequence[Row], tokens: int) -> Iterator[list[Row]]:
     in_order = sorted(rows, key=lambda row: row.length)
     begin = 0
     while begin < len(in_order):
+        # Rows are added while all fit, padded to the longest, which is the one added last.
         end = begin + 1
         while end < len(in_order) and (end + 1 - begin) * in_order[end].length <= tokens:
             end += 1

@@ -43,6 +43,7 @@ def token_logprobs(
         return _of_chunk(model, hidden_KD, batch.target_K, batch.temperature_K, entropy)
     logprobs, entropies = [], []
     for begin in range(0, len(hidden_KD), tokens):
+        # Some tokens at a time; with gradients, their logits are made again in the backward pass.
         part = slice(begin, begin + tokens)
         temperature_C = None if batch.temperature_K is None else batch.temperature_K[part]
         arguments = (model, hidden_KD[part], batch.target_K[part], temperature_C, entropy)

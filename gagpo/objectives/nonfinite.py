@@ -25,6 +25,7 @@ def find_nonfinite(layout: Layout, **tensors: Tensor | None) -> tuple[str, list[
     for name, tensor in tensors.items():
         if tensor is None:
             continue
+        # The first tensor is to blame: what was computed from it cannot be finite.
         bad_K = torch.nonzero(~torch.isfinite(tensor.detach())).flatten()
         if len(bad_K):
             rows = torch.unique(layout.row_K[bad_K]).tolist()

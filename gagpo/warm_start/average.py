@@ -30,6 +30,7 @@ def average(models: Sequence[str], folder: Path) -> Path:
     mean, tokenizer = load_model(models[0]), load_tokenizer(models[0])
     weights = dict(mean.named_parameters())
     for number, name in enumerate(models[1:], start=2):
+        # The mean so far takes in the next model, if it is one of the same kind.
         other = dict(load_model(name).named_parameters())
         if {key: x.shape for key, x in other.items()} != {key: x.shape for key, x in weights.items()}:
             raise InvalidArgument(f"{name} has other weights than {models[0]}: there is no mean of the two")

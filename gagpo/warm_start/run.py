@@ -135,6 +135,7 @@ def _stored_rows(path: Path) -> list[Row]:
     ends = np.cumsum(lengths, axis=0)
     rows = []
     for (id_end, place_end), (id_count, place_count) in zip(ends, lengths, strict=True):
+        # Rows lie one after the other, each with so many tokens and so many places.
         spot = slice(place_end - place_count, place_end)
         own = ids[id_end - id_count : id_end]
         none = np.zeros(place_count, np.float32)

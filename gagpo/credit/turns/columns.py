@@ -47,8 +47,7 @@ def renumber(ids: np.ndarray) -> np.ndarray:
         return np.unique(ids, return_inverse=True)[1]
     present = np.zeros(span, np.bool_)
     present[ids - low] = True
-    result: np.ndarray = (np.cumsum(present) - 1)[ids - low]
-    return result
+    return np.asarray((np.cumsum(present) - 1)[ids - low])
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,8 +189,7 @@ class Turns:
     @cached_property
     def net_reward_N(self) -> np.ndarray:
         """Rewards less penalties, float64[N]."""
-        result: np.ndarray = self.reward_N - self.penalty_N
-        return result
+        return np.asarray(self.reward_N - self.penalty_N)
 
     @cached_property
     def return_E(self) -> np.ndarray:
@@ -217,14 +215,12 @@ class Turns:
     @cached_property
     def group_index_N(self) -> np.ndarray:
         """Task group of each turn, 0..G-1, int64[N]."""
-        result: np.ndarray = self.group_index_E[self.episode_N]
-        return result
+        return np.asarray(self.group_index_E[self.episode_N])
 
     @cached_property
     def last_N(self) -> np.ndarray:
         """Whether the turn is its episode's last, bool[N]."""
-        result: np.ndarray = np.diff(self.episode_N, append=-1) != 0
-        return result
+        return np.asarray(np.diff(self.episode_N, append=-1) != 0)
 
     def states(self, scope: Literal["task", "batch"] = "task") -> np.ndarray:
         """State groups numbered 0..S-1, int64[N]: equal state ids within one task group, or within the batch."""
@@ -290,6 +286,7 @@ def _histories(episodes: Sequence[Episode]) -> Iterable[Hashable]:
     for episode in episodes:
         past, action = -1, ""
         for turn in episode.turns:
+            # A history is the one before it, the action that followed, and what was seen then.
             past = numbers.setdefault((past, action, turn.observation), len(numbers))
             action = turn.action
             yield past

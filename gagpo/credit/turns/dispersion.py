@@ -23,8 +23,7 @@ def group_dispersion(
         return 1.4826 * group_quantile(np.abs(value_E - median_E), group_E, groups, 0.5)
     if dispersion == "iqr":
         low_G, high_G = (group_quantile(value_E, group_E, groups, share) for share in (0.25, 0.75))
-        result: np.ndarray = (high_G - low_G) / 1.349
-        return result
+        return np.asarray((high_G - low_G) / 1.349)
     raise InvalidArgument(f"unknown dispersion {dispersion!r}; choose std, mad or iqr")
 
 
@@ -37,8 +36,7 @@ def group_quantile(value_E: np.ndarray, group_E: np.ndarray, groups: int, share:
     above_G = np.minimum(below_G + 1, size_G - 1)
     start_G = np.cumsum(size_G) - size_G
     low_G, high_G = sorted_E[start_G + below_G], sorted_E[start_G + above_G]
-    result: np.ndarray = low_G + (place_G - below_G) * (high_G - low_G)
-    return result
+    return np.asarray(low_G + (place_G - below_G) * (high_G - low_G))
 
 
 def group_skewness(

@@ -75,6 +75,7 @@ class RolloutGraph:
         distance_V = np.full(self.nodes, np.inf)
         frontier, steps = self.sink_G, 0.0
         while len(frontier):
+            # All that leads to the frontier and has no distance yet is the next frontier.
             distance_V[frontier] = steps
             count = count_V[frontier]
             place = np.repeat(first_V[frontier] - np.cumsum(count) + count, count) + np.arange(count.sum())
@@ -93,6 +94,7 @@ class RolloutGraph:
         first = np.flatnonzero(np.diff(source_M, prepend=-1))
         spread_V = score_V.astype(np.float64)
         while True:
+            # Every node takes the best of its successors, one transition further away, until none rises.
             ahead = decay * np.maximum.reduceat(spread_V[target_M], first)
             rises = ahead > spread_V[source_M[first]]
             if not rises.any():
@@ -141,19 +143,16 @@ class Visits:
 
     @property
     def failed(self) -> np.ndarray:
-        result: np.ndarray = self.trajectories - self.successful
-        return result
+        return np.asarray(self.trajectories - self.successful)
 
     @property
     def success_share(self) -> np.ndarray:
         """Share of successful ones among the trajectories; 0 for an element that none meets."""
-        result: np.ndarray = self.successful / np.maximum(self.trajectories, 1)
-        return result
+        return np.asarray(self.successful / np.maximum(self.trajectories, 1))
 
     @property
     def failure_share(self) -> np.ndarray:
-        result: np.ndarray = self.failed / np.maximum(self.trajectories, 1)
-        return result
+        return np.asarray(self.failed / np.maximum(self.trajectories, 1))
 
 
 def largest(value: np.ndarray, group: np.ndarray, groups: int) -> np.ndarray:

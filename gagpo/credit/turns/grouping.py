@@ -11,8 +11,7 @@ BLOCK = 1 << 15
 def group_mean(value_N: np.ndarray, group_N: np.ndarray, groups: int) -> np.ndarray:
     """Mean of each group, float64[groups]; 0 for a group without members."""
     size = np.bincount(group_N, minlength=groups)
-    result: np.ndarray = np.bincount(group_N, value_N, groups) / np.maximum(size, 1)
-    return result
+    return np.asarray(np.bincount(group_N, value_N, groups) / np.maximum(size, 1))
 
 
 def group_std(value_N: np.ndarray, group_N: np.ndarray, groups: int, ddof: int = 1) -> np.ndarray:
@@ -44,10 +43,7 @@ def standardise(
     value_N: np.ndarray, group_N: np.ndarray, groups: int, ddof: int = 1, epsilon: float = EPSILON
 ) -> np.ndarray:
     """``(x - mean)/(std + epsilon)`` of the group; exactly 0 where all values of the group are equal."""
-    result: np.ndarray = (
-        centre(value_N, group_N, groups) / (group_std(value_N, group_N, groups, ddof) + epsilon)[group_N]
-    )
-    return result
+    return np.asarray(centre(value_N, group_N, groups) / (group_std(value_N, group_N, groups, ddof) + epsilon)[group_N])
 
 
 def backward_recursion(value_N: np.ndarray, carry_N: np.ndarray) -> np.ndarray:

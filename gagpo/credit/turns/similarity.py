@@ -36,6 +36,7 @@ def similar_states(turns: Turns, threshold: float) -> np.ndarray:
     number = 0
     order = np.argsort(group_N, kind="stable")
     for members in np.split(order, np.flatnonzero(np.diff(group_N[order])) + 1):
+        # Task by task, numbered on from those before.
         cluster_of = cluster([turns.text_N[turn] for turn in members], threshold)
         result_N[members] = number + cluster_of
         number += int(cluster_of.max()) + 1
@@ -48,12 +49,13 @@ def cluster(texts: list[str], threshold: float) -> np.ndarray:
     founders: list[str] = []
     counts = np.zeros((16, BUCKETS), np.int64)
     for text in dict.fromkeys(texts):
+        # Founders that have too few characters in common with the text need not be compared with it.
         mine = np.bincount(np.frombuffer(text.encode("utf-32-le"), np.uint32) % BUCKETS, minlength=BUCKETS)
         common = np.minimum(counts[: len(founders)], mine).sum(axis=1)
         sizes = counts[: len(founders)].sum(axis=1) + len(text)
         candidates = np.flatnonzero(2 * common >= threshold * sizes)
         home = next((int(c) for c in candidates if similarity(founders[c], text) >= threshold), len(founders))
-        if home == len(founders):
+        if home == len(founders):  # nobody is alike: the text founds a group
             if home == len(counts):
                 counts = np.concatenate([counts, np.zeros_like(counts)])
             counts[home] = mine
