@@ -9,63 +9,79 @@ from __future__ import annotations
 
 import re
 
-_CHARACTERS = str.maketrans(
-    {
-        "−": "-",
-        "–": "-",
-        "—": "-",
-        "×": r"\times ",
-        "·": r"\cdot ",
-        "⋅": r"\cdot ",
-        "÷": "/",
-        "π": r"\pi ",
-        "∞": r"\infty ",
-        "≤": r"\le ",
-        "≥": r"\ge ",
-        "≈": r"\approx ",
-        "±": r"\pm ",
-        "∪": r"\cup ",
-        "∈": r"\in ",
-        "°": r"^{\circ}",
-        "½": r"\frac{1}{2}",
-        "⅓": r"\frac{1}{3}",
-        "⅔": r"\frac{2}{3}",
-        "¼": r"\frac{1}{4}",
-        "¾": r"\frac{3}{4}",
-        "²": "^{2}",
-        "³": "^{3}",
-        "％": "%",
-        "\u00a0": " ",
-        "\u2009": " ",
-        "\u202f": " ",
-        "“": '"',
-        "”": '"',
-        "’": "'",
-        **{chr(0xFF10 + digit): str(digit) for digit in range(10)},
-    }
-)
+from gagpo.envs.math.verify.spelling import characters, plain_text
+
 CURRENCY = "¤"
 """Stands for the dollar sign of an amount of money, once the dollar signs around formulas are gone."""
 
-_SPACING = re.compile(
-    r"(?<!\\)\\(?:[,;:> ]|(?:quad|qquad|thinspace|medspace|displaystyle|textstyle|limits|hfill)(?![a-zA-Z]))|~"
+_DECORATIONS = re.compile(
+    r"\\(?:hspace|vspace|color|tag|label)\*?\s*\{[^{}]*\}|\\textcolor\s*\{[^{}]*\}"
+    r"|\\(?:tiny|small|normalsize|[lL]arge|LARGE|[hH]uge|checkmark|square|blacksquare|Box|qed|therefore|underline"
+    r"|displaystyle|textstyle|limits|mathstrut|hfill)(?![a-zA-Z])"
 )
+_SPACING = re.compile(r"(?<!\\)\\(?:[,;:> /]|(?:quad|qquad|thinspace|medspace)(?![a-zA-Z]))|~")
 _SIZING = re.compile(r"\\(?:left|right)\s*\.|\\(?:left|right|[bB]igg?[lrm]?)(?![a-zA-Z])\s*")
-_FRACTION = re.compile(r"\\[dtc]frac(?![a-zA-Z])")
 _BARE_FRACTION = re.compile(r"\\frac\s*(?:(\d)|\{([^{}]*)\})\s*(?:(\d)|\{([^{}]*)\})")
 _BARE_ROOT = re.compile(r"\\sqrt\s*(\d|[a-zA-Z])(?![a-zA-Z])")
-_ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|(\d+(?:\.\d+)?|[a-zA-Z]))")
 _BOX = re.compile(r"^\\(?:boxed|fbox)\s*\{(.*)\}$", re.DOTALL)
 _WRAPPED = re.compile(
-    r"\\(?:text(?:bf|it|rm|sf|tt|normal|up)?|mathrm|mathbf|mathit|mathsf|mathtt|mbox|hbox|bf|rm|operatorname\*?|emph|mathbb)"
+    r"\\(?:text(?:bf|it|rm|sf|tt|normal|up)?|mathrm|mathbf|mathit|mathsf|mathtt|mbox|hbox|bf|rm|operatorname\*?|emph)"
     r"\s*\{([^{}]*)\}"
 )
 _DEGREES = re.compile(r"\^\s*(?:\\circ(?![a-zA-Z])|\{\s*\\circ\s*\})|\\degree(?![a-zA-Z])")
-_SYNONYMS = {"leq": r"\le", "leqslant": r"\le", "geq": r"\ge", "geqslant": r"\ge", "varnothing": r"\emptyset"}
-_SYNONYM = re.compile(rf"\\({'|'.join(_SYNONYMS)})(?![a-zA-Z])")
 _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("`", "`"), ('"', '"'))
-_SAME_WORDS = {"no solutions": "no solution", "no real solutions": "no real solution"}
 _ENDINGS = " \t\n.,;"
+_SYNONYMS = {
+    synonym: command
+    for command, synonyms in {
+        r"\le ": "leq leqslant leqq",
+        r"\ge ": "geq geqslant geqq",
+        r"\ne ": "neq",
+        "<": "lt",
+        ">": "gt",
+        r"\{": "lbrace",
+        r"\}": "rbrace",
+        "[": "lbrack",
+        "(": "langle lparen",
+        ")": "rangle rparen",
+        "]": "rbrack",
+        ":": "colon",
+        "|": "mid vert lvert rvert",
+        r"\land ": "wedge",
+        r"\lor ": "vee",
+        r"\setminus ": "backslash smallsetminus",
+        r"\emptyset ": "varnothing",
+        r"\implies ": "Rightarrow Longrightarrow",
+        r"\ldots ": "dots cdots dotsc dotsb",
+        r"\log_{10}": "lg",
+        r"\frac": "dfrac tfrac cfrac nicefrac sfrac flatfrac",
+        r"\mathbb{R}": "R reals Reals",
+        r"\mathbb{Z}": "Z",
+        r"\mathbb{N}": "N",
+        r"\mathbb{Q}": "Q",
+        r"\degree ": "textdegree",
+    }.items()
+    for synonym in synonyms.split()
+}
+_SYNONYM = re.compile(rf"\\({'|'.join(sorted(_SYNONYMS, key=len, reverse=True))})(?![a-zA-Z])")
+_REWRITINGS = [
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"\\not\s*=", r"\\ne "),
+        (r"\{([^{}]*)\\over(?![a-zA-Z])([^{}]*)\}", r"\\frac{\1}{\2}"),
+        (r"\\(?:mathrm|text)\s*\{\s*([ei])\s*\}|\\([ij])math(?![a-zA-Z])", r"\1\2"),
+        (r"\\(?:operatorname\*?|mathrm|text)\s*\{\s*((?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|ln|log|exp|gcd)\s*\}", r"\\\1 "),
+        (r"\\(?:text|mathrm|mbox)\s*\{\s*(,?)\s*(and|or)\s*,?\s*\}", r"\1 \2 "),
+        (r"\\log\s*_\s*(?:e(?![a-zA-Z])|\{\s*e\s*\})", r"\\ln "),
+        (r"\\(?:mathbb|Bbb)\s*\{?\s*([A-Z])(?![a-zA-Z])\s*\}?", r"\\mathbb{\1}"),
+        (r"\\(?:hat|vec|mathbf|boldsymbol)\s*(?:\{\s*([ijk])\s*\}|([ijk])(?![a-zA-Z]))", r"\\mathbf{\1\2}"),
+        (r"(\d)\s*\^?\s*\{?\s*\\(?:text|mathrm)\s*\{\s*(?:st|nd|rd|th)\s*\}\s*\}?", r"\1"),
+        (r"(?<=\d)(?:st|nd|rd|th)(?![a-zA-Z])", ""),
+        (r"(\.\d+|[,+-]\s*)\.\.\.", r"\1\\ldots "),
+        (r"(?<=\d)\s*'\s*(\d+)\s*(?:\"|'')", r" feet \1 inches"),
+        (r"\\(?:bf|it|rm)(?![a-zA-Z])", ""),
+    )
+]
 
 
 def latex(answer: str) -> str:
@@ -74,17 +90,19 @@ def latex(answer: str) -> str:
     >>> latex(r"$\dfrac12$."), latex("½"), latex(r"\left( 1,\, 2 \right)")
     ('\\frac{1}{2}', '\\frac{1}{2}', '( 1, 2 )')
     """
-    text = answer.translate(_CHARACTERS).replace("{,}", ",").replace(r"\!", "").strip()
+    text = characters.to_latex(answer).replace("{,}", ",").replace(r"\!", "").strip()
+    text = _DECORATIONS.sub(" ", text)
+    for pattern, replacement in _REWRITINGS:
+        text = pattern.sub(replacement, text)
     text = _strip_delimiters(text)
-    text = text.replace(r"\$", CURRENCY).replace(r"\%", "%").replace("{%}", "%")
+    text = re.sub(r"US\s*(?=\\?\$)", "", text).replace(r"\$", CURRENCY).replace(r"\%", "%").replace("{%}", "%")
     text = re.sub(r"\$(?=\s*-?[\d.])", CURRENCY, text).replace("$", "")
-    text = _SPACING.sub(" ", text)
-    text = _SIZING.sub("", text)
-    text = _FRACTION.sub(r"\\frac", text)
-    text = _BARE_FRACTION.sub(lambda m: rf"\frac{{{m[1] or m[2] or ''}}}{{{m[3] or m[4] or ''}}}", text)
-    text = _ROOT.sub(lambda m: rf"\sqrt{{{m[1] or m[2]}}}", text)
-    text = _BARE_ROOT.sub(r"\\sqrt{\1}", text)
+    text = _SIZING.sub("", _SPACING.sub(" ", text))
     text = _SYNONYM.sub(lambda m: _SYNONYMS[m[1]], text)
+    text = _BARE_FRACTION.sub(lambda m: rf"\frac{{{m[1] or m[2] or ''}}}{{{m[3] or m[4] or ''}}}", text)
+    text = plain_text.to_latex(_BARE_ROOT.sub(r"\\sqrt{\1}", text))
+    # Of a chain of conclusions the last one is the answer.
+    *_, text = (step for step in text.split(r"\implies") if step.strip()) if r"\implies" in text else (text,)
     return " ".join(text.split())
 
 
@@ -152,10 +170,10 @@ def squeeze(text: str) -> str:
 def words(text: str) -> str:
     """The output of :func:`plain` for comparing words: lower case, no articles, no punctuation at either end.
 
-    >>> words("The  Blue Car."), words("6:30 p.m.")
-    ('blue car', '6:30 pm')
+    >>> words("The  Blue Car."), words("6:30p.m."), words("It is Monday")
+    ('blue car', '6:30 pm', 'monday')
     """
-    text = re.sub(r"\b([ap])\.\s?m\b\.?", r"\1m", text.casefold())
+    text = re.sub(r"(?<![a-z])([ap])\.?\s?m\b\.?", r" \1m", text.casefold())
+    text = re.sub(r"^\s*(?:it is|it's|this is|on)\s+", "", text)
     text = text.strip(" .,;:!?'\"()").replace("-", " ")
-    text = " ".join(word for word in text.split() if word not in ("the", "a", "an"))
-    return _SAME_WORDS.get(text, text)
+    return " ".join(word for word in text.split() if word not in ("the", "a", "an"))

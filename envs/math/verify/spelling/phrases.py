@@ -1,0 +1,58 @@
+r"""English that says something mathematical: ``no solution``, ``all real numbers except 2``, ``x is at least 3``."""
+
+from __future__ import annotations
+
+import re
+
+_REALS = r"(?:the set of )?(?:all|any|every)(?P<sign>(?: positive| negative| non-?negative)?) real(?:s| numbers?| values?| \w)?(?: of \w)?"
+_SIGNED = {
+    "": r"\mathbb{R}",
+    "positive": r"(0, \infty)",
+    "negative": r"(-\infty, 0)",
+    "nonnegative": r"[0, \infty)",
+    "non-negative": r"[0, \infty)",
+}
+_NOTHING = re.compile(
+    r"(?:there (?:is|are|exists?) )?(?:no(?: (?:real|such|valid|possible))?|zero) (?:solutions?|roots?|values?(?: of \w)?)"
+    r"(?: exists?)?|(?:the )?(?:empty|null) set|none|no such \w"
+)
+_ALL_REALS = re.compile(
+    rf"(?:\w (?:is|can be|may be|\\in|=) )?{_REALS}(?: (?:except|besides|other than)(?: for)? (?P<points>[^a-z]*(?:(?:and|or) [^a-z]*)?))?"
+)
+_SENTENCES = [
+    (re.compile(pattern, re.IGNORECASE), replacement)
+    for pattern, replacement in (
+        (r"^(?:so|hence|thus|therefore),?\s+", ""),
+        (r"^(?:either|both|exactly|a total of|(?:the )?points?)\s+(?=[-\d\\(])", ""),
+        (r"^the (?:value|values) of (\w) (?:is|are)\s+", r"\1 = "),
+        (r"(?<!\w)is (?:greater than or equal to|at least|no less than|not less than)\s+", r"\\ge "),
+        (r"(?<!\w)is (?:less than or equal to|at most|no more than|not more than)\s+", r"\\le "),
+        (r"(?<!\w)is (?:strictly )?(?:greater|more|larger) than\s+", "> "),
+        (r"(?<!\w)is (?:strictly )?(?:less|smaller) than\s+", "< "),
+        (r"(?<!\w)(?:is not equal to|does not equal|is not|cannot be|cannot equal)\s+(?=[-\d\\])", r"\\ne "),
+        (r"(?<!\w)(?:is equal to|equals|is)\s+(?=[-\d\\])", "= "),
+        (r"^(\d+) to (\d+)$", r"\1:\2"),
+        (r"^(\d+) (?:in|out of|chances? in) (\d+)$", r"\\frac{\1}{\2}"),
+        (r"^positive (?=\\infty)|(?<= )positive (?=\\infty)", ""),
+        (r"^(?:negative|minus) (?=\\infty)", "-"),
+        (r"^DNE$", "does not exist"),
+    )
+]
+
+
+def to_latex(plain: str) -> str:
+    r"""An answer whose wrappers of text are gone, with its English turned into LaTeX where it is known.
+
+    >>> to_latex("No solutions"), to_latex("all real numbers except 2"), to_latex("x is at least 3")
+    ('\\emptyset', '\\mathbb{R} \\setminus \\{2\\}', 'x \\ge 3')
+    """
+    lower = plain.lower()
+    if _NOTHING.fullmatch(lower):
+        return r"\emptyset"
+    if reals := _ALL_REALS.fullmatch(lower):
+        line = _SIGNED[reals["sign"].strip()]
+        points = re.sub(r"\s*,?\s*\b(?:and|or)\b\s*", ", ", reals["points"] or "").strip()
+        return rf"{line} \setminus \{{{points}\}}" if points else line
+    for pattern, replacement in _SENTENCES:
+        plain = pattern.sub(replacement, plain)
+    return plain
