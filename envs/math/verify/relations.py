@@ -14,7 +14,7 @@ from gagpo.envs.math.calculator import CalculatorError, calculate
 from gagpo.envs.math.verify import regions
 from gagpo.envs.math.verify.answers import Answer, Number, Relation, Sequence
 from gagpo.envs.math.verify.spelling import brackets, normalise
-from gagpo.envs.math.verify.spelling.symbols import GREEK, VARIABLE, variables
+from gagpo.envs.math.verify.spelling.symbols import VARIABLE, free_variables, variables
 
 _OPERATOR = re.compile(r"[<>=]|\\(?:le|ge|ne|in|notin|equiv)(?![a-zA-Z])")
 SEPARATOR = re.compile(r"\s*[,;]\s*(?:(?:and|or)\s+)?|\s+(?:and|or)\s+|\s*\\(?:land|lor)(?![a-zA-Z])\s*")
@@ -27,9 +27,6 @@ _NAMED = re.compile(
     r"|(?:\\?[a-zA-Z]+(?:\s+|(?=\\)|(?=\()|$)){1,6}(?:\([\w, ]{1,12}\))?"  # total cost, m\angle A, \gcd(a, b), \sin x
     r"|\[[A-Z]+\]|\|[A-Z]+\||\\(?:overline|widehat|vec)\s*\{[^{}]*\}"  # [ABC], |AB|, \overline{AB}
 )
-_BOUND = re.compile(r"\\(?:sum|prod|lim|max|min|int)(?![a-zA-Z])(?:\s*(?:\\limits)?\s*_\s*(?:\{\s*([a-zA-Z])(?![a-zA-Z])|[^{]))?")
-_DIFFERENTIAL = re.compile(r"(?<![a-zA-Z\\])d\s*([a-zA-Z])(?![a-zA-Z])")
-
 
 class Statement(NamedTuple):
     """``name = left = ... = value``: the name is empty for a description, the lefts are the sides between."""
@@ -58,7 +55,7 @@ def statement(text: str) -> Statement | None:
         return Statement(name, lefts, last, contained)
     if not contained and not lefts and variable(last):
         return Statement(variable(last), [], first, False)
-    constant = not variables(_unbound(" ".join(sides[:-1])))
+    constant = not free_variables(" ".join(sides[:-1]))
     return Statement("", sides[:-1], last, contained) if constant else None
 
 
@@ -104,14 +101,6 @@ def _arithmetic(text: str) -> str:
     """LaTeX arithmetic in the calculator's grammar, as far as it has words for it."""
     text = re.sub(r"\\frac\{([^{}]*)\}\{([^{}]*)\}", r"((\1)/(\2))", text)
     return re.sub(r"\\(?:times|cdot)(?![a-zA-Z])", "*", text).replace("{", "(").replace("}", ")")
-
-
-def _unbound(text: str) -> str:
-    """``text`` without the variables that a sum, a limit or an integral binds."""
-    bound = {name for name in _BOUND.findall(text) if name}
-    if r"\int" in text:
-        bound |= set(_DIFFERENTIAL.findall(text)) | {"d"}
-    return re.sub(r"\\[a-zA-Z]+|[a-zA-Z]", lambda word: "" if word[0] in bound else word[0], text)
 
 
 def is_relation(text: str) -> bool:

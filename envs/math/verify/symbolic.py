@@ -15,6 +15,7 @@ from typing import Any
 from gagpo.envs.math.verify.answers import Number
 from gagpo.envs.math.verify.numerals import SIGNIFICANT_DIGITS, agrees, read_number
 from gagpo.envs.math.verify.spelling.normalise import plain
+from gagpo.envs.math.verify.spelling.symbols import free_variables, variables
 from gagpo.envs.math.verify.unfinished import close, unfinished, value
 
 _DIGITS = 40
@@ -79,13 +80,13 @@ def equal(gold: str, prediction: str, unevaluated: bool = False) -> bool:
     """
     over_complex = _complex(gold) or _complex(prediction)
     wanted, given = _parsed_gold(gold, over_complex), _parse(prediction, over_complex)
-    for decimal, value in ((prediction, wanted), (gold, given)):
+    if not free_variables(prediction) <= variables(gold):
+        return False  # a variable of which the gold answer knows nothing stands for something, or hides a constant
+    for decimal, exact in ((prediction, wanted), (gold, given)):
         number = read_number(plain(decimal))
         if number is not None and number.places is not None:
-            return _decimal_of(number, value) and (unevaluated or value is wanted or not unfinished(value))
-    if not (unevaluated or unfinished(given) <= unfinished(wanted)):
-        return False
-    return _same(wanted, given)
+            return _decimal_of(number, exact) and (unevaluated or exact is wanted or not unfinished(exact))
+    return _same(wanted, given) and (unevaluated or unfinished(given) <= unfinished(wanted))
 
 
 def _same(wanted: Any, given: Any) -> bool:

@@ -26,8 +26,6 @@ _OPERATORS = {
     "determinant": re.compile(r"\\begin\s*\{vmatrix\}|\\det(?![a-zA-Z])"),
 }
 
-BINDS = re.compile(r"\\(?:i{0,3}|o|id)int(?![a-zA-Z])|\\(?:sum|prod|lim)(?![a-zA-Z])")
-"""Operators with a variable of their own, whose name says nothing."""
 _TRIGONOMETRIC = r"(?:sin|cos|tan|cot|sec|csc)h?|tg|ctg"
 _FUNCTION = re.compile(
     rf"\\(?P<name>(?:arc|ar|a)?(?:{_TRIGONOMETRIC})|ln|log|lg|sqrt|gcd|lcm|max|min|arg|bmod|[dt]?binom|lfloor|lceil)"

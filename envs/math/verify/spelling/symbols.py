@@ -16,6 +16,10 @@ VARIABLE = rf"(?:\\(?:{_GREEK})(?![a-zA-Z])|(?<![a-zA-Z\\])[a-zA-Z](?![a-zA-Z]))
 
 _WORDS = re.compile(r"\\(?:text\w*|operatorname\*?|mbox)\s*\{[^{}]*\}|\\(?:mathrm|mathbf|hat|vec)\s*\{([^{}]*)\}")
 _LETTERS = re.compile(rf"(?P<greek>\\(?:{_GREEK})(?![a-zA-Z]))(?P<i>{_INDEX})|\\[a-zA-Z]+|(?P<latin>[a-zA-Z])(?P<j>{_INDEX})")
+_BINDS = re.compile(
+    r"\\(?:sum|prod|lim|max|min|i{0,3}int|oint)(?![a-zA-Z])(?:\s*(?:\\limits)?\s*_\s*(?:\{\s*([a-zA-Z])(?![a-zA-Z])|[^{]))?"
+)
+_DIFFERENTIAL = re.compile(r"(?<![a-zA-Z\\])d\s*([a-zA-Z])(?![a-zA-Z])|\\mathrm\s*\{\s*d\s*\}\s*([a-zA-Z])(?![a-zA-Z])")
 _SET = re.compile(r"\\mathbb\s*\{?\s*([A-Z])\s*\}?")
 
 
@@ -34,3 +38,16 @@ def variables(latex: str) -> frozenset[str]:
             continue
         found.add(re.sub(r"[\s{}]", "", name + (letter["i"] or letter["j"] or "")))
     return frozenset(found)
+
+
+def free_variables(latex: str) -> frozenset[str]:
+    r"""The variables of a formula without those that a sum, a product, a limit or an integral binds.
+
+    >>> sorted(free_variables(r"\sum_{k=1}^n k")), sorted(free_variables(r"\int_0^x t^2 dt"))
+    (['n'], ['x'])
+    """
+    found = variables(latex)
+    bound = {name for name in _BINDS.findall(latex) if name}
+    if "int" in latex:
+        bound |= {"d", *(name for names in _DIFFERENTIAL.findall(latex) for name in names)}
+    return found - bound
