@@ -30,7 +30,7 @@ from gagpo.envs.math.verify.answers import (
     canonical,
     to_latex,
 )
-from gagpo.envs.math.verify.numerals import SIGNIFICANT_DIGITS, agrees
+from gagpo.envs.math.verify.numerals import SIGNIFICANT_DIGITS, agrees, read_number
 from gagpo.envs.math.verify.spelling import brackets, normalise
 from gagpo.envs.math.verify.spelling.symbols import variables
 from gagpo.envs.math.verify.unevaluated import left_to_do
@@ -112,6 +112,8 @@ def same(gold: Answer, prediction: Answer, policy: Policy, symbolic: Symbolic) -
             # Two spellings of one value, as in "1/2 or 0.5".
             return len(items) <= 3 and all(same(gold, item, policy, symbolic) for item in items)
         case (Number(), Formula()):
+            if gold.unit and (number := read_number(_LETTER_UNIT.sub(r"\1 \2", prediction.latex))):
+                return same_numbers(gold, number, policy)  # 7m, which could be a product as well
             if gold.places is not None and prediction.rounded is not None:
                 return same_numbers(gold, prediction.rounded, policy)
             # A long decimal stands for a value that is exact as a formula only: 1.4142136 for a root of 2.
@@ -132,7 +134,7 @@ def _equal(gold: Answer, prediction: Answer, policy: Policy, symbolic: Symbolic)
 
 
 def same_numbers(gold: Number, prediction: Number, policy: Policy) -> bool:
-    if gold.name and prediction.name and gold.name != prediction.name:
+    if not _may_be_one(gold.name, prediction.name):
         return False
     if prediction.division and not gold.division and not policy.unevaluated:
         return False
@@ -157,6 +159,11 @@ def same_numbers(gold: Number, prediction: Number, policy: Policy) -> bool:
     return policy.percent == "either" and asked_for and _close(gold, prediction)
 
 
+def _may_be_one(name: str, other: str) -> bool:
+    """Whether two names may be one: no name, the same, or ``y`` beside ``y(x)``."""
+    return not name or not other or name == other or other in (name.partition("(")[0], f"{name}(x)")
+
+
 def _close(gold: Number, prediction: Number, scale: Fraction = Fraction(1)) -> bool:
     """Equal once the prediction is multiplied by ``scale``, or equal as far as the shorter decimal goes."""
     if gold.value == prediction.value * scale:
@@ -172,7 +179,12 @@ def _close(gold: Number, prediction: Number, scale: Fraction = Fraction(1)) -> b
     return shorter.significant >= SIGNIFICANT_DIGITS and agrees(shorter.value, shorter.places or 0, exact)
 
 
+_LETTER_UNIT = re.compile(r"(\d)([a-zA-Z])$")
 _PLAIN_REPLIES = ("yes", "no", "true", "false")
+
+
+_REPLY_END = re.compile(r",|;|\.|  |\bbecause\b|\bsince\b")
+_LIST_OF_WORDS = re.compile(r"\s*,\s*(?:and\s+)?|\s+and\s+")
 
 
 def _same_words(gold: Answer, prediction: Answer) -> bool:
@@ -181,8 +193,8 @@ def _same_words(gold: Answer, prediction: Answer) -> bool:
         for side in (gold, prediction)
     )
     if wanted in _PLAIN_REPLIES:
-        given = given.partition(",")[0].strip()
-    return wanted == given
+        given = _REPLY_END.split(given, maxsplit=1)[0].strip()
+    return wanted == given or sorted(_LIST_OF_WORDS.split(wanted)) == sorted(_LIST_OF_WORDS.split(given))
 
 
 _INFINITE = (INFINITY, MINUS_INFINITY)
@@ -190,10 +202,10 @@ _EQUALITY = re.compile(r"=|\\equiv(?![a-zA-Z])")
 
 
 def _same_formulas(gold: Formula, prediction: Number | Formula, policy: Policy, symbolic: Symbolic) -> bool:
-    if gold.name and prediction.name and gold.name != prediction.name:
+    if not _may_be_one(gold.name, prediction.name):
         return False
     wanted, given = gold, prediction
-    if not (gold.name and prediction.name):  # a name on one side is what the other side leaves out
+    if gold.name != prediction.name:  # a name on one side is what the other side leaves out
         wanted, given = replace(gold, name=""), replace(prediction, name="")
     if isinstance(given, Formula):
         if wanted.unit and given.unit and wanted.unit != given.unit:
@@ -250,7 +262,7 @@ def _same_vectors(gold: Answer, prediction: Answer, policy: Policy, symbolic: Sy
 
 
 def _same_sequences(gold: Sequence, prediction: Sequence, policy: Policy, symbolic: Symbolic) -> bool:
-    if len(gold.items) != len(prediction.items) or (gold.name and prediction.name and gold.name != prediction.name):
+    if len(gold.items) != len(prediction.items) or not _may_be_one(gold.name, prediction.name):
         return False
     wanted, given = _coordinates(gold), _coordinates(prediction)
     if wanted and given:

@@ -38,7 +38,7 @@ _FRACTION = re.compile(
     re.ASCII,
 )
 _BASED = re.compile(
-    rf"\(?(\d+)\)?\s*(?:_\s*\{{?\s*|\(?base[ -])(\d{{1,2}}|{'|'.join(number_words.SMALL)})\s*[}})]?", re.ASCII
+    rf"\(?(\d+)\)?\s*(?:_\s*\{{?\s*\(?|\(?base[ -])(\d{{1,2}}|{'|'.join(number_words.SMALL)})\s*\)?\}}?", re.ASCII
 )
 _PERCENT = re.compile(r"\s*(?:%|percent\b|per cent\b|percentage points\b)", re.IGNORECASE)
 _UNIT = re.compile(r"\s*(?P<words>(?:[a-zA-Z./ -]|\\cdot(?![a-zA-Z])|\^\s*\{?-?[1-4]\}?)+)$", re.ASCII)
@@ -51,10 +51,11 @@ _SIGN = re.compile(r"\s*([-+])\s*")
 _CURRENCIES = {normalise.CURRENCY: "dollar", "€": "euro", "£": "gbp"}
 _MONEY_FIRST = re.compile(r"(USD|EUR|GBP)\s*(?=[\d.])")
 _ABOUT = re.compile(
-    r"^(?:\\approx|\\sim|approximately|about|roughly|exactly|(?:the )?(?:final )?answer:?(?: is:?)?)\s*", re.IGNORECASE
+    r"^(?:\\approx|\\sim|approximately|about|roughly|exactly|\\equiv|(?:the )?(?:final )?answer:?(?: is:?)?)\s*", re.IGNORECASE
 )
 _MODULUS = re.compile(r"\s*\(?\s*\\?(?:[pb]?mod|modulo)(?![a-zA-Z])\s*\{?\s*(\d{1,30})\s*\}?\s*\)?$", re.ASCII)
 _REMARK = re.compile(r"(?<=.)(\s*)\(([^()]*)\)$")
+_OR = re.compile(r"^(?:or|i\.e\.,?|=|\\approx)\s*")
 _COMPOUND = re.compile(r"(?<=[a-zA-Z])[.,]?\s*(?:and\s+)?(?=\d)", re.ASCII)
 _WHOLE_AND_PART = re.compile(r"(\d+) and (\d+\s*/\s*\d+|\\frac\{\d+\}\{\d+\})", re.ASCII)
 FUNCTION = re.compile(r"\b(?:arc)?(?:sin|cos|tan|cot|sec|csc|log|exp|max|min|gcd|lcm|mod)\b")
@@ -90,7 +91,7 @@ def read_number(plain: str) -> Number | None:
 
 def _harmless(number: Number, remark: str, apart: bool) -> bool:
     """Whether a remark in brackets says the number once more, or no number at all; a factor is no remark."""
-    again = _quantity(number_words.digits(remark.strip()))
+    again = _quantity(number_words.digits(_OR.sub("", remark.strip())))
     if again is not None:
         return again.value == number.value and (apart or not remark[:1].isdigit())
     return re.search("[a-zA-Z]{3}", remark) is not None and re.search(r"[\d\\=<>+*/^]", remark) is None
@@ -169,7 +170,7 @@ def _with_unit(number: Number, rest: str, currency: str) -> Number | None:
         return replace(number, unit=known)
     # A noun that is no unit of measure ("12 apples") says what was counted; letters alone could be variables.
     noun = rest[0].isspace() and not FUNCTION.search(words)
-    if noun and all(map(_counted, re.sub(r"\s+\^", "^", words.lower()).split())):
+    if noun and all(map(_counted, re.sub(r"\s+(\^|(?=squared))", r"\1", words.lower()).split())):
         return replace(number, unit=unit(currency)) if currency else number
     return None
 
@@ -177,7 +178,7 @@ def _with_unit(number: Number, rest: str, currency: str) -> Number | None:
 def _counted(word: str) -> bool:
     if word in _NO_NOUNS:
         return False
-    return word in ("of", "in", "a") or re.fullmatch(r"[a-z]{3,}(?:\^\{?[23]\}?)?", word) is not None
+    return word in ("of", "in", "a", "sq", "sq.", "cu") or re.fullmatch(r"[a-z]{3,}(?:\^\{?[23]\}?|-squared)?", word) is not None
 
 
 def _value(text: str, position: int) -> tuple[Number, int] | None:

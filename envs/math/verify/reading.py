@@ -23,6 +23,7 @@ from gagpo.envs.math.verify.answers import (
 from gagpo.envs.math.verify.extract import MAX_ANSWER
 from gagpo.envs.math.verify.numerals import FUNCTION, agrees, read_number
 from gagpo.envs.math.verify.spelling import brackets, normalise, phrases
+from gagpo.envs.math.verify.spelling.symbols import variables
 from gagpo.envs.math.verify.spelling.units import unit
 
 MAX_ITEMS = 64
@@ -34,16 +35,16 @@ _MAX_NESTED = 4
 
 _BARE_INTEGER = re.compile(r"-?\d{1,300}", re.ASCII)
 _CHOICE = re.compile(
-    r"(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer)\s*:?\s*)?(?:\((?P<a>[A-Ja-j])\)|(?P<b>[A-J](?P<mark>[).:])?|[a-j]\)))(?P<rest>.*)",
+    r"(?:(?:[Tt]he )?(?:correct )?(?:[Oo]ption|[Cc]hoice|[Aa]nswer)\s*(?:is\b|:)?\s*)?(?:\((?P<a>[A-Ja-j])\)|(?P<b>[A-J](?P<mark>[).:])?|[a-j]\)))(?P<rest>.*)",
     re.DOTALL,
 )
 _TIME = re.compile(r"\d{1,2}:\d{2}\s*(?:[ap]\.?\s?m\.?)?", re.IGNORECASE | re.ASCII)
 _CUP = re.compile(r"\\cup(?![a-zA-Z])")
 _MINUS = re.compile(r"\\setminus(?![a-zA-Z])|-(?=\s*\\\{)")
 _NAMED_TUPLE = re.compile(r"\(\s*([^()=]{1,60})\)\s*(?:=|\\in(?![a-zA-Z]))\s*(\(.*\))")
-_POINT_NAME = re.compile(r"[A-Z]'?\s*(?=\()")
+_POINT = re.compile(r"^[A-Z]'?\s*(?=\()|(?<=\))\s*\^\s*\{?\s*(?:T|\\top|\\intercal)\s*\}?$")
 _SET_BUILDER = re.compile(r"\\\{\s*[a-zA-Z]\s*(?:\\in\s*\\mathbb\{R\}\s*)?(?:[|:])\s*(.+?)\s*\\\}")
-_LINE = re.compile(r"\\mathbb\{R\}(?P<sign>\s*(?:\^|_)\s*\{?\s*\+\s*\}?)?")
+_LINE = re.compile(r"\\math(?:bb|bf)\{R\}(?P<sign>\s*(?:\^|_)\s*\{?\s*\+\s*\}?)?")
 _MATRIX = re.compile(
     r"(?P<factor>[^&]*?)(?:\\cdot\s*)?[(\[]?\s*\\begin\s*\{(?P<kind>[pb]?matrix|smallmatrix|array)\}\s*(?:\{[clr| ]*\})?"
     r"(?P<rows>(?:(?!\\begin).)*?)\\end\s*\{(?P=kind)\}\s*[)\]]?",
@@ -52,7 +53,7 @@ _MATRIX = re.compile(
 _SYSTEM = re.compile(r"\\begin\s*\{(cases|aligned|gathered|array)\}(?:\{[lcr]*\})?((?:(?!\\begin).)*)\\end\s*\{\1\}", re.DOTALL)
 _UNIT_VECTORS = re.compile(r"\s*([+-]?)\s*([^+-]*?)\s*(?:\\cdot\s*)?\\mathbf\{([ijk])\}")
 _APPROXIMATELY = re.compile(r"\\approx(?![a-zA-Z])")
-_UNIT_AFTER = re.compile(r"(?<=.)\s*(\\(?:text|mathrm|mbox)\s*\{[^{}]*\}(?:\s*\^\s*\{?[23]\}?)?)$|\s([a-zA-Z]{2,}(?:\s*\^\s*\{?[23]\}?)?)$")
+_UNIT_AFTER = re.compile(r"(?<=[^-+=/\s])\s*(\\(?:text|mathrm|mbox)\s*\{[^{}]*\}(?:\s*\^\s*\{?[23]\}?)?)$|\s([a-zA-Z]{2,}(?:\s*\^\s*\{?[23]\}?)?)$")
 
 
 class Unreadable(ValueError):
@@ -95,6 +96,10 @@ def _read(text: str, depth: int) -> Answer:
         number = read_number(normalise.plain(stated.value))
         if number is not None:
             return replace(number, name=stated.name) if relations.holds(stated.lefts, number) else Relation(text)
+        if stated.lefts and not stated.name and not variables(stated.value):  # 256 = 2^8
+            number = read_number(normalise.plain(stated.lefts[0]))
+            if number is not None and relations.holds([*stated.lefts[1:], stated.value], number):
+                return number
     choice = _choice(plain)
     if choice is not None:
         return choice
@@ -151,7 +156,8 @@ def _choice(plain: str) -> Choice | None:
 def _several(text: str, depth: int) -> Answer | None:
     """What stands in several parts: alternatives, conditions, lists, rows of a matrix; None for what has one part."""
     if r"\pm" in text and text.count(r"\pm") == 1:
-        return Sequence(tuple(_read(re.sub(r"^\s*\+", "", text.replace(r"\pm", sign)), depth) for sign in "+-"))
+        items = tuple(_read(re.sub(r"^\s*\+", "", text.replace(r"\pm", sign)), depth) for sign in "+-")
+        return _joined(text, items, ["and"]) if r"\ne" in text else Sequence(items)
     if r"\begin" in text:
         return _environment(text, depth)
     if r"\approx" in text:
@@ -206,7 +212,7 @@ def _environment(text: str, depth: int) -> Answer | None:
     if system := _SYSTEM.fullmatch(text):
         body = re.sub(r"&(?=\s*[=<>\\])|(?<==)\s*&", "", system[2])
         if "&" not in body and not text.startswith(r"\begin{array}"):
-            return _read(", ".join(row for row in body.split(r"\\") if row.strip()), depth)
+            return _read(", ".join(row for row in (row.strip(" ,;") for row in body.split(r"\\")) if row), depth)
     match = _MATRIX.fullmatch(text)
     if match is None or relations.is_relation(match["factor"]):
         return None
@@ -239,17 +245,17 @@ def _composed(text: str, depth: int) -> Answer | None:
         return MINUS_INFINITY if squeezed.startswith("-") else INFINITY
     if line := _LINE.fullmatch(text):
         return regions.half_line(">", Number(Fraction(0)), "") if line["sign"] else regions.real_line()
-    if described := _SET_BUILDER.fullmatch(text):
-        return _read(described[1], depth)
     whole, *rest = brackets.split(text, _MINUS)[0]
     if len(rest) == 1 and whole and rest[0]:
         return _without(whole, _read(rest[0], depth), depth)
     unions = brackets.split(text, _CUP)[0]
     if len(unions) > 1 and all(unions):
         return Sequence(tuple(_read(part, depth) for part in unions), r"\cup", r"\cup")
+    if described := _SET_BUILDER.fullmatch(text):
+        return _read(described[1], depth)
     if vector := _unit_vectors(text, depth):
         return vector
-    opening, closing, inner = _brackets(_POINT_NAME.sub("", text, count=1) if "," in text else text)
+    opening, closing, inner = _brackets(_POINT.sub("", text) if "," in text else text)
     parts = brackets.split(inner, relations.SEPARATOR)[0] if opening else [text]
     if not opening or len(parts) > MAX_ITEMS or not all(parts):
         return None

@@ -22,10 +22,10 @@ SEPARATOR = re.compile(r"\s*[,;]\s*(?:(?:and|or)\s+)?|\s+(?:and|or)\s+|\s*\\(?:l
 _VARIABLE = re.compile(VARIABLE)
 _CONSTANTS = ("e", "i")
 _NAMED = re.compile(
-    r"[fghFGHPEV](?:_\w|_\{[^{}]*\})?'?\s*[(\[].*[)\]]"  # f(x + 1), P(A \cap B), E[X]
-    r"|[a-wA-W](?:_\w|_\{[^{}]*\})?'?\([\w, ]{1,12}\)|[xyz]\([a-z]\)"  # p(2), y(t), but no product x(2)
+    r"(?:[fghFGHPEV](?:_\w|_\{[^{}]*\})?(?:'*|\^\s*\{\s*-1\s*\})|\(\s*f[^()]*g\s*\))\s*[(\[].*[)\]]"  # f(x + 1), P(A \cap B), E[X]
+    r"|[a-mo-wA-W](?:_\w|_\{[^{}]*\})?'*\([\w, ]{1,12}\)|[nxyz]'*\([a-zA-Z]\)"  # p(2), y(t), but no product x(2)
     r"|(?:\\?[a-zA-Z]+(?:\s+|(?=\\)|(?=\()|$)){1,6}(?:\([\w, ]{1,12}\))?"  # total cost, m\angle A, \gcd(a, b), \sin x
-    r"|\[[A-Z]+\]|\|[A-Z]+\||\\(?:overline|widehat|vec)\s*\{[^{}]*\}"  # [ABC], |AB|, \overline{AB}
+    r"|\[[A-Z]+\]|\|(?:[zw]|[^|=]*[A-Z][^|=]*)\||\\(?:overline|widehat|vec)\s*\{[^{}]*\}"  # [ABC], |z|, \overline{AB}
 )
 
 class Statement(NamedTuple):
@@ -75,10 +75,10 @@ def name_of(side: str) -> str | None:
     >>> name_of("x"), name_of("f(x)"), name_of(r"\text{Area}"), name_of("2x")
     ('x', 'f(x)', '', None)
     """
-    if name := variable(side):
-        return name
     plain = normalise.plain(side)
-    if not _NAMED.fullmatch(plain) or plain in _CONSTANTS or re.fullmatch(r"\\[a-zA-Z]+|[xyzn]\s*\(.*", plain):
+    if name := variable(plain):
+        return name
+    if not _NAMED.fullmatch(plain) or plain in _CONSTANTS or re.fullmatch(r"\\[a-zA-Z]+", plain):
         return None
     description = re.search(r"[a-zA-Z]{3}", plain) or len(plain) > 12 or "|" in plain
     return "" if description else "".join(plain.split())
@@ -92,7 +92,7 @@ def holds(lefts: list[str], value: Number) -> bool:
                 return False
         except CalculatorError:
             # What it does not know is a root or a sum, but no list and no remainder of one.
-            if not re.search(r"\\[a-zA-Z]|[!|%]", left) or "," in left.partition("(")[0]:
+            if not re.search(r"\\[a-zA-Z]|[!|%^]", left) or "," in left.partition("(")[0]:
                 return False
     return True
 

@@ -39,6 +39,7 @@ _INVERSE = re.compile(r"\s*\^\s*\{\s*-\s*1\s*\}")
 _POWER = re.compile(r"\^\s*(?=[{(])")
 _ABSOLUTE = re.compile(r"\|([^|]+)\||\\lvert(.+?)\\rvert")
 _FACTORIAL = re.compile(r"(?:(?<![a-zA-Z])\d\s*|\d\s*\)\s*)!(?!=)")
+_QUOTIENT = re.compile(r"\\frac\{(\d+)\}\{(\d+)\}|(?<![\d.}^])(\d+)\s*/\s*(\d+)(?![\d.])", re.ASCII)
 _IMAGINARY = re.compile(r"(?<![a-zA-Z\\])i(?![a-zA-Z])")
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _TERM_END = re.compile(r"[-+=<>,;:&|)\]}]|\\(?:le|ge|ne|in|to|pm|mp|rfloor|rceil)(?![a-zA-Z])")
@@ -64,6 +65,8 @@ def _operations(latex: str, of_variables: bool) -> frozenset[str]:
     found = {name for name, pattern in _OPERATORS.items() if pattern.search(text)}
     if "!" in text and _FACTORIAL.search(text):
         found.add("factorial")
+    if any(int(top) % int(bottom) == 0 for top, bottom in map(_sides, _QUOTIENT.finditer(text)) if int(bottom)):
+        found.add("division")
     for match in _ABSOLUTE.finditer(text):
         if of_variables or not variables(match[1] or match[2]):
             found.add("absolute value")
@@ -79,6 +82,10 @@ def _operations(latex: str, of_variables: bool) -> frozenset[str]:
         if is_root and (of_variables or not (base == "e" or variables(exponent + base))):
             found.add("root")
     return frozenset(found)
+
+
+def _sides(quotient: re.Match[str]) -> tuple[str, str]:
+    return quotient[1] or quotient[3], quotient[2] or quotient[4]
 
 
 def _applied(text: str, name: str, position: int) -> tuple[str, str]:

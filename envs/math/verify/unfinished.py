@@ -92,9 +92,9 @@ def _kinds(node: Any) -> Iterator[str]:
         yield from _kinds_of_product(node)
     elif isinstance(node, sympy.Pow):
         yield from _kinds_of_power(node)
-    if (node.is_Function or _is_root(node)) and not node.free_symbols:
+    root = _is_root(node)
+    if node.is_Function or (root and not node.free_symbols):
         simple = _evaluated(node)
-        root = _is_root(node)
         kept = any(map(_is_root, sympy.preorder_traversal(simple))) if root else simple.has(node.func)
         if not kept and simple != sympy.E:
             yield "root of a power" if root else str(node.func)
@@ -115,7 +115,7 @@ def _terms_go_together(node: Any) -> bool:
             return True
         seen |= parts
     kinds = [term.as_coeff_Mul()[1] for term in terms]
-    return len({*kinds}) < len(kinds)
+    return len({*kinds}) < len(kinds) or 0 in terms
 
 
 def _multiplied_out(term: Any) -> Any:
@@ -168,9 +168,11 @@ def _kinds_of_product(node: Any) -> Iterator[str]:
 
     product = _Product.of(node)
     roots = [factor.exp for factor in product.factors if _is_root(factor) and not factor.free_symbols]
-    if len(product.numbers) > 1 or len(product.divisors) > 1 or len({*roots}) < len(roots) or 0 in product.numbers:
+    powers_of_e = [factor for factor in product.factors if isinstance(factor, sympy.exp) and not factor.free_symbols]
+    if max(len(product.numbers), len(product.divisors), len(powers_of_e)) > 1 or len({*roots}) < len(roots):
         yield "product"
-    if not node.free_symbols and sum(factor.is_Add for factor in product.factors) > 1:
+    sums = [factor for factor in product.factors if factor.is_Add]
+    if not node.free_symbols and (len(sums) > 1 or (sympy.I in product.factors and any(s.has(sympy.I) for s in sums))):
         yield "expansion"
     divisor = math.prod(product.divisors)
     if divisor > 1 and math.prod([*product.numbers, *map(_content, product.factors)]) % divisor == 0:
@@ -198,8 +200,10 @@ def _kinds_of_power(node: Any) -> Iterator[str]:
     import sympy
 
     base, exponent = node.args
+    if exponent in (0, 1):
+        yield "power"
     if exponent.is_Integer and abs(exponent) > 1:
-        if (base.is_Rational and abs(base) not in (0, 1, 10)) or base == sympy.I:
+        if (base.is_Rational and abs(base) != 10) or base == sympy.I or isinstance(base, sympy.exp):
             yield "power"
         if (base.is_Pow and base.exp.is_Rational) or (base.is_Mul and _Product.of(base).numbers):
             yield "power"

@@ -25,8 +25,8 @@ _BARE_FRACTION = re.compile(r"\\frac\s*(?:(\d)|\{([^{}]*)\})\s*(?:(\d)|\{([^{}]*
 _BARE_ROOT = re.compile(r"\\sqrt\s*(\d|[a-zA-Z])(?![a-zA-Z])")
 _BOX = re.compile(r"^\\(?:boxed|fbox)\s*\{(.*)\}$", re.DOTALL)
 _WRAPPED = re.compile(
-    r"\\(?:text(?:bf|it|rm|sf|tt|normal|up)?|mathrm|mathbf|mathit|mathsf|mathtt|mbox|hbox|bf|rm|operatorname\*?|emph)"
-    r"\s*\{([^{}]*)\}"
+    r"\\(?:text(?:bf|it|rm|sf|tt|normal|up)?|mathrm|mathbf|mathit|mathsf|mathtt|mbox|hbox|bf|rm|operatorname\*?|emph|boldsymbol)"
+    r"\s*\{((?:[^{}]|\{[^{}]*\})*)\}"
 )
 _DEGREES = re.compile(r"\^\s*(?:\\circ(?![a-zA-Z])|\{\s*\\circ\s*\})|\\degree(?![a-zA-Z])")
 _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("`", "`"), ('"', '"'))
@@ -72,11 +72,17 @@ _REWRITINGS = [
         (r"\\(?:mathrm|text)\s*\{\s*([ei])\s*\}|\\([ij])math(?![a-zA-Z])", r"\1\2"),
         (r"\\(?:operatorname\*?|mathrm|text)\s*\{\s*((?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|ln|log|exp|gcd)\s*\}", r"\\\1 "),
         (r"\\(?:text|mathrm|mbox)\s*\{\s*(,?)\s*(and|or)\s*,?\s*\}", r"\1 \2 "),
+        (r"\{([^{}]*)\\choose(?![a-zA-Z])([^{}]*)\}", r"\\binom{\1}{\2}"),
+        (r"\\frac\s*\{\s*\\(?:text|mathrm)\{([^{}]*)\}\s*\}\s*\{\s*\\(?:text|mathrm)\{([^{}]*)\}(\^[23])?\s*\}", r"\\text{\1/\2\3}"),
+        (r"(?<![\\a-zA-Z^_}\]])\{(\d+)\}", r"\1"),
+        (r"(?<=\d)\{(\\[dt]?frac\{\d+\}\{\d+\})\}", r"\1"),
+        (r"(?<=\d)'(?=\d{3}(?!\d))", ""),
+        (r"\\div(?![a-zA-Z])", "/"),
         (r"\\log\s*_\s*(?:e(?![a-zA-Z])|\{\s*e\s*\})", r"\\ln "),
         (r"\\(?:mathbb|Bbb)\s*\{?\s*([A-Z])(?![a-zA-Z])\s*\}?", r"\\mathbb{\1}"),
         (r"\\(?:hat|vec|mathbf|boldsymbol)\s*(?:\{\s*([ijk])\s*\}|([ijk])(?![a-zA-Z]))", r"\\mathbf{\1\2}"),
         (r"(\d)\s*\^?\s*\{?\s*\\(?:text|mathrm)\s*\{\s*(?:st|nd|rd|th)\s*\}\s*\}?", r"\1"),
-        (r"(?<=\d)(?:st|nd|rd|th)(?![a-zA-Z])", ""),
+        (r"(?<=\d)(?:st|nd|rd|ths?)(?![a-zA-Z])", ""),
         (r"(\.\d+|[,+-]\s*)\.\.\.", r"\1\\ldots "),
         (r"(?<=\d)\s*'\s*(\d+)\s*(?:\"|'')", r" feet \1 inches"),
         (r"\\(?:bf|it|rm)(?![a-zA-Z])", ""),
@@ -174,6 +180,6 @@ def words(text: str) -> str:
     ('blue car', '6:30 pm', 'monday')
     """
     text = re.sub(r"(?<![a-z])([ap])\.?\s?m\b\.?", r" \1m", text.casefold())
-    text = re.sub(r"^\s*(?:it is|it's|this is|on)\s+", "", text)
-    text = text.strip(" .,;:!?'\"()").replace("-", " ")
+    text = re.sub(r"^\s*(?:(?:the |this )?\w+ is|it's|on)\s+(?!not\b)", "", text)
+    text = text.strip(" .,;:!?'\"()").replace(" - ", ", ").replace("-", " ")
     return " ".join(word for word in text.split() if word not in ("the", "a", "an"))

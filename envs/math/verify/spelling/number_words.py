@@ -13,7 +13,7 @@ PARTS = {"half": 2, "halves": 2, "quarter": 4, "quarters": 4} | {
     f"{name}{plural}": value
     for value, name in enumerate("third fourth fifth sixth seventh eighth ninth tenth".split(), start=3)
     for plural in ("", "s")
-}
+} | {"hundredth": 100, "hundredths": 100, "thousandth": 1000, "thousandths": 1000}
 _WORD = re.compile(r"([a-z]+)[ -]*")
 _SIGN = re.compile(r"(?:minus|negative)\s+")
 _FRACTION = re.compile(rf"(?:(?P<top>an?|\d+|{'|'.join(SMALL)})[ -]+)?(?P<bottom>{'|'.join(PARTS)})\b")

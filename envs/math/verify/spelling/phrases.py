@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 
-_REALS = r"(?:the set of )?(?:all|any|every)(?P<sign>(?: positive| negative| non-?negative)?) real(?:s| numbers?| values?| \w)?(?: of \w)?"
+_REALS = r"(?:for )?(?:the set of )?(?:(?:all|any|every) )?(?P<sign>(?:(?:positive|negative|non-?negative|non-?zero) )?)real(?:s| numbers?| values?| \w)?(?: of \w)?"
 _SIGNED = {
     "": r"\mathbb{R}",
     "positive": r"(0, \infty)",
     "negative": r"(-\infty, 0)",
     "nonnegative": r"[0, \infty)",
     "non-negative": r"[0, \infty)",
+    "nonzero": r"\mathbb{R} \setminus \{0\}",
+    "non-zero": r"\mathbb{R} \setminus \{0\}",
 }
 _NOTHING = re.compile(
-    r"(?:there (?:is|are|exists?) )?(?:no(?: (?:real|such|valid|possible))?|zero) (?:solutions?|roots?|values?(?: of \w)?)"
+    r"(?:(?:(?:the|this) \w+ )?(?:has|have) |there (?:is|are|exists?) )?(?:no(?: (?:real|such|valid|possible))?|zero) (?:solutions?|roots?|values?(?: of \w)?)"
     r"(?: exists?)?|(?:the )?(?:empty|null) set|none|no such \w"
 )
 _ALL_REALS = re.compile(
@@ -23,12 +25,21 @@ _SENTENCES = [
     (re.compile(pattern, re.IGNORECASE), replacement)
     for pattern, replacement in (
         (r"^(?:so|hence|thus|therefore),?\s+", ""),
-        (r"^(?:either|both|exactly|a total of|(?:the )?points?)\s+(?=[-\d\\(])", ""),
+        (r"^(?:[a-z]{3,} ?){1,3}:\s+(?=[-\d\\(])", ""),
+        (r"^(?:the )?(?:solutions?|roots?|zeros?)(?: set)? (?:is|are):?\s+", ""),
+        (r"^(?:either|both|exactly|at|a total of|(?:the )?points?)\s+(?=[-\d\\(])", ""),
+        (r"^(?:for )?all real (?:numbers |values )?(?=\w\s*(?:[<>]|\\(?:le|ge|ne)\b))", ""),
+        (r"^all (?:real )?numbers (?:\w )?(?:greater|more|larger) than ([-\d./]+)$", r"(\1, \\infty)"),
+        (r"^all (?:real )?numbers (?:\w )?(?:less|smaller) than ([-\d./]+)$", r"(-\\infty, \1)"),
+        (r"^(?:there are )?infinitely many(?: solutions?)?$", "infinitely many"),
+        (r"(?<=^\w )is positive$", "> 0"),
+        (r"(?<=^\w )is negative$", "< 0"),
+        (r"(?<=^\w )is non-?negative$", r"\\ge 0"),
         (r"^the (?:value|values) of (\w) (?:is|are)\s+", r"\1 = "),
         (r"(?<!\w)is (?:greater than or equal to|at least|no less than|not less than)\s+", r"\\ge "),
         (r"(?<!\w)is (?:less than or equal to|at most|no more than|not more than)\s+", r"\\le "),
-        (r"(?<!\w)is (?:strictly )?(?:greater|more|larger) than\s+", "> "),
-        (r"(?<!\w)is (?:strictly )?(?:less|smaller) than\s+", "< "),
+        (r"(?<=\b\w )(?:is )?(?:strictly )?(?:greater|more|larger) than\s+", "> "),
+        (r"(?<=\b\w )(?:is )?(?:strictly )?(?:less|smaller) than\s+", "< "),
         (r"(?<!\w)(?:is not equal to|does not equal|is not|cannot be|cannot equal)\s+(?=[-\d\\])", r"\\ne "),
         (r"(?<!\w)(?:is equal to|equals|is)\s+(?=[-\d\\])", "= "),
         (r"^(\d+) to (\d+)$", r"\1:\2"),

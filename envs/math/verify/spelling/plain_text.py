@@ -19,12 +19,15 @@ _REWRITINGS = [
         (r"(?<![\\a-zA-Z])(sin|cos|tan|ln|log|exp)(?=\s*[(^_]|\s+(?:[a-z](?![a-z])|[\d\\]))", r"\\\1"),
         (r"(?<![\\a-zA-Z])(pi|theta|alpha|beta|phi|lambda)(?![a-zA-Z])", r"\\\1 "),
         (r"(?<![\\a-zA-Z])[iI]nf(?:inity|ty)?(?![a-zA-Z])", r"\\infty "),
+        (r"(?<![\\a-zA-Z])oo(?![a-zA-Z])", r"\\infty "),
+        (r"(?<=\d)\s*root\s+(?=\d)", " sqrt "),
+        (r"^<([^<>]*,[^<>]*)>$", r"(\1)"),
         (r"(?<=[)\]}])\s*U\s*(?=[(\[\\])|(?<![\\a-zA-Z])union(?![a-zA-Z])", r" \\cup "),
     )
 ]
-_BEFORE_BRACKET = re.compile(r"(?P<mark>\^|(?<![a-zA-Z])\\?(?P<root>sqrt|cbrt))\s*\(")
+_BEFORE_BRACKET = re.compile(r"(?P<mark>\^|(?<![a-zA-Z])\\?(?P<name>sqrt|cbrt|abs))\s*\(")
 _BARE_ROOT = re.compile(r"(?<![\\a-zA-Z])(sqrt|cbrt)\s*(\d+(?:\.\d+)?|[a-zA-Z](?![a-zA-Z]))")
-_ROOTS = {"sqrt": r"\sqrt", "cbrt": r"\sqrt[3]"}
+_COMMANDS = {"sqrt": r"\sqrt", "cbrt": r"\sqrt[3]", "abs": ""}
 
 
 def to_latex(text: str) -> str:
@@ -37,14 +40,15 @@ def to_latex(text: str) -> str:
         text = pattern.sub(replacement, text)
     if r"\begin" not in text:
         text = re.sub(r"\s*\\?&\s*", " and ", text)
-    text = _BARE_ROOT.sub(lambda root: f"{_ROOTS[root[1]]}{{{root[2]}}}", text)
+    text = _BARE_ROOT.sub(lambda root: f"{_COMMANDS[root[1]]}{{{root[2]}}}", text)
     position = 0
     while match := _BEFORE_BRACKET.search(text, position):
         # The round bracket becomes a brace, and so does the one that closes it.
         inner, end = brackets.inside(text, match.end() - 1)
         if not text.endswith(")", match.end(), end):
             break
-        mark = _ROOTS[match["root"]] if match["root"] else "^"
-        text = f"{text[: match.start()]}{mark}{{{inner}}}{text[end:]}"
+        mark = _COMMANDS.get(match["name"], "^")
+        inner = f"|{inner}|" if match["name"] == "abs" else f"{{{inner}}}"
+        text = f"{text[: match.start()]}{mark}{inner}{text[end:]}"
         position = match.start() + len(mark) + 1
     return text
