@@ -51,7 +51,8 @@ _SIGN = re.compile(r"\s*([-+])\s*")
 _CURRENCIES = {normalise.CURRENCY: "dollar", "€": "euro", "£": "gbp"}
 _MONEY_FIRST = re.compile(r"(USD|EUR|GBP)\s*(?=[\d.])")
 _ABOUT = re.compile(
-    r"^(?:\\approx|\\sim|approximately|about|roughly|exactly|\\equiv|(?:the )?(?:final )?answer:?(?: is:?)?)\s*", re.IGNORECASE
+    r"^(?:\\approx|\\sim|approximately|about|roughly|exactly|\\equiv|(?:the )?(?:final )?answer:?(?: is:?)?)\s*",
+    re.IGNORECASE,
 )
 _MODULUS = re.compile(r"\s*\(?\s*\\?(?:[pb]?mod|modulo)(?![a-zA-Z])\s*\{?\s*(\d{1,30})\s*\}?\s*\)?$", re.ASCII)
 _REMARK = re.compile(r"(?<=.)(\s*)\(([^()]*)\)$")
@@ -178,7 +179,10 @@ def _with_unit(number: Number, rest: str, currency: str) -> Number | None:
 def _counted(word: str) -> bool:
     if word in _NO_NOUNS:
         return False
-    return word in ("of", "in", "a", "sq", "sq.", "cu") or re.fullmatch(r"[a-z]{3,}(?:\^\{?[23]\}?|-squared)?", word) is not None
+    return (
+        word in ("of", "in", "a", "sq", "sq.", "cu")
+        or re.fullmatch(r"[a-z]{3,}(?:\^\{?[23]\}?|-squared)?", word) is not None
+    )
 
 
 def _value(text: str, position: int) -> tuple[Number, int] | None:

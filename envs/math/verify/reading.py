@@ -50,10 +50,14 @@ _MATRIX = re.compile(
     r"(?P<rows>(?:(?!\\begin).)*?)\\end\s*\{(?P=kind)\}\s*[)\]]?",
     re.DOTALL,
 )
-_SYSTEM = re.compile(r"\\begin\s*\{(cases|aligned|gathered|array)\}(?:\{[lcr]*\})?((?:(?!\\begin).)*)\\end\s*\{\1\}", re.DOTALL)
+_SYSTEM = re.compile(
+    r"\\begin\s*\{(cases|aligned|gathered|array)\}(?:\{[lcr]*\})?((?:(?!\\begin).)*)\\end\s*\{\1\}", re.DOTALL
+)
 _UNIT_VECTORS = re.compile(r"\s*([+-]?)\s*([^+-]*?)\s*(?:\\cdot\s*)?\\mathbf\{([ijk])\}")
 _APPROXIMATELY = re.compile(r"\\approx(?![a-zA-Z])")
-_UNIT_AFTER = re.compile(r"(?<=[^-+=/\s])\s*(\\(?:text|mathrm|mbox)\s*\{[^{}]*\}(?:\s*\^\s*\{?[23]\}?)?)$|\s([a-zA-Z]{2,}(?:\s*\^\s*\{?[23]\}?)?)$")
+_UNIT_AFTER = re.compile(
+    r"(?<=[^-+=/\s])\s*(\\(?:text|mathrm|mbox)\s*\{[^{}]*\}(?:\s*\^\s*\{?[23]\}?)?)$|\s([a-zA-Z]{2,}(?:\s*\^\s*\{?[23]\}?)?)$"
+)
 
 
 class Unreadable(ValueError):
@@ -103,6 +107,8 @@ def _read(text: str, depth: int) -> Answer:
     choice = _choice(plain)
     if choice is not None:
         return choice
+    if normalise.is_text(text) and re.search(r"[=<>()\[\]]", plain):  # a formula in the wrong wrapper
+        return _read(plain, depth + 1)
     if _TIME.fullmatch(plain) or normalise.is_text(text):
         return Words(normalise.words(plain))
     if depth < _MAX_NESTED:
@@ -146,7 +152,11 @@ def _choice(plain: str) -> Choice | None:
         return None
     letter, rest = match["a"] or match["b"][0], match["rest"].strip()
     marked = bool(match["a"] or match["mark"]) or len(match["b"]) > 1 or match.start("b") > 0
-    if rest and (not marked or re.match(r"(?:and|or)\b|[-+*/^=<>,;_&(\\]", rest)) and not (marked and read_number(rest)):
+    if (
+        rest
+        and (not marked or re.match(r"(?:and|or)\b|[-+*/^=<>,;_&(\\]", rest))
+        and not (marked and read_number(rest))
+    ):
         return None  # f(x), (a) + b, A and B, (A), (B)
     if rest and re.search(r"\(?\b[A-E]\b\)", rest):
         return None  # more than one letter is no choice
@@ -171,6 +181,9 @@ def _several(text: str, depth: int) -> Answer | None:
             items = (_read(f"{name} = {value}", depth) for name, value in zip(names, values, strict=True))
             return Sequence(tuple(items))
     parts, joints = brackets.split(text, relations.SEPARATOR)
+    if not joints and r"\cup" in text:
+        parts, joints = brackets.split(text, _CUP)
+        joints = ["or"] * len(joints) if all(map(relations.is_relation, parts)) else []
     if not joints or len(parts) > MAX_ITEMS or not all(parts):
         return None
     if r"\ne" in parts[0] and not any(map(relations.is_relation, parts[1:])):  # x \ne 2, 3

@@ -17,7 +17,11 @@ def interval(low: Answer, high: Answer, opening: str = "(", closing: str = ")", 
     if not all(isinstance(end, Number | Formula) and not end.name for end in (low, high)):
         return None
     bottom, top = _value(low), _value(high)
-    if bottom is not None and top is not None and (bottom > top or (bottom == top and (opening, closing) != ("[", "]"))):
+    if (
+        bottom is not None
+        and top is not None
+        and (bottom > top or (bottom == top and (opening, closing) != ("[", "]")))
+    ):
         return None
     return Sequence((low, high), opening, closing, name)
 

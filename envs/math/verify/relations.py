@@ -28,6 +28,7 @@ _NAMED = re.compile(
     r"|\[[A-Z]+\]|\|(?:[zw]|[^|=]*[A-Z][^|=]*)\||\\(?:overline|widehat|vec)\s*\{[^{}]*\}"  # [ABC], |z|, \overline{AB}
 )
 
+
 class Statement(NamedTuple):
     """``name = left = ... = value``: the name is empty for a description, the lefts are the sides between."""
 

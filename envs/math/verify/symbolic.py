@@ -26,7 +26,10 @@ _WRITTEN = [
     (re.compile(pattern, re.ASCII), replacement)
     for pattern, replacement in (
         (r"(?<![\d.])(\d+)\s*\\frac\{(\d+)\}\{(\d+)\}", r"(\1+\\frac{\2}{\3})"),  # a mixed number
-        (r"(?<![\d.])(\d+(?:\.\d+)?)\s*(?:\^\s*\{?\s*\\circ(?![a-zA-Z])\s*\}?|\\degree(?![a-zA-Z]))", r"\\frac{\1\\pi}{180}"),
+        (
+            r"(?<![\d.])(\d+(?:\.\d+)?)\s*(?:\^\s*\{?\s*\\circ(?![a-zA-Z])\s*\}?|\\degree(?![a-zA-Z]))",
+            r"\\frac{\1\\pi}{180}",
+        ),
     )
 ]
 _DECIMAL = re.compile(r"(?<![\d.])(\d*)\.(\d+)(?![\d.])", re.ASCII)
@@ -79,6 +82,8 @@ def equal(gold: str, prediction: str, unevaluated: bool = False) -> bool:
     Unless ``unevaluated``, a prediction that leaves more kinds of arithmetic to do than the gold answer is none.
     """
     over_complex = _complex(gold) or _complex(prediction)
+    if _complex(prediction) and not _complex(gold) and r"\sqrt{-" not in gold:
+        return False  # a real answer by way of complex numbers, such as a sine written with exponentials
     wanted, given = _parsed_gold(gold, over_complex), _parse(prediction, over_complex)
     if not free_variables(prediction) <= variables(gold):
         return False  # a variable of which the gold answer knows nothing stands for something, or hides a constant

@@ -23,6 +23,7 @@ _OPERATORS = {
         r"\s*\{\s*(?:\\partial|\\mathrm\s*\{d\}|d)\s*\\?[a-zA-Z]+\s*(?:\^[^{}]+|\^\{[^{}]*\})?\s*\}"
         r"|\\nabla(?![a-zA-Z])|[)\]}]\s*(?:'|\^\s*\{?\s*\\prime)"
     ),
+    "power of zero": re.compile(r"\^\s*(?:0(?![\d.])|\{\s*0\s*\})"),
     "determinant": re.compile(r"\\begin\s*\{vmatrix\}|\\det(?![a-zA-Z])"),
 }
 
@@ -78,6 +79,8 @@ def _operations(latex: str, of_variables: bool) -> frozenset[str]:
         exponent, base = _bracketed(text, match.end())[0], _last_group(text[: match.start()].rstrip())
         if base == "e" and _IMAGINARY.search(exponent) and (of_variables or not variables(exponent)):
             found.add("exponential")
+        if base == "e" and re.search(r"\\(?:ln|log)(?![a-zA-Z])", exponent):
+            found.add("exponential of a logarithm")
         is_root = re.search(r"\\frac|/|\.", exponent) is not None
         if is_root and (of_variables or not (base == "e" or variables(exponent + base))):
             found.add("root")

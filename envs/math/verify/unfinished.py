@@ -6,12 +6,15 @@ among its terms, factors and arguments. It runs in verifier processes only.
 
 from __future__ import annotations
 
+import itertools
 import math
 import zlib
 from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+_MOST_TERMS = 12
+"""Terms of a sum of which any two are tried together."""
 _LARGEST_EXPONENT = 12
 """Brackets to a higher power are not multiplied out."""
 
@@ -73,8 +76,14 @@ def _idle(node: Any) -> bool:
 
     if not isinstance(node, sympy.Expr) or node.is_Symbol or not node.free_symbols:
         return False
-    one, other = value(node, 0, 20), value(node, 2, 20)
-    return one is not None and other is not None and close(one, other, 15)
+    found = [[value(part, point, 20) for point in (0, 2)] for part in (node.args if node.is_Add else [node])]
+    if any(None in pair for pair in found):
+        return False
+    if node.is_Add:  # any two terms, as in \sin^2 x + \cos^2 x, or all of them
+        moving = [pair for pair in found if not close(*pair, 15)][:_MOST_TERMS]
+        sums = [[a + b for a, b in zip(one, other, strict=True)] for one, other in itertools.combinations(moving, 2)]
+        found = [*sums, [sum(column) for column in zip(*found, strict=True)]]
+    return any(close(one, other, 15) for one, other in found)
 
 
 def _kinds(node: Any) -> Iterator[str]:
@@ -115,7 +124,7 @@ def _terms_go_together(node: Any) -> bool:
             return True
         seen |= parts
     kinds = [term.as_coeff_Mul()[1] for term in terms]
-    return len({*kinds}) < len(kinds) or 0 in terms
+    return len({*kinds}) < len(kinds) or (0 in terms and not node.has(sympy.I))  # 0 + 2i is in the form of its kind
 
 
 def _multiplied_out(term: Any) -> Any:
@@ -211,6 +220,8 @@ def _kinds_of_power(node: Any) -> Iterator[str]:
             yield "expansion"
     if exponent.is_negative and not base.free_symbols and (base == sympy.I or (base.is_Add and base.is_algebraic)):
         yield "denominator"
+    if _is_root(node) and base.is_Pow and base.base.is_Add and (base.exp * exponent).is_Integer:
+        yield "power"
     if _is_root(node) and not base.free_symbols and any(map(_is_root, sympy.preorder_traversal(base))):
         yield "root"
 

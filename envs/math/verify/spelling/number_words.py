@@ -4,16 +4,42 @@ from __future__ import annotations
 
 import re
 
-_ONES = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
-seventeen eighteen nineteen""".split()
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+_ONES = [
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+    "seventeen",
+    "eighteen",
+    "nineteen",
+]
+_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 SMALL = {word: value for value, word in enumerate(_ONES)} | {word: 20 + 10 * i for i, word in enumerate(_TENS)}
 MULTIPLES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
-PARTS = {"half": 2, "halves": 2, "quarter": 4, "quarters": 4} | {
-    f"{name}{plural}": value
-    for value, name in enumerate("third fourth fifth sixth seventh eighth ninth tenth".split(), start=3)
-    for plural in ("", "s")
-} | {"hundredth": 100, "hundredths": 100, "thousandth": 1000, "thousandths": 1000}
+PARTS = (
+    {"half": 2, "halves": 2, "quarter": 4, "quarters": 4}
+    | {
+        f"{name}{plural}": value
+        for value, name in enumerate(
+            ["third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"], start=3
+        )
+        for plural in ("", "s")
+    }
+    | {"hundredth": 100, "hundredths": 100, "thousandth": 1000, "thousandths": 1000}
+)
 _WORD = re.compile(r"([a-z]+)[ -]*")
 _SIGN = re.compile(r"(?:minus|negative)\s+")
 _FRACTION = re.compile(rf"(?:(?P<top>an?|\d+|{'|'.join(SMALL)})[ -]+)?(?P<bottom>{'|'.join(PARTS)})\b")

@@ -6,8 +6,45 @@ import functools
 import re
 
 GREEK = frozenset(
-    """alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho varrho sigma
-    tau upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Sigma Upsilon Phi Psi Omega ell""".split()
+    [
+        "alpha",
+        "beta",
+        "gamma",
+        "delta",
+        "epsilon",
+        "varepsilon",
+        "zeta",
+        "eta",
+        "theta",
+        "vartheta",
+        "iota",
+        "kappa",
+        "lambda",
+        "mu",
+        "nu",
+        "xi",
+        "rho",
+        "varrho",
+        "sigma",
+        "tau",
+        "upsilon",
+        "phi",
+        "varphi",
+        "chi",
+        "psi",
+        "omega",
+        "Gamma",
+        "Delta",
+        "Theta",
+        "Lambda",
+        "Xi",
+        "Sigma",
+        "Upsilon",
+        "Phi",
+        "Psi",
+        "Omega",
+        "ell",
+    ]
 )
 _GREEK = "|".join(sorted(GREEK, key=len, reverse=True))
 _INDEX = r"(?:\s*_\s*(?:\{[^{}]*\}|\w))?'*"
@@ -15,7 +52,9 @@ VARIABLE = rf"(?:\\(?:{_GREEK})(?![a-zA-Z])|(?<![a-zA-Z\\])[a-zA-Z](?![a-zA-Z]))
 """A variable that stands alone: one letter, with its index and its primes."""
 
 _WORDS = re.compile(r"\\(?:text\w*|operatorname\*?|mbox)\s*\{[^{}]*\}|\\(?:mathrm|mathbf|hat|vec)\s*\{([^{}]*)\}")
-_LETTERS = re.compile(rf"(?P<greek>\\(?:{_GREEK})(?![a-zA-Z]))(?P<i>{_INDEX})|\\[a-zA-Z]+|(?P<latin>[a-zA-Z])(?P<j>{_INDEX})")
+_LETTERS = re.compile(
+    rf"(?P<greek>\\(?:{_GREEK})(?![a-zA-Z]))(?P<i>{_INDEX})|\\[a-zA-Z]+|(?P<latin>[a-zA-Z])(?P<j>{_INDEX})"
+)
 _BINDS = re.compile(
     r"\\(?:sum|prod|lim|max|min|i{0,3}int|oint)(?![a-zA-Z])(?:\s*(?:\\limits)?\s*_\s*(?:\{\s*([a-zA-Z])(?![a-zA-Z])|[^{]))?"
 )
@@ -31,7 +70,9 @@ def variables(latex: str) -> frozenset[str]:
     (['\\theta', 'x_1'], frozenset({'mathbb R'}))
     """
     found = {f"mathbb {name}" for name in _SET.findall(latex)}
-    text = _WORDS.sub(lambda word: f" {word[1]} " if word[1] and len(word[1].strip()) == 1 else " ", _SET.sub(" ", latex))
+    text = _WORDS.sub(
+        lambda word: f" {word[1]} " if word[1] and len(word[1].strip()) == 1 else " ", _SET.sub(" ", latex)
+    )
     for letter in _LETTERS.finditer(text):
         name = letter["greek"] or letter["latin"]
         if name is None or name in ("e", "i"):
