@@ -272,6 +272,8 @@ def _composed(text: str, depth: int) -> Answer | None:
     parts = brackets.split(inner, relations.SEPARATOR)[0] if opening else [text]
     if not opening or len(parts) > MAX_ITEMS or not all(parts):
         return None
+    if opening == "(" and any(map(relations.is_relation, parts)):  # (x = 3, y = 4), (x > 0 and x < 1)
+        return _read(inner, depth)
     items = tuple(_read(part, depth) for part in parts)
     if len(items) == 1 and opening != r"\{":
         return items[0]

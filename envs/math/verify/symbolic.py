@@ -15,6 +15,7 @@ from typing import Any
 from gagpo.envs.math.verify.answers import Number
 from gagpo.envs.math.verify.numerals import SIGNIFICANT_DIGITS, agrees, read_number
 from gagpo.envs.math.verify.spelling.normalise import plain
+from gagpo.envs.math.verify.spelling.rewriting import rewrite, table
 from gagpo.envs.math.verify.spelling.symbols import free_variables, variables
 from gagpo.envs.math.verify.unfinished import close, unfinished, value
 
@@ -22,16 +23,14 @@ _DIGITS = 40
 """Digits to which two expressions must agree where they are tried; two constants that do are the same."""
 _IMAGINARY = re.compile(r"\\[a-zA-Z]+|_\s*\{[^{}]*\}|_\s*\w|(?P<unit>i)(?![a-zA-Z]*\s*=)")
 _BOUND_INDEX = re.compile(r"_\s*\{?\s*i\s*=")
-_WRITTEN = [
-    (re.compile(pattern, re.ASCII), replacement)
-    for pattern, replacement in (
-        (r"(?<![\d.])(\d+)\s*\\frac\{(\d+)\}\{(\d+)\}", r"(\1+\\frac{\2}{\3})"),  # a mixed number
-        (
-            r"(?<![\d.])(\d+(?:\.\d+)?)\s*(?:\^\s*\{?\s*\\circ(?![a-zA-Z])\s*\}?|\\degree(?![a-zA-Z]))",
-            r"\\frac{\1\\pi}{180}",
-        ),
-    )
-]
+_WRITTEN = table(
+    (r"(?<![\d.])(\d+)\s*\\frac\{(\d+)\}\{(\d+)\}", r"(\1+\\frac{\2}{\3})"),  # a mixed number
+    (
+        r"(?<![\d.])(\d+(?:\.\d+)?)\s*(?:\^\s*\{?\s*\\circ(?![a-zA-Z])\s*\}?|\\degree(?![a-zA-Z]))",
+        r"\\frac{\1\\pi}{180}",
+    ),
+    flags=re.ASCII,
+)
 _DECIMAL = re.compile(r"(?<![\d.])(\d*)\.(\d+)(?![\d.])", re.ASCII)
 
 
@@ -54,8 +53,7 @@ def _parse(latex: str, over_complex: bool) -> Any:
 
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)
     text = _DECIMAL.sub(lambda d: rf"\frac{{{int(d[1] + d[2])}}}{{{10 ** len(d[2])}}}", latex)
-    for pattern, replacement in _WRITTEN:
-        text = pattern.sub(replacement, text)
+    text = rewrite(text, _WRITTEN)
     if over_complex:
         text = _IMAGINARY.sub(lambda part: "I" if part["unit"] else part[0], text)
     tidy = NormalizationConfig(malformed_operators=True, nits=True, boxed="none")

@@ -41,6 +41,8 @@ def split(text: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]:
     >>> split("(1, 2), 3", re.compile(","))
     (['(1, 2)', '3'], [','])
     """
+    if separator.search(text) is None:
+        return [text.strip()], []
     parts, found, depth, start, i = [], [], 0, 0, 0
     while i < len(text):
         character = text[i]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 from gagpo.envs.math.verify.spelling import characters, plain_text
+from gagpo.envs.math.verify.spelling.rewriting import rewrite, table
 
 CURRENCY = "¤"
 """Stands for the dollar sign of an amount of money, once the dollar signs around formulas are gone."""
@@ -64,36 +65,33 @@ _SYNONYMS = {
     for synonym in synonyms.split()
 }
 _SYNONYM = re.compile(rf"\\({'|'.join(sorted(_SYNONYMS, key=len, reverse=True))})(?![a-zA-Z])")
-_REWRITINGS = [
-    (re.compile(pattern), replacement)
-    for pattern, replacement in (
-        (r"\\not\s*=", r"\\ne "),
-        (r"\{([^{}]*)\\over(?![a-zA-Z])([^{}]*)\}", r"\\frac{\1}{\2}"),
-        (r"\\(?:mathrm|text)\s*\{\s*([ei])\s*\}|\\([ij])math(?![a-zA-Z])", r"\1\2"),
-        (
-            r"\\(?:operatorname\*?|mathrm|text)\s*\{\s*((?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|ln|log|exp|gcd)\s*\}",
-            r"\\\1 ",
-        ),
-        (r"\\(?:text|mathrm|mbox)\s*\{\s*(,?)\s*(and|or)\s*,?\s*\}", r"\1 \2 "),
-        (r"\{([^{}]*)\\choose(?![a-zA-Z])([^{}]*)\}", r"\\binom{\1}{\2}"),
-        (
-            r"\\frac\s*\{\s*\\(?:text|mathrm)\{([^{}]*)\}\s*\}\s*\{\s*\\(?:text|mathrm)\{([^{}]*)\}(\^[23])?\s*\}",
-            r"\\text{\1/\2\3}",
-        ),
-        (r"(?<![\\a-zA-Z^_}\]])\{(\d+)\}", r"\1"),
-        (r"(?<=\d)\{(\\[dt]?frac\{\d+\}\{\d+\})\}", r"\1"),
-        (r"(?<=\d)'(?=\d{3}(?!\d))", ""),
-        (r"\\div(?![a-zA-Z])", "/"),
-        (r"\\log\s*_\s*(?:e(?![a-zA-Z])|\{\s*e\s*\})", r"\\ln "),
-        (r"\\(?:mathbb|Bbb)\s*\{?\s*([A-Z])(?![a-zA-Z])\s*\}?", r"\\mathbb{\1}"),
-        (r"\\(?:hat|vec|mathbf|boldsymbol)\s*(?:\{\s*([ijk])\s*\}|([ijk])(?![a-zA-Z]))", r"\\mathbf{\1\2}"),
-        (r"(\d)\s*\^?\s*\{?\s*\\(?:text|mathrm)\s*\{\s*(?:st|nd|rd|th)\s*\}\s*\}?", r"\1"),
-        (r"(?<=\d)(?:st|nd|rd|ths?)(?![a-zA-Z])", ""),
-        (r"(\.\d+|[,+-]\s*)\.\.\.", r"\1\\ldots "),
-        (r"(?<=\d)\s*'\s*(\d+)\s*(?:\"|'')", r" feet \1 inches"),
-        (r"\\(?:bf|it|rm)(?![a-zA-Z])", ""),
-    )
-]
+_REWRITINGS = table(
+    (r"\\not\s*=", r"\\ne "),
+    (r"\{([^{}]*)\\over(?![a-zA-Z])([^{}]*)\}", r"\\frac{\1}{\2}"),
+    (r"\\(?:mathrm|text)\s*\{\s*([ei])\s*\}|\\([ij])math(?![a-zA-Z])", r"\1\2"),
+    (
+        r"\\(?:operatorname\*?|mathrm|text)\s*\{\s*((?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|ln|log|exp|gcd)\s*\}",
+        r"\\\1 ",
+    ),
+    (r"\\(?:text|mathrm|mbox)\s*\{\s*(,?)\s*(and|or)\s*,?\s*\}", r"\1 \2 "),
+    (r"\{([^{}]*)\\choose(?![a-zA-Z])([^{}]*)\}", r"\\binom{\1}{\2}"),
+    (
+        r"\\frac\s*\{\s*\\(?:text|mathrm)\{([^{}]*)\}\s*\}\s*\{\s*\\(?:text|mathrm)\{([^{}]*)\}(\^[23])?\s*\}",
+        r"\\text{\1/\2\3}",
+    ),
+    (r"(?<![\\a-zA-Z^_}\]])\{(\d+)\}", r"\1"),
+    (r"(?<=\d)\{(\\[dt]?frac\{\d+\}\{\d+\})\}", r"\1"),
+    (r"(?<=\d)'(?=\d{3}(?!\d))", ""),
+    (r"\\div(?![a-zA-Z])", "/"),
+    (r"\\log\s*_\s*(?:e(?![a-zA-Z])|\{\s*e\s*\})", r"\\ln "),
+    (r"\\(?:mathbb|Bbb)\s*\{?\s*([A-Z])(?![a-zA-Z])\s*\}?", r"\\mathbb{\1}"),
+    (r"\\(?:hat|vec|mathbf|boldsymbol)\s*(?:\{\s*([ijk])\s*\}|([ijk])(?![a-zA-Z]))", r"\\mathbf{\1\2}"),
+    (r"(\d)\s*\^?\s*\{?\s*\\(?:text|mathrm)\s*\{\s*(?:st|nd|rd|th)\s*\}\s*\}?", r"\1"),
+    (r"(?<=\d)(?:st|nd|rd|ths?)(?![a-zA-Z])", ""),
+    (r"(\.\d+|[,+-]\s*)\.\.\.", r"\1\\ldots "),
+    (r"(?<=\d)\s*'\s*(\d+)\s*(?:\"|'')", r" feet \1 inches"),
+    (r"\\(?:bf|it|rm)(?![a-zA-Z])", ""),
+)
 
 
 def latex(answer: str) -> str:
@@ -104,8 +102,7 @@ def latex(answer: str) -> str:
     """
     text = characters.to_latex(answer).replace("{,}", ",").replace(r"\!", "").strip()
     text = _DECORATIONS.sub(" ", text)
-    for pattern, replacement in _REWRITINGS:
-        text = pattern.sub(replacement, text)
+    text = rewrite(text, _REWRITINGS)
     text = _strip_delimiters(text)
     text = re.sub(r"US\s*(?=\\?\$)", "", text).replace(r"\$", CURRENCY).replace(r"\%", "%").replace("{%}", "%")
     text = re.sub(r"\$(?=\s*-?[\d.])", CURRENCY, text).replace("$", "")
@@ -114,8 +111,8 @@ def latex(answer: str) -> str:
     text = _BARE_FRACTION.sub(lambda m: rf"\frac{{{m[1] or m[2] or ''}}}{{{m[3] or m[4] or ''}}}", text)
     text = plain_text.to_latex(_BARE_ROOT.sub(r"\\sqrt{\1}", text))
     # Of a chain of conclusions the last one is the answer.
-    *_, text = (step for step in text.split(r"\implies") if step.strip()) if r"\implies" in text else (text,)
-    return " ".join(text.split())
+    steps = [step for step in text.split(r"\implies") if step.strip()]
+    return " ".join(steps[-1].split()) if steps else ""
 
 
 def _strip_delimiters(text: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from gagpo.envs.math.verify.spelling.rewriting import rewrite, table
+
 _REALS = r"(?:for )?(?:the set of )?(?:(?:all|any|every) )?(?P<sign>(?:(?:positive|negative|non-?negative|non-?zero) )?)real(?:s| numbers?| values?| \w)?(?: of \w)?"
 _SIGNED = {
     "": r"\mathbb{R}",
@@ -21,34 +23,32 @@ _NOTHING = re.compile(
 _ALL_REALS = re.compile(
     rf"(?:\w (?:is|can be|may be|\\in|=) )?{_REALS}(?: (?:except|besides|other than)(?: for)? (?P<points>[^a-z]*(?:(?:and|or) [^a-z]*)?))?"
 )
-_SENTENCES = [
-    (re.compile(pattern, re.IGNORECASE), replacement)
-    for pattern, replacement in (
-        (r"^(?:so|hence|thus|therefore),?\s+", ""),
-        (r"^(?:[a-z]{3,} ?){1,3}:\s+(?=[-\d\\(])", ""),
-        (r"^(?:the )?(?:solutions?|roots?|zeros?)(?: set)? (?:is|are):?\s+", ""),
-        (r"^(?:either|both|exactly|at|a total of|(?:the )?points?)\s+(?=[-\d\\(])", ""),
-        (r"^(?:for )?all real (?:numbers |values )?(?=\w\s*(?:[<>]|\\(?:le|ge|ne)\b))", ""),
-        (r"^all (?:real )?numbers (?:\w )?(?:greater|more|larger) than ([-\d./]+)$", r"(\1, \\infty)"),
-        (r"^all (?:real )?numbers (?:\w )?(?:less|smaller) than ([-\d./]+)$", r"(-\\infty, \1)"),
-        (r"^(?:there are )?infinitely many(?: solutions?)?$", "infinitely many"),
-        (r"(?<=^\w )is positive$", "> 0"),
-        (r"(?<=^\w )is negative$", "< 0"),
-        (r"(?<=^\w )is non-?negative$", r"\\ge 0"),
-        (r"^the (?:value|values) of (\w) (?:is|are)\s+", r"\1 = "),
-        (r"(?<!\w)is (?:greater than or equal to|at least|no less than|not less than)\s+", r"\\ge "),
-        (r"(?<!\w)is (?:less than or equal to|at most|no more than|not more than)\s+", r"\\le "),
-        (r"(?<=\b\w )(?:is )?(?:strictly )?(?:greater|more|larger) than\s+", "> "),
-        (r"(?<=\b\w )(?:is )?(?:strictly )?(?:less|smaller) than\s+", "< "),
-        (r"(?<!\w)(?:is not equal to|does not equal|is not|cannot be|cannot equal)\s+(?=[-\d\\])", r"\\ne "),
-        (r"(?<!\w)(?:is equal to|equals|is)\s+(?=[-\d\\])", "= "),
-        (r"^(\d+) to (\d+)$", r"\1:\2"),
-        (r"^(\d+) (?:in|out of|chances? in) (\d+)$", r"\\frac{\1}{\2}"),
-        (r"^positive (?=\\infty)|(?<= )positive (?=\\infty)", ""),
-        (r"^(?:negative|minus) (?=\\infty)", "-"),
-        (r"^DNE$", "does not exist"),
-    )
-]
+_SENTENCES = table(
+    (r"^(?:so|hence|thus|therefore),?\s+", ""),
+    (r"^[a-z]{3,30}(?: [a-z]{2,30}){0,2}:\s+(?=[-\d\\(])", ""),
+    (r"^(?:the )?(?:solutions?|roots?|zeros?)(?: set)? (?:is|are):?\s+", ""),
+    (r"^(?:either|both|exactly|at|a total of|(?:the )?points?)\s+(?=[-\d\\(])", ""),
+    (r"^(?:for )?all real (?:numbers |values )?(?=\w\s*(?:[<>]|\\(?:le|ge|ne)\b))", ""),
+    (r"^all (?:real )?numbers (?:\w )?(?:greater|more|larger) than ([-\d./]+)$", r"(\1, \\infty)"),
+    (r"^all (?:real )?numbers (?:\w )?(?:less|smaller) than ([-\d./]+)$", r"(-\\infty, \1)"),
+    (r"^(?:there are )?infinitely many(?: solutions?)?$", "infinitely many"),
+    (r"(?<=^\w )is positive$", "> 0"),
+    (r"(?<=^\w )is negative$", "< 0"),
+    (r"(?<=^\w )is non-?negative$", r"\\ge 0"),
+    (r"^the (?:value|values) of (\w) (?:is|are)\s+", r"\1 = "),
+    (r"(?<!\w)is (?:greater than or equal to|at least|no less than|not less than)\s+", r"\\ge "),
+    (r"(?<!\w)is (?:less than or equal to|at most|no more than|not more than)\s+", r"\\le "),
+    (r"(?<=\b\w )(?:is )?(?:strictly )?(?:greater|more|larger) than\s+", "> "),
+    (r"(?<=\b\w )(?:is )?(?:strictly )?(?:less|smaller) than\s+", "< "),
+    (r"(?<!\w)(?:is not equal to|does not equal|is not|cannot be|cannot equal)\s+(?=[-\d\\])", r"\\ne "),
+    (r"(?<!\w)(?:is equal to|equals|is)\s+(?=[-\d\\])", "= "),
+    (r"^(\d+) to (\d+)$", r"\1:\2"),
+    (r"^(\d+) (?:in|out of|chances? in) (\d+)$", r"\\frac{\1}{\2}"),
+    (r"^positive (?=\\infty)|(?<= )positive (?=\\infty)", ""),
+    (r"^(?:negative|minus) (?=\\infty)", "-"),
+    (r"^DNE$", "does not exist"),
+    flags=re.IGNORECASE,
+)
 
 
 def to_latex(plain: str) -> str:
@@ -64,6 +64,4 @@ def to_latex(plain: str) -> str:
         line = _SIGNED[reals["sign"].strip()]
         points = re.sub(r"\s*,?\s*\b(?:and|or)\b\s*", ", ", reals["points"] or "").strip()
         return rf"{line} \setminus \{{{points}\}}" if points else line
-    for pattern, replacement in _SENTENCES:
-        plain = pattern.sub(replacement, plain)
-    return plain
+    return rewrite(plain, _SENTENCES)
