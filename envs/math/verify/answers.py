@@ -54,8 +54,8 @@ class Words:
 class Sequence:
     r"""Several answers: ``opening`` and ``closing`` are the brackets as written, empty for a bare list.
 
-    An interval is a sequence of its two ends, a union (``\cup``) one of intervals; ``name`` is the variable that lies in
-    it. Items with names of their own, as in ``x = 1, y = 2``, are coordinates.
+    An interval is a sequence of its two ends, a union (``\cup``) one of intervals; ``name`` is the variable that lies
+    in it. Items with names of their own, as in ``x = 1, y = 2``, are coordinates.
     """
 
     items: tuple[Answer, ...]

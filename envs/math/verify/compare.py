@@ -161,7 +161,10 @@ def same_numbers(gold: Number, prediction: Number, policy: Policy) -> bool:
 
 def _may_be_one(name: str, other: str) -> bool:
     """Whether two names may be one: no name, the same, or ``y`` beside ``y(x)``."""
-    return not name or not other or name == other or other in (name.partition("(")[0], f"{name}(x)")
+    if not name or not other or name == other:
+        return True
+    stems = [side.partition("(")[0] for side in (name, other)]
+    return stems[0] == stems[1] and (name in stems or other in stems)
 
 
 def _close(gold: Number, prediction: Number, scale: Fraction = Fraction(1)) -> bool:
@@ -194,7 +197,8 @@ def _same_words(gold: Answer, prediction: Answer) -> bool:
     )
     if wanted in _PLAIN_REPLIES:
         given = _REPLY_END.split(given, maxsplit=1)[0].strip()
-    return wanted == given or sorted(_LIST_OF_WORDS.split(wanted)) == sorted(_LIST_OF_WORDS.split(given))
+    lists = [sorted(_LIST_OF_WORDS.split(side)) for side in (wanted, given)]
+    return wanted == given or (lists[0] == lists[1] and all(len(part.split()) <= 2 for part in lists[0]))
 
 
 _INFINITE = (INFINITY, MINUS_INFINITY)
@@ -231,7 +235,7 @@ _ADDED_BY_ANY_NAME = re.compile(r"\+\s*(?:[CcKk](?:_\w)?|\\text\s*\{\s*const(?:a
 
 
 def _same_relations(gold: Answer, prediction: Answer, policy: Policy, symbolic: Symbolic) -> bool:
-    """An unsolved equation or inequality says no value; it may be the equation of a curve, or a chain of equal sides."""
+    """An unsolved equation or inequality says no value; it may be a curve's equation, or a chain of equal sides."""
     match gold, prediction:
         case (Relation(), Relation() | Formula()):
             return canonical(gold) == canonical(prediction) or symbolic(to_latex(gold), to_latex(prediction), True)

@@ -35,19 +35,21 @@ _MAX_NESTED = 4
 
 _BARE_INTEGER = re.compile(r"-?\d{1,300}", re.ASCII)
 _CHOICE = re.compile(
-    r"(?:(?:[Tt]he )?(?:correct )?(?:[Oo]ption|[Cc]hoice|[Aa]nswer)\s*(?:is\b|:)?\s*)?(?:\((?P<a>[A-Ja-j])\)|(?P<b>[A-J](?P<mark>[).:])?|[a-j]\)))(?P<rest>.*)",
+    r"(?:(?:[Tt]he )?(?:correct )?(?:[Oo]ption|[Cc]hoice|[Aa]nswer)\s*(?:is\b|:)?\s*)?"
+    r"(?:\((?P<a>[A-Ja-j])\)|(?P<b>[A-J](?P<mark>[).:])?|[a-j]\)))(?P<rest>.*)",
     re.DOTALL,
 )
+_NO_CHOICE = re.compile(r"(?:and|or)\b|[-+*/^=<>,;_&(\\]")
 _TIME = re.compile(r"\d{1,2}:\d{2}\s*(?:[ap]\.?\s?m\.?)?", re.IGNORECASE | re.ASCII)
 _CUP = re.compile(r"\\cup(?![a-zA-Z])")
 _MINUS = re.compile(r"\\setminus(?![a-zA-Z])|-(?=\s*\\\{)")
-_NAMED_TUPLE = re.compile(r"\(\s*([^()=]{1,60})\)\s*(?:=|\\in(?![a-zA-Z]))\s*(\(.*\))")
+_NAMED_TUPLE = re.compile(r"\(\s*([^()=]{1,60})\)\s*(?:=|\\in(?![a-zA-Z]))\s*(\(.*\)|\\\{.*\\\})")
 _POINT = re.compile(r"^[A-Z]'?\s*(?=\()|(?<=\))\s*\^\s*\{?\s*(?:T|\\top|\\intercal)\s*\}?$")
 _SET_BUILDER = re.compile(r"\\\{\s*[a-zA-Z]\s*(?:\\in\s*\\mathbb\{R\}\s*)?(?:[|:])\s*(.+?)\s*\\\}")
 _LINE = re.compile(r"\\math(?:bb|bf)\{R\}(?P<sign>\s*(?:\^|_)\s*\{?\s*\+\s*\}?)?")
 _MATRIX = re.compile(
-    r"(?P<factor>[^&]*?)(?:\\cdot\s*)?[(\[]?\s*\\begin\s*\{(?P<kind>[pb]?matrix|smallmatrix|array)\}\s*(?:\{[clr| ]*\})?"
-    r"(?P<rows>(?:(?!\\begin).)*?)\\end\s*\{(?P=kind)\}\s*[)\]]?",
+    r"(?P<factor>[^&]*?)(?:\\cdot\s*)?[(\[]?\s*\\begin\s*\{(?P<kind>[pb]?matrix|smallmatrix|array)\}\s*"
+    r"(?:\{[clr| ]*\})?(?P<rows>(?:(?!\\begin).)*?)\\end\s*\{(?P=kind)\}\s*[)\]]?",
     re.DOTALL,
 )
 _SYSTEM = re.compile(
@@ -56,7 +58,7 @@ _SYSTEM = re.compile(
 _UNIT_VECTORS = re.compile(r"\s*([+-]?)\s*([^+-]*?)\s*(?:\\cdot\s*)?\\mathbf\{([ijk])\}")
 _APPROXIMATELY = re.compile(r"\\approx(?![a-zA-Z])")
 _UNIT_AFTER = re.compile(
-    r"(?<=[^-+=/\s])\s*(\\(?:text|mathrm|mbox)\s*\{[^{}]*\}(?:\s*\^\s*\{?[23]\}?)?)$|\s([a-zA-Z]{2,}(?:\s*\^\s*\{?[23]\}?)?)$"
+    r"(?:(?<=[^-+=/\s])\s*(\\(?:text|mathrm|mbox)\s*\{[^{}]*\})|\s[a-zA-Z]{2,})(?:\s*\^\s*\{?[23]\}?)?$"
 )
 
 
@@ -134,7 +136,7 @@ def _formula(text: str) -> Formula:
     match = _UNIT_AFTER.search(text)
     words = normalise.plain(match[0]) if match else ""
     known = unit(words)
-    if match and (known or (match[1] and normalise.is_text(match[1])) or words.endswith(("unit", "units"))):
+    if match and (known or match[1] or words.endswith(("unit", "units"))):
         return Formula(text[: match.start()].strip(), unit=known)
     return Formula(text)
 
@@ -152,11 +154,7 @@ def _choice(plain: str) -> Choice | None:
         return None
     letter, rest = match["a"] or match["b"][0], match["rest"].strip()
     marked = bool(match["a"] or match["mark"]) or len(match["b"]) > 1 or match.start("b") > 0
-    if (
-        rest
-        and (not marked or re.match(r"(?:and|or)\b|[-+*/^=<>,;_&(\\]", rest))
-        and not (marked and read_number(rest))
-    ):
+    if rest and not (marked and (read_number(rest) or not _NO_CHOICE.match(rest))):
         return None  # f(x), (a) + b, A and B, (A), (B)
     if rest and re.search(r"\(?\b[A-E]\b\)", rest):
         return None  # more than one letter is no choice
@@ -166,8 +164,8 @@ def _choice(plain: str) -> Choice | None:
 def _several(text: str, depth: int) -> Answer | None:
     """What stands in several parts: alternatives, conditions, lists, rows of a matrix; None for what has one part."""
     if r"\pm" in text and text.count(r"\pm") == 1:
-        items = tuple(_read(re.sub(r"^\s*\+", "", text.replace(r"\pm", sign)), depth) for sign in "+-")
-        return _joined(text, items, ["and"]) if r"\ne" in text else Sequence(items)
+        both = tuple(_read(re.sub(r"^\s*\+", "", text.replace(r"\pm", sign)), depth) for sign in "+-")
+        return _joined(text, both, ["and"]) if r"\ne" in text else Sequence(both)
     if r"\begin" in text:
         return _environment(text, depth)
     if r"\approx" in text:
@@ -177,9 +175,10 @@ def _several(text: str, depth: int) -> Answer | None:
     if named := _NAMED_TUPLE.fullmatch(text):
         names = [relations.variable(name) for name in named[1].split(",")]
         values = brackets.split(named[2][1:-1], relations.SEPARATOR)[0]
+        if all(names) and named[2].startswith("\\"):  # a set of points
+            return _read(named[2], depth)
         if all(names) and len(names) == len(values):
-            items = (_read(f"{name} = {value}", depth) for name, value in zip(names, values, strict=True))
-            return Sequence(tuple(items))
+            return Sequence(tuple(_read(f"{name} = {value}", depth) for name, value in zip(names, values, strict=True)))
     parts, joints = brackets.split(text, relations.SEPARATOR)
     if not joints and r"\cup" in text:
         parts, joints = brackets.split(text, _CUP)
@@ -193,7 +192,7 @@ def _several(text: str, depth: int) -> Answer | None:
 
 
 def _joined(text: str, items: tuple[Answer, ...], joints: list[str]) -> Answer:
-    """A list, or the one region that conditions on one variable leave; a comma says "and" where that leaves anything."""
+    """A list, or the one region that conditions on one variable leave; a comma is "and" where that leaves anything."""
     conditions = [item for item in items if isinstance(item, Sequence) and item.name and regions.is_region(item)]
     names = {condition.name for condition in conditions}
     if len(conditions) < len(items) or len(names) > 1:

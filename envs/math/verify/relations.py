@@ -1,7 +1,7 @@
 r"""Equations and inequalities: what they say of which variable, and whether they are solved.
 
-A relation is solved where a variable stands alone on one side of each of its parts: ``x > 3``, ``3 = x``, ``-2 < x < 5``.
-``2x + 1 > 5`` is not: it is the question.
+A relation is solved where a variable stands alone on one side of each of its parts: ``x > 3``, ``3 = x``,
+``-2 < x < 5``. ``2x + 1 > 5`` is not: it is the question.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ SEPARATOR = re.compile(r"\s*[,;]\s*(?:(?:and|or)\s+)?|\s+(?:and|or)\s+|\s*\\(?:l
 _VARIABLE = re.compile(VARIABLE)
 _CONSTANTS = ("e", "i")
 _NAMED = re.compile(
-    r"(?:[fghFGHPEV](?:_\w|_\{[^{}]*\})?(?:'*|\^\s*\{\s*-1\s*\})|\(\s*f[^()]*g\s*\))\s*[(\[].*[)\]]"  # f(x + 1), P(A \cap B), E[X]
+    # f(x + 1), P(A \cap B), E[X], (f \circ g)(x)
+    r"(?:[fghFGHPEV](?:_\w|_\{[^{}]*\})?(?:'*|\^\s*\{\s*-1\s*\})|\(\s*f[^()]*g\s*\))\s*[(\[].*[)\]]"
     r"|[a-mo-wA-W](?:_\w|_\{[^{}]*\})?'*\([\w, ]{1,12}\)|[nxyz]'*\([a-zA-Z]\)"  # p(2), y(t), but no product x(2)
     r"|(?:\\?[a-zA-Z]+(?:\s+|(?=\\)|(?=\()|$)){1,6}(?:\([\w, ]{1,12}\))?"  # total cost, m\angle A, \gcd(a, b), \sin x
     r"|\[[A-Z]+\]|\|(?:[zw]|[^|=]*[A-Z][^|=]*)\||\\(?:overline|widehat|vec)\s*\{[^{}]*\}"  # [ABC], |z|, \overline{AB}

@@ -115,7 +115,7 @@ def _same(wanted: Any, given: Any) -> bool:
 
 
 def _same_relation(wanted: Any, given: Any) -> bool:
-    """Whether two equations or inequalities hold for the same values: one side's difference is a multiple of the other's.
+    """Whether two equations or inequalities hold for the same values: the differences of their sides are multiples.
 
     What is solved for a variable must be given solved for it, but for curves and half-planes in x, y and z, which are
     polynomial: a line may be written in any way.

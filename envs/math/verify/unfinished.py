@@ -11,7 +11,7 @@ import math
 import zlib
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
 _MOST_TERMS = 12
 """Terms of a sum of which any two are tried together."""
@@ -22,13 +22,13 @@ _LARGEST_EXPONENT = 12
 def unfinished(tree: Any) -> frozenset[str]:
     r"""The kinds of work that a formula, as it was written, leaves to be done.
 
-    ``sum``: terms that go together, at once (``2x + 3x``, ``\sqrt{18} + \sqrt{8}``) or once brackets are multiplied out
-    (``2(x + 1) + x``). ``product``: of numbers, or of roots of constants. ``power``: of an integer other than 10, of a
-    power or of a product; powers of one base that are multiplied. ``division``: by a number or factor that goes into the
-    numerator. ``denominator``: a sum of constants. ``expansion``: a product or power of sums of constants. ``root``: of a
-    constant with a root in it. ``dummy``: a part with variables in it that does not depend on them. ``matrix``: a sum,
-    product or power of matrices. A name: a function of constants that has a value without it (``\sin\frac{\pi}{3}``).
-    Equations leave nothing: there are many ways to write one.
+    ``sum``: terms that go together, at once (``2x + 3x``, ``\sqrt{18} + \sqrt{8}``) or once a bracket is multiplied out
+    (``2(x + 1) + x``). ``product``: of numbers, of powers of e, of roots of constants. ``power``: of an integer other
+    than 10, of a power or of a product; powers of one base that are multiplied. ``division``: by a number or factor
+    that goes into the numerator. ``denominator``: a sum of constants. ``expansion``: a product or power of sums of
+    constants. ``root``: of a constant with a root in it. ``dummy``: a part with variables in it that does not depend on them.
+    ``matrix``: a sum, product or power of matrices. A name: a function that has a value without it, such as
+    ``\sin\frac{\pi}{3}`` or ``\ln e^x``. Equations leave nothing: there are many ways to write one.
     """
     import sympy
 
@@ -80,7 +80,7 @@ def _idle(node: Any) -> bool:
     if any(None in pair for pair in found):
         return False
     if node.is_Add:  # any two terms, as in \sin^2 x + \cos^2 x, or all of them
-        moving = [pair for pair in found if not close(*pair, 15)][:_MOST_TERMS]
+        moving = [pair for pair in found if not close(pair[0], pair[1], 15)][:_MOST_TERMS]
         sums = [[a + b for a, b in zip(one, other, strict=True)] for one, other in itertools.combinations(moving, 2)]
         found = [*sums, [sum(column) for column in zip(*found, strict=True)]]
     return any(close(one, other, 15) for one, other in found)
@@ -129,34 +129,30 @@ def _terms_go_together(node: Any) -> bool:
 
 def _multiplied_out(term: Any) -> Any:
     """A number or a variable times a bracket, or a number times a power of one, as a sum; any other term as it is."""
-    product = _Product.of(term)
+    product = _Product(term)
     sums = [factor for factor in product.factors if factor.is_Add or (factor.is_Pow and factor.base.is_Add)]
     others = [factor for factor in product.factors if factor not in sums]
     if len(sums) != 1 or product.divisors or not all(factor.is_Symbol for factor in others):
         return term
-    exponent = sums[0].exp if sums[0].is_Pow else 1
+    exponent: Any = sums[0].exp if sums[0].is_Pow else 1
     if exponent != 1 and (others or not (exponent.is_Integer and 1 < exponent <= _LARGEST_EXPONENT)):
         return term
     return term.expand()
 
 
 def _is_square(term: Any) -> bool:
-    return any(factor.is_Pow and factor.base.is_Add for factor in _Product.of(term).factors)
+    return any(factor.is_Pow and factor.base.is_Add for factor in _Product(term).factors)
 
 
-class _Product(NamedTuple):
-    """A product as written: whole numbers and all else above the fraction bar, and below it."""
+class _Product:
+    """A product as written: whole numbers other than 1, and all else, above the fraction bar and below it."""
 
-    numbers: list[int]
-    factors: list[Any]
-    divisors: list[int]
-    denominators: list[Any]
-
-    @classmethod
-    def of(cls, node: Any) -> _Product:
-        found = cls([], [], [], [])
-        found._add(node, below=False)
-        return found
+    def __init__(self, node: Any) -> None:
+        self.numbers: list[int] = []
+        self.factors: list[Any] = []
+        self.divisors: list[int] = []
+        self.denominators: list[Any] = []
+        self._add(node, below=False)
 
     def _add(self, node: Any, below: bool) -> None:
         if node.is_Mul:
@@ -175,7 +171,7 @@ class _Product(NamedTuple):
 def _kinds_of_product(node: Any) -> Iterator[str]:
     import sympy
 
-    product = _Product.of(node)
+    product = _Product(node)
     roots = [factor.exp for factor in product.factors if _is_root(factor) and not factor.free_symbols]
     powers_of_e = [factor for factor in product.factors if isinstance(factor, sympy.exp) and not factor.free_symbols]
     if max(len(product.numbers), len(product.divisors), len(powers_of_e)) > 1 or len({*roots}) < len(roots):
@@ -192,16 +188,16 @@ def _kinds_of_product(node: Any) -> Iterator[str]:
         yield "power"
     above, below = (sympy.Mul(*map(_evaluated, part)) for part in (product.factors, product.denominators))
     shared = above.free_symbols & below.free_symbols
-    if shared and above.is_polynomial(*shared) and below.is_polynomial(*shared):
-        if sympy.gcd(above, below).free_symbols:
-            yield "division"
+    polynomial = shared and above.is_polynomial(*shared) and below.is_polynomial(*shared)
+    if polynomial and sympy.gcd(above, below).free_symbols:
+        yield "division"
 
 
 def _content(factor: Any) -> int:
     """The largest whole number that goes into every term of a sum."""
     if not factor.is_Add:
         return 1
-    parts = [_Product.of(_evaluated(term)) for term in _terms(factor)]
+    parts = [_Product(_evaluated(term)) for term in _terms(factor)]
     return 1 if any(part.divisors for part in parts) else math.gcd(*(math.prod(part.numbers) for part in parts))
 
 
@@ -214,7 +210,7 @@ def _kinds_of_power(node: Any) -> Iterator[str]:
     if exponent.is_Integer and abs(exponent) > 1:
         if (base.is_Rational and abs(base) != 10) or base == sympy.I or isinstance(base, sympy.exp):
             yield "power"
-        if (base.is_Pow and base.exp.is_Rational) or (base.is_Mul and _Product.of(base).numbers):
+        if (base.is_Pow and base.exp.is_Rational) or (base.is_Mul and _Product(base).numbers):
             yield "power"
         if base.is_Add and not base.free_symbols:
             yield "expansion"

@@ -1,1 +1,1 @@
-"""The spellings of answers, as people and models write them: characters, words, units and brackets. Knows no answers."""
+"""How people and models spell answers: characters, words, units, brackets. Nothing here knows what an answer is."""

@@ -3,6 +3,19 @@ r"""Characters that stand for LaTeX: ``½``, ``√``, ``≤``, ``x₁``, ``10⁻
 from __future__ import annotations
 
 import re
+import unicodedata
+from fractions import Fraction
+
+
+def _fraction(sign: str) -> str:
+    value = Fraction(unicodedata.numeric(sign)).limit_denominator(10)
+    return rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
+
+
+def _greek(letter: str) -> str:
+    name = unicodedata.name(letter).split()[-1].replace("LAMDA", "LAMBDA")
+    return rf"\{name.lower() if letter.islower() else name.capitalize()} "
+
 
 _CHARACTERS = str.maketrans(
     {
@@ -58,78 +71,13 @@ _CHARACTERS = str.maketrans(
         **dict(zip("（），；：＝＜＞＋－、", "(),;:=<>+-,", strict=True)),
         **dict.fromkeys("“”", '"'),
         **dict.fromkeys("‘’", "'"),
+        **dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ₀₁₂₃₄₅₆₇₈₉", "0123456789+-n0123456789", strict=True)),
         **{chr(0xFF10 + digit): str(digit) for digit in range(10)},
-        **{
-            sign: rf"\frac{{{value[0]}}}{{{value[1:]}}}"
-            for sign, value in zip(
-                "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅐⅛⅜⅝⅞⅑⅒",
-                [
-                    "12",
-                    "13",
-                    "23",
-                    "14",
-                    "34",
-                    "15",
-                    "25",
-                    "35",
-                    "45",
-                    "16",
-                    "56",
-                    "17",
-                    "18",
-                    "38",
-                    "58",
-                    "78",
-                    "19",
-                    "110",
-                ],
-                strict=True,
-            )
-        },
-        **{
-            letter: rf"\{name} "
-            for letter, name in zip(
-                "αβγδεζηθκλμνξρστφχψωΓΔΘΛΣΦΨΩ",
-                [
-                    "alpha",
-                    "beta",
-                    "gamma",
-                    "delta",
-                    "epsilon",
-                    "zeta",
-                    "eta",
-                    "theta",
-                    "kappa",
-                    "lambda",
-                    "mu",
-                    "nu",
-                    "xi",
-                    "rho",
-                    "sigma",
-                    "tau",
-                    "phi",
-                    "chi",
-                    "psi",
-                    "omega",
-                    "Gamma",
-                    "Delta",
-                    "Theta",
-                    "Lambda",
-                    "Sigma",
-                    "Phi",
-                    "Psi",
-                    "Omega",
-                ],
-                strict=True,
-            )
-        },
+        **{sign: _fraction(sign) for sign in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅐⅛⅜⅝⅞⅑⅒"},
+        **{letter: _greek(letter) for letter in "αβγδεζηθικλμνξρστυφχψωΓΔΘΛΞΣΦΨΩ"},
     }
 )
-_RAISED, _LOWERED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "₀₁₂₃₄₅₆₇₈₉"
-_SCRIPTS = {
-    "^": (re.compile(f"[{_RAISED}]+"), str.maketrans(_RAISED, "0123456789+-n")),
-    "_": (re.compile(f"[{_LOWERED}]+"), str.maketrans(_LOWERED, "0123456789")),
-}
+_SCRIPTS = ((re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+"), "^"), (re.compile("[₀₁₂₃₄₅₆₇₈₉]+"), "_"))
 
 
 def to_latex(text: str) -> str:
@@ -140,6 +88,6 @@ def to_latex(text: str) -> str:
     """
     if text.isascii():
         return text
-    for mark, (run, digits) in _SCRIPTS.items():
-        text = run.sub(lambda found, mark=mark, digits=digits: f"{mark}{{{found[0].translate(digits)}}}", text)
+    for run, mark in _SCRIPTS:
+        text = run.sub(rf"{mark}{{\g<0>}}", text)
     return text.translate(_CHARACTERS)

@@ -26,7 +26,7 @@ _BARE_FRACTION = re.compile(r"\\frac\s*(?:(\d)|\{([^{}]*)\})\s*(?:(\d)|\{([^{}]*
 _BARE_ROOT = re.compile(r"\\sqrt\s*(\d|[a-zA-Z])(?![a-zA-Z])")
 _BOX = re.compile(r"^\\(?:boxed|fbox)\s*\{(.*)\}$", re.DOTALL)
 _WRAPPED = re.compile(
-    r"\\(?:text(?:bf|it|rm|sf|tt|normal|up)?|mathrm|mathbf|mathit|mathsf|mathtt|mbox|hbox|bf|rm|operatorname\*?|emph|boldsymbol)"
+    r"\\(?:text(?:bf|it|rm|sf|tt|normal|up)?|math(?:rm|bf|it|sf|tt)|[mh]box|bf|rm|operatorname\*?|emph|boldsymbol)"
     r"\s*\{((?:[^{}]|\{[^{}]*\})*)\}"
 )
 _DEGREES = re.compile(r"\^\s*(?:\\circ(?![a-zA-Z])|\{\s*\\circ\s*\})|\\degree(?![a-zA-Z])")
@@ -52,7 +52,7 @@ _SYNONYMS = {
         r"\lor ": "vee",
         r"\setminus ": "backslash smallsetminus",
         r"\emptyset ": "varnothing",
-        r"\implies ": "Rightarrow Longrightarrow",
+        r"\implies ": "Rightarrow Longrightarrow iff Leftrightarrow Longleftrightarrow",
         r"\ldots ": "dots cdots dotsc dotsb",
         r"\log_{10}": "lg",
         r"\frac": "dfrac tfrac cfrac nicefrac sfrac flatfrac",
@@ -182,6 +182,6 @@ def words(text: str) -> str:
     ('blue car', '6:30 pm', 'monday')
     """
     text = re.sub(r"(?<![a-z])([ap])\.?\s?m\b\.?", r" \1m", text.casefold())
-    text = re.sub(r"^\s*(?:(?:the |this )?\w+ is|it's|on)\s+(?!not\b)", "", text)
+    text = re.sub(r"^\s*(?:(?:it|this|the (?:answer|day|result|function)|[a-z]) is|it's|on)\s+(?!not\b)", "", text)
     text = text.strip(" .,;:!?'\"()").replace(" - ", ", ").replace("-", " ")
     return " ".join(word for word in text.split() if word not in ("the", "a", "an"))

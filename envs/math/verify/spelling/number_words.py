@@ -5,44 +5,19 @@ from __future__ import annotations
 import re
 
 _ONES = [
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-    "thirteen",
-    "fourteen",
-    "fifteen",
-    "sixteen",
-    "seventeen",
-    "eighteen",
-    "nineteen",
+    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"),
+    *("ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
 ]
 _TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 SMALL = {word: value for value, word in enumerate(_ONES)} | {word: 20 + 10 * i for i, word in enumerate(_TENS)}
 MULTIPLES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
-PARTS = (
-    {"half": 2, "halves": 2, "quarter": 4, "quarters": 4}
-    | {
-        f"{name}{plural}": value
-        for value, name in enumerate(
-            ["third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"], start=3
-        )
-        for plural in ("", "s")
-    }
-    | {"hundredth": 100, "hundredths": 100, "thousandth": 1000, "thousandths": 1000}
-)
+_PARTS = {"half": 2, "halve": 2, "quarter": 4, "hundredth": 100, "thousandth": 1000} | {
+    name: parts
+    for parts, name in enumerate(["third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"], start=3)
+}
 _WORD = re.compile(r"([a-z]+)[ -]*")
 _SIGN = re.compile(r"(?:minus|negative)\s+")
-_FRACTION = re.compile(rf"(?:(?P<top>an?|\d+|{'|'.join(SMALL)})[ -]+)?(?P<bottom>{'|'.join(PARTS)})\b")
+_FRACTION = re.compile(rf"(?:(?P<top>an?|\d+|{'|'.join(SMALL)})[ -]+)?(?P<bottom>{'|'.join(_PARTS)})s?\b")
 _AND = re.compile(r"\s+and\s+")
 _DIGITS = re.compile(r"\d+")
 
@@ -75,7 +50,7 @@ def _fraction(text: str, position: int) -> tuple[str, int]:
     if match is None or (match["top"] is None and match["bottom"] != "half"):
         return "", position
     top = match["top"] or "a"
-    return f"{top if top.isdigit() else SMALL.get(top, 1)}/{PARTS[match['bottom']]}", match.end()
+    return f"{top if top.isdigit() else SMALL.get(top, 1)}/{_PARTS[match['bottom']]}", match.end()
 
 
 def _whole(text: str, start: int) -> tuple[str, int]:
@@ -99,5 +74,5 @@ def _whole(text: str, start: int) -> tuple[str, int]:
             break
         else:
             continue
-        end = start + len(text[start : word.end(1)])
+        end = word.end(1)
     return (str(total + group), end) if last is not None else ("", start)

@@ -6,7 +6,6 @@ import re
 
 from gagpo.envs.math.verify.spelling.rewriting import rewrite, table
 
-_REALS = r"(?:for )?(?:the set of )?(?:(?:all|any|every) )?(?P<sign>(?:(?:positive|negative|non-?negative|non-?zero) )?)real(?:s| numbers?| values?| \w)?(?: of \w)?"
 _SIGNED = {
     "": r"\mathbb{R}",
     "positive": r"(0, \infty)",
@@ -17,11 +16,13 @@ _SIGNED = {
     "non-zero": r"\mathbb{R} \setminus \{0\}",
 }
 _NOTHING = re.compile(
-    r"(?:(?:(?:the|this) \w+ )?(?:has|have) |there (?:is|are|exists?) )?(?:no(?: (?:real|such|valid|possible))?|zero) (?:solutions?|roots?|values?(?: of \w)?)"
-    r"(?: exists?)?|(?:the )?(?:empty|null) set|none|no such \w"
+    r"(?:(?:(?:the|this) \w+ )?(?:has|have) |there (?:is|are|exists?) )?(?:no(?: (?:real|such|valid|possible))?|zero) "
+    r"(?:solutions?|roots?|values?(?: of \w)?)(?: exists?)?|(?:the )?(?:empty|null) set|none|no such \w"
 )
 _ALL_REALS = re.compile(
-    rf"(?:\w (?:is|can be|may be|\\in|=) )?{_REALS}(?: (?:except|besides|other than)(?: for)? (?P<points>[^a-z]*(?:(?:and|or) [^a-z]*)?))?"
+    r"(?:\w (?:is|can be|may be|\\in|=) )?(?:for )?(?:the set of )?(?:(?:all|any|every) )?"
+    r"(?P<sign>(?:(?:positive|negative|non-?negative|non-?zero) )?)real(?:s| numbers?| values?| \w)?(?: of \w)?"
+    r"(?: (?:except|besides|other than)(?: for)? (?P<points>[^a-z]*(?:(?:and|or) [^a-z]*)?))?"
 )
 _SENTENCES = table(
     (r"^(?:so|hence|thus|therefore),?\s+", ""),

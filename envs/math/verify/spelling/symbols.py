@@ -5,48 +5,10 @@ from __future__ import annotations
 import functools
 import re
 
-GREEK = frozenset(
-    [
-        "alpha",
-        "beta",
-        "gamma",
-        "delta",
-        "epsilon",
-        "varepsilon",
-        "zeta",
-        "eta",
-        "theta",
-        "vartheta",
-        "iota",
-        "kappa",
-        "lambda",
-        "mu",
-        "nu",
-        "xi",
-        "rho",
-        "varrho",
-        "sigma",
-        "tau",
-        "upsilon",
-        "phi",
-        "varphi",
-        "chi",
-        "psi",
-        "omega",
-        "Gamma",
-        "Delta",
-        "Theta",
-        "Lambda",
-        "Xi",
-        "Sigma",
-        "Upsilon",
-        "Phi",
-        "Psi",
-        "Omega",
-        "ell",
-    ]
+_GREEK = (
+    "(?:var)?(?:epsilon|theta|rho|phi|sigma)|alpha|beta|gamma|delta|zeta|eta|iota|kappa|lambda|mu|nu|xi|tau|upsilon|chi"
+    "|psi|omega|Gamma|Delta|Theta|Lambda|Xi|Sigma|Upsilon|Phi|Psi|Omega|ell"
 )
-_GREEK = "|".join(sorted(GREEK, key=len, reverse=True))
 _INDEX = r"(?:\s*_\s*(?:\{[^{}]*\}|\w))?'*"
 VARIABLE = rf"(?:\\(?:{_GREEK})(?![a-zA-Z])|(?<![a-zA-Z\\])[a-zA-Z](?![a-zA-Z])){_INDEX}"
 """A variable that stands alone: one letter, with its index and its primes."""
@@ -64,7 +26,7 @@ _SET = re.compile(r"\\mathbb\s*\{?\s*([A-Z])\s*\}?")
 
 @functools.lru_cache(maxsize=4096)
 def variables(latex: str) -> frozenset[str]:
-    r"""The variables of a formula in tidy LaTeX, each with its index; ``e`` and ``i`` are constants, ``x'`` is not ``x``.
+    r"""The variables of a formula in tidy LaTeX, each with its index: ``e`` and ``i`` are none, ``x'`` is not ``x``.
 
     >>> sorted(variables(r"\frac{x_1 + \theta}{e^{i\pi}} \text{ cm}")), variables(r"\mathbb{R}")
     (['\\theta', 'x_1'], frozenset({'mathbb R'}))

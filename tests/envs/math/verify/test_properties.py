@@ -1,6 +1,7 @@
 r"""Properties of verdicts: the gold answer however it is spelled is right, and the question handed back never is."""
 
 import itertools
+import re
 from fractions import Fraction
 
 import pytest
@@ -105,7 +106,7 @@ def test_an_interval_is_right_in_every_solved_spelling(interval, name, spelling)
 @given(intervals(), letters, ends, ends)
 @settings(deadline=None, max_examples=80)
 def test_an_unsolved_relation_is_never_an_interval(interval, name, factor, summand):
-    """However the inequality of the question is written, it is not its own answer, and no algebra is needed to see it."""
+    """However the inequality of the question is written, it is not its own answer; no algebra is needed to see it."""
     assume(factor not in (0, 1))
     low, high, opening, closing = interval
     golds = [as_interval(*interval), *itertools.islice(solved(interval, name), 3)]
@@ -206,7 +207,13 @@ def test_a_quantity_in_two_units_is_one_in_either(quantity, units):
     assert not right(gold, f"{large * ratio + small + 1} {second}")
 
 
-DUMMIES = ["{} + 0{v}", "{} + {v} - {v}", "{} \\cdot {v}^0", "\\frac{{{} {v}}}{{{v}}}", "{} \\cdot \\frac{{{v}}}{{{v}}}"]
+DUMMIES = [
+    "{} + 0{v}",
+    "{} + {v} - {v}",
+    "{} \\cdot {v}^0",
+    "\\frac{{{} {v}}}{{{v}}}",
+    "{} \\cdot \\frac{{{v}}}{{{v}}}",
+]
 COMPUTED = [
     # gold answer, the same as a function of a constant
     (r"\sqrt{3}", r"\tan(%s)", r"\frac{\pi}{3}"),
@@ -239,7 +246,13 @@ def test_a_polynomial_is_right_in_every_finished_spelling(pool, coefficients, sh
     a, b, c = coefficients
     assume(a and b and c)
     gold = f"{a}x^2 + {b}x + {c}"
-    for answer in (f"{c} + {b}x + {a}x^{{2}}", f"{a}*x**2 + {b}*x + {c}", f"y = {gold}", f"{gold} = y", gold.replace(" ", "")):
+    for answer in (
+        f"{c} + {b}x + {a}x^{{2}}",
+        f"{a}*x**2 + {b}*x + {c}",
+        f"y = {gold}",
+        f"{gold} = y",
+        gold.replace(" ", ""),
+    ):
         assert right(gold, answer, verifier) and right(gold, spelling.format(answer), verifier), answer
     for unfinished in (f"{a}x^2 + {b - shift}x + {shift}x + {c}", f"{a}x^2 + {b}x + {c - shift} + {shift}"):
         assert not right(gold, unfinished, verifier), unfinished
@@ -247,15 +260,16 @@ def test_a_polynomial_is_right_in_every_finished_spelling(pool, coefficients, sh
     assert not right(gold, gold.replace("x", "z"), verifier)
 
 
-PIECES = st.sampled_from(
-    r"""1 2 3 0.5 , ; x y e i \frac{1}{2} \frac{ \sqrt{ } { ( ) [ ] ^ _ + - * / = < > \le \ne \pm \cup \setminus \in \{ \}
-    | and or \text{ \begin{pmatrix} \end{pmatrix} & \\ \mathbb{R} % $ \$ ' " ! ½ √ ... \infty \approx \implies sqrt( pi
-    one hundred half feet inches cm per \int dx \sum_{k=1} \begin{cases} \end{cases} \mathbf{i} \pmod{ base th \cdot e^{
-    \ln \overline{ P( f(x) A B) \boxed{ is\ at\ least all\ real\ numbers no\ solution""".split()
+PIECES = re.findall(
+    r"\S+",
+    r"""1 2 3 0.5 , ; x y e i \frac{1}{2} \frac{ \sqrt{ } { ( ) [ ] ^ _ + - * / = < > \le \ne \pm \cup \setminus \in \{
+    \} | and or \text{ \begin{pmatrix} \end{pmatrix} & \\ \mathbb{R} % $ \$ ' " ! ½ √ ... \infty \approx \implies sqrt(
+    pi one hundred half feet inches cm per \int dx \sum_{k=1} \begin{cases} \end{cases} \mathbf{i} \pmod{ base th \cdot
+    e^{ \ln \overline{ P( f(x) A B) \boxed{ is at least all real numbers no solution""",
 )
 
 
-@given(st.lists(PIECES, max_size=30), st.sampled_from(["", " "]), st.sampled_from(range(8)))
+@given(st.lists(st.sampled_from(PIECES), max_size=30), st.sampled_from(["", " "]), st.sampled_from(range(8)))
 @settings(deadline=None, max_examples=400)
 def test_any_pieces_get_a_verdict_and_match_themselves(pieces, joint, which):
     golds = ["7", "1/2", r"(2, \infty)", r"\{1, 2\}", "x = 3, y = 4", r"\sqrt{2}", "x^2 + y^2 = 4", r"\emptyset"]

@@ -147,7 +147,12 @@ POLICIES = [
     (Policy(unevaluated=True), "5x", "2x + 3x", True),
     (Policy(unevaluated=True), "5x", "2x + 4x", False),
     (Policy(unevaluated=True), "4", "2^2", True),
-    (Policy(unevaluated=True), r"\begin{pmatrix} 4 \\ 6 \end{pmatrix}", r"\begin{pmatrix} 1+3 \\ 6 \end{pmatrix}", True),
+    (
+        Policy(unevaluated=True),
+        r"\begin{pmatrix} 4 \\ 6 \end{pmatrix}",
+        r"\begin{pmatrix} 1+3 \\ 6 \end{pmatrix}",
+        True,
+    ),
     (Policy(unevaluated=True), r"(2, \infty)", "2x + 1 > 5", False),
     (Policy(unevaluated=True), r"\sqrt{2}", "x^2 = 2", False),
 ]
