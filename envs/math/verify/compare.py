@@ -116,6 +116,8 @@ def same(gold: Answer, prediction: Answer, policy: Policy, symbolic: Symbolic) -
                 return same_numbers(gold, number, policy)  # 7m, which could be a product as well
             if gold.places is not None and prediction.rounded is not None:
                 return same_numbers(gold, prediction.rounded, policy)
+            if gold.unit and gold.unit.dimension == "angle" and r"\pi" in prediction.latex:
+                return _equal(gold, prediction, policy, symbolic)
             # A long decimal stands for a value that is exact as a formula only: 1.4142136 for a root of 2.
             rounded = gold.places is not None and gold.significant >= SIGNIFICANT_DIGITS
             return (policy.unevaluated or rounded) and _equal(gold, prediction, policy, symbolic)
@@ -160,8 +162,10 @@ def same_numbers(gold: Number, prediction: Number, policy: Policy) -> bool:
 
 
 def _may_be_one(name: str, other: str) -> bool:
-    """Whether two names may be one: no name, the same, or ``y`` beside ``y(x)``."""
+    """Whether two names may be one: no name, the same, ``y`` beside ``y(t)``, or ``y`` beside ``f(x)``."""
     if not name or not other or name == other:
+        return True
+    if "y" in (name, other) and (name + other).endswith(("(x)", "(x)y")):  # y = x^2 is f(x) = x^2
         return True
     stems = [side.partition("(")[0] for side in (name, other)]
     return stems[0] == stems[1] and (name in stems or other in stems)

@@ -157,7 +157,7 @@ def _with_unit(number: Number, rest: str, currency: str) -> Number | None:
     match = _UNIT.fullmatch(rest)
     if match is None or number.base is not None:
         return None
-    words = match["words"].strip(" .-")
+    words = re.sub(r"^of an? ", "", match["words"].strip(" .-"))
     first, _, others = words.partition(" ")
     if first.lower() in number_words.MULTIPLES and rest[0].isspace():
         number = replace(number, value=number.value * number_words.MULTIPLES[first.lower()], places=None)

@@ -53,7 +53,8 @@ _MATRIX = re.compile(
     re.DOTALL,
 )
 _SYSTEM = re.compile(
-    r"\\begin\s*\{(cases|aligned|gathered|array)\}(?:\{[lcr]*\})?((?:(?!\\begin).)*)\\end\s*\{\1\}", re.DOTALL
+    r"(?:\\\{\s*)?\\begin\s*\{(cases|aligned|gathered|array)\}(?:\{[lcr]*\})?((?:(?!\\begin).)*)\\end\s*\{\1\}",
+    re.DOTALL,
 )
 _UNIT_VECTORS = re.compile(r"\s*([+-]?)\s*([^+-]*?)\s*(?:\\cdot\s*)?\\mathbf\{([ijk])\}")
 _APPROXIMATELY = re.compile(r"\\approx(?![a-zA-Z])")
@@ -223,8 +224,9 @@ def _environment(text: str, depth: int) -> Answer | None:
     """A system of equations, which is a list of them, or a matrix with a number or formula before it."""
     if system := _SYSTEM.fullmatch(text):
         body = re.sub(r"&(?=\s*[=<>\\])|(?<==)\s*&", "", system[2])
-        if "&" not in body and not text.startswith(r"\begin{array}"):
-            return _read(", ".join(row for row in (row.strip(" ,;") for row in body.split(r"\\")) if row), depth)
+        lines = [line for line in (line.strip(" ,;") for line in body.split(r"\\")) if line]
+        if "&" not in body and all(map(relations.is_relation, lines)):
+            return _read(", ".join(lines), depth)
     match = _MATRIX.fullmatch(text)
     if match is None or relations.is_relation(match["factor"]):
         return None
@@ -271,7 +273,7 @@ def _composed(text: str, depth: int) -> Answer | None:
     parts = brackets.split(inner, relations.SEPARATOR)[0] if opening else [text]
     if not opening or len(parts) > MAX_ITEMS or not all(parts):
         return None
-    if opening == "(" and any(map(relations.is_relation, parts)):  # (x = 3, y = 4), (x > 0 and x < 1)
+    if opening in ("(", r"\{") and any(map(relations.is_relation, parts)):  # (x = 3, y = 4), \{x > 0\}
         return _read(inner, depth)
     items = tuple(_read(part, depth) for part in parts)
     if len(items) == 1 and opening != r"\{":

@@ -173,7 +173,7 @@ def _kinds_of_product(node: Any) -> Iterator[str]:
 
     product = _Product(node)
     roots = [factor.exp for factor in product.factors if _is_root(factor) and not factor.free_symbols]
-    powers_of_e = [factor for factor in product.factors if isinstance(factor, sympy.exp) and not factor.free_symbols]
+    powers_of_e = [f for f in product.factors if f == sympy.E or (isinstance(f, sympy.exp) and not f.free_symbols)]
     if max(len(product.numbers), len(product.divisors), len(powers_of_e)) > 1 or len({*roots}) < len(roots):
         yield "product"
     sums = [factor for factor in product.factors if factor.is_Add]
@@ -182,14 +182,17 @@ def _kinds_of_product(node: Any) -> Iterator[str]:
     divisor = math.prod(product.divisors)
     if divisor > 1 and math.prod([*product.numbers, *map(_content, product.factors)]) % divisor == 0:
         yield "division"
-    powers = [factor.as_base_exp() for factor in (*product.factors, *product.denominators)]
+    above, below = ([factor.as_base_exp() for factor in part] for part in (product.factors, product.denominators))
+    if any(one[0] == other[0] and (one[0].free_symbols or one[1].free_symbols) for one in above for other in below):
+        yield "division"
+    powers = [*above, *below]
     bases = [base for base, exponent in powers if base.is_Symbol and exponent.is_Integer]
     if len({*bases}) < len(bases) and any(base in bases and exponent != 1 for base, exponent in powers):
         yield "power"
-    above, below = (sympy.Mul(*map(_evaluated, part)) for part in (product.factors, product.denominators))
-    shared = above.free_symbols & below.free_symbols
-    polynomial = shared and above.is_polynomial(*shared) and below.is_polynomial(*shared)
-    if polynomial and sympy.gcd(above, below).free_symbols:
+    top, bottom = (sympy.Mul(*map(_evaluated, part)) for part in (product.factors, product.denominators))
+    shared = top.free_symbols & bottom.free_symbols
+    polynomial = shared and top.is_polynomial(*shared) and bottom.is_polynomial(*shared)
+    if polynomial and sympy.gcd(top, bottom).free_symbols:
         yield "division"
 
 

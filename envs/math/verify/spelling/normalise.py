@@ -31,7 +31,7 @@ _WRAPPED = re.compile(
 )
 _DEGREES = re.compile(r"\^\s*(?:\\circ(?![a-zA-Z])|\{\s*\\circ\s*\})|\\degree(?![a-zA-Z])")
 _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("`", "`"), ('"', '"'))
-_ENDINGS = " \t\n.,;"
+_ENDING = re.compile(r"(?:(?<!\\)\\[,;:! ]|[\s.,;])+$")
 _SYNONYMS = {
     synonym: command
     for command, synonyms in {
@@ -119,8 +119,7 @@ def _strip_delimiters(text: str) -> str:
     """Take away punctuation at the end and what stands around the whole answer, layer by layer."""
     for _ in range(8):
         before = text
-        text = text.rstrip(_ENDINGS) if not text.endswith((r"\,", r"\;")) else text[:-2].rstrip()
-        text = text.lstrip()
+        text = _ENDING.sub("", text).lstrip()
         for opening, closing in _DELIMITERS:
             inner = text[len(opening) : len(text) - len(closing)]
             around = len(text) > len(opening) + len(closing) and text.startswith(opening) and text.endswith(closing)

@@ -20,9 +20,9 @@ _NOTHING = re.compile(
     r"(?:solutions?|roots?|values?(?: of \w)?)(?: exists?)?|(?:the )?(?:empty|null) set|none|no such \w"
 )
 _ALL_REALS = re.compile(
-    r"(?:\w (?:is|can be|may be|\\in|=) )?(?:for )?(?:the set of )?(?:(?:all|any|every) )?"
+    r"(?:\w (?:is|can be|may be|\\in|=) )?(?:for )?(?:the set of )?(?:(?:all|any|every|the) )?"
     r"(?P<sign>(?:(?:positive|negative|non-?negative|non-?zero) )?)real(?:s| numbers?| values?| \w)?(?: of \w)?"
-    r"(?: (?:except|besides|other than)(?: for)? (?P<points>[^a-z]*(?:(?:and|or) [^a-z]*)?))?"
+    r"(?: (?:except|besides|other than)(?: for)? (?:\w = )?(?P<points>[^a-z]*(?:(?:and|or) [^a-z]*)?))?"
 )
 _SENTENCES = table(
     (r"^(?:so|hence|thus|therefore),?\s+", ""),
@@ -32,7 +32,7 @@ _SENTENCES = table(
     (r"^(?:for )?all real (?:numbers |values )?(?=\w\s*(?:[<>]|\\(?:le|ge|ne)\b))", ""),
     (r"^all (?:real )?numbers (?:\w )?(?:greater|more|larger) than ([-\d./]+)$", r"(\1, \\infty)"),
     (r"^all (?:real )?numbers (?:\w )?(?:less|smaller) than ([-\d./]+)$", r"(-\\infty, \1)"),
-    (r"^(?:there are )?infinitely many(?: solutions?)?$", "infinitely many"),
+    (r"^(?:there are )?infinite(?:ly many)?(?: solutions?)?$", r"\\infty"),
     (r"(?<=^\w )is positive$", "> 0"),
     (r"(?<=^\w )is negative$", "< 0"),
     (r"(?<=^\w )is non-?negative$", r"\\ge 0"),
@@ -47,7 +47,7 @@ _SENTENCES = table(
     (r"^(\d+) (?:in|out of|chances? in) (\d+)$", r"\\frac{\1}{\2}"),
     (r"^positive (?=\\infty)|(?<= )positive (?=\\infty)", ""),
     (r"^(?:negative|minus) (?=\\infty)", "-"),
-    (r"^DNE$", "does not exist"),
+    (r"^(?:DNE|(?:is )?undefined)$", "does not exist"),
     flags=re.IGNORECASE,
 )
 
