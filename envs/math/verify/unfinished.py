@@ -26,8 +26,8 @@ def unfinished(tree: Any) -> frozenset[str]:
     (``2(x + 1) + x``). ``product``: of numbers, of powers of e, of roots of constants. ``power``: of an integer other
     than 10, of a power or of a product; powers of one base that are multiplied. ``division``: by a number or factor
     that goes into the numerator. ``denominator``: a sum of constants. ``expansion``: a product or power of sums of
-    constants. ``root``: of a constant with a root in it. ``dummy``: a part with variables in it that does not depend on them.
-    ``matrix``: a sum, product or power of matrices. A name: a function that has a value without it, such as
+    constants. ``root``: of a constant with a root in it. ``dummy``: a part with variables in it that does not depend
+    on them. ``matrix``: a sum, product or power of matrices. A name: a function that has a value without it, such as
     ``\sin\frac{\pi}{3}`` or ``\ln e^x``. Equations leave nothing: there are many ways to write one.
     """
     import sympy
