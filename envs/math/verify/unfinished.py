@@ -183,8 +183,11 @@ def _kinds_of_product(node: Any) -> Iterator[str]:
     if divisor > 1 and math.prod([*product.numbers, *map(_content, product.factors)]) % divisor == 0:
         yield "division"
     above, below = ([factor.as_base_exp() for factor in part] for part in (product.factors, product.denominators))
-    if any(one[0] == other[0] and (one[0].free_symbols or one[1].free_symbols) for one in above for other in below):
-        yield "division"
+    for (base, exponent), (other, _) in itertools.product(above, below):
+        # A root above its own base is what rationalising a denominator leaves: \frac{\sqrt{x}}{2x}.
+        root = exponent.is_Rational and not exponent.is_Integer
+        if base == other and (base.free_symbols or exponent.free_symbols) and not root:
+            yield "division"
     powers = [*above, *below]
     bases = [base for base, exponent in powers if base.is_Symbol and exponent.is_Integer]
     if len({*bases}) < len(bases) and any(base in bases and exponent != 1 for base, exponent in powers):
