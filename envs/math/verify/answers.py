@@ -1,6 +1,8 @@
-r"""What an answer can be: a number, a choice letter, words, a sequence of answers, or a formula.
+r"""What an answer can be: a number, a choice letter, words, a sequence of answers, a matrix, a relation, or a formula.
 
-Everything but a formula can be compared exactly and at once; only a :class:`Formula` ever needs computer algebra.
+A solved inequality is read as the interval that it describes, so intervals have one form. Numbers, choices, words, and
+sequences and matrices of them can be compared exactly and at once; a :class:`Formula` or a :class:`Relation` may need
+computer algebra.
 """
 
 from __future__ import annotations
@@ -8,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from gagpo.envs.math.verify import normalise
-from gagpo.envs.math.verify.units import Unit
+from gagpo.envs.math.verify.spelling import normalise
+from gagpo.envs.math.verify.spelling.units import Unit
 
 
 @dataclass(frozen=True)
@@ -17,8 +19,9 @@ class Number:
     """A number written out: an integer, a decimal, a fraction, a mixed number, or in scientific notation.
 
     places: digits after the decimal point, None unless written as a decimal. significant: its significant digits.
-    percent: a percent sign follows. unit: a known unit. base: of ``1011_2``. name: ``x`` in ``x = 3``.
-    division: written as a quotient of two integers although its value is one. grouped: written with commas.
+    percent: a percent sign follows. unit: a known unit. base: of ``1011_2``. modulus: of ``3 \\pmod 7``. name: ``x`` in
+    ``x = 3``. division: written as a quotient of two integers although its value is one. items: the list that the same
+    spelling stands for as well (1 and 234 of ``1,234``).
     """
 
     value: Fraction
@@ -27,9 +30,10 @@ class Number:
     percent: bool = False
     unit: Unit | None = None
     base: int | None = None
+    modulus: int | None = None
     name: str = ""
     division: bool = False
-    grouped: bool = False
+    items: tuple[Fraction, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -41,33 +45,66 @@ class Choice:
 
 @dataclass(frozen=True)
 class Words:
-    """An answer in words, in the spelling of :func:`gagpo.envs.math.verify.normalise.words`."""
+    """An answer in words, in the spelling of :func:`gagpo.envs.math.verify.spelling.normalise.words`."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Sequence:
-    """Several answers: ``opening`` and ``closing`` are the brackets as written, empty for a bare list."""
+    r"""Several answers: ``opening`` and ``closing`` are the brackets as written, empty for a bare list.
+
+    An interval is a sequence of its two ends, a union (``\cup``) one of intervals; ``name`` is the variable that lies
+    in it. Items with names of their own, as in ``x = 1, y = 2``, are coordinates.
+    """
 
     items: tuple[Answer, ...]
     opening: str = ""
     closing: str = ""
+    name: str = ""
 
     @property
     def ordered(self) -> bool:
         return self.opening in ("(", "[")
 
+    @property
+    def pointed(self) -> bool:
+        """Written as a point or a vector is, which an open interval is too."""
+        return (self.opening, self.closing) == ("(", ")") and not self.name
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Rows of entries."""
+
+    rows: tuple[tuple[Answer, ...], ...]
+
 
 @dataclass(frozen=True)
 class Formula:
-    """Anything else, as tidy LaTeX; ``name`` is the ``y`` of ``y = ...``, which ``latex`` no longer holds."""
+    """An expression, as tidy LaTeX; ``name`` is the ``y`` of ``y = ...`` and ``unit`` the unit, which it does not hold.
+
+    rounded: the decimal that was written after it, as in ``\\sqrt{13} \\approx 3.606``.
+    """
 
     latex: str
     name: str = ""
+    unit: Unit | None = None
+    rounded: Number | None = None
 
 
-Answer = Number | Choice | Words | Sequence | Formula
+@dataclass(frozen=True)
+class Relation:
+    """An equation or inequality that is not solved for a variable: a question, or the equation of a curve."""
+
+    latex: str
+
+
+Answer = Number | Choice | Words | Sequence | Matrix | Formula | Relation
+
+NOTHING = Sequence((), r"\{", r"\}")
+"""The empty set, which "no solution" means too."""
+INFINITY, MINUS_INFINITY = Formula(r"\infty"), Formula(r"-\infty")
 
 
 def canonical(answer: Answer) -> str:
@@ -91,9 +128,13 @@ def canonical(answer: Answer) -> str:
                 for item in answer.items
             ]
             return f"{answer.opening}{','.join(items if answer.ordered else sorted(items))}{answer.closing}"
+        case Matrix():
+            return f"[{';'.join(','.join(map(canonical, row)) for row in answer.rows)}]"
         case Formula():
             name = f"{answer.name}=" if answer.name else ""
             return name + normalise.squeeze(answer.latex)
+        case Relation():
+            return normalise.squeeze(answer.latex)
 
 
 def to_latex(answer: Answer) -> str:
@@ -115,8 +156,13 @@ def to_latex(answer: Answer) -> str:
             joint = r" \cup " if answer.opening == r"\cup" else ", "
             inside = joint.join(to_latex(item) for item in answer.items)
             return inside if joint != ", " else f"{answer.opening}{inside}{answer.closing}"
+        case Matrix():
+            rows = r" \\ ".join(" & ".join(map(to_latex, row)) for row in answer.rows)
+            return rf"\begin{{pmatrix}}{rows}\end{{pmatrix}}"
         case Formula():
             return f"{answer.name}={answer.latex}" if answer.name else answer.latex
+        case Relation():
+            return answer.latex
 
 
 def _as_decimal(value: Fraction, places: int) -> str:
@@ -124,12 +170,6 @@ def _as_decimal(value: Fraction, places: int) -> str:
     return f"{'-' if value < 0 else ''}{digits[:-places]}.{digits[-places:]}"
 
 
-def thousands_as_list(answer: Number) -> Sequence | None:
-    """``1,234`` read as the two numbers 1 and 234: the other meaning that spelling has."""
-    if answer.places is not None or answer.value.denominator != 1 or not answer.grouped:
-        return None
-    digits = str(abs(int(answer.value)))
-    first = len(digits) % 3 or 3
-    groups = [digits[:first], *(digits[i : i + 3] for i in range(first, len(digits), 3))]
-    sign = -1 if answer.value < 0 else 1
-    return Sequence(tuple(Number(Fraction(int(group) * (sign if i == 0 else 1))) for i, group in enumerate(groups)))
+def as_list(answer: Number) -> Sequence | None:
+    """``1,234`` read as the two numbers 1 and 234, ``3 and 1/2`` as 3 and 1/2: the other meaning the spelling has."""
+    return Sequence(tuple(map(Number, answer.items))) if answer.items else None

@@ -7,7 +7,7 @@ Both callers run this same code, so that a verdict does not depend on where it w
 
 from __future__ import annotations
 
-import math
+import itertools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,22 +15,25 @@ from fractions import Fraction
 from typing import Literal, get_args
 
 from gagpo.envs.errors import InvalidArgument
-from gagpo.envs.math.verify import normalise
 from gagpo.envs.math.verify.answers import (
+    INFINITY,
+    MINUS_INFINITY,
     Answer,
     Choice,
     Formula,
+    Matrix,
     Number,
+    Relation,
     Sequence,
     Words,
+    as_list,
     canonical,
-    thousands_as_list,
     to_latex,
 )
+from gagpo.envs.math.verify.numerals import SIGNIFICANT_DIGITS, agrees, read_number
+from gagpo.envs.math.verify.spelling import brackets, normalise
+from gagpo.envs.math.verify.spelling.symbols import variables
 from gagpo.envs.math.verify.unevaluated import left_to_do
-
-SIGNIFICANT_DIGITS = 6
-"""A decimal equals a value it is not exactly if it has this many significant digits and all of them are right."""
 
 PercentPolicy = Literal["either", "value", "unit"]
 
@@ -69,7 +72,9 @@ def not_here(gold: str, prediction: str, unevaluated: bool) -> bool:
 
 
 def same(gold: Answer, prediction: Answer, policy: Policy, symbolic: Symbolic) -> bool:
-    """Whether ``prediction`` says what ``gold`` says. Not symmetric: the gold answer sets the form."""
+    """Whether ``prediction`` says what ``gold`` says. Not symmetric: the gold answer sets the kind and the form."""
+    if gold == prediction:
+        return True
     match gold, prediction:
         case (Number(), Number()):
             return same_numbers(gold, prediction, policy)
@@ -79,25 +84,44 @@ def same(gold: Answer, prediction: Answer, policy: Policy, symbolic: Symbolic) -
             return gold.letter == prediction.latex.upper()
         case (Words(), _) | (_, Words()):
             return _same_words(gold, prediction)
+        case (Relation(), _) | (_, Relation()):
+            return _same_relations(gold, prediction, policy, symbolic)
+        case (Matrix(), Matrix()):
+            entries = (zip(*rows, strict=False) for rows in zip(gold.rows, prediction.rows, strict=False))
+            shapes = [(len(matrix.rows), len(matrix.rows[0])) for matrix in (gold, prediction)]
+            return shapes[0] == shapes[1] and all(
+                same(wanted, given, policy, symbolic) for row in entries for wanted, given in row
+            )
+        case (Matrix(), Sequence()):
+            return prediction.pointed and _same_vectors(gold, prediction, policy, symbolic)
+        case (Sequence(), Matrix()):
+            return gold.pointed and _same_vectors(gold, prediction, policy, symbolic)
         case (Sequence(), Sequence()):
             return _same_sequences(gold, prediction, policy, symbolic)
-        case (Sequence(items=(item,)), _):
+        case (Sequence(items=(item,)), _) if not isinstance(item, Sequence):
             return same(item, prediction, policy, symbolic)
-        case (_, Sequence(items=(item,))):
+        case (_, Sequence(items=(item,))) if not isinstance(item, Sequence):
             return same(gold, item, policy, symbolic)
         case (Sequence(), Number()):
-            other = thousands_as_list(prediction)
+            other = as_list(prediction)
             return other is not None and not gold.opening and same(gold, other, policy, symbolic)
-        case (Number(), Sequence()):
-            other = thousands_as_list(gold)
-            return other is not None and not prediction.opening and same(other, prediction, policy, symbolic)
+        case (Number() | Formula(), Sequence(opening="", items=items)) if items:
+            other = as_list(gold) if isinstance(gold, Number) else None
+            if other is not None and same(other, prediction, policy, symbolic):
+                return True
+            # Two spellings of one value, as in "1/2 or 0.5".
+            return len(items) <= 3 and all(same(gold, item, policy, symbolic) for item in items)
         case (Number(), Formula()):
+            if gold.unit and (number := read_number(_LETTER_UNIT.sub(r"\1 \2", prediction.latex))):
+                return same_numbers(gold, number, policy)  # 7m, which could be a product as well
+            if gold.places is not None and prediction.rounded is not None:
+                return same_numbers(gold, prediction.rounded, policy)
+            if gold.unit and gold.unit.dimension == "angle" and r"\pi" in prediction.latex:
+                return _equal(gold, prediction, policy, symbolic)
             # A long decimal stands for a value that is exact as a formula only: 1.4142136 for a root of 2.
             rounded = gold.places is not None and gold.significant >= SIGNIFICANT_DIGITS
             return (policy.unevaluated or rounded) and _equal(gold, prediction, policy, symbolic)
-        case (Formula(), Formula()) if gold.name and prediction.name and gold.name != prediction.name:
-            return False
-        case (Formula(), _) | (Sequence(), Formula()):
+        case (Formula(), Number() | Formula()):
             return _same_formulas(gold, prediction, policy, symbolic)
     return False
 
@@ -112,13 +136,15 @@ def _equal(gold: Answer, prediction: Answer, policy: Policy, symbolic: Symbolic)
 
 
 def same_numbers(gold: Number, prediction: Number, policy: Policy) -> bool:
-    if gold.name and prediction.name and gold.name != prediction.name:
+    if not _may_be_one(gold.name, prediction.name):
         return False
     if prediction.division and not gold.division and not policy.unevaluated:
         return False
     if gold.base or prediction.base:
         bases = {number.base for number in (gold, prediction) if number.base}
         return len(bases) == 1 and gold.value == prediction.value
+    if gold.modulus and prediction.modulus and gold.modulus != prediction.modulus:
+        return False
     if (gold.unit and prediction.percent) or (gold.percent and prediction.unit):
         return False
     if gold.unit and prediction.unit:
@@ -130,9 +156,19 @@ def same_numbers(gold: Number, prediction: Number, policy: Policy) -> bool:
     # Exactly one side has the sign; its value is a hundredth of what is written.
     if _close(gold, prediction, Fraction(1, 100) if prediction.percent else Fraction(100)):
         return True
-    # 0.5 % for a gold answer of 0.5 is a mistake; 50 % for one of 50 answers a question for a percentage.
-    asked_for = gold.percent or abs(prediction.value) > 1
+    # 0.5 % beside 0.5 is a mistake on either side; 50 % for 50 answers a question for a percentage.
+    asked_for = abs(gold.value if gold.percent else prediction.value) > 1
     return policy.percent == "either" and asked_for and _close(gold, prediction)
+
+
+def _may_be_one(name: str, other: str) -> bool:
+    """Whether two names may be one: no name, the same, ``y`` beside ``y(t)``, or ``y`` beside ``f(x)``."""
+    if not name or not other or name == other:
+        return True
+    if "y" in (name, other) and (name + other).endswith(("(x)", "(x)y")):  # y = x^2 is f(x) = x^2
+        return True
+    stems = [side.partition("(")[0] for side in (name, other)]
+    return stems[0] == stems[1] and (name in stems or other in stems)
 
 
 def _close(gold: Number, prediction: Number, scale: Fraction = Fraction(1)) -> bool:
@@ -150,15 +186,12 @@ def _close(gold: Number, prediction: Number, scale: Fraction = Fraction(1)) -> b
     return shorter.significant >= SIGNIFICANT_DIGITS and agrees(shorter.value, shorter.places or 0, exact)
 
 
-def agrees(decimal: Fraction, places: int, exact: Fraction) -> bool:
-    """Whether ``decimal`` is ``exact`` rounded (half up or half to even) or cut off at ``places``."""
-    scaled, shift = abs(exact) * 10**places, abs(decimal) * 10**places
-    rounded = {math.floor(scaled), math.floor(scaled + Fraction(1, 2)), round(scaled)}
-    return (decimal < 0) == (exact < 0) and shift in rounded
-
-
-_RELATION = re.compile(r"[=<>]|\\(?:le|ge|lt|gt|ne|neq)(?![a-zA-Z])")
+_LETTER_UNIT = re.compile(r"(\d)([a-zA-Z])$")
 _PLAIN_REPLIES = ("yes", "no", "true", "false")
+
+
+_REPLY_END = re.compile(r",|;|\.|  |\bbecause\b|\bsince\b")
+_LIST_OF_WORDS = re.compile(r"\s*,\s*(?:and\s+)?|\s+and\s+")
 
 
 def _same_words(gold: Answer, prediction: Answer) -> bool:
@@ -167,46 +200,134 @@ def _same_words(gold: Answer, prediction: Answer) -> bool:
         for side in (gold, prediction)
     )
     if wanted in _PLAIN_REPLIES:
-        given = given.partition(",")[0].strip()
-    return wanted == given
+        given = _REPLY_END.split(given, maxsplit=1)[0].strip()
+    lists = [sorted(_LIST_OF_WORDS.split(side)) for side in (wanted, given)]
+    return wanted == given or (lists[0] == lists[1] and all(len(part.split()) <= 2 for part in lists[0]))
 
 
-def _same_formulas(gold: Answer, prediction: Answer, policy: Policy, symbolic: Symbolic) -> bool:
-    if canonical(gold) == canonical(prediction):
-        return True
-    if isinstance(gold, Formula) and isinstance(prediction, Formula) and not (gold.name and prediction.name):
-        # A name on one side is what the other side leaves out, unless it belongs to an equation.
-        if not _RELATION.search(gold.latex + prediction.latex):
-            gold, prediction = replace(gold, name=""), replace(prediction, name="")
-        if canonical(gold) == canonical(prediction):
+_INFINITE = (INFINITY, MINUS_INFINITY)
+_EQUALITY = re.compile(r"=|\\equiv(?![a-zA-Z])")
+
+
+def _same_formulas(gold: Formula, prediction: Number | Formula, policy: Policy, symbolic: Symbolic) -> bool:
+    if not _may_be_one(gold.name, prediction.name):
+        return False
+    wanted, given = gold, prediction
+    if gold.name != prediction.name:  # a name on one side is what the other side leaves out
+        wanted, given = replace(gold, name=""), replace(prediction, name="")
+    if isinstance(given, Formula):
+        if wanted.unit and given.unit and wanted.unit != given.unit:
+            if wanted.unit.dimension != given.unit.dimension:
+                return False
+            scale = wanted.unit.size / given.unit.size
+            wanted = replace(wanted, latex=rf"\frac{{{scale.numerator}}}{{{scale.denominator}}} ({wanted.latex})")
+        elif canonical(wanted) == canonical(given):
             return True
-    return _equal(gold, prediction, policy, symbolic)
+        if _ADDED.search(wanted.latex) and _ADDED_BY_ANY_NAME.search(given.latex):
+            wanted, given = (
+                replace(wanted, latex=_ADDED.sub("", wanted.latex)),
+                replace(given, latex=_ADDED_BY_ANY_NAME.sub("", given.latex)),
+            )
+    if wanted in _INFINITE or given in _INFINITE:
+        return False
+    return _equal(wanted, given, policy, symbolic)
+
+
+_ADDED = re.compile(r"\+\s*C\s*$|^\s*C\s*\+")
+_ADDED_BY_ANY_NAME = re.compile(r"\+\s*(?:[CcKk](?:_\w)?|\\text\s*\{\s*const(?:ant)?\.?\s*\})\s*$|^\s*[CcKk]\s*\+")
+"""A constant of integration, which may have a name of its own."""
+
+
+def _same_relations(gold: Answer, prediction: Answer, policy: Policy, symbolic: Symbolic) -> bool:
+    """An unsolved equation or inequality says no value; it may be a curve's equation, or a chain of equal sides."""
+    match gold, prediction:
+        case (Relation(), Relation() | Formula()):
+            return canonical(gold) == canonical(prediction) or symbolic(to_latex(gold), to_latex(prediction), True)
+        case (Relation(), Sequence()):
+            return symbolic(to_latex(gold), to_latex(prediction), True)
+        case (Formula(), Relation()) if gold.name and variables(gold.latex):
+            return symbolic(to_latex(gold), to_latex(prediction), True)
+        case (Formula(), Relation()):
+            # Every side says the gold answer, the last one in a finished form: \sqrt{18} + \sqrt{8} = 5\sqrt{2}.
+            *sides, last = brackets.split(prediction.latex, _EQUALITY)[0]
+            if not sides or not variables(prediction.latex) <= variables(gold.latex):
+                return False
+            return _same_formulas(gold, Formula(last), policy, symbolic) and all(
+                symbolic(gold.latex, side, True) for side in sides
+            )
+    return False
+
+
+def _same_vectors(gold: Answer, prediction: Answer, policy: Policy, symbolic: Symbolic) -> bool:
+    """A row or a column and a vector in round brackets."""
+    found = []
+    for side in (gold, prediction):
+        if isinstance(side, Matrix):
+            one_line = len(side.rows) == 1 or len(side.rows[0]) == 1
+            side = Sequence(tuple(entry for row in side.rows for entry in row) if one_line else (), "(", ")")
+        found.append(side)
+    return same(found[0], found[1], policy, symbolic)
 
 
 def _same_sequences(gold: Sequence, prediction: Sequence, policy: Policy, symbolic: Symbolic) -> bool:
-    if len(gold.items) != len(prediction.items):
+    if len(gold.items) != len(prediction.items) or not _may_be_one(gold.name, prediction.name):
         return False
-    openings = {gold.opening, prediction.opening}
-    if r"\cup" in openings and not openings <= {r"\cup", ""}:
-        return False
-    if gold.ordered and prediction.opening:
-        if (gold.opening, gold.closing) != (prediction.opening, prediction.closing):
+    wanted, given = _coordinates(gold), _coordinates(prediction)
+    if wanted and given:
+        return wanted.keys() == given.keys() and all(
+            same(wanted[name], given[name], policy, symbolic) for name in wanted
+        )
+    if wanted or (given and gold.pointed):
+        # Coordinates on one side only: the other side gives them in their order, as a point or as a bare list.
+        named, other = (wanted, prediction) if wanted else (given, gold)
+        if not other.pointed and (other.opening or _names(other)):
             return False
-    elif gold.ordered and (gold.opening, gold.closing) != ("(", ")"):
-        return False  # an interval needs its brackets; a pair or a point may come without
-    elif prediction.ordered and (prediction.opening, prediction.closing) != ("(", ")"):
+        values = [named[name] for name in _in_order(list(named))]
+        pairs = list(zip(values, other.items, strict=True))
+        return all(same(*(pair if wanted else pair[::-1]), policy, symbolic) for pair in pairs)
+    if not _same_kind(gold, prediction):
         return False
     if gold.ordered or prediction.ordered:
-        pairs = zip(gold.items, prediction.items, strict=True)
-        return all(same(wanted, given, policy, symbolic) for wanted, given in pairs)
+        pairs = list(zip(gold.items, prediction.items, strict=True))
+        return all(same(one, other, policy, symbolic) for one, other in pairs)
     remaining = list(prediction.items)
-    for wanted in gold.items:
+    for item in gold.items:
         # Equal spelling first: it spares a symbolic comparison with every other item.
-        remaining.sort(key=lambda given: canonical(given) != canonical(wanted))
-        for i, given in enumerate(remaining):
-            if same(wanted, given, policy, symbolic):
+        remaining.sort(key=lambda given: canonical(given) != canonical(item))
+        for i, candidate in enumerate(remaining):
+            if same(item, candidate, policy, symbolic):
                 del remaining[i]
                 break
         else:
             return False
     return True
+
+
+def _same_kind(gold: Sequence, prediction: Sequence) -> bool:
+    """Whether both are intervals, points, unions or sets; a point, a set and a union may be given as a bare list."""
+    if (gold.opening, gold.closing) == (prediction.opening, prediction.closing):
+        return not (gold.pointed and prediction.name and len(gold.items) != 2)
+    if not prediction.opening:
+        return (gold.pointed and not _names(prediction)) or gold.opening in (r"\{", r"\cup")
+    return not gold.opening and (prediction.pointed or prediction.opening in (r"\{", r"\cup"))
+
+
+def _coordinates(sequence: Sequence) -> dict[str, Answer]:
+    """The items of ``x = 1, y = 2`` by their names; empty where an item has none, or two have the same."""
+    names = _names(sequence)
+    if sequence.opening or len(names) < max(2, len(sequence.items)) or len({*names}) < len(names):
+        return {}
+    items = (replace(item, name="") for item in sequence.items if isinstance(item, Number | Formula))
+    return dict(zip(names, items, strict=True))
+
+
+def _names(sequence: Sequence) -> list[str]:
+    return [item.name for item in sequence.items if isinstance(item, Number | Formula) and item.name]
+
+
+def _in_order(names: list[str]) -> list[str]:
+    """Letters that follow one another in the alphabet (x, y) in its order, and indices; all others as written."""
+    letters = sorted(names)
+    steps = {(len(one), len(other), ord(other[-1]) - ord(one[-1])) for one, other in itertools.pairwise(letters)}
+    stems = {name[:-1] for name in names}
+    return letters if len(steps) == 1 and next(iter(steps))[2] == 1 and len(stems) == 1 else names

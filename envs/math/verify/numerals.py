@@ -1,18 +1,20 @@
-"""Reading numbers: integers, decimals, fractions, mixed and repeating ones, with signs, percent, units and names."""
+"""Reading numbers: integers, decimals, fractions, mixed and repeating ones, with signs, percent, money and units."""
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from fractions import Fraction
 
-from gagpo.envs.math.calculator import CalculatorError, calculate
-from gagpo.envs.math.verify import normalise
 from gagpo.envs.math.verify.answers import Number
-from gagpo.envs.math.verify.units import unit
+from gagpo.envs.math.verify.spelling import normalise, number_words
+from gagpo.envs.math.verify.spelling.brackets import enclosed
+from gagpo.envs.math.verify.spelling.units import unit
 
+SIGNIFICANT_DIGITS = 6
+"""A decimal equals a value it is not exactly if it has this many significant digits and all of them are right."""
 _MAX_EXPONENT = 300
-OPENING, CLOSING = "([{", ")]}"
 _INTEGER = r"\d{1,3}(?:,\d{3})+|\d{1,3}(?: \d{3})+|\d+"
 _DECIMAL = rf"(?:{_INTEGER})?\.\d+|(?:{_INTEGER})\.?"
 _SIMPLE = re.compile(rf"(?P<number>{_DECIMAL})", re.ASCII)
@@ -22,144 +24,172 @@ _SCIENTIFIC = re.compile(
     re.ASCII,
 )
 _POWER_OF_TEN = re.compile(r"10\s*\^\s*(?:\{\s*(-?\d{1,3})\s*\}|(-?\d{1,3}))", re.ASCII)
-_REPEATING = re.compile(r"(?P<whole>\d*)\.(?P<fixed>\d*)\\(?:overline|bar|dot)\s*\{?(?P<cycle>\d+)\}?", re.ASCII)
+_REPEATING = re.compile(
+    r"(?P<whole>\d*)\.(?P<fixed>\d*)(?:\\(?:overline|bar|dot)\s*\{?|\()(?P<cycle>\d+)[})]?"
+    r"|(?P<begun>\d*)\.(?P<start>\d*?)(?:(?P<digit>\d)(?P=digit){2,}|(?P<again>\d{2,12}?)(?P=again)+)\s*\\ldots",
+    re.ASCII,
+)
+_DOTS = re.compile(r"(\.\d+)\s*\\ldots$")
 _FRACTION = re.compile(
     rf"(?:(?P<whole>\d+)\s*(?=\\frac))?\\frac\{{\s*(?P<top>-?\s*(?:{_DECIMAL}))\s*\}}\{{\s*(?P<bottom>-?\s*(?:{_DECIMAL}))\s*\}}"
     rf"|(?P<mixed>\d+)\s+(?P<mtop>\d+)\s*/\s*(?P<mbottom>\d+)"
-    rf"|(?P<stop>{_DECIMAL}|\(\s*-?\d+\s*\))\s*/\s*(?P<sbottom>-?(?:{_DECIMAL})|\(\s*-?\d+\s*\))",
+    rf"|(?P<stop>{_DECIMAL}|\(\s*-?\d+\s*\))\s*/\s*(?P<sbottom>-?(?:{_DECIMAL})|\(\s*-?\d+\s*\))"
+    rf"|(?P<rtop>\d+)\s*:\s*(?P<rbottom>\d+)",
     re.ASCII,
 )
-_BASED = re.compile(r"(\d+)\s*_\s*(?:\{\s*(\d{1,2})\s*\}|(\d{1,2}))(?:\s*)", re.ASCII)
+_BASED = re.compile(
+    rf"\(?(\d+)\)?\s*(?:_\s*\{{?\s*\(?|\(?base[ -])(\d{{1,2}}|{'|'.join(number_words.SMALL)})\s*\)?\}}?", re.ASCII
+)
 _PERCENT = re.compile(r"\s*(?:%|percent\b|per cent\b|percentage points\b)", re.IGNORECASE)
-_UNIT = re.compile(r"\s*(?P<words>[a-zA-Z][a-zA-Z./ -]*(?:\s*\^\s*\{?[23]\}?)?)$", re.ASCII)
-_MULTIPLES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
-_NO_NOUNS = {*("and", "not", "nor", "half", "third", "quarter", "plus", "minus", "times", "over"), "squared", "cubed"}
-_DOTS = re.compile(r"(\.\d+)\s*\\[lc]?dots$")
-_SIGN = re.compile(r"\s*([-+])\s*")
-_SIGN_WORD = re.compile(r"^(?:minus|negative)\s+(?=[\d\\.])", re.IGNORECASE)
-_ABOUT = re.compile(
-    r"^(?:\\approx|\\sim|approximately|about|roughly|exactly|(?:the )?(?:final )?answer is:?)\s*", re.IGNORECASE
-)
-NAME = re.compile(
-    r"^(?P<name>(?!\\(?:sqrt|frac|text))\\?[a-zA-Z]+'?(?:(?:\s+|(?=\\))\\?[a-zA-Z]+){0,4}"
-    r"(?:\s*_\s*(?:\{[^{}]{1,20}\}|\w))?(?:\(\s*[\w, ]{1,12}\))?)\s*(?:=|\\in(?![a-zA-Z]))\s*"
-)
-FUNCTION = re.compile(r"\b(?:arc)?(?:sin|cos|tan|cot|sec|csc|log|exp|max|min|gcd|lcm|mod)\b")
-_ONES = [
-    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"),
-    *("ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
-]
-_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
-NUMBER_WORDS = {word: value for value, word in enumerate(_ONES)} | {
-    f"{tens} {ones}".strip(): 20 + 10 * i + j
-    for i, tens in enumerate(_TENS)
-    for j, ones in enumerate(["", *_ONES[1:10]])
+_UNIT = re.compile(r"\s*(?P<words>(?:[a-zA-Z./ -]|\\cdot(?![a-zA-Z])|\^\s*\{?-?[1-4]\}?)+)$", re.ASCII)
+_NO_NOUNS = {
+    *("and", "not", "nor", "half", "third", "quarter", "plus", "minus", "times", "over", "squared", "cubed"),
+    *number_words.SMALL,
+    *number_words.MULTIPLES,
 }
+_SIGN = re.compile(r"\s*([-+])\s*")
+_CURRENCIES = {normalise.CURRENCY: "dollar", "€": "euro", "£": "gbp"}
+_MONEY_FIRST = re.compile(r"(USD|EUR|GBP)\s*(?=[\d.])")
+_ABOUT = re.compile(
+    r"^(?:\\approx|\\sim|approximately|about|roughly|exactly|\\equiv|(?:the )?(?:final )?answer:?(?: is:?)?)\s*",
+    re.IGNORECASE,
+)
+_MODULUS = re.compile(r"\s*\(?\s*\\?(?:[pb]?mod|modulo)(?![a-zA-Z])\s*\{?\s*(\d{1,30})\s*\}?\s*\)?$", re.ASCII)
+_REMARK = re.compile(r"(?<=.)(\s*)\(([^()]*)\)$")
+_OR = re.compile(r"^(?:or|i\.e\.,?|=|\\approx)\s*")
+_COMPOUND = re.compile(r"(?<=[a-zA-Z])[.,]?\s*(?:and\s+)?(?=\d)", re.ASCII)
+_WHOLE_AND_PART = re.compile(r"(\d+) and (\d+\s*/\s*\d+|\\frac\{\d+\}\{\d+\})", re.ASCII)
+FUNCTION = re.compile(r"\b(?:arc)?(?:sin|cos|tan|cot|sec|csc|log|exp|max|min|gcd|lcm|mod)\b")
 
 
-def named_number(plain: str) -> Number | None:
-    """``3``, ``x = 3``, and ``1 + 2 = 3`` where the left side is arithmetic with the value of the right one."""
-    name = NAME.match(plain)
-    rest = plain[name.end() :] if name else plain
-    *lefts, last = rest.split("=")
-    number = read_number(_DOTS.sub(r"\1", _ABOUT.sub("", last.strip())))
-    if number is None:
-        return None
-    for left in lefts:
-        try:
-            if calculate(_arithmetic(left)) != number.value:
-                return None
-        except CalculatorError:
-            return None
-    return replace(number, name=short_name(name["name"])) if name else number
+def read_number(plain: str) -> Number | None:
+    """The number that ``plain`` (of :func:`gagpo.envs.math.verify.spelling.normalise.plain`) writes out, or None.
 
+    Numbers in words, a remark in brackets, the modulus of a residue, and quantities in two units are understood.
 
-def short_name(name: str) -> str:
-    """The name of a variable or function; a description such as "total cost" is none."""
-    return "" if re.search(r"[a-zA-Z]{3}", name) else "".join(name.split())
-
-
-def _arithmetic(text: str) -> str:
-    """LaTeX arithmetic in the calculator's grammar, as far as it has words for it."""
-    text = re.sub(r"\\frac\{([^{}]*)\}\{([^{}]*)\}", r"((\1)/(\2))", text)
-    return re.sub(r"\\(?:times|cdot)(?![a-zA-Z])", "*", text).replace("{", "(").replace("}", ")")
-
-
-def read_number(text: str) -> Number | None:
-    """The number that ``text`` (as :func:`gagpo.envs.math.verify.normalise.plain` leaves it) writes out, or None.
-
-    >>> read_number("1,234.50").value, read_number("3 1/2").value, read_number("x + 1")
+    >>> read_number("1,234.50").value, read_number("three and a half").value, read_number("x + 1")
     (Fraction(2469, 2), Fraction(7, 2), None)
+    >>> read_number("5 (five)").value, read_number("5 (six)"), read_number("2 feet 6 inches").value
+    (Fraction(5, 1), None, Fraction(5, 2))
     """
-    text = _SIGN_WORD.sub("-", text.strip())
+    text = plain if _REPEATING.search(plain) else _DOTS.sub(r"\1", plain)
+    text = _ABOUT.sub("", text.strip())
+    if text[:1].isalpha() or " and " in text:
+        text = number_words.digits(text)
+    if both := _WHOLE_AND_PART.fullmatch(text):
+        number = _quantity(f"{both[1]} {both[2]}")
+        return number and replace(number, items=(Fraction(int(both[1])), number.value - int(both[1])))
+    if modulus := _MODULUS.search(text):
+        number = _quantity(text[: modulus.start()])
+        reduced = number is not None and 0 <= number.value < int(modulus[1])
+        return replace(number, modulus=int(modulus[1])) if number is not None and reduced else None
+    number = _quantity(text) or _compound(text)
+    if number is None and (remark := _REMARK.search(text)):
+        number = _quantity(text[: remark.start()])
+        return number if number is not None and _harmless(number, remark[2], bool(remark[1])) else None
+    return number
+
+
+def _harmless(number: Number, remark: str, apart: bool) -> bool:
+    """Whether a remark in brackets says the number once more, or no number at all; a factor is no remark."""
+    again = _quantity(number_words.digits(_OR.sub("", remark.strip())))
+    if again is not None:
+        return again.value == number.value and (apart or not remark[:1].isdigit())
+    return re.search("[a-zA-Z]{3}", remark) is not None and re.search(r"[\d\\=<>+*/^]", remark) is None
+
+
+def _compound(text: str) -> Number | None:
+    """``2 feet 6 inches``: quantities of one dimension, each less than one of the unit before, in the first unit."""
+    total: Number | None = None
+    size = Fraction(0)
+    parts = _COMPOUND.split(text)
+    for part in parts if 1 < len(parts) <= 3 else ():
+        number = _quantity(part)
+        if number is None or number.unit is None:
+            return None
+        if total is None or total.unit is None:
+            total = replace(number, places=None)
+        elif total.unit.dimension == number.unit.dimension and 0 <= number.value * number.unit.size < size:
+            total = replace(total, value=total.value + number.value * number.unit.size / total.unit.size)
+        else:
+            return None
+        size = number.unit.size
+    return total
+
+
+def _quantity(text: str) -> Number | None:
+    """A number with its sign, its percent sign and its unit, or an amount of money."""
+    text = text.strip()
     if text.startswith("(") and text.endswith(")") and "," not in text and enclosed(text):
         text = text[1:-1].strip()
-    sign, position = 1, 0
-    money = False
+    sign, position, currency = 1, 0, ""
     while position < len(text) and position < 4:
         if match := _SIGN.match(text, position):
             sign = -sign if match[1] == "-" else sign
             position = match.end()
-        elif text[position] in normalise.CURRENCY + "€£" and not money:
-            money = True
-            position += 1
+        elif text[position] in _CURRENCIES and not currency:
+            currency = _CURRENCIES[text[position]]
+            position += 1 + (text[position + 1 : position + 2] == " ")
         else:
             break
+    if name := _MONEY_FIRST.match(text, position):
+        currency, position = name[1].lower(), name.end()
+    if position and text[position : position + 1] == "(" and enclosed(text[position:]) and "," not in text:
+        inner = _quantity(text[position:])
+        return inner and replace(inner, value=sign * inner.value)
     found = _value(text, position)
     if found is None:
         return None
     number, position = found
-    number = replace(number, value=sign * number.value)
+    items = (sign * number.items[0], *number.items[1:]) if number.items else ()
+    number = replace(number, value=sign * number.value, items=items)
     if match := _PERCENT.match(text, position):
         number, position = replace(number, percent=True), match.end()
-    rest = text[position:]
-    if not rest.strip(normalise.CURRENCY + " €£."):
-        money = money or bool(rest.strip(" ."))
-        return replace(number, unit=unit("dollar")) if money else number
-    return _with_unit(number, rest, money)
+    rest = text[position:].rstrip(" .")
+    if rest.strip() in _CURRENCIES:
+        currency, rest = _CURRENCIES[rest.strip()], ""
+    if not rest:
+        return replace(number, unit=unit(currency)) if currency else number
+    return _with_unit(number, rest, currency)
 
 
-def enclosed(text: str) -> bool:
-    """Whether the bracket that opens ``text`` is closed by its last character."""
-    depth = 0
-    for i, character in enumerate(text):
-        depth += (character in OPENING) - (character in CLOSING)
-        if depth == 0:
-            return i == len(text) - 1
-    return False
-
-
-def _with_unit(number: Number, rest: str, money: bool) -> Number | None:
+def _with_unit(number: Number, rest: str, currency: str) -> Number | None:
     match = _UNIT.fullmatch(rest)
     if match is None or number.base is not None:
         return None
-    words = match["words"].strip(" .-")
+    words = re.sub(r"^of an? ", "", match["words"].strip(" .-"))
     first, _, others = words.partition(" ")
-    if first.lower() in _MULTIPLES and rest[0].isspace():
-        number = replace(number, value=number.value * _MULTIPLES[first.lower()], places=None)
-        if not others:
-            return replace(number, unit=unit("dollar")) if money else number
-        return _with_unit(number, f" {others}", money)
+    if first.lower() in number_words.MULTIPLES and rest[0].isspace():
+        number = replace(number, value=number.value * number_words.MULTIPLES[first.lower()], places=None)
+        if others:
+            return _with_unit(number, f" {others}", currency)
+        return replace(number, unit=unit(currency)) if currency else number
+    if currency and words.startswith(("/", "per ")):
+        return replace(number, unit=unit(currency + (words if words[0] == "/" else f" {words}")) or unit(currency))
     known = unit(words)
     if known is not None and (len(words) > 1 or rest[0].isspace()):
         return replace(number, unit=known)
     # A noun that is no unit of measure ("12 apples") says what was counted; letters alone could be variables.
     noun = rest[0].isspace() and not FUNCTION.search(words)
-    if noun and all(map(_counted, words.lower().split())):
-        return replace(number, unit=unit("dollar")) if money else number
+    if noun and all(map(_counted, re.sub(r"\s+(\^|(?=squared))", r"\1", words.lower()).split())):
+        return replace(number, unit=unit(currency)) if currency else number
     return None
 
 
 def _counted(word: str) -> bool:
-    if word in NUMBER_WORDS or word in _MULTIPLES or word in _NO_NOUNS:
+    if word in _NO_NOUNS:
         return False
-    return word in ("of", "in", "a") or (word.isalpha() and len(word) >= 3)
+    return (
+        word in ("of", "in", "a", "sq", "sq.", "cu")
+        or re.fullmatch(r"[a-z]{3,}(?:\^\{?[23]\}?|-squared)?", word) is not None
+    )
 
 
 def _value(text: str, position: int) -> tuple[Number, int] | None:
     """The number that starts at ``position`` and where it ends."""
     if match := _REPEATING.match(text, position):
-        whole, fixed, cycle = match["whole"] or "0", match["fixed"], match["cycle"]
+        whole, fixed = match["whole"] or match["begun"] or "0", match["fixed"] or match["start"] or ""
+        cycle = match["cycle"] or match["digit"] or match["again"]
         cycles = Fraction(int(cycle), (10 ** len(cycle) - 1) * 10 ** len(fixed))
         return Number(Fraction(int(whole + fixed), 10 ** len(fixed)) + cycles), match.end()
     if match := _POWER_OF_TEN.match(text, position):
@@ -168,7 +198,8 @@ def _value(text: str, position: int) -> tuple[Number, int] | None:
         number = _quotient(match)
         return (number, match.end()) if number is not None else None
     if match := _BASED.match(text, position):
-        return Number(Fraction(int(match[1])), base=int(match[2] or match[3])), match.end()
+        base = number_words.SMALL.get(match[2]) or int(match[2])
+        return Number(Fraction(int(match[1])), base=base), match.end()
     match = _SIMPLE.match(text, position)
     if match is None:
         return None
@@ -183,19 +214,19 @@ def _value(text: str, position: int) -> tuple[Number, int] | None:
 
 
 def _decimal(digits: str) -> Number:
-    grouped = "," in digits
+    groups = digits.split(",")
     digits = digits.replace(",", "").replace(" ", "").rstrip(".")
     whole, _, part = digits.partition(".")
     if not part:
-        return Number(Fraction(int(whole or "0")), grouped=grouped)
+        return Number(Fraction(int(whole or "0")), items=tuple(map(Fraction, groups)) if len(groups) > 1 else ())
     significant = len((whole + part).lstrip("0"))
     return Number(Fraction(int((whole or "0") + part), 10 ** len(part)), places=len(part), significant=significant)
 
 
 def _quotient(match: re.Match[str]) -> Number | None:
     whole = match["whole"] or match["mixed"]
-    top = _signed(match["top"] or match["mtop"] or match["stop"])
-    bottom = _signed(match["bottom"] or match["mbottom"] or match["sbottom"])
+    top = _signed(match["top"] or match["mtop"] or match["stop"] or match["rtop"])
+    bottom = _signed(match["bottom"] or match["mbottom"] or match["sbottom"] or match["rbottom"])
     if bottom == 0:
         return None
     value = top / bottom
@@ -207,3 +238,10 @@ def _quotient(match: re.Match[str]) -> Number | None:
 def _signed(text: str) -> Fraction:
     text = text.strip("() ").replace(" ", "")
     return -_decimal(text[1:]).value if text.startswith("-") else _decimal(text).value
+
+
+def agrees(decimal: Fraction, places: int, exact: Fraction) -> bool:
+    """Whether ``decimal`` is ``exact`` rounded (half up or half to even) or cut off at ``places``."""
+    scaled, shift = abs(exact) * 10**places, abs(decimal) * 10**places
+    rounded = {math.floor(scaled), math.floor(scaled + Fraction(1, 2)), round(scaled)}
+    return (decimal < 0) == (exact < 0) and shift in rounded

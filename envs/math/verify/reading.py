@@ -3,36 +3,64 @@ r"""Reading an answer: from the text between the braces of a box to what it says
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from fractions import Fraction
 
-from gagpo.envs.math.verify import normalise
-from gagpo.envs.math.verify.answers import Answer, Choice, Formula, Number, Sequence, Words
-from gagpo.envs.math.verify.extract import MAX_ANSWER
-from gagpo.envs.math.verify.numerals import (
-    CLOSING,
-    FUNCTION,
-    NAME,
-    NUMBER_WORDS,
-    OPENING,
-    enclosed,
-    named_number,
-    short_name,
+from gagpo.envs.math.verify import regions, relations
+from gagpo.envs.math.verify.answers import (
+    INFINITY,
+    MINUS_INFINITY,
+    NOTHING,
+    Answer,
+    Choice,
+    Formula,
+    Matrix,
+    Number,
+    Relation,
+    Sequence,
+    Words,
 )
+from gagpo.envs.math.verify.extract import MAX_ANSWER
+from gagpo.envs.math.verify.numerals import FUNCTION, agrees, read_number
+from gagpo.envs.math.verify.spelling import brackets, normalise, phrases
+from gagpo.envs.math.verify.spelling.symbols import variables
+from gagpo.envs.math.verify.spelling.units import unit
 
 MAX_ITEMS = 64
-"""Most items of a sequence that is compared item by item."""
+"""Most items of a sequence, and entries of a matrix, that are compared one by one."""
 MAX_DEPTH = 16
 """Deepest nesting of brackets of any kind."""
+_MAX_NESTED = 4
+"""Deepest nesting of sequences that are compared item by item."""
 
 _BARE_INTEGER = re.compile(r"-?\d{1,300}", re.ASCII)
-_TUPLE_NAME = re.compile(r"^\(\s*[a-zA-Z](?:\s*,\s*[a-zA-Z]){1,5}\s*\)\s*(?:=|\\in(?![a-zA-Z]))\s*(?=\()")
 _CHOICE = re.compile(
-    r"(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer)\s*:?\s*)?(?:\((?P<a>[A-Ja-j])\)|(?P<b>[A-J])(?P<mark>[).:])?)(?P<rest>.*)",
+    r"(?:(?:[Tt]he )?(?:correct )?(?:[Oo]ption|[Cc]hoice|[Aa]nswer)\s*(?:is\b|:)?\s*)?"
+    r"(?:\((?P<a>[A-Ja-j])\)|(?P<b>[A-J](?P<mark>[).:])?|[a-j]\)))(?P<rest>.*)",
     re.DOTALL,
 )
-_SET_BUILDER = re.compile(r"\\\{\s*[a-zA-Z]\s*(?:\\in[^|:]{1,40}?)?(?:\\mid(?![a-zA-Z])|[|:])\s*(.+?)\s*\\\}")
-_JOINT = re.compile(r"\s(?:and|or)\s|;|\\cup(?![a-zA-Z])")
+_NO_CHOICE = re.compile(r"(?:and|or)\b|[-+*/^=<>,;_&(\\]")
 _TIME = re.compile(r"\d{1,2}:\d{2}\s*(?:[ap]\.?\s?m\.?)?", re.IGNORECASE | re.ASCII)
+_CUP = re.compile(r"\\cup(?![a-zA-Z])")
+_MINUS = re.compile(r"\\setminus(?![a-zA-Z])|-(?=\s*\\\{)")
+_NAMED_TUPLE = re.compile(r"\(\s*([^()=]{1,60})\)\s*(?:=|\\in(?![a-zA-Z]))\s*(\(.*\)|\\\{.*\\\})")
+_POINT = re.compile(r"^[A-Z]'?\s*(?=\()|(?<=\))\s*\^\s*\{?\s*(?:T|\\top|\\intercal)\s*\}?$")
+_SET_BUILDER = re.compile(r"\\\{\s*[a-zA-Z]\s*(?:\\in\s*\\mathbb\{R\}\s*)?(?:[|:])\s*(.+?)\s*\\\}")
+_LINE = re.compile(r"\\math(?:bb|bf)\{R\}(?P<sign>\s*(?:\^|_)\s*\{?\s*\+\s*\}?)?")
+_MATRIX = re.compile(
+    r"(?P<factor>[^&]*?)(?:\\cdot\s*)?[(\[]?\s*\\begin\s*\{(?P<kind>[pb]?matrix|smallmatrix|array)\}\s*"
+    r"(?:\{[clr| ]*\})?(?P<rows>(?:(?!\\begin).)*?)\\end\s*\{(?P=kind)\}\s*[)\]]?",
+    re.DOTALL,
+)
+_SYSTEM = re.compile(
+    r"(?:\\\{\s*)?\\begin\s*\{(cases|aligned|gathered|array)\}(?:\{[lcr]*\})?((?:(?!\\begin).)*)\\end\s*\{\1\}",
+    re.DOTALL,
+)
+_UNIT_VECTORS = re.compile(r"\s*([+-]?)\s*([^+-]*?)\s*(?:\\cdot\s*)?\\mathbf\{([ijk])\}")
+_APPROXIMATELY = re.compile(r"\\approx(?![a-zA-Z])")
+_UNIT_AFTER = re.compile(
+    r"(?:(?<=[^-+=/\s])\s*(\\(?:text|mathrm|mbox)\s*\{[^{}]*\})|\s[a-zA-Z]{2,})(?:\s*\^\s*\{?[23]\}?)?$"
+)
 
 
 class Unreadable(ValueError):
@@ -44,8 +72,10 @@ def read(answer: str) -> Answer:
 
     >>> read(r"$\frac{1}{2}$").value, read("50%").percent, read("(1, 2)").ordered
     (Fraction(1, 2), True, True)
-    >>> read(r"\text{Monday}"), read(r"y = 2x + 1")
-    (Words(text='monday'), Formula(latex='2x + 1', name='y'))
+    >>> read(r"\text{Monday}"), read(r"y = 2x + 1"), read("2x + 1 = 5")
+    (Words(text='monday'), Formula(latex='2x + 1', name='y', unit=None, rounded=None), Relation(latex='2x + 1 = 5'))
+    >>> read("x > 3") == replace(read(r"(3, \infty)"), name="x")
+    True
     """
     if len(answer) > MAX_ANSWER:
         raise Unreadable(f"longer than {MAX_ANSWER} characters")
@@ -55,38 +85,61 @@ def read(answer: str) -> Answer:
     if not text:
         raise Unreadable("empty")
     _check_brackets(text)
-    return _read(text, depth=0)
+    plain = normalise.plain(text)
+    english = phrases.to_latex(plain) if re.search("[a-zA-Z]{2}", plain) else plain
+    return _read(text if english == plain else english, depth=0)
 
 
 def _read(text: str, depth: int) -> Answer:
+    text = text.strip()
     plain = normalise.plain(text)
     if not plain:
         raise Unreadable("empty")
-    number = named_number(plain)
+    number = read_number(plain)
     if number is not None:
         return number
+    stated = relations.statement(text)
+    if stated is not None:
+        number = read_number(normalise.plain(stated.value))
+        if number is not None:
+            return replace(number, name=stated.name) if relations.holds(stated.lefts, number) else Relation(text)
+        if stated.lefts and not stated.name and not variables(stated.value):  # 256 = 2^8
+            number = read_number(normalise.plain(stated.lefts[0]))
+            if number is not None and relations.holds([*stated.lefts[1:], stated.value], number):
+                return number
     choice = _choice(plain)
     if choice is not None:
         return choice
+    if normalise.is_text(text) and re.search(r"[=<>()\[\]]", plain):  # a formula in the wrong wrapper
+        return _read(plain, depth + 1)
     if _TIME.fullmatch(plain) or normalise.is_text(text):
-        return _words(plain)
-    if depth < 4:
-        found = _sequence(text, depth)
+        return Words(normalise.words(plain))
+    if depth < _MAX_NESTED:
+        found = _several(text, depth + 1)
+        if found is None and stated is not None and not stated.lefts:
+            return _named(_read(stated.value, depth + 1), stated)
+        found = found or relations.solved(text, lambda end: _read(end, depth + 1)) or _composed(text, depth + 1)
         if found is not None:
             return found
-    if _looks_like_words(plain):
-        return _words(plain)
-    name = NAME.match(text)
-    if name and "=" not in text[name.end() :] and text[name.end() :]:
-        return Formula(text[name.end() :], short_name(name["name"]))
+    return Words(normalise.words(plain)) if _looks_like_words(plain) else _formula(text)
+
+
+def _named(answer: Answer, stated: relations.Statement) -> Answer:
+    if isinstance(answer, Number | Formula):
+        return replace(answer, name=stated.name)
+    if stated.contained and isinstance(answer, Sequence) and regions.is_region(answer):
+        return replace(answer, name=stated.name)
+    return answer
+
+
+def _formula(text: str) -> Formula:
+    """An expression without its unit."""
+    match = _UNIT_AFTER.search(text)
+    words = normalise.plain(match[0]) if match else ""
+    known = unit(words)
+    if match and (known or match[1] or words.endswith(("unit", "units"))):
+        return Formula(text[: match.start()].strip(), unit=known)
     return Formula(text)
-
-
-def _words(plain: str) -> Words | Number:
-    text = normalise.words(plain)
-    if text in NUMBER_WORDS:
-        return Number(Fraction(NUMBER_WORDS[text]))
-    return Words(text)
 
 
 def _looks_like_words(plain: str) -> bool:
@@ -100,40 +153,158 @@ def _choice(plain: str) -> Choice | None:
     match = _CHOICE.fullmatch(plain)
     if match is None:
         return None
-    letter, rest = match["a"] or match["b"], match["rest"].strip()
-    marked = bool(match["a"] or match["mark"]) or match.start("b") > 0
-    if rest and (not marked or re.match(r"(?:and|or)\b|[-+*/^=<>,;_&(\\]", rest)):
+    letter, rest = match["a"] or match["b"][0], match["rest"].strip()
+    marked = bool(match["a"] or match["mark"]) or len(match["b"]) > 1 or match.start("b") > 0
+    if rest and not (marked and (read_number(rest) or not _NO_CHOICE.match(rest))):
         return None  # f(x), (a) + b, A and B, (A), (B)
     if rest and re.search(r"\(?\b[A-E]\b\)", rest):
         return None  # more than one letter is no choice
     return Choice(letter.upper())
 
 
-def _sequence(text: str, depth: int) -> Answer | None:
+def _several(text: str, depth: int) -> Answer | None:
+    """What stands in several parts: alternatives, conditions, lists, rows of a matrix; None for what has one part."""
     if r"\pm" in text and text.count(r"\pm") == 1:
-        return Sequence(tuple(_read(_tidy(text.replace(r"\pm", sign)), depth + 1) for sign in "+-"))
-    if described := _SET_BUILDER.fullmatch(text):
-        return _read(described[1], depth + 1)
-    name = NAME.match(text)
-    body = text[name.end() :] if name and text[name.end() :].lstrip().startswith(("(", "[", r"\{")) else text
-    body = _TUPLE_NAME.sub("", body)
-    unions = _split(body, cup=True)
-    if len(unions) > 1:
-        return Sequence(tuple(_read(part, depth + 1) for part in unions), r"\cup", r"\cup")
-    opening, closing, inner = _brackets(body)
-    parts = _split(inner)
-    if len(parts) == 1:
-        if not opening or opening == "|":
-            return None
-        item = _read(parts[0], depth + 1)
-        return Sequence((item,), opening, closing) if opening == r"\{" else item
-    if len(parts) > MAX_ITEMS or not all(part.strip() for part in parts):
+        both = tuple(_read(re.sub(r"^\s*\+", "", text.replace(r"\pm", sign)), depth) for sign in "+-")
+        return _joined(text, both, ["and"]) if r"\ne" in text else Sequence(both)
+    if r"\begin" in text:
+        return _environment(text, depth)
+    if r"\approx" in text:
+        exact, *rounded = brackets.split(text, _APPROXIMATELY)[0]
+        if exact and len(rounded) == 1 and rounded[0]:
+            return _approximated(text, exact, rounded[0], depth)
+    if named := _NAMED_TUPLE.fullmatch(text):
+        names = [relations.variable(name) for name in named[1].split(",")]
+        values = brackets.split(named[2][1:-1], relations.SEPARATOR)[0]
+        if all(names) and named[2].startswith("\\"):  # a set of points
+            return _read(named[2], depth)
+        if all(names) and len(names) == len(values):
+            return Sequence(tuple(_read(f"{name} = {value}", depth) for name, value in zip(names, values, strict=True)))
+    parts, joints = brackets.split(text, relations.SEPARATOR)
+    if not joints and r"\cup" in text:
+        parts, joints = brackets.split(text, _CUP)
+        joints = ["or"] * len(joints) if all(map(relations.is_relation, parts)) else []
+    if not joints or len(parts) > MAX_ITEMS or not all(parts):
         return None
-    return Sequence(tuple(_read(part.strip(), depth + 1) for part in parts), opening, closing)
+    if r"\ne" in parts[0] and not any(map(relations.is_relation, parts[1:])):  # x \ne 2, 3
+        name = parts[0].partition(r"\ne")[0]
+        parts[1:] = [rf"{name} \ne {part}" for part in parts[1:]]
+    return _joined(text, tuple(_read(part, depth) for part in parts), joints)
 
 
-def _tidy(text: str) -> str:
-    return re.sub(r"^\s*\+\s*", "", text)
+def _joined(text: str, items: tuple[Answer, ...], joints: list[str]) -> Answer:
+    """A list, or the one region that conditions on one variable leave; a comma is "and" where that leaves anything."""
+    conditions = [item for item in items if isinstance(item, Sequence) and item.name and regions.is_region(item)]
+    names = {condition.name for condition in conditions}
+    if len(conditions) < len(items) or len(names) > 1:
+        return Sequence(items)
+    [name] = names
+    either = [joint in ("or", r"\lor") or joint.endswith("or") for joint in joints]
+    groups = [[conditions[0]]]
+    for condition, starts in zip(conditions[1:], either, strict=True):
+        groups.append([condition]) if starts else groups[-1].append(condition)
+    met = [regions.intersection(group, name) for group in groups]
+    if all(met):
+        return regions.union([region for region in met if region], name)
+    return regions.union(conditions, name) if {*joints} <= {",", ";"} else Relation(text)
+
+
+def _approximated(text: str, exact: str, rounded: str, depth: int) -> Answer:
+    """A value with the decimal it is about: the decimal must be right where that can be seen, or replace a name."""
+    if relations.name_of(exact) is not None:
+        return _read(f"{exact} = {rounded}", depth)
+    answer, about = _read(exact, depth), read_number(normalise.plain(rounded))
+    if isinstance(answer, Number) and about is not None:
+        right = agrees(about.value, about.places or 0, answer.value) or about.percent != answer.percent
+        return answer if right else Relation(text)
+    return replace(answer, rounded=about) if isinstance(answer, Formula) else answer
+
+
+def _environment(text: str, depth: int) -> Answer | None:
+    """A system of equations, which is a list of them, or a matrix with a number or formula before it."""
+    if system := _SYSTEM.fullmatch(text):
+        body = re.sub(r"&(?=\s*[=<>\\])|(?<==)\s*&", "", system[2])
+        lines = [line for line in (line.strip(" ,;") for line in body.split(r"\\")) if line]
+        if "&" not in body and all(map(relations.is_relation, lines)):
+            return _read(", ".join(lines), depth)
+    match = _MATRIX.fullmatch(text)
+    if match is None or relations.is_relation(match["factor"]):
+        return None
+    rows = [row.split("&") for row in match["rows"].split(r"\\") if row.strip()]
+    if not rows or len({len(row) for row in rows}) > 1 or sum(map(len, rows)) > MAX_ITEMS:
+        return None
+    if not all(entry.strip() for row in rows for entry in row):
+        return None
+    factor = match["factor"].strip()
+    if factor in ("", "-"):
+        entries = [[_read(f"{factor}({entry})" if factor else entry, depth) for entry in row] for row in rows]
+    else:
+        scale = _read(factor, depth)
+        entries = [[_times(scale, factor, _read(entry, depth), entry) for entry in row] for row in rows]
+    return Matrix(tuple(map(tuple, entries)))
+
+
+def _times(scale: Answer, factor: str, entry: Answer, text: str) -> Answer:
+    if isinstance(scale, Number) and isinstance(entry, Number):
+        return Number(scale.value * entry.value)
+    return Formula(f"({factor}) ({text.strip()})")
+
+
+def _composed(text: str, depth: int) -> Answer | None:
+    """A set, a region of the real line, a point, a vector or a matrix in brackets."""
+    squeezed = normalise.squeeze(text)
+    if squeezed in (r"\emptyset", r"\{\}"):
+        return NOTHING
+    if squeezed.lstrip("+-") == r"\infty":
+        return MINUS_INFINITY if squeezed.startswith("-") else INFINITY
+    if line := _LINE.fullmatch(text):
+        return regions.half_line(">", Number(Fraction(0)), "") if line["sign"] else regions.real_line()
+    whole, *rest = brackets.split(text, _MINUS)[0]
+    if len(rest) == 1 and whole and rest[0]:
+        return _without(whole, _read(rest[0], depth), depth)
+    unions = brackets.split(text, _CUP)[0]
+    if len(unions) > 1 and all(unions):
+        return Sequence(tuple(_read(part, depth) for part in unions), r"\cup", r"\cup")
+    if described := _SET_BUILDER.fullmatch(text):
+        return _read(described[1], depth)
+    if vector := _unit_vectors(text, depth):
+        return vector
+    opening, closing, inner = _brackets(_POINT.sub("", text) if "," in text else text)
+    parts = brackets.split(inner, relations.SEPARATOR)[0] if opening else [text]
+    if not opening or len(parts) > MAX_ITEMS or not all(parts):
+        return None
+    if opening in ("(", r"\{") and any(map(relations.is_relation, parts)):  # (x = 3, y = 4), \{x > 0\}
+        return _read(inner, depth)
+    items = tuple(_read(part, depth) for part in parts)
+    if len(items) == 1 and opening != r"\{":
+        return items[0]
+    rows = [item.items for item in items if isinstance(item, Sequence) and item.opening == "["]
+    if opening == "[" and len(rows) == len(items) and len({*map(len, rows)}) == 1:
+        return Matrix(tuple(rows))
+    return Sequence(items, opening, closing)
+
+
+def _without(whole: str, points: Answer, depth: int) -> Answer | None:
+    """A region without the points of a set or a smaller region."""
+    region = _read(whole, depth)
+    if not isinstance(region, Sequence) or not isinstance(points, Sequence) or not regions.is_region(region):
+        return None
+    if points.opening == r"\{":
+        excluded = [regions.half_line(regions.UNEQUAL, point, "") for point in points.items]
+    else:
+        excluded = [regions.complement(points, "") if regions.is_region(points) else None]
+    found = [part for part in excluded if part]
+    return regions.intersection([region, *found], "") if len(found) == len(excluded) else None
+
+
+def _unit_vectors(text: str, depth: int) -> Sequence | None:
+    r"""``3\mathbf{i} + 4\mathbf{j}`` as (3, 4)."""
+    terms = list(_UNIT_VECTORS.finditer(text)) if r"\mathbf" in text else []
+    axes = [term[3] for term in terms]
+    if len(terms) < 2 or len({*axes}) < len(axes) or "".join(term[0] for term in terms) != text:
+        return None
+    found = {term[3]: _read(f"{term[1]}{term[2] or 1}".lstrip("+"), depth) for term in terms}
+    return Sequence(tuple(found.get(axis, Number(Fraction(0))) for axis in ("ijk" if "k" in axes else "ij")), "(", ")")
 
 
 def _brackets(text: str) -> tuple[str, str, str]:
@@ -141,31 +312,15 @@ def _brackets(text: str) -> tuple[str, str, str]:
     text = text.strip()
     if text.startswith(r"\{") and text.endswith(r"\}") and r"\}" not in text[2:-2]:
         return r"\{", r"\}", text[2:-2]
-    if text.startswith("{") and text.endswith("}") and enclosed(text):
+    if text.startswith("{") and text.endswith("}") and brackets.enclosed(text):
         return r"\{", r"\}", text[1:-1]
-    if text[:1] in ("(", "[") and text[-1:] in (")", "]") and enclosed(text):
+    if text[:1] in ("(", "[") and text[-1:] in (")", "]") and brackets.enclosed(text):
         return text[0], text[-1], text[1:-1]
+    if len(text) > 2 and (text[0] == "]" or text[-1] == "[") and not re.search(r"[()\[\]]", text[1:-1]):
+        outward = {"]": "(", "[": "[", "(": "("}, {"[": ")", "]": "]", ")": ")"}
+        if text[0] in outward[0] and text[-1] in outward[1]:  # ]2, 5[ leaves both ends out
+            return outward[0][text[0]], outward[1][text[-1]], text[1:-1]
     return "", "", text
-
-
-def _split(text: str, cup: bool = False) -> list[str]:
-    """Split at the commas, semicolons, ``and`` and ``or`` (or only at unions) that are outside all brackets."""
-    wrapped = re.sub(r"\\text\s*\{\s*(and|or)\s*,?\s*\}", r" \1 ", text)
-    wrapped = re.sub(r",?\s+(and|or)\s+", r" \1 ", wrapped)
-    parts, depth, start, i = [], 0, 0, 0
-    while i < len(wrapped):
-        character = wrapped[i]
-        depth += (character in OPENING) - (character in CLOSING)
-        if depth == 0 and character in ",; \\":
-            joint = _JOINT.match(wrapped, i)
-            is_union = joint is not None and joint[0].startswith(r"\cup")
-            if (cup and is_union) or (not cup and (character == "," or (joint is not None and not is_union))):
-                parts.append(wrapped[start:i])
-                i = joint.end() if joint is not None else i + 1
-                start = i
-                continue
-        i += 1
-    return [*parts, wrapped[start:]]
 
 
 def _check_brackets(text: str) -> None:
@@ -173,7 +328,7 @@ def _check_brackets(text: str) -> None:
     braces = depth = 0
     escaped = False
     for character in text:
-        step = (character in OPENING) - (character in CLOSING)
+        step = (character in brackets.OPENING) - (character in brackets.CLOSING)
         depth = max(0, depth + step)
         if character in "{}" and not escaped:
             braces += step

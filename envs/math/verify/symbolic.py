@@ -8,14 +8,30 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterator
+import re
 from fractions import Fraction
 from typing import Any
 
 from gagpo.envs.math.verify.answers import Number
-from gagpo.envs.math.verify.compare import SIGNIFICANT_DIGITS, agrees
-from gagpo.envs.math.verify.normalise import plain
-from gagpo.envs.math.verify.numerals import read_number
+from gagpo.envs.math.verify.numerals import SIGNIFICANT_DIGITS, agrees, read_number
+from gagpo.envs.math.verify.spelling.normalise import plain
+from gagpo.envs.math.verify.spelling.rewriting import rewrite, table
+from gagpo.envs.math.verify.spelling.symbols import free_variables, variables
+from gagpo.envs.math.verify.unfinished import close, unfinished, value
+
+_DIGITS = 40
+"""Digits to which two expressions must agree where they are tried; two constants that do are the same."""
+_IMAGINARY = re.compile(r"\\[a-zA-Z]+|_\s*\{[^{}]*\}|_\s*\w|(?P<unit>i)(?![a-zA-Z]*\s*=)")
+_BOUND_INDEX = re.compile(r"_\s*\{?\s*i\s*=")
+_WRITTEN = table(
+    (r"(?<![\d.])(\d+)\s*\\frac\{(\d+)\}\{(\d+)\}", r"(\1+\\frac{\2}{\3})"),  # a mixed number
+    (
+        r"(?<![\d.])(\d+(?:\.\d+)?)\s*(?:\^\s*\{?\s*\\circ(?![a-zA-Z])\s*\}?|\\degree(?![a-zA-Z]))",
+        r"\\frac{\1\\pi}{180}",
+    ),
+    flags=re.ASCII,
+)
+_DECIMAL = re.compile(r"(?<![\d.])(\d*)\.(\d+)(?![\d.])", re.ASCII)
 
 
 class Unparsable(ValueError):
@@ -23,20 +39,39 @@ class Unparsable(ValueError):
 
 
 @functools.lru_cache(maxsize=4096)
-def _parsed_gold(latex: str) -> Any:
-    return _parse(latex)
+def _parsed_gold(latex: str, over_complex: bool) -> Any:
+    return _parse(latex, over_complex)
 
 
-def _parse(latex: str) -> Any:
-    from math_verify import LatexExtractionConfig, parse
+def _parse(latex: str, over_complex: bool) -> Any:
+    """The tree of a formula as it was written; its variables are real unless the answers are complex numbers.
+
+    Decimals, mixed numbers and degrees are exact: as fractions, and as multiples of pi.
+    """
+    from latex2sympy2_extended import NormalizationConfig, latex2sympy, normalize_latex
+    from latex2sympy2_extended.latex2sympy2 import ConversionConfig
 
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)
-    config = LatexExtractionConfig(boxed_match_priority=-1)
-    # Time is limited by this process's own timers; the library's would clash with them.
-    found = parse(f"${latex}$", extraction_config=[config], fallback_mode="no_fallback", parsing_timeout=None)
-    if not found:
-        raise Unparsable(f"cannot read {latex[:60]!r} as a formula")
-    return found[0]
+    text = _DECIMAL.sub(lambda d: rf"\frac{{{int(d[1] + d[2])}}}{{{10 ** len(d[2])}}}", latex)
+    text = rewrite(text, _WRITTEN)
+    if over_complex:
+        text = _IMAGINARY.sub(lambda part: "I" if part["unit"] else part[0], text)
+    tidy = NormalizationConfig(malformed_operators=True, nits=True, boxed="none")
+    try:
+        return latex2sympy(
+            normalize_latex(text, tidy),
+            is_real=not over_complex,
+            normalization_config=None,
+            conversion_config=ConversionConfig(lowercase_symbols=False),
+        )
+    except RecursionError:
+        raise
+    except Exception:
+        raise Unparsable(f"cannot read {latex[:60]!r} as a formula") from None
+
+
+def _complex(latex: str) -> bool:
+    return any(part["unit"] for part in _IMAGINARY.finditer(latex)) and not _BOUND_INDEX.search(latex)
 
 
 def equal(gold: str, prediction: str, unevaluated: bool = False) -> bool:
@@ -44,15 +79,66 @@ def equal(gold: str, prediction: str, unevaluated: bool = False) -> bool:
 
     Unless ``unevaluated``, a prediction that leaves more kinds of arithmetic to do than the gold answer is none.
     """
-    from math_verify import verify
-
-    wanted, given = _parsed_gold(gold), _parse(prediction)
-    for decimal, value in ((prediction, wanted), (gold, given)):
+    over_complex = _complex(gold) or _complex(prediction)
+    if _complex(prediction) and not _complex(gold) and r"\sqrt{-" not in gold:
+        return False  # a real answer by way of complex numbers, such as a sine written with exponentials
+    wanted, given = _parsed_gold(gold, over_complex), _parse(prediction, over_complex)
+    if not free_variables(prediction) <= variables(gold):
+        return False  # a variable of which the gold answer knows nothing stands for something, or hides a constant
+    for decimal, exact in ((prediction, wanted), (gold, given)):
         number = read_number(plain(decimal))
         if number is not None and number.places is not None:
-            return _decimal_of(number, value) and (unevaluated or value is wanted or not arithmetic_left(value))
-    same = bool(verify([wanted], [given], timeout_seconds=None, allow_set_relation_comp=True))
-    return same and (unevaluated or arithmetic_left(given) <= arithmetic_left(wanted))
+            return _decimal_of(number, exact) and (unevaluated or exact is wanted or not unfinished(exact))
+    return _same(wanted, given) and (unevaluated or unfinished(given) <= unfinished(wanted))
+
+
+def _same(wanted: Any, given: Any) -> bool:
+    import sympy
+    from math_verify import verify
+
+    relations = [isinstance(side, sympy.core.relational.Relational) for side in (wanted, given)]
+    if all(relations):
+        return _same_relation(wanted, given)
+    if any(relations) and not isinstance(given, sympy.Set):
+        return False
+    if isinstance(wanted, sympy.Expr) and isinstance(given, sympy.Expr):
+        constant = not (wanted.free_symbols | given.free_symbols)
+        # A logarithm says that its variables are positive, of which the library knows nothing: \ln x^2 is 2\ln x.
+        logarithms = wanted.has(sympy.log) and given.has(sympy.log) and wanted.has(sympy.Abs) == given.has(sympy.Abs)
+        decided = constant or logarithms
+        for point in (0,) if constant else (0, 1):
+            one, other = value(wanted, point, _DIGITS + 10), value(given, point, _DIGITS + 10)
+            if one is None or other is None:
+                decided = False
+            elif not close(one, other, _DIGITS):
+                return False
+        if decided:
+            return True
+    return bool(verify([wanted], [given], timeout_seconds=None, allow_set_relation_comp=True))
+
+
+def _same_relation(wanted: Any, given: Any) -> bool:
+    """Whether two equations or inequalities hold for the same values: the differences of their sides are multiples.
+
+    What is solved for a variable must be given solved for it, but for curves and half-planes in x, y and z, which are
+    polynomial: a line may be written in any way.
+    """
+    import sympy
+
+    solved_for = wanted.lhs if wanted.lhs.is_Symbol or wanted.lhs.is_Function else None
+    if solved_for is not None and solved_for not in (given.lhs, given.rhs):
+        sides = (wanted.lhs, wanted.rhs, given.lhs, given.rhs)
+        names = wanted.free_symbols | given.free_symbols
+        if len(names) < 2 or not {str(name) for name in names} <= {"x", "y", "z"}:
+            return False
+        if not all(side.is_polynomial(*names) for side in sides):
+            return False
+    one, other = (sympy.fraction(sympy.together(side.lhs - side.rhs))[0] for side in (wanted, given))
+    ratio = sympy.cancel(sympy.expand(one) / sympy.expand(other))
+    if ratio.free_symbols or not ratio.is_finite or ratio.is_zero:
+        return False
+    turned = given.reversed if ratio.is_negative else given
+    return type(wanted) is type(turned)
 
 
 def _decimal_of(number: Number, value: Any) -> bool:
@@ -65,64 +151,3 @@ def _decimal_of(number: Number, value: Any) -> bool:
     except (AttributeError, TypeError, ValueError, ZeroDivisionError):
         return False
     return number.significant >= SIGNIFICANT_DIGITS and agrees(number.value, number.places or 0, exact)
-
-
-def arithmetic_left(tree: Any) -> frozenset[str]:
-    r"""The kinds of arithmetic that a formula, as it was written, leaves to be done.
-
-    ``sum``: terms that go together, as in ``2x + 3x`` and ``\sqrt{18} + \sqrt{8}``. ``product``: of integers.
-    ``power``: of an integer other than 10. ``expansion``: a product or power of sums of constants. ``root``: of a
-    constant with a root in it. ``matrix``: a sum, product or power of matrices. Equations leave nothing: there are many
-    ways to write one.
-    """
-    import sympy
-
-    if not isinstance(tree, sympy.Basic) or tree.has(sympy.core.relational.Relational):
-        return frozenset()
-    return frozenset(kind for node in sympy.preorder_traversal(tree) for kind in _kinds_left(node))
-
-
-def _kinds_left(node: Any) -> Iterator[str]:
-    import sympy
-
-    if isinstance(node, sympy.MatMul | sympy.MatAdd):
-        if sum(bool(getattr(part, "is_Matrix", False)) for part in node.args) > 1:
-            yield "matrix"
-    elif isinstance(node, sympy.MatPow | sympy.Inverse | sympy.Transpose):
-        yield "matrix"
-    elif isinstance(node, sympy.Add):
-        kinds = [_evaluated(term).as_coeff_Mul()[1] for term in _terms(node)]
-        if len(set(kinds)) < len(kinds):
-            yield "sum"
-    elif isinstance(node, sympy.Mul):
-        factors = _factors(node)
-        if sum(factor.is_Integer and abs(factor) != 1 for factor in factors) > 1:
-            yield "product"
-        if not node.free_symbols and sum(factor.is_Add for factor in factors) > 1:
-            yield "expansion"
-    elif isinstance(node, sympy.Pow):
-        base, exponent = node.args
-        if base.is_Integer and abs(base) not in (0, 1, 10) and exponent.is_Integer and exponent > 1:
-            yield "power"
-        if base.is_Add and not base.free_symbols and exponent.is_Integer and exponent > 1:
-            yield "expansion"
-        if _is_root(node) and not base.free_symbols and any(map(_is_root, sympy.preorder_traversal(base))):
-            yield "root"
-
-
-def _terms(node: Any) -> list[Any]:
-    """The terms of a sum as written, those of sums within it among them."""
-    return [part for term in node.args for part in (_terms(term) if term.is_Add else [term])]
-
-
-def _factors(node: Any) -> list[Any]:
-    return [part for factor in node.args for part in (_factors(factor) if factor.is_Mul else [factor])]
-
-
-def _is_root(node: Any) -> bool:
-    return node.is_Pow and node.exp.is_Rational and not node.exp.is_Integer
-
-
-def _evaluated(node: Any) -> Any:
-    """``node`` with the simplifications that SymPy does by itself: the parser keeps formulas as they were written."""
-    return node.func(*map(_evaluated, node.args)) if node.args else node

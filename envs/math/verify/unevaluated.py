@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import re
 
+from gagpo.envs.math.verify.spelling.symbols import variables
+
 _OPERATORS = {
     "integral": re.compile(r"\\(?:i{0,3}|o|id)int(?![a-zA-Z])"),
     "sum": re.compile(r"\\sum(?![a-zA-Z])"),
@@ -21,50 +23,10 @@ _OPERATORS = {
         r"\s*\{\s*(?:\\partial|\\mathrm\s*\{d\}|d)\s*\\?[a-zA-Z]+\s*(?:\^[^{}]+|\^\{[^{}]*\})?\s*\}"
         r"|\\nabla(?![a-zA-Z])|[)\]}]\s*(?:'|\^\s*\{?\s*\\prime)"
     ),
+    "power of zero": re.compile(r"\^\s*(?:0(?![\d.])|\{\s*0\s*\})"),
     "determinant": re.compile(r"\\begin\s*\{vmatrix\}|\\det(?![a-zA-Z])"),
 }
 
-_GREEK = frozenset(
-    [
-        "alpha",
-        "beta",
-        "gamma",
-        "delta",
-        "epsilon",
-        "varepsilon",
-        "zeta",
-        "eta",
-        "theta",
-        "vartheta",
-        "iota",
-        "kappa",
-        "lambda",
-        "mu",
-        "nu",
-        "xi",
-        "rho",
-        "varrho",
-        "sigma",
-        "tau",
-        "upsilon",
-        "phi",
-        "varphi",
-        "chi",
-        "psi",
-        "omega",
-        "Gamma",
-        "Delta",
-        "Theta",
-        "Lambda",
-        "Xi",
-        "Sigma",
-        "Upsilon",
-        "Phi",
-        "Psi",
-        "Omega",
-        "ell",
-    ]
-)
 _TRIGONOMETRIC = r"(?:sin|cos|tan|cot|sec|csc)h?|tg|ctg"
 _FUNCTION = re.compile(
     rf"\\(?P<name>(?:arc|ar|a)?(?:{_TRIGONOMETRIC})|ln|log|lg|sqrt|gcd|lcm|max|min|arg|bmod|[dt]?binom|lfloor|lceil)"
@@ -78,6 +40,8 @@ _INVERSE = re.compile(r"\s*\^\s*\{\s*-\s*1\s*\}")
 _POWER = re.compile(r"\^\s*(?=[{(])")
 _ABSOLUTE = re.compile(r"\|([^|]+)\||\\lvert(.+?)\\rvert")
 _FACTORIAL = re.compile(r"(?:(?<![a-zA-Z])\d\s*|\d\s*\)\s*)!(?!=)")
+_QUOTIENT = re.compile(r"\\frac\{(\d+)\}\{(\d+)\}|(?<![\d.}^])(\d+)\s*/\s*(\d+)(?![\d.])", re.ASCII)
+_IMAGINARY = re.compile(r"(?<![a-zA-Z\\])i(?![a-zA-Z])")
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _TERM_END = re.compile(r"[-+=<>,;:&|)\]}]|\\(?:le|ge|ne|in|to|pm|mp|rfloor|rceil)(?![a-zA-Z])")
 
@@ -102,19 +66,29 @@ def _operations(latex: str, of_variables: bool) -> frozenset[str]:
     found = {name for name, pattern in _OPERATORS.items() if pattern.search(text)}
     if "!" in text and _FACTORIAL.search(text):
         found.add("factorial")
+    if any(int(top) % int(bottom) == 0 for top, bottom in map(_sides, _QUOTIENT.finditer(text)) if int(bottom)):
+        found.add("division")
     for match in _ABSOLUTE.finditer(text):
-        if of_variables or not _has_variable(match[1] or match[2]):
+        if of_variables or not variables(match[1] or match[2]):
             found.add("absolute value")
     for match in _FUNCTION.finditer(text):
         name, arguments = _applied(text, match["name"], match.end())
-        if of_variables or not _has_variable(arguments):
+        if of_variables or not variables(arguments):
             found.add(name)
     for match in _POWER.finditer(text):
         exponent, base = _bracketed(text, match.end())[0], _last_group(text[: match.start()].rstrip())
+        if base == "e" and _IMAGINARY.search(exponent) and (of_variables or not variables(exponent)):
+            found.add("exponential")
+        if base == "e" and re.search(r"\\(?:ln|log)(?![a-zA-Z])", exponent):
+            found.add("exponential of a logarithm")
         is_root = re.search(r"\\frac|/|\.", exponent) is not None
-        if is_root and (of_variables or not (base == "e" or _has_variable(exponent + base))):
+        if is_root and (of_variables or not (base == "e" or variables(exponent + base))):
             found.add("root")
     return frozenset(found)
+
+
+def _sides(quotient: re.Match[str]) -> tuple[str, str]:
+    return quotient[1] or quotient[3], quotient[2] or quotient[4]
 
 
 def _applied(text: str, name: str, position: int) -> tuple[str, str]:
@@ -171,9 +145,3 @@ def _last_group(text: str) -> str:
         if depth == 0:
             return text[start:]
     return text
-
-
-def _has_variable(text: str) -> bool:
-    r"""Whether a letter stands in ``text`` that is neither ``e``, ``i`` nor a command's (but ``\theta`` is one)."""
-    bare = re.sub(r"\\([a-zA-Z]+)", lambda command: "x" if command[1] in _GREEK else " ", text)
-    return re.search(r"[a-df-hj-zA-Z]", bare) is not None

@@ -3,6 +3,7 @@ r"""Verdicts: agreement with hand-labelled pairs, corrections of the bare librar
 import decimal
 from fractions import Fraction
 from pathlib import Path
+from typing import NamedTuple
 
 import math_verify
 import pytest
@@ -19,10 +20,6 @@ from gagpo.envs.math.verify.verifier import GoldError, Verifier, read_gold
 DISAGREEMENTS = {
     # Words are compared as words, so a product of letters that spells one must stand in the same order.
     ("abc", r"So it is \boxed{cba}."),
-    # Remarks in brackets after a number are not understood.
-    ("7", r"So it is \boxed{7 \text{ (seven)}}."),
-    # The grammar keeps degrees and radians apart only where the whole answer is an angle.
-    (r"\sin(30^\circ)", r"So it is \boxed{\frac{1}{2}}."),
 }
 """Where the verifier differs from the person; docs/maths.md lists these too."""
 
@@ -51,16 +48,30 @@ LIBRARY_WRONG = [
 ]
 
 
-def labelled() -> list[tuple[bool, str, str]]:
+class Pair(NamedTuple):
+    section: str
+    right: bool
+    gold: str
+    response: str
+
+
+def labelled() -> list[Pair]:
+    """The pairs of every file, each under its heading; the files say how they are written."""
     pairs = []
-    for line in (Path(__file__).parent / "verdicts.txt").read_text(encoding="utf-8").splitlines():
-        if not line or line.startswith("# "):
-            continue
-        label, gold, response = (part.strip() for part in line.split(" | "))
-        marked = any(mark in response for mark in (r"\boxed", "####", "nswer", "We add", "I do not", "It takes"))
-        response = response.replace(r"\n####", "\n####")
-        pairs.append((label == "+", gold, response if marked else rf"So it is \boxed{{{response}}}."))
+    for name in ("verdicts", "gaming", "spellings"):
+        section = ""
+        for line in (Path(__file__).parent / f"{name}.txt").read_text(encoding="utf-8").splitlines():
+            if line.startswith("# ") or not line:
+                section = f"{name}, {line[2:]}"
+                continue
+            label, gold, response = (part.strip() for part in line.split(" | "))
+            marked = any(mark in response for mark in (r"\boxed", "####", "nswer", "We add", "I do not", "It takes"))
+            response = response.replace(r"\n####", "\n####") if marked else rf"So it is \boxed{{{response}}}."
+            pairs.append(Pair(section, label == "+", gold, response))
     return pairs
+
+
+PAIRS = labelled()
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +80,19 @@ def verifier() -> Verifier:
         yield Verifier(pool=pool)
 
 
-def test_agreement_with_a_careful_person(verifier):
-    pairs = labelled()
-    assert len(pairs) >= 300 and 0.3 < sum(right for right, _, _ in pairs) / len(pairs) < 0.7
-    differ = {(gold, response) for right, gold, response in pairs if verifier.verify(gold, response).correct != right}
-    assert differ == DISAGREEMENTS
-    assert len(differ) <= 0.01 * len(pairs)
+@pytest.mark.parametrize("section", list(dict.fromkeys(pair.section for pair in PAIRS)))
+def test_agreement_with_a_careful_person(verifier, section):
+    pairs = [pair for pair in PAIRS if pair.section == section]
+    differ = {(p.gold, p.response) for p in pairs if verifier.verify(p.gold, p.response).correct != p.right}
+    assert differ == DISAGREEMENTS & {(p.gold, p.response) for p in pairs}
+
+
+def test_the_pairs_are_many_and_of_both_kinds():
+    new = [pair[1:] for pair in PAIRS if not pair.section.startswith("verdicts")]
+    assert len(PAIRS) >= 1300 and 0.3 < sum(pair.right for pair in PAIRS) / len(PAIRS) < 0.7
+    assert len(new) == len({*new}) and len(DISAGREEMENTS) <= 0.001 * len(PAIRS)
+    both = {(pair.gold, pair.response): pair.right for pair in PAIRS}
+    assert all(both[pair.gold, pair.response] is pair.right for pair in PAIRS)
 
 
 @pytest.mark.parametrize(("gold", "response", "library", "why"), LIBRARY_WRONG)
@@ -83,7 +101,7 @@ def test_wrong_verdicts_of_the_library_are_corrected(verifier, gold, response, l
     assert verifier.verify(gold, response).correct is not library, why
 
 
-@pytest.mark.parametrize("gold", sorted({gold for _, gold, _ in labelled()}))
+@pytest.mark.parametrize("gold", sorted({pair.gold for pair in PAIRS}))
 def test_every_gold_answer_scores_against_itself(verifier, gold):
     assert verifier.verify(gold, rf"\boxed{{{gold}}}").reason == "match"
     assert verifier.verify(gold, f"The answer is ${gold.strip('$')}$.").reason == "match"
@@ -116,6 +134,11 @@ POLICIES = [
     (Policy("unit"), "0.5", "50%", False),
     (Policy("unit"), "50%", "0.5", False),
     (Policy("either"), "0.5", "0.5%", False),
+    (Policy("either"), "0.5%", "0.5", False),
+    (Policy("either"), "0.5%", "0.005", True),
+    (Policy("either"), "50%", "0.5", True),
+    (Policy("either"), "50%", "50", True),
+    (Policy("unit"), "0.5%", "0.5", True),
     (Policy(unevaluated=True), "7", "14/2", True),
     (Policy(unevaluated=True), "7", "3 + 4", True),
     (Policy(unevaluated=True), "7", "3 + 5", False),
@@ -123,6 +146,15 @@ POLICIES = [
     (Policy(unevaluated=True), r"\sqrt{3}", r"\tan\frac{\pi}{3}", True),
     (Policy(unevaluated=True), "5x", "2x + 3x", True),
     (Policy(unevaluated=True), "5x", "2x + 4x", False),
+    (Policy(unevaluated=True), "4", "2^2", True),
+    (
+        Policy(unevaluated=True),
+        r"\begin{pmatrix} 4 \\ 6 \end{pmatrix}",
+        r"\begin{pmatrix} 1+3 \\ 6 \end{pmatrix}",
+        True,
+    ),
+    (Policy(unevaluated=True), r"(2, \infty)", "2x + 1 > 5", False),
+    (Policy(unevaluated=True), r"\sqrt{2}", "x^2 = 2", False),
 ]
 
 
@@ -144,11 +176,11 @@ def test_unknown_policy_is_refused():
 
 def test_the_process_and_the_worker_give_the_same_verdict(verifier):
     """The worker runs the comparison from the start, so asking it directly must agree wherever no algebra is needed."""
-    for _, gold, response in labelled():
-        found = extract(response)
-        verdict = verifier.verify(gold, response)
+    for pair in PAIRS:
+        found = extract(pair.response)
+        verdict = verifier.verify(pair.gold, pair.response)
         if found is not None and verdict.reason in ("match", "mismatch"):
-            assert verifier.pool.compare(gold, found.text, verifier.policy) == verdict.reason, (gold, response)
+            assert verifier.pool.compare(pair.gold, found.text, verifier.policy) == verdict.reason, pair
 
 
 rationals = st.fractions(max_denominator=10**6).filter(lambda q: abs(q) < 10**9)

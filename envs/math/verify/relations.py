@@ -1,0 +1,158 @@
+r"""Equations and inequalities: what they say of which variable, and whether they are solved.
+
+A relation is solved where a variable stands alone on one side of each of its parts: ``x > 3``, ``3 = x``,
+``-2 < x < 5``. ``2x + 1 > 5`` is not: it is the question.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from gagpo.envs.math.calculator import CalculatorError, calculate
+from gagpo.envs.math.verify import regions
+from gagpo.envs.math.verify.answers import Answer, Number, Relation, Sequence
+from gagpo.envs.math.verify.spelling import brackets, normalise
+from gagpo.envs.math.verify.spelling.symbols import VARIABLE, free_variables, variables
+
+_OPERATOR = re.compile(r"[<>=]|\\(?:le|ge|ne|in|notin|equiv)(?![a-zA-Z])")
+SEPARATOR = re.compile(r"\s*[,;]\s*(?:(?:and|or)\s+)?|\s+(?:and|or)\s+|\s*\\(?:land|lor)(?![a-zA-Z])\s*")
+"""What stands between the items of a list, or between conditions."""
+_VARIABLE = re.compile(VARIABLE)
+_CONSTANTS = ("e", "i")
+_NAMED = re.compile(
+    # f(x + 1), P(A \cap B), E[X], (f \circ g)(x)
+    r"(?:[fghFGHPEV](?:_\w|_\{[^{}]*\})?(?:'*|\^\s*\{\s*-1\s*\})|\(\s*f[^()]*g\s*\))\s*[(\[].*[)\]]"
+    r"|[a-mo-wA-W](?:_\w|_\{[^{}]*\})?'*\([\w, ]{1,12}\)|[nxyz]'*\([a-zA-Z]\)"  # p(2), y(t), but no product x(2)
+    r"|(?:\\?[a-zA-Z]+(?:\s+|(?=\\)|(?=\()|$)){1,6}(?:\([\w, ]{1,12}\))?"  # total cost, m\angle A, \gcd(a, b), \sin x
+    r"|\[[A-Z]+\]|\|(?:[zw]|[^|=]*[A-Z][^|=]*)\||\\(?:overline|widehat|vec)\s*\{[^{}]*\}"  # [ABC], |z|, \overline{AB}
+)
+
+
+class Statement(NamedTuple):
+    """``name = left = ... = value``: the name is empty for a description, the lefts are the sides between."""
+
+    name: str
+    lefts: list[str]
+    value: str
+    contained: bool  # in the value, as x \in [0, 1] says
+
+
+def statement(text: str) -> Statement | None:
+    r"""What ``text`` (tidy LaTeX) states by equations, or None where it states nothing or is an unsolved one.
+
+    >>> statement("3 = x"), statement("x = 3")[2], statement("2x + 1 = 5"), statement(r"\sqrt{16} = 4")[1:3]
+    (Statement(name='x', lefts=[], value='3', contained=False), '3', None, (['\\sqrt{16}'], '4'))
+    """
+    sides, operators = brackets.split(text, _OPERATOR)
+    if not operators or not all(sides) or not all(sign in ("=", r"\equiv", r"\in") for sign in operators):
+        return None
+    contained = operators[0] == r"\in"
+    first, *lefts, last = sides
+    if (contained and lefts) or any(brackets.split(side, SEPARATOR)[1] for side in sides[:-1]):
+        return None
+    name = name_of(first)
+    if name is not None:
+        return Statement(name, lefts, last, contained)
+    if not contained and not lefts and variable(last):
+        return Statement(variable(last), [], first, False)
+    constant = not free_variables(" ".join(sides[:-1]))
+    return Statement("", sides[:-1], last, contained) if constant else None
+
+
+def variable(text: str) -> str:
+    """The variable that ``text`` is, in one spelling; empty when it is none.
+
+    >>> variable("x_{1}"), variable("2x"), variable("e")
+    ('x_1', '', '')
+    """
+    match = _VARIABLE.fullmatch(text.strip())
+    return "" if match is None or match[0] in _CONSTANTS else re.sub(r"[\s{}]", "", match[0])
+
+
+def name_of(side: str) -> str | None:
+    r"""What ``side`` gives a name to: a variable, an applied function, or (empty) a description; None for a formula.
+
+    >>> name_of("x"), name_of("f(x)"), name_of(r"\text{Area}"), name_of("2x")
+    ('x', 'f(x)', '', None)
+    """
+    plain = normalise.plain(side)
+    if name := variable(plain):
+        return name
+    if not _NAMED.fullmatch(plain) or plain in _CONSTANTS or re.fullmatch(r"\\[a-zA-Z]+", plain):
+        return None
+    description = re.search(r"[a-zA-Z]{3}", plain) or len(plain) > 12 or "|" in plain
+    return "" if description else "".join(plain.split())
+
+
+def holds(lefts: list[str], value: Number) -> bool:
+    """Whether the sides before a number have its value, as far as the calculator can tell."""
+    for left in lefts:
+        try:
+            if calculate(_arithmetic(left)) != (value.value / 100 if value.percent else value.value):
+                return False
+        except CalculatorError:
+            # What it does not know is a root or a sum, but no list and no remainder of one.
+            if not re.search(r"\\[a-zA-Z]|[!|%^]", left) or "," in left.partition("(")[0]:
+                return False
+    return True
+
+
+def _arithmetic(text: str) -> str:
+    """LaTeX arithmetic in the calculator's grammar, as far as it has words for it."""
+    text = re.sub(r"\\frac\{([^{}]*)\}\{([^{}]*)\}", r"((\1)/(\2))", text)
+    return re.sub(r"\\(?:times|cdot)(?![a-zA-Z])", "*", text).replace("{", "(").replace("}", ")")
+
+
+def is_relation(text: str) -> bool:
+    """Whether an equation or inequality stands in ``text`` outside all brackets."""
+    return bool(brackets.split(text, _OPERATOR)[1])
+
+
+def solved(text: str, read: Callable[[str], Answer]) -> Sequence | Relation | None:
+    r"""The region that an inequality describes, a :class:`Relation` if it is not solved, None if it is none.
+
+    ``read`` reads the ends. A variable bounded by coordinates (``y > 2x + 1``) describes no part of a line.
+    """
+    sides, operators = brackets.split(text, _OPERATOR)
+    if not operators:
+        return None
+    found: Sequence | None = None
+    at, name = _subject(sides)
+    ends = sides[:at] + sides[at + 1 :]
+    if name and not any(name in variables(end) or variables(end) & {"x", "y", "z"} for end in ends):
+        if len(sides) == 2:
+            operator = _MIRRORED[operators[0]] if at and operators[0] in _MIRRORED else operators[0]
+            if operator in (*_MIRRORED, regions.UNEQUAL):
+                found = regions.half_line(operator, read(ends[0]), name)
+        else:
+            if operators[0] in (regions.GREATER, regions.GREATER_OR_EQUAL):  # from the lower end to the upper one
+                ends, operators = ends[::-1], [_MIRRORED.get(sign, sign) for sign in operators[::-1]]
+            if all(sign in _LOWER for sign in operators):
+                opening, closing = _LOWER[operators[0]], _UPPER[operators[1]]
+                found = regions.interval(read(ends[0]), read(ends[1]), opening, closing, name)
+    return found or Relation(text)
+
+
+_MIRRORED = {
+    regions.LESS: regions.GREATER,
+    regions.GREATER: regions.LESS,
+    regions.LESS_OR_EQUAL: regions.GREATER_OR_EQUAL,
+    regions.GREATER_OR_EQUAL: regions.LESS_OR_EQUAL,
+}
+_LOWER, _UPPER = ({regions.LESS: ends[0], regions.LESS_OR_EQUAL: ends[1]} for ends in ("([", ")]"))
+
+
+def _subject(sides: list[str]) -> tuple[int, str]:
+    """The side at which a variable stands alone, and that variable; empty where the relation is not solved.
+
+    Of two variables it is x, y or z, else the later letter, so that ``a > b`` and ``b < a`` say the same.
+    """
+    names = [variable(side) for side in sides]
+    if len(sides) == 3:
+        return 1, names[1] if all(sides) else ""
+    if len(sides) != 2 or not all(sides):
+        return 0, ""
+    at = max((0, 1), key=lambda i: (names[i] != "", names[i][:1] in ("x", "y", "z"), names[i]))
+    return at, names[at]

@@ -1,0 +1,61 @@
+"""Brackets: what they enclose, and splitting at what stands outside of all."""
+
+from __future__ import annotations
+
+import re
+
+OPENING, CLOSING = "([{", ")]}"
+
+
+def enclosed(text: str) -> bool:
+    """Whether the bracket that opens ``text`` is closed by its last character.
+
+    >>> enclosed("(1, (2))"), enclosed("(1)(2)")
+    (True, False)
+    """
+    depth = 0
+    for i, character in enumerate(text):
+        depth += (character in OPENING) - (character in CLOSING)
+        if depth == 0:
+            return i == len(text) - 1
+    return False
+
+
+def inside(text: str, position: int) -> tuple[str, int]:
+    """What the bracket at ``position`` encloses, and the position after it; to the end of ``text`` if nothing closes.
+
+    >>> inside("2(3(4))5", 1)
+    ('3(4)', 7)
+    """
+    depth = 0
+    for end in range(position, len(text)):
+        depth += (text[end] in OPENING) - (text[end] in CLOSING)
+        if depth == 0:
+            return text[position + 1 : end], end + 1
+    return text[position + 1 :], len(text)
+
+
+def split(text: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]:
+    """The parts of ``text`` between the separators that stand outside all brackets, and those separators, stripped.
+
+    >>> split("(1, 2), 3", re.compile(","))
+    (['(1, 2)', '3'], [','])
+    """
+    if separator.search(text) is None:
+        return [text.strip()], []
+    parts, found, depth, start, i = [], [], 0, 0, 0
+    while i < len(text):
+        character = text[i]
+        depth += (character in OPENING) - (character in CLOSING)
+        match = separator.match(text, i) if depth == 0 else None
+        if match is None or match.end() == i:
+            # An escaped brace is a bracket like any other; the name of a command is passed as a whole.
+            i = command.end() if character == "\\" and (command := _COMMAND.match(text, i)) else i + 1
+            continue
+        parts.append(text[start:i].strip())
+        found.append(match[0].strip())
+        start = i = match.end()
+    return [*parts, text[start:].strip()], found
+
+
+_COMMAND = re.compile(r"\\[a-zA-Z]+")

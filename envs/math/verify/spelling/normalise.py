@@ -1,0 +1,186 @@
+r"""Bringing an answer, as people and models write it, into one spelling.
+
+:func:`latex` keeps the answer LaTeX (what a symbolic comparison reads); :func:`plain` also unwraps ``\text{...}`` and
+its kin (what numbers, units and words are read from); :func:`squeeze` drops every difference that never matters
+between two formulas, so that equal ones are usually equal strings.
+"""
+
+from __future__ import annotations
+
+import re
+
+from gagpo.envs.math.verify.spelling import characters, plain_text
+from gagpo.envs.math.verify.spelling.rewriting import rewrite, table
+
+CURRENCY = "¤"
+"""Stands for the dollar sign of an amount of money, once the dollar signs around formulas are gone."""
+
+_DECORATIONS = re.compile(
+    r"\\(?:hspace|vspace|color|tag|label)\*?\s*\{[^{}]*\}|\\textcolor\s*\{[^{}]*\}"
+    r"|\\(?:tiny|small|normalsize|[lL]arge|LARGE|[hH]uge|checkmark|square|blacksquare|Box|qed|therefore|underline"
+    r"|displaystyle|textstyle|limits|mathstrut|hfill)(?![a-zA-Z])"
+)
+_SPACING = re.compile(r"(?<!\\)\\(?:[,;:> /]|(?:quad|qquad|thinspace|medspace)(?![a-zA-Z]))|~")
+_SIZING = re.compile(r"\\(?:left|right)\s*\.|\\(?:left|right|[bB]igg?[lrm]?)(?![a-zA-Z])\s*")
+_BARE_FRACTION = re.compile(r"\\frac\s*(?:(\d)|\{([^{}]*)\})\s*(?:(\d)|\{([^{}]*)\})")
+_BARE_ROOT = re.compile(r"\\sqrt\s*(\d|[a-zA-Z])(?![a-zA-Z])")
+_BOX = re.compile(r"^\\(?:boxed|fbox)\s*\{(.*)\}$", re.DOTALL)
+_WRAPPED = re.compile(
+    r"\\(?:text(?:bf|it|rm|sf|tt|normal|up)?|math(?:rm|bf|it|sf|tt)|[mh]box|bf|rm|operatorname\*?|emph|boldsymbol)"
+    r"\s*\{((?:[^{}]|\{[^{}]*\})*)\}"
+)
+_DEGREES = re.compile(r"\^\s*(?:\\circ(?![a-zA-Z])|\{\s*\\circ\s*\})|\\degree(?![a-zA-Z])")
+_DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("`", "`"), ('"', '"'))
+_ENDING = re.compile(r"(?:(?<!\\)\\[,;:! ]|[\s.,;])+$")
+_SYNONYMS = {
+    synonym: command
+    for command, synonyms in {
+        r"\le ": "leq leqslant leqq",
+        r"\ge ": "geq geqslant geqq",
+        r"\ne ": "neq",
+        "<": "lt",
+        ">": "gt",
+        r"\{": "lbrace",
+        r"\}": "rbrace",
+        "[": "lbrack",
+        "(": "langle lparen",
+        ")": "rangle rparen",
+        "]": "rbrack",
+        ":": "colon",
+        "|": "mid vert lvert rvert",
+        r"\land ": "wedge",
+        r"\lor ": "vee",
+        r"\setminus ": "backslash smallsetminus",
+        r"\emptyset ": "varnothing",
+        r"\implies ": "Rightarrow Longrightarrow iff Leftrightarrow Longleftrightarrow",
+        r"\ldots ": "dots cdots dotsc dotsb",
+        r"\log_{10}": "lg",
+        r"\frac": "dfrac tfrac cfrac nicefrac sfrac flatfrac",
+        r"\mathbb{R}": "R reals Reals",
+        r"\mathbb{Z}": "Z",
+        r"\mathbb{N}": "N",
+        r"\mathbb{Q}": "Q",
+        r"\degree ": "textdegree",
+    }.items()
+    for synonym in synonyms.split()
+}
+_SYNONYM = re.compile(rf"\\({'|'.join(sorted(_SYNONYMS, key=len, reverse=True))})(?![a-zA-Z])")
+_REWRITINGS = table(
+    (r"\\not\s*=", r"\\ne "),
+    (r"\{([^{}]*)\\over(?![a-zA-Z])([^{}]*)\}", r"\\frac{\1}{\2}"),
+    (r"\\(?:mathrm|text)\s*\{\s*([ei])\s*\}|\\([ij])math(?![a-zA-Z])", r"\1\2"),
+    (
+        r"\\(?:operatorname\*?|mathrm|text)\s*\{\s*((?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|ln|log|exp|gcd)\s*\}",
+        r"\\\1 ",
+    ),
+    (r"\\(?:text|mathrm|mbox)\s*\{\s*(,?)\s*(and|or)\s*,?\s*\}", r"\1 \2 "),
+    (r"\{([^{}]*)\\choose(?![a-zA-Z])([^{}]*)\}", r"\\binom{\1}{\2}"),
+    (
+        r"\\frac\s*\{\s*\\(?:text|mathrm)\{([^{}]*)\}\s*\}\s*\{\s*\\(?:text|mathrm)\{([^{}]*)\}(\^[23])?\s*\}",
+        r"\\text{\1/\2\3}",
+    ),
+    (r"(?<![\\a-zA-Z^_}\]])\{(\d+)\}", r"\1"),
+    (r"(?<=\d)\{(\\[dt]?frac\{\d+\}\{\d+\})\}", r"\1"),
+    (r"(?<=\d)'(?=\d{3}(?!\d))", ""),
+    (r"\\div(?![a-zA-Z])", "/"),
+    (r"\\log\s*_\s*(?:e(?![a-zA-Z])|\{\s*e\s*\})", r"\\ln "),
+    (r"\\(?:mathbb|Bbb)\s*\{?\s*([A-Z])(?![a-zA-Z])\s*\}?", r"\\mathbb{\1}"),
+    (r"\\(?:hat|vec|mathbf|boldsymbol)\s*(?:\{\s*([ijk])\s*\}|([ijk])(?![a-zA-Z]))", r"\\mathbf{\1\2}"),
+    (r"(\d)\s*\^?\s*\{?\s*\\(?:text|mathrm)\s*\{\s*(?:st|nd|rd|th)\s*\}\s*\}?", r"\1"),
+    (r"(?<=\d)(?:st|nd|rd|ths?)(?![a-zA-Z])", ""),
+    (r"(\.\d+|[,+-]\s*)\.\.\.", r"\1\\ldots "),
+    (r"(?<=\d)\s*'\s*(\d+)\s*(?:\"|'')", r" feet \1 inches"),
+    (r"\\(?:bf|it|rm)(?![a-zA-Z])", ""),
+)
+
+
+def latex(answer: str) -> str:
+    r"""``answer`` as tidy LaTeX, without the delimiters around it.
+
+    >>> latex(r"$\dfrac12$."), latex("½"), latex(r"\left( 1,\, 2 \right)")
+    ('\\frac{1}{2}', '\\frac{1}{2}', '( 1, 2 )')
+    """
+    text = characters.to_latex(answer).replace("{,}", ",").replace(r"\!", "").strip()
+    text = _DECORATIONS.sub(" ", text)
+    text = rewrite(text, _REWRITINGS)
+    text = _strip_delimiters(text)
+    text = re.sub(r"US\s*(?=\\?\$)", "", text).replace(r"\$", CURRENCY).replace(r"\%", "%").replace("{%}", "%")
+    text = re.sub(r"\$(?=\s*-?[\d.])", CURRENCY, text).replace("$", "")
+    text = _SIZING.sub("", _SPACING.sub(" ", text))
+    text = _SYNONYM.sub(lambda m: _SYNONYMS[m[1]], text)
+    text = _BARE_FRACTION.sub(lambda m: rf"\frac{{{m[1] or m[2] or ''}}}{{{m[3] or m[4] or ''}}}", text)
+    text = plain_text.to_latex(_BARE_ROOT.sub(r"\\sqrt{\1}", text))
+    # Of a chain of conclusions the last one is the answer.
+    steps = [step for step in text.split(r"\implies") if step.strip()]
+    return " ".join(steps[-1].split()) if steps else ""
+
+
+def _strip_delimiters(text: str) -> str:
+    """Take away punctuation at the end and what stands around the whole answer, layer by layer."""
+    for _ in range(8):
+        before = text
+        text = _ENDING.sub("", text).lstrip()
+        for opening, closing in _DELIMITERS:
+            inner = text[len(opening) : len(text) - len(closing)]
+            around = len(text) > len(opening) + len(closing) and text.startswith(opening) and text.endswith(closing)
+            # \(1\) \(2\) and $1$, $2$ are two formulas, which the delimiters do not stand around.
+            if around and opening not in inner and not inner.endswith("\\"):
+                text = inner.strip()
+        if (box := _BOX.match(text)) and _balanced(box[1]):
+            text = box[1].strip()
+        if text == before:
+            break
+    return text
+
+
+def _balanced(text: str) -> bool:
+    depth = 0
+    for character in text:
+        depth += (character == "{") - (character == "}")
+        if depth < 0:
+            return False
+    return depth == 0
+
+
+def plain(text: str) -> str:
+    r"""The output of :func:`latex` with text wrappers and degree signs turned into words.
+
+    >>> plain(r"5\text{ cm}"), plain(r"90^\circ")
+    ('5 cm', '90 degrees')
+    """
+    for _ in range(4):
+        unwrapped = _WRAPPED.sub(r" \1 ", text)
+        if unwrapped == text:
+            break
+        text = unwrapped
+    return " ".join(_DEGREES.sub(" degrees ", text).split()).rstrip(" .,;").lstrip(" ,;")
+
+
+def is_text(text: str) -> bool:
+    r"""Whether the output of :func:`latex` is one ``\text{...}`` and nothing else."""
+    return _WRAPPED.fullmatch(text.strip()) is not None
+
+
+def squeeze(text: str) -> str:
+    r"""The output of :func:`latex` without spaces, multiplication signs and needless braces.
+
+    >>> squeeze(r"2 \cdot x^{3}") == squeeze("2x^3")
+    True
+    """
+    text = re.sub(r"\\(?:cdot|times|ast)(?![a-zA-Z])\s*(?=[a-zA-Z\\(])|\*(?=\s*[a-zA-Z(])", " ", text)
+    text = re.sub(r"([\^_])\s*\{\s*(\w)\s*\}", r"\1\2", text)
+    # A space that ends a command's name is kept: \pi x is not \pix.
+    text = re.sub(r"(\\[a-zA-Z]+)\s+(?=[a-zA-Z])", "\\1\0", text)
+    return re.sub(r"\s+", "", text).replace("\0", " ")
+
+
+def words(text: str) -> str:
+    """The output of :func:`plain` for comparing words: lower case, no articles, no punctuation at either end.
+
+    >>> words("The  Blue Car."), words("6:30p.m."), words("It is Monday")
+    ('blue car', '6:30 pm', 'monday')
+    """
+    text = re.sub(r"(?<![a-z])([ap])\.?\s?m\b\.?", r" \1m", text.casefold())
+    text = re.sub(r"^\s*(?:(?:it|this|the (?:answer|day|result|function)|[a-z]) is|it's|on)\s+(?!not\b)", "", text)
+    text = text.strip(" .,;:!?'\"()").replace(" - ", ", ").replace("-", " ")
+    return " ".join(word for word in text.split() if word not in ("the", "a", "an"))

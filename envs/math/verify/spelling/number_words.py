@@ -1,0 +1,78 @@
+"""Numbers in words: ``twenty-one``, ``one hundred and twenty``, ``two thirds``, ``three and a half``."""
+
+from __future__ import annotations
+
+import re
+
+_ONES = [
+    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"),
+    *("ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
+]
+_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+SMALL = {word: value for value, word in enumerate(_ONES)} | {word: 20 + 10 * i for i, word in enumerate(_TENS)}
+MULTIPLES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_PARTS = {"half": 2, "halve": 2, "quarter": 4, "hundredth": 100, "thousandth": 1000} | {
+    name: parts
+    for parts, name in enumerate(["third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"], start=3)
+}
+_WORD = re.compile(r"([a-z]+)[ -]*")
+_SIGN = re.compile(r"(?:minus|negative)\s+")
+_FRACTION = re.compile(rf"(?:(?P<top>an?|\d+|{'|'.join(SMALL)})[ -]+)?(?P<bottom>{'|'.join(_PARTS)})s?\b")
+_AND = re.compile(r"\s+and\s+")
+_DIGITS = re.compile(r"\d+")
+
+
+def digits(text: str) -> str:
+    """``text`` with the number in words that it begins with in digits; a fraction as ``2/3``, a mixed one as ``3 1/2``.
+
+    >>> digits("one hundred and twenty apples"), digits("three and a half"), digits("two or three"), digits("Monday")
+    ('120 apples', '3 1/2', '2 or three', 'Monday')
+    """
+    lower = text.lower()
+    sign = _SIGN.match(lower)
+    start = sign.end() if sign else 0
+    found, end = _fraction(lower, start)
+    if not found:
+        whole, end = _whole(lower, start)
+        if whole and (joint := _AND.match(lower, end)):
+            part, after = _fraction(lower, joint.end())
+            found, end = (f"{whole} {part}", after) if part else (whole, end)
+        else:
+            found = whole
+    if not found:
+        return text
+    return f"{'-' if sign else ''}{found}{text[end:]}"
+
+
+def _fraction(text: str, position: int) -> tuple[str, int]:
+    """``two thirds``, ``a third`` or ``half``, and where it ends; empty when there is none."""
+    match = _FRACTION.match(text, position)
+    if match is None or (match["top"] is None and match["bottom"] != "half"):
+        return "", position
+    top = match["top"] or "a"
+    return f"{top if top.isdigit() else SMALL.get(top, 1)}/{_PARTS[match['bottom']]}", match.end()
+
+
+def _whole(text: str, start: int) -> tuple[str, int]:
+    """The integer that stands at ``start``, in words or digits, and where it ends; empty when there is none."""
+    if written := _DIGITS.match(text, start):
+        return written[0], written.end()
+    total, group, last, end, position = 0, 0, None, start, start
+    while word := _WORD.match(text, position):
+        name, value = word[1], SMALL.get(word[1])
+        position = word.end()
+        if value is not None:
+            # Ones follow tens, and either follows a multiple: "twenty one", but no "one twenty" and no "one two".
+            if last is not None and last < 100 and not (last >= 20 and value < 10):
+                break
+            group, last = group + value, value
+        elif name == "hundred" and last:
+            group, last = group * 100, 100
+        elif name in MULTIPLES and name != "dozen" and last:
+            total, group, last = total + group * MULTIPLES[name], 0, 1000
+        elif name != "and" or not last or last < 100:
+            break
+        else:
+            continue
+        end = word.end(1)
+    return (str(total + group), end) if last is not None else ("", start)

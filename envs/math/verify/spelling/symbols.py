@@ -1,0 +1,56 @@
+r"""The letters of a formula: which of them are variables, and which belong to a command, a constant or a word."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+_GREEK = (
+    "(?:var)?(?:epsilon|theta|rho|phi|sigma)|alpha|beta|gamma|delta|zeta|eta|iota|kappa|lambda|mu|nu|xi|tau|upsilon|chi"
+    "|psi|omega|Gamma|Delta|Theta|Lambda|Xi|Sigma|Upsilon|Phi|Psi|Omega|ell"
+)
+_INDEX = r"(?:\s*_\s*(?:\{[^{}]*\}|\w))?'*"
+VARIABLE = rf"(?:\\(?:{_GREEK})(?![a-zA-Z])|(?<![a-zA-Z\\])[a-zA-Z](?![a-zA-Z])){_INDEX}"
+"""A variable that stands alone: one letter, with its index and its primes."""
+
+_WORDS = re.compile(r"\\(?:text\w*|operatorname\*?|mbox)\s*\{[^{}]*\}|\\(?:mathrm|mathbf|hat|vec)\s*\{([^{}]*)\}")
+_LETTERS = re.compile(
+    rf"(?P<greek>\\(?:{_GREEK})(?![a-zA-Z]))(?P<i>{_INDEX})|\\[a-zA-Z]+|(?P<latin>[a-zA-Z])(?P<j>{_INDEX})"
+)
+_BINDS = re.compile(
+    r"\\(?:sum|prod|lim|max|min|i{0,3}int|oint)(?![a-zA-Z])(?:\s*(?:\\limits)?\s*_\s*(?:\{\s*([a-zA-Z])(?![a-zA-Z])|[^{]))?"
+)
+_DIFFERENTIAL = re.compile(r"(?<![a-zA-Z\\])d\s*([a-zA-Z])(?![a-zA-Z])|\\mathrm\s*\{\s*d\s*\}\s*([a-zA-Z])(?![a-zA-Z])")
+_SET = re.compile(r"\\mathbb\s*\{?\s*([A-Z])\s*\}?")
+
+
+@functools.lru_cache(maxsize=4096)
+def variables(latex: str) -> frozenset[str]:
+    r"""The variables of a formula in tidy LaTeX, each with its index: ``e`` and ``i`` are none, ``x'`` is not ``x``.
+
+    >>> sorted(variables(r"\frac{x_1 + \theta}{e^{i\pi}} \text{ cm}")), variables(r"\mathbb{R}")
+    (['\\theta', 'x_1'], frozenset({'mathbb R'}))
+    """
+    found = {f"mathbb {name}" for name in _SET.findall(latex)}
+    text = _WORDS.sub(
+        lambda word: f" {word[1]} " if word[1] and len(word[1].strip()) == 1 else " ", _SET.sub(" ", latex)
+    )
+    for letter in _LETTERS.finditer(text):
+        name = letter["greek"] or letter["latin"]
+        if name is None or name in ("e", "i"):
+            continue
+        found.add(re.sub(r"[\s{}]", "", name + (letter["i"] or letter["j"] or "")))
+    return frozenset(found)
+
+
+def free_variables(latex: str) -> frozenset[str]:
+    r"""The variables of a formula without those that a sum, a product, a limit or an integral binds.
+
+    >>> sorted(free_variables(r"\sum_{k=1}^n k")), sorted(free_variables(r"\int_0^x t^2 dt"))
+    (['n'], ['x'])
+    """
+    found = variables(latex)
+    bound = {name for name in _BINDS.findall(latex) if name}
+    if "int" in latex:
+        bound |= {"d", *(name for names in _DIFFERENTIAL.findall(latex) for name in names)}
+    return found - bound

@@ -1,0 +1,244 @@
+r"""What a formula leaves to be done, seen in its tree: arithmetic, functions of constants, variables that do nothing.
+
+:mod:`gagpo.envs.math.verify.unevaluated` looks for the operations that a formula names; this module for what is left
+among its terms, factors and arguments. It runs in verifier processes only.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import zlib
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+_MOST_TERMS = 12
+"""Terms of a sum of which any two are tried together."""
+_LARGEST_EXPONENT = 12
+"""Brackets to a higher power are not multiplied out."""
+
+
+def unfinished(tree: Any) -> frozenset[str]:
+    r"""The kinds of work that a formula, as it was written, leaves to be done.
+
+    ``sum``: terms that go together, at once (``2x + 3x``, ``\sqrt{18} + \sqrt{8}``) or once a bracket is multiplied out
+    (``2(x + 1) + x``). ``product``: of numbers, of powers of e, of roots of constants. ``power``: of an integer other
+    than 10, of a power or of a product; powers of one base that are multiplied. ``division``: by a number or factor
+    that goes into the numerator. ``denominator``: a sum of constants. ``expansion``: a product or power of sums of
+    constants. ``root``: of a constant with a root in it. ``dummy``: a part with variables in it that does not depend
+    on them. ``matrix``: a sum, product or power of matrices. A name: a function that has a value without it, such as
+    ``\sin\frac{\pi}{3}`` or ``\ln e^x``. Equations leave nothing: there are many ways to write one.
+    """
+    import sympy
+
+    if not isinstance(tree, sympy.Basic) or tree.has(sympy.core.relational.Relational):
+        return frozenset()
+    kinds = {kind for node in sympy.preorder_traversal(tree) for kind in _kinds(node)}
+    if any(_idle(node) for node in sympy.preorder_traversal(tree)):
+        kinds.add("dummy")
+    return frozenset(kinds)
+
+
+def value(tree: Any, point: int, digits: int) -> Any:
+    """The number that an expression is where its variables have the values of ``point``, None where it has none.
+
+    Points 0 and 1 are positive in every variable, point 2 is negative. A variable has its value by its name.
+    """
+    import sympy
+
+    if tree.has(sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit, sympy.Derivative):
+        return None
+    at = {symbol: _coordinate(str(symbol), point) for symbol in tree.free_symbols}
+    try:
+        found = tree.evalf(digits, subs=at)
+    except (ArithmeticError, AttributeError, NotImplementedError, TypeError, ValueError):
+        return None
+    return found if found.is_number and found.is_finite and not found.has(sympy.nan, sympy.zoo) else None
+
+
+def close(one: Any, other: Any, digits: int) -> bool:
+    """Whether two numbers agree in as many digits, however small they are."""
+    size = abs(one) + abs(other)
+    return bool(abs(one - other) <= size * Fraction(1, 10**digits) + Fraction(1, 10**100))
+
+
+def _coordinate(name: str, point: int) -> Any:
+    import sympy
+
+    size = sympy.Rational(1001 + zlib.crc32(f"{name} {point}".encode()) % 8009, 1009)
+    return -size if point == 2 else size
+
+
+def _idle(node: Any) -> bool:
+    """Whether a part of a formula holds variables and does not depend on them: ``0x``, ``x^0``, ``\frac{x}{x}``."""
+    import sympy
+
+    if not isinstance(node, sympy.Expr) or node.is_Symbol or not node.free_symbols:
+        return False
+    found = [[value(part, point, 20) for point in (0, 2)] for part in (node.args if node.is_Add else [node])]
+    if any(None in pair for pair in found):
+        return False
+    if node.is_Add:  # any two terms, as in \sin^2 x + \cos^2 x, or all of them
+        moving = [pair for pair in found if not close(pair[0], pair[1], 15)][:_MOST_TERMS]
+        sums = [[a + b for a, b in zip(one, other, strict=True)] for one, other in itertools.combinations(moving, 2)]
+        found = [*sums, [sum(column) for column in zip(*found, strict=True)]]
+    return any(close(one, other, 15) for one, other in found)
+
+
+def _kinds(node: Any) -> Iterator[str]:
+    import sympy
+
+    if isinstance(node, sympy.MatMul | sympy.MatAdd):
+        if sum(bool(getattr(part, "is_Matrix", False)) for part in node.args) > 1:
+            yield "matrix"
+    elif isinstance(node, sympy.MatPow | sympy.Inverse | sympy.Transpose):
+        yield "matrix"
+    elif isinstance(node, sympy.Add):
+        if _terms_go_together(node):
+            yield "sum"
+    elif isinstance(node, sympy.Mul):
+        yield from _kinds_of_product(node)
+    elif isinstance(node, sympy.Pow):
+        yield from _kinds_of_power(node)
+    root = _is_root(node)
+    if node.is_Function or (root and not node.free_symbols):
+        simple = _evaluated(node)
+        kept = any(map(_is_root, sympy.preorder_traversal(simple))) if root else simple.has(node.func)
+        if not kept and simple != sympy.E:
+            yield "root of a power" if root else str(node.func)
+
+
+def _terms_go_together(node: Any) -> bool:
+    """Whether two terms of a sum have the same variables, or would once a bracket is multiplied out.
+
+    A square may stand completed: in ``(x - 3)^2 + 4`` no terms with x go together.
+    """
+    import sympy
+
+    terms = [_evaluated(term) for term in _terms(node)]
+    seen: set[Any] = set()
+    for term in terms:
+        parts = {part.as_coeff_Mul()[1] for part in sympy.Add.make_args(_multiplied_out(term))}
+        if any(part in seen and (part.free_symbols or not _is_square(term)) for part in parts):
+            return True
+        seen |= parts
+    kinds = [term.as_coeff_Mul()[1] for term in terms]
+    return len({*kinds}) < len(kinds) or (0 in terms and not node.has(sympy.I))  # 0 + 2i is in the form of its kind
+
+
+def _multiplied_out(term: Any) -> Any:
+    """A number or a variable times a bracket, or a number times a power of one, as a sum; any other term as it is."""
+    product = _Product(term)
+    sums = [factor for factor in product.factors if factor.is_Add or (factor.is_Pow and factor.base.is_Add)]
+    others = [factor for factor in product.factors if factor not in sums]
+    if len(sums) != 1 or product.divisors or not all(factor.is_Symbol for factor in others):
+        return term
+    exponent: Any = sums[0].exp if sums[0].is_Pow else 1
+    if exponent != 1 and (others or not (exponent.is_Integer and 1 < exponent <= _LARGEST_EXPONENT)):
+        return term
+    return term.expand()
+
+
+def _is_square(term: Any) -> bool:
+    return any(factor.is_Pow and factor.base.is_Add for factor in _Product(term).factors)
+
+
+class _Product:
+    """A product as written: whole numbers other than 1, and all else, above the fraction bar and below it."""
+
+    def __init__(self, node: Any) -> None:
+        self.numbers: list[int] = []
+        self.factors: list[Any] = []
+        self.divisors: list[int] = []
+        self.denominators: list[Any] = []
+        self._add(node, below=False)
+
+    def _add(self, node: Any, below: bool) -> None:
+        if node.is_Mul:
+            for factor in node.args:
+                self._add(factor, below)
+        elif node.is_Pow and node.exp.is_Integer and node.exp == -1:
+            self._add(node.base, not below)
+        elif node.is_Rational:
+            above, under = (self.divisors, self.numbers) if below else (self.numbers, self.divisors)
+            above += [abs(node.p)] if abs(node.p) != 1 else []
+            under += [node.q] if node.q != 1 else []
+        else:
+            (self.denominators if below else self.factors).append(node)
+
+
+def _kinds_of_product(node: Any) -> Iterator[str]:
+    import sympy
+
+    product = _Product(node)
+    roots = [factor.exp for factor in product.factors if _is_root(factor) and not factor.free_symbols]
+    powers_of_e = [f for f in product.factors if f == sympy.E or (isinstance(f, sympy.exp) and not f.free_symbols)]
+    if max(len(product.numbers), len(product.divisors), len(powers_of_e)) > 1 or len({*roots}) < len(roots):
+        yield "product"
+    sums = [factor for factor in product.factors if factor.is_Add]
+    if not node.free_symbols and (len(sums) > 1 or (sympy.I in product.factors and any(s.has(sympy.I) for s in sums))):
+        yield "expansion"
+    divisor = math.prod(product.divisors)
+    if divisor > 1 and math.prod([*product.numbers, *map(_content, product.factors)]) % divisor == 0:
+        yield "division"
+    above, below = ([factor.as_base_exp() for factor in part] for part in (product.factors, product.denominators))
+    for (base, exponent), (other, _) in itertools.product(above, below):
+        # A root above its own base is what rationalising a denominator leaves: \frac{\sqrt{x}}{2x}.
+        root = exponent.is_Rational and not exponent.is_Integer
+        if base == other and (base.free_symbols or exponent.free_symbols) and not root:
+            yield "division"
+    powers = [*above, *below]
+    bases = [base for base, exponent in powers if base.is_Symbol and exponent.is_Integer]
+    if len({*bases}) < len(bases) and any(base in bases and exponent != 1 for base, exponent in powers):
+        yield "power"
+    top, bottom = (sympy.Mul(*map(_evaluated, part)) for part in (product.factors, product.denominators))
+    shared = top.free_symbols & bottom.free_symbols
+    polynomial = shared and top.is_polynomial(*shared) and bottom.is_polynomial(*shared)
+    if polynomial and sympy.gcd(top, bottom).free_symbols:
+        yield "division"
+
+
+def _content(factor: Any) -> int:
+    """The largest whole number that goes into every term of a sum."""
+    if not factor.is_Add:
+        return 1
+    parts = [_Product(_evaluated(term)) for term in _terms(factor)]
+    return 1 if any(part.divisors for part in parts) else math.gcd(*(math.prod(part.numbers) for part in parts))
+
+
+def _kinds_of_power(node: Any) -> Iterator[str]:
+    import sympy
+
+    base, exponent = node.args
+    if exponent in (0, 1):
+        yield "power"
+    if exponent.is_Integer and abs(exponent) > 1:
+        if (base.is_Rational and abs(base) != 10) or base == sympy.I or isinstance(base, sympy.exp):
+            yield "power"
+        if (base.is_Pow and base.exp.is_Rational) or (base.is_Mul and _Product(base).numbers):
+            yield "power"
+        if base.is_Add and not base.free_symbols:
+            yield "expansion"
+    if exponent.is_negative and not base.free_symbols and (base == sympy.I or (base.is_Add and base.is_algebraic)):
+        yield "denominator"
+    if _is_root(node) and base.is_Pow and base.base.is_Add and (base.exp * exponent).is_Integer:
+        yield "power"
+    if _is_root(node) and not base.free_symbols and any(map(_is_root, sympy.preorder_traversal(base))):
+        yield "root"
+
+
+def _terms(node: Any) -> list[Any]:
+    """The terms of a sum as written, those of sums within it among them."""
+    return [part for term in node.args for part in (_terms(term) if term.is_Add else [term])]
+
+
+def _is_root(node: Any) -> bool:
+    import sympy
+
+    return node.is_Pow and node.base != sympy.E and node.exp.is_Rational and not node.exp.is_Integer
+
+
+def _evaluated(node: Any) -> Any:
+    """``node`` with the simplifications that SymPy does by itself: the parser keeps formulas as they were written."""
+    return node.func(*map(_evaluated, node.args)) if node.args else node
