@@ -120,7 +120,9 @@ def _terms_go_together(node: Any) -> bool:
     seen: set[Any] = set()
     for term in terms:
         parts = {part.as_coeff_Mul()[1] for part in sympy.Add.make_args(_multiplied_out(term))}
-        if any(part in seen and (part.free_symbols or not _is_square(term)) for part in parts):
+        if _is_square(term):
+            parts = {part for part in parts if part.free_symbols}
+        if parts & seen:
             return True
         seen |= parts
     kinds = [term.as_coeff_Mul()[1] for term in terms]
