@@ -79,15 +79,15 @@ def opened(
         if ranks.alone:
             yield folder(), ranks
             return
-        mine: list[RunFolder] = []
-        path = Path(ranks.of_first(lambda: str(_kept(mine, folder()).path)))
-        others = RunFolder.open(path).settings if resume and not ranks.first else settings
-        yield mine[0] if ranks.first else RunFolder(path, others), ranks
+        mine: RunFolder | None = None
 
+        def made() -> str:
+            nonlocal mine
+            mine = folder()
+            return str(mine.path)
 
-def _kept(folders: list[RunFolder], folder: RunFolder) -> RunFolder:
-    folders.append(folder)
-    return folder
+        path = Path(ranks.of_first(made))  # the others read what the first one has made, or changed
+        yield mine or (RunFolder.open(path) if resume else RunFolder(path, settings)), ranks
 
 
 def started(config: str | Path, overrides: Sequence[str], runs: Path, auto: bool = False) -> RunFolder:
