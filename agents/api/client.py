@@ -145,11 +145,12 @@ class ApiClient:
         if temperature is not None:
             fields["temperature"] = temperature
         expected = sum(len(one["content"]) for one in messages) // 4 + max_tokens
+        create: Callable[..., ChatCompletion] = self._client.chat.completions.create
         fault = ""
         for attempt in range(settings.attempts):  # a try that may be mended is followed by a pause, for everybody
             self._wait_for_turn(expected)
             try:
-                reply = self._client.chat.completions.create(model=settings.model, messages=list(messages), **fields)
+                reply = create(model=settings.model, messages=list(messages), **fields)
                 answer = self._read(reply, messages, attempt)
             except (self._openai.APIConnectionError, self._openai.APIStatusError, _MalformedReply) as error:
                 fault = self._judge(error)
