@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -165,10 +166,11 @@ RECIPES = {recipe: told for name in SHIPPED for recipe, told in starters.find(na
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_recipe_begins_with_the_recorded_losses(recipe, tmp_path, monkeypatch):
-    """The first ten more exactly: after that rounding, which differs between processors, has its say."""
+    """The first ten one by one; then rounding, which differs between processors, has its say in a step, not in the mean."""
     monkeypatch.setenv("GAGPO_DATA", str(tmp_path))
     told = RECIPES[recipe]
     found = first_losses(Path("configs/starters") / recipe, told["overrides"], tmp_path / "model")
     assert len(found) == len(told["losses"]) >= 50
     assert found[:10] == pytest.approx(told["losses"][:10], rel=0.01)
-    assert found == pytest.approx(told["losses"], rel=0.03, abs=0.03)
+    assert np.mean(found[10:]) == pytest.approx(np.mean(told["losses"][10:]), rel=0.005)
+    assert found == pytest.approx(told["losses"], rel=0.05, abs=0.03)
