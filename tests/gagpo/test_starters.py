@@ -166,7 +166,7 @@ RECIPES = {recipe: told for name in SHIPPED for recipe, told in starters.find(na
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_recipe_begins_with_the_recorded_losses(recipe, tmp_path, monkeypatch):
-    """The first ten one by one; then rounding, which differs between processors, has its say in a step, not in the mean."""
+    """The first ten one by one; then rounding, which differs between processors, shows in a step, not in the mean."""
     monkeypatch.setenv("GAGPO_DATA", str(tmp_path))
     told = RECIPES[recipe]
     found = first_losses(Path("configs/starters") / recipe, told["overrides"], tmp_path / "model")

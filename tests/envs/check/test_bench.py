@@ -46,13 +46,17 @@ def test_the_report_is_json_and_a_table(report: dict) -> None:
 
 
 HEAVY = """
+import mmap
+
 import gymnasium
 from gagpo.envs.testing import CorridorEnv
 
 class HeavyEnv(CorridorEnv):
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
-        self.weight = b"x" * 3_000_000
+        self.weight = mmap.mmap(-1, 3_000_000)  # pages of its own: a heap may have 3 MB to spare
+        for _ in range(30):
+            self.weight.write(b"x" * 100_000)
 
 gymnasium.register("Heavy-v0", "heavy:HeavyEnv", disable_env_checker=True)
 """
