@@ -213,7 +213,8 @@ def _same_formulas(gold: Formula, prediction: Number | Formula, policy: Policy, 
     if not _may_be_one(gold.name, prediction.name):
         return False
     wanted, given = gold, prediction
-    if gold.name != prediction.name:  # a name on one side is what the other side leaves out
+    # A name on one side is what the other side leaves out; only a curve is asked for by its equation.
+    if gold.name != prediction.name or gold.name not in ("y", "z") or not variables(gold.latex):
         wanted, given = replace(gold, name=""), replace(prediction, name="")
     if isinstance(given, Formula):
         if wanted.unit and given.unit and wanted.unit != given.unit:
@@ -242,11 +243,11 @@ def _same_relations(gold: Answer, prediction: Answer, policy: Policy, symbolic: 
     """An unsolved equation or inequality says no value; it may be a curve's equation, or a chain of equal sides."""
     match gold, prediction:
         case (Relation(), Relation() | Formula()):
-            return canonical(gold) == canonical(prediction) or symbolic(to_latex(gold), to_latex(prediction), True)
+            return canonical(gold) == canonical(prediction) or _equal(gold, prediction, policy, symbolic)
         case (Relation(), Sequence()):
-            return symbolic(to_latex(gold), to_latex(prediction), True)
+            return _equal(gold, prediction, policy, symbolic)
         case (Formula(), Relation()) if gold.name and variables(gold.latex):
-            return symbolic(to_latex(gold), to_latex(prediction), True)
+            return _equal(gold, prediction, policy, symbolic)
         case (Formula(), Relation()):
             # Every side says the gold answer, the last one in a finished form: \sqrt{18} + \sqrt{8} = 5\sqrt{2}.
             *sides, last = brackets.split(prediction.latex, _EQUALITY)[0]

@@ -198,7 +198,7 @@ def _value(text: str, position: int) -> tuple[Number, int] | None:
         number = _quotient(match)
         return (number, match.end()) if number is not None else None
     if match := _BASED.match(text, position):
-        base = number_words.SMALL.get(match[2]) or int(match[2])
+        base = number_words.SMALL[match[2]] if match[2] in number_words.SMALL else int(match[2])
         return Number(Fraction(int(match[1])), base=base), match.end()
     match = _SIMPLE.match(text, position)
     if match is None:

@@ -43,7 +43,8 @@ def is_region(answer: Answer) -> bool:
     """Whether ``answer`` is an interval or a union of intervals, or may be: a point in the plane looks like one."""
     if not isinstance(answer, Sequence):
         return False
-    return all(piece.ordered and len(piece.items) == 2 for piece in pieces(answer))
+    found = answer.items if answer.opening == r"\cup" else (answer,)
+    return all(isinstance(piece, Sequence) and piece.ordered and len(piece.items) == 2 for piece in found)
 
 
 def pieces(region: Sequence) -> list[Sequence]:

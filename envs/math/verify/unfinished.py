@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
+_ARITHMETIC = frozenset(("sum", "product", "power", "division", "denominator", "expansion"))
 _MOST_TERMS = 12
 """Terms of a sum of which any two are tried together."""
 _LARGEST_EXPONENT = 12
@@ -28,16 +29,20 @@ def unfinished(tree: Any) -> frozenset[str]:
     that goes into the numerator. ``denominator``: a sum of constants. ``expansion``: a product or power of sums of
     constants. ``root``: of a constant with a root in it. ``dummy``: a part with variables in it that does not depend
     on them. ``matrix``: a sum, product or power of matrices. A name: a function that has a value without it, such as
-    ``\sin\frac{\pi}{3}`` or ``\ln e^x``. Equations leave nothing: there are many ways to write one.
+    ``\sin\frac{\pi}{3}`` or ``\ln e^x``. Equations leave no arithmetic: there are many ways to write one.
     """
     import sympy
 
-    if not isinstance(tree, sympy.Basic) or tree.has(sympy.core.relational.Relational):
+    if not isinstance(tree, sympy.Basic):
         return frozenset()
-    kinds = {kind for node in sympy.preorder_traversal(tree) for kind in _kinds(node)}
-    if any(_idle(node) for node in sympy.preorder_traversal(tree)):
+    equation = isinstance(tree, sympy.core.relational.Relational)
+    nodes = [node for side in (tree.args if equation else (tree,)) for node in sympy.preorder_traversal(side)]
+    if any(isinstance(node, sympy.core.relational.Relational) for node in nodes):
+        return frozenset()
+    kinds = {kind for node in nodes for kind in _kinds(node)}
+    if any(map(_idle, nodes)):
         kinds.add("dummy")
-    return frozenset(kinds)
+    return frozenset(kinds - _ARITHMETIC if equation else kinds)
 
 
 def value(tree: Any, point: int, digits: int) -> Any:

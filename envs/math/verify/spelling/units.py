@@ -62,6 +62,7 @@ _TABLE: dict[str, dict[str, str | int]] = {
 }
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _POWERS_AFTER = {"squared": 2, "cubed": 3}
+_WHOLE = re.compile(r"-?\d", re.ASCII)
 _EXPONENT = re.compile(r"\s*\^\s*\{?\s*(-?[1-4])\s*\}?")
 
 
@@ -117,6 +118,8 @@ def _factors(words: str) -> list[tuple[str, int]]:
         elif name in _POWERS_AFTER and found:
             found[-1] = (found[-1][0], found[-1][1] * _POWERS_AFTER[name])
         else:
-            found.append((name, power * int(exponent or 1)))
+            # What is no exponent of a unit leaves no unit either: the whole word is in no table.
+            known = _WHOLE.fullmatch(exponent)
+            found.append((name, power * int(exponent)) if known else (word, power))
             power = 1
     return found

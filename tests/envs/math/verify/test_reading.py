@@ -92,6 +92,15 @@ def test_conditions_leave_what_holds_for_all_of_them():
     assert isinstance(read(r"x > \sqrt{2} and x > \sqrt{3}"), Relation)
 
 
+@pytest.mark.parametrize("whole", [r"\mathbb{R}", "(0, 1)", "7", r"\{1\}"])
+@pytest.mark.parametrize(
+    "rest", [r"x \cup y", r"\{1\} \cup (2, 3)", r"\mathbb{R}", "7", r"\{\}", r"(1, 2) \cup (3, 4, 5)"]
+)
+def test_what_is_no_region_is_not_taken_from_one(whole, rest):
+    assert read(rf"{whole} \setminus {rest}")
+    assert read(rf"{whole} \setminus ({rest})")
+
+
 def test_nothing_is_not_a_set_with_nothing_in_it():
     assert read(r"\varnothing") == NOTHING
     assert read(r"\{\emptyset\}") != NOTHING and read(r"\{0\}") != NOTHING
@@ -104,6 +113,8 @@ def test_quantities():
     assert unit("meters per second squared") == unit("m/s^2") == unit(r"m s^{-2}")
     assert unit("km/h").size == Fraction(1000, 3600) and unit("mph").dimension == unit("km/h").dimension
     assert unit("liter") == unit("L") and unit("mL").dimension == unit("cm^3").dimension
+    assert read("10 base zero") and read("1,234.").value == 1234
+    assert unit("10^&inches") is None and unit("cm^x") is None and unit("m^2^2") is None
     assert unit("euro").dimension != unit("dollar").dimension
 
 
