@@ -264,7 +264,8 @@ PIECES = re.findall(
     r"\S+",
     r"""1 2 3 0.5 , ; x y e i \frac{1}{2} \frac{ \sqrt{ } { ( ) [ ] ^ _ + - * / = < > \le \ne \pm \cup \setminus \in \{
     \} | and or \text{ \begin{pmatrix} \end{pmatrix} & \\ \mathbb{R} % $ \$ ' " ! ½ √ ... \infty \approx \implies sqrt(
-    pi zero one hundred half feet inches cm per \int dx \sum_{k=1} \begin{cases} \end{cases} \mathbf{i} \pmod{ base th \cdot
+    pi zero one hundred half feet inches cm per \int dx \sum_{k=1} \begin{cases} \end{cases} \mathbf{i} \pmod{ base th
+    \cdot
     e^{ \ln \overline{ P( f(x) A B) \boxed{ is at least all real numbers no solution""",
 )
 
