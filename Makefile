@@ -4,25 +4,27 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip --disable-pip-version-check install -q -c constraints.txt
 CONFIG ?= alfworld-first
+SET    ?=
 JOBS   ?= 2
 
 export TORCH_INDEX_URL
 
-.PHONY: docs train test test-slow test-scale test-scale-environment test-hard test-interop test-interop-environment test-vllm test-vllm-environment lint bench clean help
+.PHONY: docs train test test-slow test-pages test-scale test-scale-environment test-hard test-interop test-interop-environment test-vllm test-vllm-environment lint bench clean help
 
 help:
-	@echo "make train      install, generate games, train a small model that comes with the package with GAGPO, report"
+	@echo "make train      install, generate games, train a small model that comes with the package with GAGPO, report; SET='seed=2 name=two' changes settings"
 	@echo "make test       install, run the linter, the type checker and the tests"
 	@echo "make test-slow  the tests that take longer"
+	@echo "make test-pages every command that README and the pages print, from a fresh clone"
 	@echo "make test-scale many processes against one, checkpoints between them, engines elsewhere"
-	@echo "make test-hard  kills, interruptions, damages, mutations and hostile actions for hours; SCALE=0.01 for minutes"
+	@echo "make test-hard  kills, lost ranks, damages, mutations, hostile actions and queries for hours; SCALE=0.01 for minutes"
 	@echo "make test-vllm  vLLM's tests, in an environment of their own"
 	@echo "make test-interop  the doors to OpenEnv, Inspect, TRL, verl, Tinker and verifiers"
 	@echo "make bench      environment, credit and engine benchmarks"
 
 train: $(VENV)/.base
 	$(VENV)/bin/gagpo warm-start $(CONFIG)
-	$(VENV)/bin/gagpo train $(CONFIG) --auto
+	$(VENV)/bin/gagpo train $(CONFIG) --auto $(SET)
 
 test: $(VENV)/.dev lint
 	$(PY) -m pytest -m "not slow" -n $(JOBS) --dist worksteal
@@ -64,6 +66,10 @@ test-vllm-environment: .venv-vllm/.done
 	@.venv-vllm/bin/python -m pip --disable-pip-version-check uninstall -q -y torchvision torchaudio torchcodec
 	@touch $@
 
+# Every command of README and the pages, from a fresh clone in an environment with the base dependencies alone.
+test-pages: $(VENV)/.dev
+	$(PY) -m tests.commands.run
+
 lint: $(VENV)/.dev
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
@@ -86,9 +92,10 @@ $(VENV)/.dev: $(VENV)/.base
 	@touch $@
 
 # The site, strict: a page that is in no menu or a link that leads nowhere is an error.
-docs: $(VENV)/.base
+docs: $(VENV)/.dev
 	@$(PIP) -e '.[docs]'
 	$(PY) -m mkdocs build --strict
+	$(PY) -m pytest tests/test_site.py
 
 clean:
 	rm -rf $(VENV) .venv-interop .venv-verifiers .venv-verl .venv-vllm build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

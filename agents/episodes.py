@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -155,23 +156,83 @@ class Episode:
     def from_record(cls, record: dict[str, Any]) -> Episode:
         """The episode of a :meth:`record`; tokens come back where they were written.
 
-        An old record says of a turn that it is invalid and not why: then its action tells. Raises KeyError or TypeError
-        for a record of another form.
+        An old record says of a turn that it is invalid and not why: then its action tells. Raises InvalidArgument,
+        naming the key, for a record of another form.
         """
-        episode = cls(**{name: record[name] for name in (*_OF_EPISODE, "restarts", "info")})
-        for name in _KNOWN_LATER:
-            setattr(episode, name, record.get(name))
-        for row in record["turns"]:  # its text, why it is invalid, and its tokens where they were written
-            turn = Turn(**{name: row[name] for name in _OF_TURN if name != "valid"}, cut=bool(row.get("cut", False)))
-            turn.invalid = row.get("invalid", "" if row["valid"] else "refused" if turn.action else "not parsed")
-            if turn.invalid not in get_args(Invalid):
-                raise TypeError(f"a turn is not invalid because {turn.invalid!r:.40}")
-            if "response_ids" in row:
-                turn.prompt_ids = np.asarray(row["prompt_ids"], np.int32)
-                turn.response_ids = np.asarray(row["response_ids"], np.int32)
-                turn.logprobs = np.asarray(row["logprobs"], np.float32)
-            episode.turns.append(turn)
+        if not isinstance(record, dict):
+            raise InvalidArgument("not an object")
+        episode = cls(**_checked(record, (*_OF_EPISODE, "restarts", "info")))
+        for name, value in _checked({name: record.get(name) for name in _KNOWN_LATER}, _KNOWN_LATER).items():
+            setattr(episode, name, value)
+        for number, row in enumerate(_checked(record, ("turns",))["turns"]):
+            try:
+                episode.turns.append(_turn(row))
+            except InvalidArgument as error:
+                raise InvalidArgument(f"turn {number}: {error}") from None
         return episode
+
+
+def _turn(row: object) -> Turn:
+    """A turn of a record: its text, why it is invalid, and its tokens where they were written."""
+    if not isinstance(row, dict):
+        raise InvalidArgument("not an object")
+    values = _checked(row, _OF_TURN)
+    valid = values.pop("valid")
+    given = _checked({"cut": False, "invalid": None, **row}, ("cut", "invalid"))
+    turn = Turn(**values, cut=given["cut"])
+    turn.invalid = given["invalid"] or ("" if valid else "refused" if turn.action else "not parsed")
+    if "response_ids" in row:
+        ids = _checked(row, ("prompt_ids", "response_ids", "logprobs"))
+        try:
+            turn.prompt_ids = np.asarray(ids["prompt_ids"], np.int32).reshape(-1)
+            turn.response_ids = np.asarray(ids["response_ids"], np.int32).reshape(-1)
+            turn.logprobs = np.asarray(ids["logprobs"], np.float32).reshape(-1)
+        except (ValueError, TypeError, OverflowError):
+            raise InvalidArgument("key 'response_ids' and those beside it must be lists of numbers") from None
+    return turn
+
+
+def _checked(record: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Those of a record's values, each of the kind that it is written as; InvalidArgument names the first other key."""
+    for name in names:
+        wanted, holds = _KINDS[name]
+        if name not in record:
+            raise InvalidArgument(f"key {name!r} is missing")
+        if not holds(record[name]):
+            raise InvalidArgument(f"key {name!r} must be {wanted}, got {record[name]!r:.40}")
+    return {name: record[name] for name in names}
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
+
+
+_TEXT: tuple[str, Callable[[Any], bool]] = ("a text", _is_text)
+_COUNT: tuple[str, Callable[[Any], bool]] = ("a whole number from 0 on", _is_count)
+_NUMBER: tuple[str, Callable[[Any], bool]] = ("a finite number", _is_number)
+_FLAG: tuple[str, Callable[[Any], bool]] = ("true or false", lambda value: isinstance(value, bool))
+_LIST: tuple[str, Callable[[Any], bool]] = ("a list", lambda value: isinstance(value, list))
+_KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # of every key: what is wanted, and whether a value is that
+    **dict.fromkeys(("task", "task_type", "split", "observation", "response", "action"), _TEXT),
+    **dict.fromkeys(("group", "sample", "seed", "restarts"), _COUNT),
+    **dict.fromkeys(("success", "valid", "cut"), _FLAG),
+    **dict.fromkeys(("turns", "prompt_ids", "response_ids", "logprobs"), _LIST),
+    **dict.fromkeys(("state", "end_observation", "end_state"), ("a text or null", lambda x: x is None or _is_text(x))),
+    "reward": _NUMBER,
+    "temperature": ("a finite number or null", lambda value: value is None or _is_number(value)),
+    "kept": ("true, false or null", lambda value: value is None or isinstance(value, bool)),
+    "outcome": ("terminated, truncated or failed", lambda value: value in ("terminated", "truncated", "failed")),
+    "info": ("an object", lambda value: isinstance(value, dict)),
+    "invalid": ("why a turn is invalid", lambda value: value is None or value in get_args(Invalid)),
+}
 
 
 def _tokens(turn: Turn, before: Ids, decode: Decode) -> dict[str, object]:
@@ -197,9 +258,9 @@ def write_episodes(path: Path, episodes: Iterable[Episode], tokens: bool = False
 
 def read_episodes(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the records of :func:`write_episodes`; ValueError names the file and line of a broken one."""
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
                 yield json.loads(line)
-            except json.JSONDecodeError as error:
+            except (ValueError, RecursionError) as error:
                 raise InvalidArgument(f"{path}, line {number}: not a JSON object ({error})") from None

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from gagpo.envs.errors import GagpoError
+from gagpo.envs.regular_file import read_bytes
 
 NAME = "manifest.json"
-_FORMAT = "gagpo manifest 1"
+_FORMAT = "gagpo manifest 2"
+_DIGEST = re.compile("[0-9a-f]{64}")
+_EARLIER = "gagpo manifest 1"  # without the hash of the list itself
 
 
 class ManifestError(GagpoError, ValueError):
@@ -31,28 +35,42 @@ def files_of(folder: Path) -> list[Path]:
 def write(folder: Path) -> None:
     """Write the manifest of all files that lie below ``folder`` now."""
     entries = {str(path.relative_to(folder)): digest(path) for path in files_of(folder)}
-    text = json.dumps({"format": _FORMAT, "files": entries}, indent=1) + "\n"
-    (folder / NAME).write_text(text, encoding="utf-8")
+    (folder / NAME).write_text(_text(entries), encoding="utf-8")
+
+
+def _text(entries: Mapping[str, str], form: str = _FORMAT) -> str:
+    record: dict[str, object] = {"format": form, "files": dict(entries)}
+    if form == _FORMAT:
+        record["sha256"] = hashlib.sha256(json.dumps(record).encode()).hexdigest()
+    return json.dumps(record, indent=1) + "\n"
 
 
 def has_one(folder: Path) -> bool:
     """Whether ``folder`` holds a manifest: a file of that name, unless it is plainly something else's."""
     try:
-        record = json.loads((folder / NAME).read_text(encoding="utf-8"))
-    except OSError:
+        record = json.loads(read_bytes(folder / NAME))
+    except FileNotFoundError:
         return False
+    except OSError:
+        return True  # no file at all
     except (ValueError, RecursionError):
         return True  # damaged, which :func:`verify` says
-    return not isinstance(record, dict) or record.get("format", _FORMAT) == _FORMAT
+    return not isinstance(record, dict) or record.get("format", _FORMAT) in (_FORMAT, _EARLIER)
 
 
 def verify(folder: Path) -> None:
-    """Compare every file with the manifest; raises :class:`ManifestError` naming the first that differs."""
+    """Compare every file with the manifest; raises :class:`ManifestError` naming the first that differs.
+
+    The manifest itself comes first: no other file is blamed for what it does not say byte for byte as it was written.
+    """
     path = folder / NAME
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        text = read_bytes(path).decode()
+        record = json.loads(text)
         entries = dict(record["files"])
-        if record["format"] != _FORMAT or not all(isinstance(value, str) for value in entries.values()):
+        if record["format"] not in (_FORMAT, _EARLIER) or text != _text(entries, record["format"]):
+            raise ValueError
+        if not all(_DIGEST.fullmatch(value) for value in entries.values()):
             raise ValueError
     except OSError as error:
         raise ManifestError(f"{path} cannot be read ({error.strerror}): nothing proves the files beside it") from None

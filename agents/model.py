@@ -13,8 +13,9 @@ import torch
 from safetensors import SafetensorError
 
 from gagpo.agents import manifest
-from gagpo.agents.engines import adapters, attention, attention_check
-from gagpo.agents.precision import dtype_of
+from gagpo.agents.engines import adapters, attention_check
+from gagpo.agents.engines.flat import attention
+from gagpo.agents.precision import bound_kernels, dtype_of
 from gagpo.agents.starters import folder_of
 from gagpo.envs.errors import GagpoError, first_line
 
@@ -70,6 +71,7 @@ def load_model(
     """
     from transformers import AutoModelForCausalLM
 
+    bound_kernels()
     name = folder_of(name)
     path = Path(name)
     if adapters.is_adapter(path):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from gagpo.envs.errors import InvalidArgument
 
 NAMES = ("float32", "bfloat16")
+KERNELS = {"LRU_CACHE_CAPACITY": "128", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128"}
+"""How many compiled kernels torch and oneDNN keep on a CPU in half precision, one for every size of every product."""
 
 
 def require_known(name: str) -> None:
@@ -25,6 +28,15 @@ def dtype_of(name: str) -> Any:
 
     require_known(name)
     return getattr(torch, name)
+
+
+def bound_kernels() -> None:
+    """Keep fewer compiled kernels than the 1,024 of either library, which take more than a gigabyte.
+
+    It holds for processes that have not yet computed in half precision; what the environment sets is left as it is.
+    """
+    for name, count in KERNELS.items():
+        os.environ.setdefault(name, count)
 
 
 def name_of(dtype: Any) -> str:

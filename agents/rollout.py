@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from gagpo.agents.agent import Agent, AsyncAgent, EpisodeState
+from gagpo.agents.engines.spans import span
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.envs.pool import Event, Pool
 
@@ -117,14 +118,16 @@ class RolloutLoop:
         """The agent answers all who are ready before anybody else is looked at."""
         while self._begin():  # the environments' turn, then the agent's
             since = time.perf_counter()
-            while self.waiting and (lockstep or not self.ready):
-                self._take_events(None)
+            with span("environments"):
+                while self.waiting and (lockstep or not self.ready):
+                    self._take_events(None)
             self.clock.environment += time.perf_counter() - since
             if not self.ready:
                 continue
             since = time.perf_counter()
             slots = self._take_ready()
-            turns = self.agent.decide([self.states[slot] for slot in slots])
+            with span("prompts and actions"):
+                turns = self.agent.decide([self.states[slot] for slot in slots])
             self.clock.generation += time.perf_counter() - since
             for slot, turn in zip(slots, turns, strict=True):
                 self._act(slot, turn)
@@ -139,7 +142,8 @@ class RolloutLoop:
         while self._begin():  # the environments' events, the agent's questions, the agent's answers
             since = time.perf_counter()
             if self.waiting:
-                self._take_events(0.0 if thinking or self.ready else None)
+                with span("environments"):
+                    self._take_events(0.0 if thinking or self.ready else None)
             now = time.perf_counter()
             self.clock.environment += now - since
             if slots := self._take_ready():
@@ -149,7 +153,7 @@ class RolloutLoop:
                 for slot in full:
                     self._act(slot, None)
             if thinking:
-                with self._finishing():
+                with self._finishing(), span("prompts and actions"):
                     answers = agent.collect(POLL_SECONDS if self.waiting else None)
                 for slot, turn in answers:  # on to its environment
                     thinking -= 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +23,19 @@ if TYPE_CHECKING:
 
 
 def make_world(env_id: str, kwargs: Mapping[str, Any] | None = None) -> gagpo.envs.TextEnv:
-    """The environment itself, in this process; an error names known environments when ``env_id`` is unknown."""
+    """The environment itself, in this process; an error names known environments when ``env_id`` is unknown.
+
+    Warns of arguments that have no effect beside the others.
+    """
     try:
         env = gymnasium.make(find_spec(env_id), **dict(kwargs or {}))
     except TypeError as error:
         raise InvalidArgument(f"environment {env_id}: {error}") from None
-    return env.unwrapped  # type: ignore[return-value]
+    world: gagpo.envs.TextEnv = env.unwrapped  # type: ignore[assignment]
+    idle = sorted(getattr(world, "without_effect", lambda _: frozenset())(kwargs or {}) & (kwargs or {}).keys())
+    if idle:
+        warnings.warn(f"{env_id}: {', '.join(idle)} has no effect: the tasks are given, not generated", stacklevel=2)
+    return world
 
 
 def tasks_of(world: gagpo.envs.TextEnv, split: str) -> gagpo.envs.TaskSet:

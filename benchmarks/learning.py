@@ -49,7 +49,6 @@ def preset(name: str, *more: str) -> list[str]:
     return [f"algorithm={{preset: {name}, kl: {{coefficient: 0.0}}}}", *more]
 
 
-STATE = "algorithm.credit.key=state"
 ALFWORLD = "configs/alfworld-small.yaml"
 SHORT = [
     "training.turns=15000",
@@ -87,7 +86,7 @@ STUDIES = {
         {
             "GAGPO": preset("gagpo"),
             **{f"lambda {lam}": preset("gagpo", f"algorithm.credit.lam={lam}") for lam in (0, 0.5, 0.95, 1)},
-            "key state": preset("gagpo", STATE),
+            "key observation": preset("gagpo", "algorithm.credit.key=observation"),
             "key history": preset("gagpo", "algorithm.credit.key=history"),
             **{f"norm {norm}": preset("gagpo", f"algorithm.credit.norm={norm}") for norm in ("batch", "none")},
             "trajectory term": preset("gagpo", "algorithm.credit.trajectory_weight=1.0"),

@@ -22,12 +22,13 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from gagpo.agents.engines import attention
+from gagpo.agents.engines.flat import attention
 from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Credit
 from gagpo.learning import forward
-from gagpo.learning.batch import MicroBatch, Row, micro_batches
+from gagpo.learning.batch import Row
 from gagpo.learning.logprobs import hidden_of, token_logprobs
+from gagpo.learning.packing import MicroBatch, Packing
 from gagpo.learning.update import Updater
 from gagpo.planning.allocated import Allocated
 
@@ -44,11 +45,11 @@ def plain_logprobs(
     """What :func:`gagpo.learning.logprobs.token_logprobs` gives, with all logits at once."""
     hidden_KD = hidden_of(model, batch) if hidden_KD is None else hidden_KD
     logits_KV = attention.head(model, hidden_KD).float()
-    if batch.temperature_K is not None:
-        logits_KV = logits_KV / batch.temperature_K[:, None]
+    if batch.temperature_U is not None:
+        logits_KV = logits_KV / batch.temperature_U[:, None]
     logprob_KV = torch.log_softmax(logits_KV, -1)
     entropy_K = -(logprob_KV.exp() * logprob_KV).sum(-1)
-    return logprob_KV.gather(-1, batch.target_K[:, None])[:, 0], entropy_K
+    return logprob_KV.gather(-1, batch.target_U[:, None])[:, 0], entropy_K
 
 
 def make_model(vocabulary: int) -> torch.nn.Module:
@@ -112,7 +113,7 @@ def peak(logprobs: LogProbs, tokens: int, vocabulary: int) -> float:
 def difference(tokens: int, vocabulary: int) -> float:
     """The largest difference between the two, of log-probabilities, entropies and gradients."""
     model = make_model(vocabulary)
-    (batch,) = micro_batches(make_rows(tokens, vocabulary), 1_000_000)
+    (batch,) = Packing(1_000_000).micro_batches(make_rows(tokens, vocabulary))
     found = []
     for logprobs in (token_logprobs, plain_logprobs):
         model.zero_grad(set_to_none=True)

@@ -1,6 +1,6 @@
 """The pictures of the viewer in the documentation, from a run of your own, in headless Chromium.
 
-    gagpo view RUN && python benchmarks/screenshots.py RUN/view
+    gagpo view RUN && gagpo view runs && python benchmarks/screenshots.py RUN/view --runs runs/view
 
 Writes ``docs/images/view-*.png``. The group shown is one in which about half of the tries succeed and GAGPO and GRPO
 disagree; the way there is the one from the curve: a point, a row, a turn.
@@ -62,6 +62,7 @@ def _smaller(path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("view", type=Path, help="a folder that `gagpo view` wrote")
+    parser.add_argument("--runs", type=Path, help="one of several runs: its table, and the first two side by side")
     parser.add_argument("--out", type=Path, default=Path("docs/images"))
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -93,6 +94,12 @@ def main() -> None:
                 camera.show(link, 860)
                 camera.take("before-after")
             assert number >= 0
+            if arguments.runs:
+                browser.get((arguments.runs.resolve() / "index.html").as_uri())
+                camera.show("#/runs", 480)
+                camera.take("runs")
+                camera.show("#/runs/0/1", 860)
+                camera.take("two-runs")
         finally:
             browser.quit()
 

@@ -22,8 +22,9 @@ import numpy as np
 import torch
 
 from gagpo.credit import Credit
-from gagpo.learning.batch import Row, micro_batches
+from gagpo.learning.batch import Row
 from gagpo.learning.logprobs import token_logprobs
+from gagpo.learning.packing import Packing
 from gagpo.learning.precision import autocast
 from gagpo.learning.update import Updater
 from gagpo.objectives import Correction
@@ -74,14 +75,14 @@ def measure(settings: RunSettings, episodes: int, rounds: int, minibatches: int 
             optimizer,
             settings.algorithm.model_copy(update={"correction": Correction(name=correction)}),
             minibatches=minibatches or training.minibatches,
-            microbatch_tokens=training.microbatch_tokens,
+            packing=Packing(training.microbatch_tokens),
             autocast=lambda: autocast(settings),
         )
         for correction in ("none", "recompute")
     )
     turns = int(rows[-1].turn_K[-1]) + 1
     credit = Credit(rng.standard_normal(turns), np.full(turns, 4))
-    made = list(micro_batches(rows, training.microbatch_tokens))
+    made = list(Packing(training.microbatch_tokens).micro_batches(rows))
     tokens = sum(micro.tokens for micro in made)
 
     def bare() -> None:

@@ -148,7 +148,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = write_run(Path(folder) / "run", arguments.episodes)
         begun = time.perf_counter()
-        page = export([run], Path(folder) / "view", Recredit({"gagpo": Gagpo(), "grpo": Grpo()}))
+        page = export([run], Path(folder) / "view", lambda folder: Recredit({"gagpo": Gagpo(), "grpo": Grpo()}))
         written = time.perf_counter() - begun
         size = sum(path.stat().st_size for path in (Path(folder) / "view").rglob("*.js")) / 1e6
         index = (Path(folder) / "view" / "data" / "index.js").stat().st_size / 1e6

@@ -10,18 +10,21 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 from zlib import crc32
 
 import gymnasium
 import numpy as np
 from gymnasium.error import ResetNeeded
 
-from gagpo.envs.errors import InvalidArgument
+from gagpo.envs.errors import InvalidArgument, first_line
+from gagpo.envs.saved import CannotRestore, SavedEpisode
 from gagpo.envs.tasks import Task, TaskSet
 
 Info = dict[str, Any]  # what an environment says besides its observation: plain data
 Kwargs = Mapping[str, Any]  # what an environment is built with
+
+MarkovKey = Literal["observation", "state"]  # what of an answer tells where the world is
 
 SAMPLES = 16  # actions that a world without a list of them offers to a random player
 
@@ -99,6 +102,9 @@ class TextEnv(gymnasium.Env[str, str]):
     ``admissible_actions`` (the last two may be None), and ``expert_action`` when built with ``expert=True``. Where an
     environment has it (``has_hasty``), ``expert="hasty"`` is a player who knows the ways but skips what the task asks
     between finding and finishing, and who then believes to be done: the other half of a mixed lot of demonstrations.
+
+    Where a world can be put back (``can_restore``), :meth:`save` gives a token of where the episode stands, and
+    :meth:`restore` goes on from there. Such a world writes two more methods, ``snapshot`` and ``resume``.
     """
 
     metadata: Info = {"render_modes": ["ansi"]}  # noqa: RUF012 (declared so by gymnasium.Env)
@@ -106,7 +112,12 @@ class TextEnv(gymnasium.Env[str, str]):
     immaterial: ClassVar[frozenset[str]] = frozenset(
         {"expert", "render_mode", "split"}
     )  # arguments that change no task
+    choosing: ClassVar[frozenset[str]] = frozenset()  # arguments that only choose tasks, whose hash then says it all
     has_hasty: ClassVar[bool] = False
+    markov_key: ClassVar[MarkovKey | None] = (
+        None  # which key of an answer is a Markov state; None: see lookup.markov_key
+    )
+    can_restore: bool = False  # whether it can be put back into any state that it was in
     instructions: ClassVar[str] = ""  # what an instruction-tuned model must be told about the actions
 
     def __init__(
@@ -137,6 +148,7 @@ class TextEnv(gymnasium.Env[str, str]):
         self.turn = 0
         self._over = True
         self._observation = ""
+        self._valid = True
 
     # What a subclass writes -------------------------------------------------------------------------------------------
 
@@ -161,12 +173,40 @@ class TextEnv(gymnasium.Env[str, str]):
         self.action_space.seed(int(rng.integers(2**31)))
         return self.action_space.sample()
 
+    def snapshot(self) -> Any:
+        """What :meth:`resume` needs to know beyond the task, as plain JSON; only for a world that ``can_restore``."""
+        raise NotImplementedError
+
+    def resume(self, snapshot: Any) -> Outcome:
+        """Go on from a ``snapshot``, right after ``begin`` of its task.
+
+        What this returns says how things stand; its ``observation`` and ``valid`` are filled in by the caller. What
+        ``begin`` drew from ``self.np_random`` need not be what it drew then: a snapshot holds what came of it.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def cheap(cls, kwargs: Kwargs) -> bool:
+        """Whether a world built so answers whatever is said within milliseconds, so that the pool may step it in the
+        caller's own process, where nothing could end it. Only the suite's own worlds are asked."""
+        return False
+
+    @classmethod
+    def without_effect(cls, kwargs: Kwargs) -> frozenset[str]:
+        """Arguments that change nothing beside these others: the size of what is generated where files are given."""
+        return frozenset()
+
     @classmethod
     def material(cls, kwargs: Kwargs) -> dict[str, Any]:
-        """The constructor's arguments that say which problems are played, and how, defaults included."""
+        """The constructor's arguments that say which problems are played, and how, defaults included.
+
+        Left out is what has no effect beside the others. Two results are of the same panel where they agree on the
+        hash of the tasks and on all of this but what is ``choosing``.
+        """
         parameters = inspect.signature(cls).parameters.values()
         defaults = {one.name: one.default for one in parameters if one.default is not one.empty}
-        return {name: value for name, value in (defaults | dict(kwargs)).items() if name not in cls.immaterial}
+        left_out = cls.immaterial | cls.without_effect(kwargs)
+        return {name: value for name, value in (defaults | dict(kwargs)).items() if name not in left_out}
 
     # What Gymnasium calls ---------------------------------------------------------------------------------------------
 
@@ -181,7 +221,7 @@ class TextEnv(gymnasium.Env[str, str]):
         self.turn = 0
         outcome = self.begin(self.task)
         self._over = False
-        self._observation = outcome.observation
+        self._observation, self._valid = outcome.observation, outcome.valid
         return outcome.observation, self._info(outcome)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
@@ -194,8 +234,59 @@ class TextEnv(gymnasium.Env[str, str]):
         outcome = self.act(action)
         truncated = not outcome.terminated and self.turn >= self.max_turns
         self._over = outcome.terminated or truncated
-        self._observation = outcome.observation
+        self._observation, self._valid = outcome.observation, outcome.valid
         return outcome.observation, float(outcome.reward), outcome.terminated, truncated, self._info(outcome)
+
+    def save(self) -> bytes:
+        """Where the present episode stands: a token for ``restore`` of any world built alike, in any process.
+
+        Raises :class:`~gagpo.envs.saved.CannotRestore` where the world cannot be put back, ResetNeeded where no
+        episode is under way.
+        """
+        self._require_restorable()
+        if self._over or self.task is None:
+            raise ResetNeeded("the episode is over (or none was started): there is nothing to save")
+        task, random = self.task, self.np_random.bit_generator.state
+        saved = SavedEpisode(
+            *(type(self).__name__, task.id, task.split, task.digest, self.turn, self._observation, self._valid),
+            random=dict(random),
+            snapshot=self.snapshot(),
+        )
+        return saved.pack()
+
+    def restore(self, token: bytes) -> tuple[str, Info]:
+        """Put the world back to where ``token`` was saved; returns what the agent saw there: observation and info.
+
+        From there on everything is as it was then, byte for byte, for the same actions. Raises
+        :class:`~gagpo.envs.saved.CannotRestore` for a token of another world or task, and for a damaged one.
+        """
+        self._require_restorable()
+        self._over = True  # a restore that fails leaves no episode to step
+        saved = SavedEpisode.unpack(token)
+        if saved.world != type(self).__name__:
+            raise CannotRestore(f"the token is of {saved.world}, this is {type(self).__name__}")
+        task = self._choose({"task": saved.task, "split": saved.split})
+        if task.digest != saved.digest:
+            raise CannotRestore(f"task {saved.task!r} has other content here than where the token was saved")
+        if not 0 <= saved.turn < self.max_turns:
+            raise CannotRestore(f"the token is of turn {saved.turn}, and episodes end here after {self.max_turns}")
+        self.task, self.turn = task, saved.turn
+        self.begin(task)
+        try:
+            outcome = self.resume(saved.snapshot)
+            generator = np.random.PCG64()
+            generator.state = saved.random  # type: ignore[assignment]  # which it checks
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise CannotRestore(f"the token is damaged, or of a world built otherwise: {first_line(error)}") from error
+        self.np_random = np.random.Generator(generator)
+        outcome.observation, outcome.valid = saved.observation, saved.valid
+        self._over = False
+        self._observation, self._valid = outcome.observation, outcome.valid
+        return outcome.observation, self._info(outcome)
+
+    def _require_restorable(self) -> None:
+        if not self.can_restore:
+            raise CannotRestore(f"{type(self).__name__} cannot be put back into a state that it was in (can_restore)")
 
     def render(self) -> str | None:
         return self._observation if self.render_mode == "ansi" else None

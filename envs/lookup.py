@@ -12,12 +12,13 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
+from gagpo.envs.base import Info, Kwargs, MarkovKey
 from gagpo.envs.errors import GagpoError, InvalidArgument
 from gagpo.envs.registry import Registry
 
@@ -32,17 +33,21 @@ class UnknownEnvironment(GagpoError, ValueError):
 def find_spec(env_id: str) -> EnvSpec:
     """The registered ``EnvSpec`` of ``env_id``, which may name a module to import first (``"module:Name-v0"``).
 
-    Raises :class:`UnknownEnvironment` with advice when there is no such module or no such id.
+    An id that an installed package offers has its module imported. Raises :class:`UnknownEnvironment` with advice when
+    there is no such module or no such id.
     """
     module, _, name = env_id.rpartition(":")
     try:
         if module:
             _import(module)
+        elif name not in gymnasium.registry and (offer := ENVIRONMENTS.offered().get(name)):
+            _import(offer.module)
         return gymnasium.spec(name)
     except ModuleNotFoundError as error:
         raise UnknownEnvironment(f"environment {env_id!r}: {error}; is its folder on PYTHONPATH?") from None
     except gymnasium.error.Error as error:
-        known = ", ".join(sorted(name for name in gymnasium.registry if name.startswith("gagpo/")))
+        ours = [name for name in gymnasium.registry if name.startswith("gagpo/")]
+        known = ", ".join(sorted([*ours, *ENVIRONMENTS.offered()]))
         advice = f"known here: {known}, and module:Name-v0 for one of your own"
         raise UnknownEnvironment(f"environment {env_id!r}: {' '.join(str(error).split())[:200]} ({advice})") from None
 
@@ -52,21 +57,55 @@ def playing(env_id: str, kwargs: Mapping[str, Any], split: str | None) -> dict[s
 
     An environment that has no such split, or is told one already, is left as it is.
     """
-    spec = find_spec(env_id)
-    maker = spec.entry_point if callable(spec.entry_point) else load_env_creator(str(spec.entry_point))
+    maker = _maker(env_id)
     splits = getattr(maker, "splits", ())
     split = split or (splits[-1] if splits else None)
     takes_one = split in splits and "split" in inspect.signature(maker).parameters
     return {"split": split, **kwargs} if takes_one else dict(kwargs)
 
 
-def module_path() -> list[str]:
-    """The folders in which another process finds the modules of this one, in order, as absolute paths.
+def markov_key(env_id: str, info: Info | None = None) -> MarkovKey:
+    """Which key of its answers is a Markov state of ``env_id``: equal keys, equal futures. Nothing is built for it.
 
-    An empty entry stands for the working directory: Python puts it first for ``-c`` and standard input. It goes last.
+    It is what the environment's class declares as ``markov_key``; of a class that does not say, ``state`` where the
+    ``info`` of one of its answers carries one, else ``observation``.
     """
-    named = [os.path.abspath(place) for place in sys.path if place]
-    return named if len(named) == len(sys.path) else [*named, os.getcwd()]
+    declared = getattr(_maker(env_id), "markov_key", None)
+    if declared is not None:
+        return cast(MarkovKey, declared)
+    return "state" if info is not None and info.get("state") is not None else "observation"
+
+
+def choosing(env_id: str) -> frozenset[str]:
+    """The arguments of ``env_id`` that only choose tasks; none of an id that is not registered here.
+
+    Ids of results are looked up here, and no file shall have a module imported: what ``module:`` names is left alone.
+    """
+    if env_id not in gymnasium.registry:
+        return frozenset()
+    try:
+        return frozenset(getattr(_maker(env_id), "choosing", ()))
+    except ImportError:
+        return frozenset()
+
+
+def is_cheap(spec: EnvSpec, kwargs: Kwargs) -> bool:
+    """Whether a world built so may be stepped in the caller's own process: one of the suite's own that says so.
+
+    Nobody else's declaration counts: a world that hangs there takes the caller with it.
+    """
+    maker = _made_by(spec)
+    ours = getattr(maker, "__module__", "").startswith("gagpo.envs.")
+    return ours and bool(getattr(maker, "cheap", lambda _: False)(kwargs))
+
+
+def _maker(env_id: str) -> Callable[..., object]:
+    """The class, or function, that builds ``env_id``."""
+    return _made_by(find_spec(env_id))
+
+
+def _made_by(spec: EnvSpec) -> Callable[..., object]:
+    return spec.entry_point if callable(spec.entry_point) else load_env_creator(str(spec.entry_point))
 
 
 def portable(spec: EnvSpec) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Table:
         sizes = [max(map(len, column)) for column in zip(*cells, strict=True)]
         rest = sum(sizes[1:]) + 2 * (len(sizes) - 1)
         first = min(sizes[0], width - rest)
-        if first < min(CUT, sizes[0]):
+        if not self.fits(width):
             return list(_blocks(cells[0], cells[1:], width))
         lines = []
         for name, *others in cells:
@@ -72,6 +72,18 @@ class Table:
             lines.append("  ".join(padded).rstrip())
         lines.insert(1, "-" * (first + rest))
         return lines
+
+    def fits(self, width: int) -> bool:
+        """Whether every row is one line of :meth:`lines`."""
+        sizes = [max(len(ascii_only(row[i])) for row in (self.header, *self.rows)) for i in range(len(self.header))]
+        return width - sum(sizes[1:]) - 2 * (len(sizes) - 1) >= min(CUT, sizes[0])
+
+    def without(self, *names: str) -> Table:
+        """The table without the columns of these ``names``."""
+        kept = [i for i, title in enumerate(self.header) if title not in names]
+        rows = [[row[i] for i in kept] for row in self.rows]
+        words = [number for number, i in enumerate(kept) if i in self.words]
+        return replace(self, header=[self.header[i] for i in kept], rows=rows, words=words)
 
     def markdown(self) -> list[str]:
         """Lines of Markdown; a cell's own bars are escaped, and its line breaks are blanks."""

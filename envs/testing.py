@@ -15,13 +15,19 @@ from typing import Any, ClassVar
 
 import gymnasium
 
-from gagpo.envs.base import Outcome, TextEnv
+from gagpo.envs.base import Kwargs, Outcome, TextEnv
 from gagpo.envs.pool.wire import pack
 from gagpo.envs.tasks import Task, TaskSet
 
 
 class CorridorEnv(TextEnv):
     """Walk ``left`` or ``right`` along a corridor, from a place drawn by the seed, to the door the task names."""
+
+    can_restore = True
+
+    @classmethod
+    def cheap(cls, kwargs: Kwargs) -> bool:
+        return cls is CorridorEnv
 
     def tasks(self, split: str) -> TaskSet:
         doors = {"train": range(8), "test": range(8, 12)}[split]
@@ -36,6 +42,13 @@ class CorridorEnv(TextEnv):
         if action not in ("left", "right"):
             return self._look(valid=False)
         self.place = max(0, self.place - 1) if action == "left" else min(15, self.place + 1)
+        return self._look()
+
+    def snapshot(self) -> int:
+        return self.place
+
+    def resume(self, snapshot: int) -> Outcome:
+        self.place = int(snapshot)
         return self._look()
 
     def expert_action(self) -> str:
@@ -62,11 +75,12 @@ class SleepyEnv(CorridorEnv):
 class FaultyEnv(TextEnv):
     """A corridor without end whose actions break it: an action ``crash`` crashes, ``sleep`` sleeps for ever, ...
 
-    What an action does is written in :meth:`act`. A task's id may end in ``:fault``, which then happens at the reset,
-    and ``broken=fault`` makes the constructor break. With ``marker``, a path, a fault happens only as long as no file
-    is there, and makes it: it happens once.
+    What an action does is written in :meth:`act`. A task's id may end in ``:fault``, which then happens at the reset;
+    after an action ``save fault`` it happens when the episode is saved; and ``broken=fault`` makes the constructor
+    break. With ``marker``, a path, a fault happens only as long as no file is there, and makes it: it happens once.
     """
 
+    can_restore = True
     faults: ClassVar[tuple[str, ...]] = (
         *("crash", "exit", "sleep", "spin", "raise", "observation", "surrogate", "reward", "shape", "unpicklable"),
         *("huge", "stop", "child", "babble"),
@@ -96,6 +110,16 @@ class FaultyEnv(TextEnv):
         if action.startswith("nap "):
             time.sleep(float(action.split()[1]))
         return self._fail(action) if action in self.faults else self._look()
+
+    def snapshot(self) -> dict[str, Any]:
+        _, _, fault = (self.said or [""])[-1].partition("save ")
+        if fault:
+            self._fail(fault)
+        return {"start": self.start, "said": self.said}
+
+    def resume(self, snapshot: dict[str, Any]) -> Outcome:
+        self.start, self.said = snapshot["start"], list(snapshot["said"])
+        return self._look()
 
     def _look(self) -> Outcome:
         digest = hashlib.sha256("\n".join(self.said).encode(errors="replace")).hexdigest()[:8]

@@ -10,19 +10,23 @@ import hashlib
 import json
 import os
 import re
+import threading
 import zlib
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
+from pydantic import FiniteFloat
 
 from gagpo.agents.episodes import Episode
 from gagpo.envs.durable import naming
-from gagpo.envs.errors import GagpoError
+from gagpo.envs.errors import GagpoError, InvalidArgument
+from gagpo.eval.reading import parse, validated
 
-FORMAT = "gagpo journal 1"
+FORMAT = "gagpo journal 2"
 
 
 class JournalError(GagpoError):
@@ -30,7 +34,7 @@ class JournalError(GagpoError):
 
 
 class Journal:
-    """Episodes kept by (task, sample); for one process at a time.
+    """Episodes kept by (task, sample), and what was spent on them; for one process at a time, and all its threads.
 
         with Journal(Path("evals"), {"model": "qwen", "panel": ...}) as journal:
             journal.append(episode)
@@ -45,7 +49,8 @@ class Journal:
         who = re.sub(r"[^A-Za-z0-9._-]+", "-", str(self.key.get("model", "")))[-60:].strip("-.") or "episodes"
         self.path = folder / f"{who}-{digest}.jsonl"
         self.episodes: dict[tuple[str, int], Episode] = {}
-        self._spent: list[dict[str, float]] = []
+        self._spent: defaultdict[str, float] = defaultdict(float)
+        self._lock = threading.Lock()
         self._open = ExitStack()
 
     def __enter__(self) -> Journal:
@@ -70,26 +75,32 @@ class Journal:
     def append(self, episode: Episode) -> None:
         """Keep a finished episode; it is on the disk when this returns. An episode kept already is not kept twice."""
         place = (episode.task, episode.sample)
-        if place not in self.episodes:
-            self._write({"episode": episode.record()})
-            self.episodes[place] = episode
+        with self._lock:
+            if place not in self.episodes:
+                self._write({"episode": episode.record()})
+                self.episodes[place] = episode
 
     def note_spent(self, amounts: Mapping[str, float]) -> None:
-        """Remember what was spent on episodes that did not end."""
-        self._write({"spent": dict(amounts)})
-        self._spent.append(dict(amounts))
+        """Add to what was spent. It outlives this process when this returns, but not a power failure."""
+        with self._lock:
+            self._write({"spent": dict(amounts)}, flushed=False)
+            self._add(amounts)
 
     def spent(self, name: str) -> float:
-        """Sum of an amount (``cost``, ``prompt_tokens``, ...) over all episodes and all that was noted."""
-        kept = [episode.info for episode in self.episodes.values()]
-        return sum(float(one.get(name, 0.0)) for one in [*kept, *self._spent])
+        """Sum of an amount (``cost``, ``requests``, ...) over all that was noted."""
+        return self._spent[name]
 
-    def _write(self, record: dict[str, object]) -> None:
+    def _add(self, amounts: Mapping[str, float]) -> None:
+        for name, amount in amounts.items():
+            self._spent[name] += amount
+
+    def _write(self, record: dict[str, object], flushed: bool = True) -> None:
         text = json.dumps(record).encode("ascii")
         try:
             self._file.write(b"%s %08x\n" % (text, zlib.crc32(text)))
             self._file.flush()
-            os.fsync(self._file.fileno())
+            if flushed:
+                os.fsync(self._file.fileno())
         except OSError as error:  # a full disk; what is torn is cut away at the next opening
             raise naming(error, self.path) from None
 
@@ -101,9 +112,9 @@ class Journal:
             if not length and record != {"format": FORMAT, "key": self.key}:
                 raise JournalError(f"{self.path} holds another evaluation; move it away")
             if "episode" in record:
-                episode = Episode.from_record(record["episode"])
+                episode = _episode(record["episode"], str(self.path))
                 self.episodes.setdefault((episode.task, episode.sample), episode)
-            self._spent += [record["spent"]] if "spent" in record else []
+            self._add(validated(dict[str, FiniteFloat], record.get("spent", {}), str(self.path)))
             length = end
         if not length and self._file.seek(0, os.SEEK_END) > 0 and not self._torn_head():
             raise JournalError(f"{self.path} is not a journal of evaluations; move it away")
@@ -130,7 +141,7 @@ def read_journal(path: Path) -> tuple[dict[str, Any], Iterator[Episode]]:
     """The key and the whole episodes of a journal, also of one that is being written."""
     with path.open("rb") as file:
         head, _ = next(_whole_lines(file), ({}, 0))
-    if head.get("format") != FORMAT:
+    if head.get("format") != FORMAT or not isinstance(head.get("key"), dict):
         raise JournalError(f"{path} is not a journal of evaluations")
     return head["key"], _episodes(path)
 
@@ -139,10 +150,20 @@ def _episodes(path: Path) -> Iterator[Episode]:
     seen = set()
     with path.open("rb") as file:
         # The first of a task's sample counts, as for whoever goes on.
-        for episode in (Episode.from_record(one["episode"]) for one, _ in _whole_lines(file) if "episode" in one):
+        for number, (record, _) in enumerate(_whole_lines(file), 1):
+            if "episode" not in record:
+                continue
+            episode = _episode(record["episode"], f"{path}, line {number}")
             if (episode.task, episode.sample) not in seen:
                 seen.add((episode.task, episode.sample))
                 yield episode
+
+
+def _episode(record: dict[str, Any], place: str) -> Episode:
+    try:
+        return Episode.from_record(record)
+    except InvalidArgument as error:
+        raise JournalError(f"{place}: not an episode ({error}); move it away") from None
 
 
 def _whole_lines(file: BinaryIO) -> Iterator[tuple[dict[str, Any], int]]:
@@ -155,4 +176,7 @@ def _whole_lines(file: BinaryIO) -> Iterator[tuple[dict[str, Any], int]]:
         if not line.endswith(b"\n") or check.strip() != b"%08x" % zlib.crc32(text):
             return
         end += len(line)
-        yield json.loads(text), end
+        record = parse(text.decode(errors="replace"), file.name)
+        if not isinstance(record, dict):
+            raise JournalError(f"{file.name} holds a line that is no record; move it away")
+        yield record, end

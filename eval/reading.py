@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from gagpo.envs.errors import GagpoError, InvalidArgument
+from gagpo.envs.regular_file import read_bytes
 
 WANTED = {
     "bool_type": "true or false",
@@ -86,7 +87,7 @@ def parse(text: str, name: str) -> object:
 def read_text(path: Path) -> str:
     """The file as UTF-8 text; :class:`BadResult` when it cannot be read, with the reason."""
     try:
-        return path.read_text(encoding="utf-8")
+        return read_bytes(path).decode()
     except UnicodeDecodeError as error:
         raise BadResult(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
     except OSError as error:

@@ -29,6 +29,7 @@ from pydantic.dataclasses import dataclass
 from gagpo.agents.episodes import Episode
 from gagpo.envs import durable
 from gagpo.envs.errors import InvalidArgument
+from gagpo.envs.lookup import choosing
 from gagpo.eval.many_tries import majority_at_k, pass_at_k, usual_k
 from gagpo.eval.reading import BadResult, Document, parse, read_text, shortened, validated
 from gagpo.eval.statistics import Interval, cluster_bootstrap, clustered_wilson
@@ -60,7 +61,8 @@ JsonObject = Annotated[dict[str, object], BeforeValidator(_plain_json)]
 
 @dataclass(frozen=True, config=CHECKED)
 class Panel:
-    """What was played: two results can be compared exactly when environment, kwargs, split and hash agree.
+    """What was played: two results can be compared exactly when environment, split, hash and kwargs agree, but for
+    those kwargs that only choose tasks, such as the seed of generated ones.
 
     tasks: how many tasks; tries: how often each; split_hash: ``TaskSet.hash`` of the tasks played. conditions: how a
     language model was spoken to and sampled from (style, history, template, temperature and so on); empty for whoever
@@ -79,8 +81,13 @@ class Panel:
     def difference(self, other: Panel) -> str | None:
         """The first fact in which the two panels differ, in words, or None; the number of tries may differ."""
         for name in ("environment", "split", "split_hash", "kwargs", "tasks", "seed"):
-            if getattr(self, name) != getattr(other, name):
-                return _apart(name.replace("_", " "), getattr(self, name), getattr(other, name))
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if name == "kwargs" and mine != theirs:
+                # Which tasks they are is said by their hash, whatever was asked for to get them.
+                chosen = choosing(self.environment)
+                mine, theirs = ({k: v for k, v in kwargs.items() if k not in chosen} for kwargs in (mine, theirs))
+            if mine != theirs:
+                return _apart(name.replace("_", " "), mine, theirs)
         if not (self.conditions and other.conditions):
             return None
         mine, theirs = self.conditions, other.conditions
@@ -94,7 +101,10 @@ def _apart(name: str, mine: object, theirs: object) -> str:
 
 @dataclass(frozen=True, config=CHECKED)
 class Try:
-    """One episode in short. A failed one is never a success; ``invalid`` counts the turns without a valid action."""
+    """One episode in short. A failed one is never a success.
+
+    invalid: turns without a valid action; cut: turns whose response ended at the token limit, whatever was in it.
+    """
 
     success: StrictBool
     reward: Number
@@ -103,8 +113,9 @@ class Try:
     outcome: Literal["terminated", "truncated", "failed"] = "terminated"
     restarts: Count = 0
     answer: StrictStr | None = None
+    cut: Count = 0
 
-    @field_validator("invalid")
+    @field_validator("invalid", "cut")
     @classmethod
     def _no_more_than_turns(cls, value: int, info: ValidationInfo) -> int:
         if value > info.data.get("turns", value):
@@ -130,6 +141,7 @@ class Try:
             outcome=episode.outcome,  # type: ignore[arg-type]  # checked
             restarts=int(episode.restarts),
             answer=None if answer is None else str(answer),
+            cut=sum(turn.cut for turn in episode.turns),
         )
 
 
@@ -245,6 +257,11 @@ class EvalResult:
         return self._over_tries(lambda one: one.invalid, lambda one: one.turns)
 
     @property
+    def cut_rate(self) -> float:
+        """Share of all turns whose response ended at the token limit; NaN when no turn was played."""
+        return self._over_tries(lambda one: one.cut, lambda one: one.turns)
+
+    @property
     def failed(self) -> int:
         """Episodes whose environment broke for good; they count as no success."""
         return sum(one.outcome == "failed" for one in self.every_try)
@@ -287,6 +304,7 @@ class EvalResult:
             "mean_reward": {key: _finite(value) for key, value in self.mean_reward.record().items()},
             "mean_turns": _finite(self.mean_turns),
             "invalid_rate": _finite(self.invalid_rate),
+            "cut_rate": _finite(self.cut_rate),
             "failed": self.failed,
             "truncated": self.truncated,
             "restarts": self.restarts,

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from gagpo.envs.errors import InvalidArgument
+from gagpo.envs.regular_file import read_bytes
 from gagpo.eval.reading import BadResult
 from gagpo.eval.results import EvalResult
 
@@ -54,7 +55,7 @@ class Run:
     def algorithm(self) -> str:
         """The name of its algorithm (or of its credit), or nothing where the settings do not tell."""
         try:
-            settings = yaml.safe_load((self.folder / "config.yaml").read_text(encoding="utf-8"))
+            settings = yaml.safe_load(read_bytes(self.folder / "config.yaml").decode())
         except (OSError, ValueError, yaml.YAMLError, RecursionError):
             return ""
         found = settings.get("algorithm") if isinstance(settings, dict) else None
@@ -114,7 +115,7 @@ def metric_rows(path: Path) -> tuple[list[dict[str, Any]], int]:
     if not path.exists():
         return [], 0
     try:
-        lines = path.read_bytes().decode("utf-8", errors="replace").split("\n")
+        lines = read_bytes(path).decode("utf-8", errors="replace").split("\n")
     except OSError as error:
         raise BadResult(f"{path}: cannot be read ({error.strerror})") from None
     rows: list[dict[str, Any]] = []

@@ -77,6 +77,10 @@ class Method:
         return mean_over_seeds(rises) if len(rises) == len(self.rows) else None
 
 
+SPARED = ("minutes", "1,000 tokens", "reward after", "area %", "seeds")
+"""Columns of a study's table that a narrow terminal shows in a second one, in this order."""
+
+
 @dataclass(frozen=True)
 class Study:
     """Methods side by side; the first is the baseline of every difference."""
@@ -160,11 +164,24 @@ class Study:
         ]
 
     def lines(self, width: int = WIDTH) -> list[str]:
-        """Table and notes in ASCII, at most ``width`` columns wide."""
+        """Result and notes in ASCII, at most ``width`` columns wide; what has no room there is a second table."""
         table = self.table()
+        header = ["difference" if name.startswith("minus ") else name for name in table.header]
         rows = [[cell.replace("±", "+-") for cell in row] for row in table.rows]
-        notes = [line for note in self.notes() for line in textwrap.wrap(ascii_only(note), width)]
-        return [*replace(table, rows=rows).lines(width), "", *notes]
+        table = replace(table, header=header, rows=rows)
+        notes = self.notes()
+        if len(self.methods) > 1:
+            notes.append(f"difference: in points, to {self.methods[0].label}")
+        notes = [line for note in notes for line in textwrap.wrap(ascii_only(note), width)]
+        spared: list[str] = []
+        for name in SPARED:  # the least important first
+            if not table.without(*spared).fits(width):
+                spared.append(name)
+        result = table.without(*spared)
+        if not spared or not result.fits(width):
+            return [*table.lines(width), "", *notes]
+        rest = table.without(*(name for name in header[1:] if name not in spared))
+        return [*result.lines(width), "", *rest.lines(width), "", *notes]
 
     def markdown(self) -> list[str]:
         """The table in Markdown."""

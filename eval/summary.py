@@ -65,6 +65,14 @@ def panel_facts(result: EvalResult) -> list[tuple[str, str]]:
     ]
 
 
+def _cut(result: EvalResult) -> str:
+    """Which answers ended at the token limit, if any, and what of."""
+    if not any(one.cut for one in result.every_try):
+        return ""
+    most = result.panel.conditions.get("max_tokens")
+    return f", {percent(result.cut_rate)} % of the answers cut at {most} tokens (raise max_tokens)"
+
+
 def result_lines(result: EvalResult, width: int = WIDTH) -> list[str]:
     """The whole result: panel, success with its interval, task types, costs, and what went wrong."""
     level = f"{100 * result.level:g} %"
@@ -74,8 +82,11 @@ def result_lines(result: EvalResult, width: int = WIDTH) -> list[str]:
         ("success %", f"{with_interval(result.success)} ({result.successes} of {result.episodes}, {level})"),
         ("mean reward", f"{plain(reward.value, 3)} [{plain(reward.low, 3)}, {plain(reward.high, 3)}]"),
         ("mean turns", plain(result.mean_turns)),
-        ("invalid %", f"{percent(result.invalid_rate)} of turns"),
-        ("cut short", f"{result.truncated} at the limit, {result.failed} failed, {result.restarts} restarts"),
+        ("invalid %", f"{percent(result.invalid_rate)} of turns{_cut(result)}"),
+        (
+            "not ended",
+            f"{result.truncated} at the limit of turns or context, {result.failed} failed, {result.restarts} restarts",
+        ),
     ]
     lines = facts(pairs, width)
     if any(result.by_type):

@@ -13,7 +13,7 @@ from gagpo.credit import AnyCredit, CreditSettings, find
 from gagpo.credit.gagpo import Gagpo
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.nearest import hint
-from gagpo.objectives.options import Cispo, Clip, Constant, Geometric, LogClip, ObjectiveSettings, Power
+from gagpo.objectives.options import Cispo, Clip, Constant, Dppo, Geometric, LogClip, ObjectiveSettings, Power
 from gagpo.options import Options, by_name, problems
 
 Cells = dict[str, Any]
@@ -51,6 +51,7 @@ PRESETS: dict[str, Cells] = {
     "gspo_token": _row("grpo", "sequence", SEQUENCE_CLIP, "sequence_mean", ratio_gradient="token"),
     "sapo": _row("grpo", "token", {"name": "sapo", "positive": 1.0, "negative": 1.05}, "sequence_mean"),
     "cispo": _row("grpo", "token", {"name": "cispo", "high": 4.0}, "token_mean"),
+    "dppo": _row("dr_grpo", "token", {"name": "dppo"}, "constant"),
     "apmpo": _row(
         {"name": "grpo", "reward": "success", "ddof": 0},
         "token",
@@ -69,14 +70,29 @@ PRESETS: dict[str, Cells] = {
     ),
     "agpo_asymmetric": _row("agpo_asymmetric", "token", CLIP, "sequence_mean"),
     "rloo": _row("rloo", "token", CLIP, "token_mean", kl=KL),
+    "max_rl": _row("max_rl", "token", CLIP, "token_mean", kl=KL),
     "reinforce_plus_plus": _row("reinforce_plus_plus", "token", CLIP, "token_mean", kl=KL),
     "reinforce_baseline": _row("reinforce_baseline", "token", CLIP, "token_mean", kl=KL),
     "gigpo": _row("gigpo", "token", {**CLIP, "dual": 3.0}, "token_mean", kl=KL, entropy=0.001),
+    "sampo": _row("gigpo", "sequence", SEQUENCE_CLIP, "token_mean", controllers={"dynamic_sampling": {}}),
     "hgpo": _row("hgpo", "token", CLIP, "token_mean", kl=KL),
     "graphgpo": _row("graphgpo", "token", CLIP, "token_mean", kl=KL),
     "milegpo": _row("milegpo", "token", CLIP, "token_mean", kl=KL),
+    "graph_value": _row(
+        {"name": "gagpo", "key": "auto", "proxy": "graph", "lam": 0.0}, "action", CLIP, "action_mean", kl=KL
+    ),
+    "graph_sum": _row("weighted_sum", "action", CLIP, "action_mean", kl=KL),
+    "empirical_bayes": _row("empirical_bayes", "action", CLIP, "action_mean", kl=KL),
     "ppo_token": _row("ppo_token", "token", CLIP, "token_mean", kl=KL, critic={}),
     "ppo_turn": _row("ppo_turn", "action", CLIP, "token_mean", kl=KL, critic={}),
+    "starpo_s": _row(
+        "ppo_token",
+        "token",
+        {**CLIP, "high": 0.28},
+        "token_mean",
+        controllers={"variance_filter": {}},
+        critic={},
+    ),
 }
 """One row per algorithm: credit, ratio, gate and aggregation; cells that are not named have their defaults."""
 
@@ -145,10 +161,10 @@ def impossibilities(algorithm: Algorithm) -> list[str]:
     credit, gate, aggregation = algorithm.credit, algorithm.gate, algorithm.aggregation
     reasons = []
     if isinstance(aggregation, Geometric | Power):
-        if isinstance(gate, Cispo):
+        if isinstance(gate, Cispo | Dppo):
             reasons.append(
-                f"gate cispo has the value weight * log-probability, which is negative: no {aggregation.name} mean of "
-                "it exists; use token_mean, sequence_mean, action_mean or constant"
+                f"gate {gate.name} has the value weight * log-probability, which is negative: no "
+                f"{aggregation.name} mean of it exists; use token_mean, sequence_mean, action_mean or constant"
             )
         if aggregation.per == "sequence" and credit.level != "episode":
             reasons.append(
@@ -157,7 +173,7 @@ def impossibilities(algorithm: Algorithm) -> list[str]:
             )
     if algorithm.ratio == "token" and algorithm.ratio_pool != "mean":
         reasons.append("ratio_pool says how tokens make one ratio: set ratio=action or ratio=sequence")
-    if algorithm.ratio_gradient == "token" and (algorithm.ratio == "token" or isinstance(gate, Cispo)):
+    if algorithm.ratio_gradient == "token" and (algorithm.ratio == "token" or isinstance(gate, Cispo | Dppo)):
         reasons.append(
             "ratio_gradient=token needs ratio=action or ratio=sequence, and a gate whose ratio has a gradient"
         )
@@ -174,6 +190,11 @@ def _controller_impossibilities(algorithm: Algorithm) -> list[str]:
         )
     if apmpo and apmpo.symmetric and apmpo.radius == "fixed":
         reasons.append("controllers.apmpo.symmetric follows an adaptive radius, and controllers.apmpo.radius is fixed")
+    if algorithm.controllers.dynamic_sampling and algorithm.controllers.variance_filter:
+        reasons.append(
+            "controllers.dynamic_sampling fills the batch with groups that controllers.variance_filter would thin out "
+            "again: keep one of them"
+        )
     adapts_radius = agpo or (apmpo and apmpo.radius != "fixed")
     if adapts_radius and not isinstance(algorithm.gate, Clip | LogClip | Cispo):
         reasons.append(f"a controller adapts the clip radius, and gate {algorithm.gate.name} has none: use gate=clip")

@@ -22,6 +22,7 @@ ORDER = (
     {"credit", "objectives"},
     {"controllers"},
     {"algorithms"},
+    {"formulas"},
     {"settings"},
     {"distributed"},
     {"learning"},

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gagpo.agents.agent import EpisodeState
-from gagpo.agents.api.client import Answer, ApiClient, ContextFull
+from gagpo.agents.api.answer import Answer
+from gagpo.agents.api.client import ApiClient, ContextFull
 from gagpo.agents.episodes import Turn
 from gagpo.agents.parsing import parse
 from gagpo.agents.prompts import PromptStyle, admissible_line, message, window

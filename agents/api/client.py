@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import replace
 
 from pydantic import JsonValue
 
-from gagpo.envs.errors import GagpoError, InvalidArgument, MissingPackage
+from gagpo.agents.api.answer import Answer, MalformedReply, Messages, Usage, answer_limit, estimate, read_answer
+from gagpo.agents.api.exchange import ExchangeFailed, Reply, exchange, open_http
+from gagpo.agents.api.settings import ApiSettings
+from gagpo.envs.errors import GagpoError, InvalidArgument
 
-if TYPE_CHECKING:
-    from openai.types import CompletionUsage
-    from openai.types.chat import ChatCompletion
-
-_PASSING = {408, 409, 425, 429, 500, 502, 503, 504, 529}  # statuses that may be gone at the next try
+_PASSING = {408, 409, 425, 429}  # statuses below 500 that may be gone at the next try
 _TOO_LONG = ("context_length", "context length", "maximum context", "too many tokens", "prompt is too long")
 
 
@@ -35,82 +35,12 @@ class LimitReached(ApiError):
     """The cost or the tokens that the user allowed are spent."""
 
 
-@dataclass(frozen=True)
-class ApiSettings:
-    """Who is asked, how patiently, and at what price.
-
-    model: as the server calls it. base_url: of a compatible server; None for OpenAI's own. key_variable: environment
-    variable that holds the key (a local server needs none).
-    timeout: seconds for one answer. attempts: how often one request is tried. backoff, longest_wait: seconds of the
-    first wait and of the longest one; a wait doubles each time, with chance in it, unless the server names one.
-    requests_per_minute, tokens_per_minute: what the server allows; None for no limit of ours.
-    input_price, cached_price, output_price: dollars per million tokens.
-    limit_cost, limit_tokens: dollars, and tokens in and out together, after which nothing more is asked.
-    token_parameter: ``max_tokens``, or ``max_completion_tokens`` for models that refuse the former.
-    extra: further fields of every request.
-    """
-
-    model: str
-    base_url: str | None = None
-    key_variable: str = "OPENAI_API_KEY"
-    timeout: float = 120.0
-    attempts: int = 8
-    backoff: float = 1.0
-    longest_wait: float = 60.0
-    requests_per_minute: float | None = None
-    tokens_per_minute: float | None = None
-    input_price: float = 0.0
-    cached_price: float | None = None
-    output_price: float = 0.0
-    limit_cost: float | None = None
-    limit_tokens: int | None = None
-    token_parameter: str = "max_tokens"
-    extra: Mapping[str, JsonValue] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if not self.model:
-            raise InvalidArgument("name the model, as in openai:MODEL")
-        if self.attempts < 1 or self.timeout <= 0 or self.backoff < 0:
-            raise InvalidArgument("attempts and timeout must be positive and backoff must not be negative")
-        if self.limit_cost is not None and not (self.input_price or self.output_price):
-            raise InvalidArgument("a limit on the cost needs prices: give --price-in and --price-out")
-
-
-@dataclass
-class Usage:
-    """Tokens and dollars. ``cached`` is the part of ``prompt`` that the server had at hand, ``reasoning`` the part of
-    ``completion`` that is not in the answer; ``estimated`` counts answers whose server reported no tokens."""
-
-    requests: int = 0
-    retries: int = 0
-    prompt: int = 0
-    completion: int = 0
-    cached: int = 0
-    reasoning: int = 0
-    estimated: int = 0
-    cost: float = 0.0
-
-    def add(self, other: Usage) -> None:
-        for name, value in vars(other).items():
-            setattr(self, name, getattr(self, name) + value)
-
-    @property
-    def tokens(self) -> int:
-        return self.prompt + self.completion
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What the model said. reasoning: what the server gives apart from the text. cut: it ended at the token limit."""
-
-    text: str
-    reasoning: str
-    usage: Usage
-    cut: bool = False
-
-
 class ApiClient:
-    """Asks one model; safe for many threads. ``spent`` is everything so far; tests replace ``sleep`` and ``clock``."""
+    """Asks one model; safe for many threads. ``spent`` is everything so far; tests replace ``sleep`` and ``clock``.
+
+    record: called with every change of ``spent`` before it is made: with a request before it is sent, and with what it
+    cost when it is answered. What it raises ends the request.
+    """
 
     def __init__(
         self,
@@ -118,60 +48,90 @@ class ApiClient:
         sleep: Callable[[float], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
-        try:
-            import openai
-        except ImportError:
-            raise MissingPackage("asking a server needs the package openai; install the extra api") from None
-        key = os.environ.get(settings.key_variable) or ("none" if settings.base_url else None)
-        if key is None:
-            raise InvalidArgument(f"set {settings.key_variable}, or name a server with --base-url")
         self.settings = settings
         self.spent = Usage()
-        self._openai = openai
-        self._client = openai.OpenAI(api_key=key, base_url=settings.base_url, timeout=settings.timeout, max_retries=0)
+        self.record: Callable[[Usage], object] = lambda change: None
+        self._headers = {"authorization": f"Bearer {_key(settings)}"}
         self._stop = threading.Event()
         self._sleep = sleep or self._stop.wait
-        self._clock = clock
         self._limiter = RateLimiter(settings.requests_per_minute, settings.tokens_per_minute, clock)
         self._lock = threading.Lock()
+        self._http = open_http(proxies=True)
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="chat server", daemon=True).start()
 
-    def ask(self, messages: Sequence[Mapping[str, str]], temperature: float | None, max_tokens: int) -> Answer:
-        """The answer to a conversation.
+    def ask(self, messages: Messages, temperature: float | None, max_tokens: int) -> Answer:
+        """The answer to a conversation; its usage is that of all tries.
 
         Raises :class:`ContextFull`, :class:`LimitReached`, or :class:`ApiError` when all tries have failed.
         """
-        settings = self.settings
+        settings, fault = self.settings, _Fault("")
         fields: dict[str, JsonValue] = {settings.token_parameter: max_tokens, **settings.extra}
         if temperature is not None:
             fields["temperature"] = temperature
-        expected = sum(len(one["content"]) for one in messages) // 4 + max_tokens
-        create: Callable[..., ChatCompletion] = self._client.chat.completions.create
-        fault = ""
+        question = json.dumps({"model": settings.model, "messages": list(messages), **fields}).encode()
+        expected = estimate(messages, "").prompt + max_tokens
+        usage = Usage()
         for attempt in range(settings.attempts):  # a try that may be mended is followed by a pause, for everybody
+            if fault.words:
+                self._limiter.hold(self._pause(fault.wait, attempt - 1))
             self._wait_for_turn(expected)
+            self._spend(usage, Usage(requests=1, unanswered=1))
             try:
-                reply = create(model=settings.model, messages=list(messages), **fields)
-                answer = self._read(reply, messages, attempt)
-            except (self._openai.APIConnectionError, self._openai.APIStatusError, _MalformedReply) as error:
-                fault = self._judge(error)
-                if attempt + 1 < settings.attempts:
-                    self._limiter.hold(self._pause(error, attempt))
+                reply = self._send(question, answer_limit(max_tokens))
+                if reply.status != 200:
+                    self._spend(usage, Usage(unanswered=-1))  # what is refused costs nothing
+                    raise self._judge(reply)
+                answer = read_answer(reply.body, messages)
+            except _Fault as error:
+                fault = error
+            except (ExchangeFailed, MalformedReply) as error:
+                fault = _Fault(str(error))
             else:
-                with self._lock:
-                    self.spent.add(answer.usage)
-                return answer
-        with self._lock:
-            self.spent.retries += settings.attempts
-        raise ApiError(f"{self._who} gave no answer in {settings.attempts} tries; the last time: {fault}")
+                cost = settings.cost(answer.usage)
+                self._spend(usage, replace(answer.usage, unanswered=-1, cost=cost))
+                return replace(answer, usage=usage)
+        raise ApiError(f"{self._who} gave no answer in {settings.attempts} tries; the last time: {fault.words}")
 
     def close(self) -> None:
-        """Wake whoever waits; every later question is refused."""
-        self._stop.set()
-        self._client.close()
+        """Wake whoever waits; every later question is refused. What is under way is answered, or has its deadline."""
+        with self._lock:
+            if self._stop.is_set():
+                return
+            self._stop.set()
+            asyncio.run_coroutine_threadsafe(self._end(), self._loop)
 
     @property
     def _who(self) -> str:
-        return f"{self.settings.model} at {self.settings.base_url or 'api.openai.com'}"
+        return f"{self.settings.model} at {self.settings.url}"
+
+    def _send(self, question: bytes, most: int) -> Reply:
+        settings = self.settings
+        with self._lock:  # none is sent after the last
+            if self._stop.is_set():
+                raise ApiError("the client is closed")
+            call = exchange(
+                self._http,
+                "POST",
+                settings.url,
+                question,
+                deadline=settings.timeout,
+                most=most,
+                headers=self._headers,
+            )
+            under_way = asyncio.run_coroutine_threadsafe(call, self._loop)
+        return under_way.result()
+
+    async def _end(self) -> None:
+        await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}), return_exceptions=True)
+        await self._http.aclose()
+        self._loop.stop()
+
+    def _spend(self, usage: Usage, change: Usage) -> None:
+        with self._lock:
+            self.record(change)
+            self.spent.add(change)
+        usage.add(change)
 
     def _wait_for_turn(self, tokens: int) -> None:
         while True:  # the client may be closed, or a limit reached, while one waits
@@ -190,65 +150,44 @@ class ApiClient:
         if settings.limit_cost is not None and spent.cost >= settings.limit_cost:
             raise LimitReached(f"${spent.cost:.2f} is spent, the limit is ${settings.limit_cost:.2f}")
 
-    def _judge(self, error: Exception) -> str:
-        """Why a try failed, in a line; raises where another try cannot help."""
-        text = " ".join(str(error).split())[:300]
-        status = getattr(error, "status_code", None)
-        if status is None or status in _PASSING:
-            return text or type(error).__name__
-        if status in (400, 413, 422) and any(mark in text.lower() for mark in _TOO_LONG):
-            raise ContextFull(f"{self._who}: {text}")
+    def _judge(self, reply: Reply) -> _Fault:
+        """Why a try was refused; raises where another try cannot help."""
+        status, words = reply.status, f"status {reply.status}: {reply.said}"
+        if status >= 500 or status in _PASSING:
+            return _Fault(words, reply.headers.get("retry-after", ""))
+        if status in (400, 413, 422) and any(mark in words.lower() for mark in _TOO_LONG):
+            raise ContextFull(f"{self._who}: {words}")
         advice = {
             401: f"; is {self.settings.key_variable} right?",
             403: f"; may the key in {self.settings.key_variable} use this model?",
             404: "; is the model's name right, and does --base-url end in /v1?",
-        }.get(status, "")
-        raise ApiError(f"{self._who} refuses: {text}{advice}")
+        }.get(status, "; is --base-url the server's own address?" if 300 <= status < 400 else "")
+        raise ApiError(f"{self._who} refuses: {words}{advice}")
 
-    def _pause(self, error: Exception, attempt: int) -> float:
+    def _pause(self, wanted: str, attempt: int) -> float:
         """Seconds until the next try: as the server says, else twice as long each time, with chance in it."""
         longest = self.settings.longest_wait
-        headers = getattr(getattr(error, "response", None), "headers", {})
         try:
-            return min(longest, max(0.0, float(headers.get("retry-after", ""))))
+            return min(longest, max(0.0, float(wanted)))
         except ValueError:
             return min(longest, self.settings.backoff * 2.0**attempt) * (0.5 + random.random() / 2)
 
-    def _read(self, reply: ChatCompletion, messages: Sequence[Mapping[str, str]], retries: int) -> Answer:
-        try:
-            choice = reply.choices[0]
-            message, cut = choice.message, getattr(choice, "finish_reason", None) == "length"
-            text = message.content or ""
-            extra = getattr(message, "model_extra", None) or {}
-            reasoning = extra.get("reasoning_content") or extra.get("reasoning") or ""
-        except (AttributeError, IndexError, TypeError, KeyError):
-            raise _MalformedReply(f"the answer holds no message: {str(reply)[:200]}") from None
-        if not isinstance(text, str) or not isinstance(reasoning, str):
-            raise _MalformedReply(f"the answer's content is no text: {str(reply)[:200]}")
-        usage = self._usage(getattr(reply, "usage", None), messages, text + reasoning, retries)
-        return Answer(text, reasoning, usage, cut)
 
-    def _usage(
-        self, reported: CompletionUsage | None, messages: Sequence[Mapping[str, str]], said: str, retries: int
-    ) -> Usage:
-        usage = Usage(requests=1, retries=retries)
-        if reported is None:
-            usage.estimated = 1
-            usage.prompt = sum(len(one["content"]) for one in messages) // 4
-            usage.completion = len(said) // 4
-        else:
-            usage.prompt, usage.completion = reported.prompt_tokens or 0, reported.completion_tokens or 0
-            usage.cached = getattr(getattr(reported, "prompt_tokens_details", None), "cached_tokens", 0) or 0
-            usage.reasoning = getattr(getattr(reported, "completion_tokens_details", None), "reasoning_tokens", 0) or 0
-        price = self.settings
-        cached = price.input_price if price.cached_price is None else price.cached_price
-        fresh = usage.prompt - usage.cached
-        usage.cost = (fresh * price.input_price + usage.cached * cached + usage.completion * price.output_price) / 1e6
-        return usage
+class _Fault(Exception):
+    """A try that failed and may be mended. wait: what the server says of the next one."""
+
+    def __init__(self, words: str, wait: str = ""):
+        super().__init__(words)
+        self.words, self.wait = words, wait
 
 
-class _MalformedReply(Exception):
-    """The server answered something else than the protocol has; worth another try."""
+def _key(settings: ApiSettings) -> str:
+    key = os.environ.get(settings.key_variable, "").strip() or ("none" if settings.base_url else "")
+    if not key:
+        raise InvalidArgument(f"set {settings.key_variable}, or name a server with --base-url")
+    if not (key.isascii() and key.isprintable()):
+        raise InvalidArgument(f"{settings.key_variable} holds characters that no key has")
+    return key
 
 
 class RateLimiter:

@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gagpo.agents.engines.attention import PackedRows, forward
 from gagpo.agents.engines.base import config_of
-from gagpo.agents.engines.slots import SlotCache
+from gagpo.agents.engines.flat.attention import forward
+from gagpo.agents.engines.flat.packed import PackedRows
+from gagpo.agents.engines.flat.slots import SlotCache
 from gagpo.envs.errors import first_line
 
 LENGTHS = (5, 11)

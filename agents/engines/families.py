@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from gagpo.agents.engines.attention import is_flat
+from gagpo.agents.engines.flat.attention import is_flat
 
 TINY: dict[str, object] = {
     "vocab_size": 120,

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from gagpo.agents.engines.attention import is_flat
 from gagpo.agents.engines.base import Tokenizer
+from gagpo.agents.engines.flat.attention import is_flat
 from gagpo.agents.engines.transformers import DecodingRow, TransformersEngine
 
 CACHES = ("past_key_values", "cache_params")  # what families call the state that they hand back

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from gagpo.agents.engines.attention import PackedRows, forward
 from gagpo.agents.engines.base import NamedTensor, Request, Response, Sampling, config_of
+from gagpo.agents.engines.flat.attention import forward
+from gagpo.agents.engines.flat.packed import PackedRows
 from gagpo.agents.engines.weights import copy_tensors
 from gagpo.agents.model import ModelError, untrained
 

@@ -12,9 +12,10 @@ import numpy as np
 import torch
 
 from gagpo.agents.engines.adapters import merge
-from gagpo.agents.engines.attention import forward
 from gagpo.agents.engines.base import Finished, ModelEngine, NamedTensor, Request, Response, Sampling, Tokenizer
-from gagpo.agents.engines.slots import SlotCache, StaticDecoder
+from gagpo.agents.engines.flat.attention import forward
+from gagpo.agents.engines.flat.slots import SlotCache, StaticDecoder
+from gagpo.agents.engines.spans import span
 from gagpo.agents.engines.weights import copy_tensors
 from gagpo.agents.precision import dtype_of
 from gagpo.envs.errors import InvalidArgument
@@ -200,11 +201,13 @@ class TransformersEngine(ModelEngine):
             self.model.eval()
         try:
             if self._rows:
-                self._take(self._rows, self._advance())
+                with span("decoding"):
+                    self._take(self._rows, self._advance())
             new, self._new = self._new, []
             if new:
                 self._rows = [*self._rows, *new]
-                self._take(new, self._read(new))
+                with span("reading"):
+                    self._take(new, self._read(new))
         except BaseException:
             self._abandon()
             raise
@@ -235,20 +238,25 @@ class TransformersEngine(ModelEngine):
         self._cached[self._slot[row.request.session]] = row.tokens()
 
     def _read(self, rows: Sequence[DecodingRow]) -> torch.Tensor:
-        """Read the prompts of new rows; logits ``(B, V)`` after them. A prompt that several begin with is read once."""
+        """Read the prompts of new rows; logits ``(B, V)`` after them. Of equal prompts one is read, the others copied.
+
+        It is the one of which most is cached: what tries of a group have done alike so far is read for one of them.
+        """
         slot_B, start_B = self._place(rows)
-        first: dict[bytes, int] = {}
-        reader_B = np.arange(len(rows))  # which row reads the prompt of each
-        for i, row in enumerate(rows):  # of equal prompts that are read from their beginning, the first row's
-            if start_B[i] == 0:
-                reader_B[i] = first.setdefault(row.request.prompt_ids.tobytes(), i)
-        readers, place_B = np.unique(reader_B, return_inverse=True)
+        prompts = [row.request.prompt_ids.tobytes() for row in rows]
+        reader_of = {prompts[i]: int(i) for i in np.argsort(start_B, kind="stable")}
+        readers = sorted(reader_of.values())
         logits = self._prefill([rows[i].request for i in readers], slot_B[readers], start_B[readers])
         if len(readers) == len(rows):
             return logits
-        for i in readers:
-            if len(others := slot_B[(reader_B == i) & (np.arange(len(rows)) != i)]):
-                self._cache.share(int(slot_B[i]), others.tolist(), len(rows[i].request.prompt_ids))
+        copies: dict[int, list[int]] = {}
+        for i, prompt in enumerate(prompts):
+            if i != reader_of[prompt]:
+                copies.setdefault(reader_of[prompt], []).append(i)
+        for i, others in copies.items():
+            length, begin = len(rows[i].request.prompt_ids), int(start_B[others].min())
+            self._cache.share(int(slot_B[i]), slot_B[others].tolist(), length, begin)
+        place_B = np.searchsorted(readers, [reader_of[prompt] for prompt in prompts])
         return logits[torch.as_tensor(place_B, device=self.device)]
 
     def _place(self, rows: Sequence[DecodingRow]) -> tuple[np.ndarray, np.ndarray]:

@@ -7,9 +7,11 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, Required, TypedDict, cast
+from typing import ClassVar, Protocol, Required, TypedDict, cast
 
 from gagpo.envs.errors import GagpoError, InvalidArgument
+
+Snapshot = dict[str, list[list[str]]]  # facts that are ``new``, and those that are ``gone``
 
 DEFAULT_ENGINE = "native"
 ENGINES = ("native", "textworld")
@@ -38,13 +40,24 @@ class Scene:
 
 
 class GameEngine(Protocol):
-    """Plays one game at a time. ``reset`` may be called with another game, or the same, at any moment."""
+    """Plays one game at a time. ``reset`` may be called with another game, or the same, at any moment.
+
+    can_restore: whether it can be put back into a state of the game that it was in; others raise CannotRestore.
+    """
+
+    can_restore: ClassVar[bool]
 
     def reset(self, game: Path) -> Scene:
         """Start ``game`` (a ``game.tw-pddl`` file); raises :class:`BrokenGame`."""
 
     def step(self, command: str) -> Scene:
         """Carry out any string whatsoever; what is not an admissible command changes nothing."""
+
+    def snapshot(self) -> Snapshot:
+        """How the world differs now from the start of its game."""
+
+    def resume(self, snapshot: Snapshot) -> Scene:
+        """Make the world differ so from the start of its game, right after ``reset``; the text is left empty."""
 
     def close(self) -> None:
         """Free what the engine holds; calling it again does nothing."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from gagpo.envs.alfworld.engine import DEFAULT_ENGINE, Scene, make_engine, read_game
 from gagpo.envs.alfworld.expert.expert import Expert
@@ -16,9 +16,11 @@ from gagpo.envs.alfworld.games.gamefile import GAME
 from gagpo.envs.alfworld.games.generate import SPLITS, default_root, generate, wanted
 from gagpo.envs.alfworld.games.lexicon import lexicon
 from gagpo.envs.alfworld.games.phrasings import Phrasing
-from gagpo.envs.base import Outcome, TextEnv
+from gagpo.envs.base import Kwargs, MarkovKey, Outcome, TextEnv
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.tasks import Task, TaskSet
+
+_GENERATED = frozenset({"size", "seed", "counts", "texts"})  # arguments about generated games alone
 
 BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"
 
@@ -39,13 +41,15 @@ class ALFWorldEnv(TextEnv):
         shows which of two it is, so unless it is ``move`` the expert is told no admissible commands, finds out, and
         searches in an order that can be imitated.
     texts: of generated games, ``template``, ``human`` (as people write) or ``both``.
-    engine: ``native`` or ``textworld``; both give the same texts.
+    engine: ``native`` or ``textworld``; both give the same texts. Only the first can be put back into a state.
     banner: keep the engine's greeting at the start of the first observation, which says nothing.
     """
 
     splits: ClassVar[tuple[str, ...]] = SPLITS
     immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial | {"engine", "plan"}
+    choosing: ClassVar[frozenset[str]] = _GENERATED | {"games", "task_types", "verb"}
     has_hasty: ClassVar[bool] = True
+    markov_key: ClassVar[MarkovKey] = "state"
     instructions: ClassVar[str] = (
         "You are an expert agent in a household. You act by one command at a time: go to RECEPTACLE, open RECEPTACLE, "
         "close RECEPTACLE, take OBJECT from RECEPTACLE, move OBJECT to RECEPTACLE, examine THING, use OBJECT, "
@@ -87,11 +91,21 @@ class ALFWorldEnv(TextEnv):
         wanted(size, self.counts, self.task_types)  # refuses what makes no sense
         self._engine_name = engine
         self._engine = make_engine(engine)
+        self.can_restore = self._engine.can_restore
         self._task_sets: dict[str, TaskSet] = {}
         self._expert: Expert | None = None
         self._goal = ""
         self._plan: list[str] = []
         self.tasks(split)
+
+    @classmethod
+    def cheap(cls, kwargs: Kwargs) -> bool:
+        """The native engine looks at a bounded number of facts for a command; a planner may take seconds."""
+        return kwargs.get("engine", DEFAULT_ENGINE) == "native" and not kwargs.get("plan", False)
+
+    @classmethod
+    def without_effect(cls, kwargs: Kwargs) -> frozenset[str]:
+        return frozenset() if kwargs.get("games") is None else _GENERATED
 
     def tasks(self, split: str) -> TaskSet:
         if split not in self.splits:
@@ -141,6 +155,16 @@ class ALFWorldEnv(TextEnv):
         scene = self._engine.step(action)
         if self._expert is not None:
             self._expert.observe(action, scene.observation, self._told(scene))
+        return self._outcome(scene, scene.observation)
+
+    def snapshot(self) -> dict[str, Any]:
+        expert = None if self._expert is None else self._expert.snapshot()
+        return {"game": self._engine.snapshot(), "expert": expert}
+
+    def resume(self, snapshot: dict[str, Any]) -> Outcome:
+        scene = self._engine.resume(snapshot["game"])
+        if self._expert is not None:
+            self._expert.resume(snapshot["expert"], self._told(scene))
         return self._outcome(scene, scene.observation)
 
     def _told(self, scene: Scene) -> Sequence[str] | None:

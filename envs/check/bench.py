@@ -1,4 +1,4 @@
-"""How fast is an environment: steps and resets, cold start, memory, and the pool with one and with two processes.
+"""How fast is an environment: steps and resets, cold start, memory, and the pool with no, one and two processes.
 
 Every number is measured on random walks over admissible actions, drawn from a seed, in fresh episodes.
 """
@@ -26,6 +26,7 @@ from gagpo.envs.check.fresh_process import call
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.lookup import find_spec, portable
 from gagpo.envs.pool import Event, Pool
+from gagpo.envs.pool.guard import processor_seconds
 from gagpo.envs.pool.wire import plain
 from gagpo.envs.tables import Table
 
@@ -42,7 +43,7 @@ def bench(
     env_id: str,
     env_kwargs: Kwargs | None = None,
     seconds: float = 5.0,
-    workers: Sequence[int] = (1, 2),
+    workers: Sequence[int] = (0, 1, 2),
     reference_kwargs: Kwargs | None = None,
     split: str = "train",
     seed: int = 0,
@@ -52,8 +53,8 @@ def bench(
     Returns plain data: ``environment`` and, with a reference, ``reference`` (see :func:`measure`), ``ratios`` of the
     two, and the ``machine``. Raises ValueError for arguments that cannot be right.
     """
-    if seconds <= 0 or not workers or min(workers) < 1:
-        raise InvalidArgument(f"seconds and the numbers of workers must be positive, got {seconds} and {list(workers)}")
+    if seconds <= 0 or not workers or min(workers) < 0:
+        raise InvalidArgument(f"seconds must be positive and workers some numbers >= 0: {seconds}, {list(workers)}")
     spec = find_spec(env_id)
     report: Report = {
         "env": env_id,
@@ -93,9 +94,10 @@ def measure(
     steps_per_second and resets_per_second: in one process, of the time spent in ``step`` and in ``reset``;
     first_reset_ms: the mean reset of a task that the process has not seen; cold_start_seconds: from starting the
     interpreter to the first observation; mb_first_environment and mb_per_environment: resident memory that the first
-    environment takes over the bare package, and each further one; pool: by number of workers, ``steps_per_second`` of
-    whole episodes (resets and the caller's choice of actions included), its ratio to the first number of workers,
-    and the ``caller_us_per_step`` of processor time that the pool's own process needs.
+    environment takes over the bare package, and each further one; pool: by number of workers (0: in the caller's own
+    process), ``steps_per_second`` of whole episodes (resets and the caller's choice of actions included), its ratio to
+    the first number of workers, the ``caller_us_per_step`` of processor time that the pool's own process needs, and the
+    steps per second of all processes' time, ``steps_per_processor_second``, which other processes disturb least.
     """
     kwargs = plain(dict(env_kwargs), "env_kwargs")
     with closing(gymnasium.make(spec, disable_env_checker=True, **kwargs)) as env:
@@ -127,11 +129,12 @@ def table(report: Report) -> Table:
     rows = [[label, *(form.format(column[name]) for column in columns)] for label, (name, form) in measures.items()]
     for number in columns[0]["pool"]:
         pools = [column["pool"][number] for column in columns]
-        rates = (f"{pool['steps_per_second']:,.0f} ({pool['ratio']:.2f} x)" for pool in pools)
+        rates = [f"{pool['steps_per_second']:,.0f} ({pool['ratio']:.2f} x)" for pool in pools]
         rows.append([f"pool of {number}, steps/s", *rates])
+        rows.append(["  per processor second", *(f"{pool['steps_per_processor_second']:,.0f}" for pool in pools)])
     if "ratios" in report:
         heads.append("ratio")
-        names = [name for name, _ in measures.values()] + [""] * len(columns[0]["pool"])
+        names = [name for name, _ in measures.values()] + [""] * 2 * len(columns[0]["pool"])
         for row, name in zip(rows, names, strict=True):
             row.append(f"{report['ratios'][name]:,.2f}" if name in report["ratios"] else "")
     return Table([report["env"], *heads], rows)
@@ -254,11 +257,11 @@ class _PoolWalk:
             self._reset(slot)
         self._waiting = self._all()
 
-    def run(self, seconds: float) -> tuple[float, float]:
-        """Walk for so long; returns steps per second and this process's processor seconds per step."""
+    def run(self, seconds: float) -> tuple[float, float, float]:
+        """Walk for so long; returns steps per second, processor seconds per step here, and in all processes."""
         steps = 0
         enough = max(1, self._slots // 2)
-        processor, begin = time.process_time(), time.perf_counter()
+        processor, theirs, begin = time.process_time(), self._workers_seconds(), time.perf_counter()
         end = begin + seconds
         self._go_on(self._waiting)
         while time.perf_counter() < end:
@@ -270,7 +273,10 @@ class _PoolWalk:
         elapsed, processor = time.perf_counter() - begin, time.process_time() - processor
         if not steps:
             raise InvalidArgument(f"not one step came in {seconds:g} s: give it more seconds")
-        return steps / elapsed, processor / steps
+        return steps / elapsed, processor / steps, (processor + self._workers_seconds() - theirs) / steps
+
+    def _workers_seconds(self) -> float:
+        return sum(map(processor_seconds, self._pool.processes))
 
     def _all(self) -> list[Event]:
         return self._pool.wait(at_least=self._slots)
@@ -304,7 +310,7 @@ def _pools(
         walks = {}
         for number in workers:
             pool = stack.enter_context(Pool(env_id, kwargs, workers=number))
-            walks[number] = _PoolWalk(pool, SLOTS * number, tasks, sampled, seed)
+            walks[number] = _PoolWalk(pool, SLOTS * max(number, 1), tasks, sampled, seed)
         rounds = [{number: walk.run(seconds / ROUNDS) for number, walk in walks.items()} for _ in range(ROUNDS)]
     base = workers[0]
     return {
@@ -312,6 +318,7 @@ def _pools(
             "steps_per_second": statistics.median(row[number][0] for row in rounds),
             "ratio": statistics.median(row[number][0] / row[base][0] for row in rounds),
             "caller_us_per_step": 1e6 * statistics.median(row[number][1] for row in rounds),
+            "steps_per_processor_second": 1 / statistics.median(row[number][2] for row in rounds),
         }
         for number in workers
     }

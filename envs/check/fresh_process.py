@@ -6,12 +6,11 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from contextlib import suppress
 from typing import Any
 
 from gagpo.envs.errors import GagpoError
-from gagpo.envs.lookup import module_path
+from gagpo.envs.interpreter import command, module_path
 
 # Standard output is for the result alone: whatever the function prints goes to standard error.
 _BOOT = """
@@ -38,7 +37,7 @@ def call(function: str, *arguments: Any, timeout: float, hash_seed: int | None =
     """
     order = None if hash_seed is None else {**os.environ, "PYTHONHASHSEED": str(hash_seed)}
     process = subprocess.Popen(
-        [sys.executable, "-P", "-c", _BOOT],  # -P: not even `json` comes from the working directory
+        command("-c", _BOOT),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

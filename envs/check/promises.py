@@ -22,6 +22,8 @@ from gymnasium.utils.env_checker import check_env
 
 from gagpo.envs.check.fresh_process import call
 from gagpo.envs.check.leaks import leaks
+from gagpo.envs.check.markov import markov
+from gagpo.envs.check.restoring import restoring
 from gagpo.envs.check.subject import (
     Broken,
     NotJudged,
@@ -353,6 +355,8 @@ PROMISES: dict[str, Callable[[Subject], str]] = {
     "exact task": _exact_task,
     "same in every process": _processes,
     "info": _info,
+    "equal states": markov,
+    "put back": restoring,
     "nothing leaks": leaks,
     "expert": _expert,
     "chance": _chance,

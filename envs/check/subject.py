@@ -113,6 +113,14 @@ def random_action(env: gymnasium.Env, info: Info, rng: random.Random) -> object:
     return env.action_space.sample()
 
 
+def sampled_action(env: gymnasium.Env, info: Info, rng: random.Random, choices: int = 2**32) -> Any:
+    """As :func:`random_action`, but what a world without a list of actions offers as its own, of so many different."""
+    sample = getattr(env.unwrapped, "sample_action", None)
+    if info.get("admissible_actions") or sample is None:
+        return random_action(env, info, rng)
+    return sample(np.random.default_rng(rng.randrange(choices)))
+
+
 def walk(env: gymnasium.Env, start: Start) -> Iterator[tuple[Any, StepResult]]:
     """Play an episode at random to its end; yields each action with what step() returned, the reset first."""
     rng = random.Random(f"{start.task.id if start.task else ''}{start.seed}")
@@ -139,7 +147,12 @@ def transcripts(spec: str, kwargs: Kwargs, plan: list[tuple[str | None, int]], t
 def played(env: gymnasium.Env, start: Start, turns: int = 30) -> list[str]:
     """Random play of at most so many turns: action, observation, reward, flags and info of each as one line."""
     steps = itertools.islice(walk(env, start), turns + 1)
-    return [json.dumps([action, *result], sort_keys=True, default=_spelled) for action, result in steps]
+    return [line(action, *result) for action, result in steps]
+
+
+def line(*seen: object) -> str:
+    """What was seen as one line of text, which is equal only where everything is."""
+    return json.dumps(seen, sort_keys=True, default=_spelled)
 
 
 def _spelled(value: object) -> object:

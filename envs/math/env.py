@@ -6,12 +6,12 @@ import functools
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, get_args
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from gagpo.envs.base import Outcome, TextEnv
+from gagpo.envs.base import Kwargs, MarkovKey, Outcome, TextEnv
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.math import problems
 from gagpo.envs.math.calculator import FUNCTIONS, CalculatorError, calculate, show
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 Feedback = Literal["none", "wrong", "hint"]
 
+_GENERATED = frozenset({"families", "levels", "size", "test_size"})  # arguments about generated problems alone
 _OPEN, _CLOSE = "<calc>", "</calc>"
 
 
@@ -57,7 +58,10 @@ class MathEnv(TextEnv):
     """
 
     splits = problems.SPLITS
+    choosing: ClassVar[frozenset[str]] = _GENERATED | {"data", "on_bad_row"}
     has_hasty = True
+    markov_key: ClassVar[MarkovKey] = "state"
+    can_restore: bool = True
 
     def __init__(
         self,
@@ -125,6 +129,10 @@ class MathEnv(TextEnv):
             )
         return text if self.attempts == 1 else f"{text} You have {self.attempts} attempts at the answer."
 
+    @classmethod
+    def without_effect(cls, kwargs: Kwargs) -> frozenset[str]:
+        return frozenset() if kwargs.get("data", "generated") == "generated" else _GENERATED
+
     def tasks(self, split: str) -> TaskSet:
         if split not in self.splits:
             raise InvalidArgument(f"no split {split!r}; choose one of {', '.join(self.splits)}")
@@ -156,6 +164,19 @@ class MathEnv(TextEnv):
             self._verdict = Verdict("no_answer")
             return self._outcome("No calculator call and no answer found.", valid=False)
         return self._attempt(action)
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "wrong": self._wrong,
+            "results": sorted(self._results),
+            "calls": self._calls,
+            "verdict": asdict(self._verdict),
+        }
+
+    def resume(self, snapshot: dict[str, Any]) -> Outcome:
+        self._wrong, self._results = list(snapshot["wrong"]), set(snapshot["results"])
+        self._calls, self._verdict = snapshot["calls"], Verdict(**snapshot["verdict"])
+        return self._outcome("")
 
     def _calculate(self, expression: str) -> Outcome:
         self._calls += 1

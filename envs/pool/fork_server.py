@@ -27,7 +27,8 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from gagpo.envs.base import Kwargs
 from gagpo.envs.errors import GagpoError
-from gagpo.envs.lookup import module_path, portable
+from gagpo.envs.interpreter import command, module_path
+from gagpo.envs.lookup import portable
 from gagpo.envs.pool import guard
 from gagpo.envs.pool.wire import TOKEN_BYTES, describe, pack, plain
 from gagpo.envs.pool.worker import maker, serve
@@ -62,7 +63,7 @@ class ForkServer:
         self._control.settimeout(_ANSWER_SECONDS)
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _BOOT, str(theirs.fileno()), json.dumps(module_path())],
+                command("-c", _BOOT, str(theirs.fileno()), json.dumps(module_path())),
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # what environments print must not mix with results on standard output
                 pass_fds=[theirs.fileno()],

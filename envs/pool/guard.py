@@ -66,6 +66,15 @@ def resident_memory(process: int) -> int:
     return total
 
 
+def processor_seconds(process: int) -> float:
+    """Processor time that ``process`` has taken so far; 0 where the system does not say."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def children(process: int) -> list[int]:
     """The ids of the child processes of ``process``, ended but not yet reaped ones included."""
     found: list[int] = []

@@ -10,7 +10,7 @@ from collections import deque
 from contextlib import suppress
 
 from gagpo.envs.pool.fork_server import ForkServer
-from gagpo.envs.pool.slots import Assignment, Holder
+from gagpo.envs.pool.slots import Argument, Assignment, Holder
 from gagpo.envs.pool.wire import Inbox, pack
 
 CLOSE_SECONDS = 5.0  # how long environments may take to close before their worker is killed
@@ -47,7 +47,7 @@ class Link(Holder):
         """Whether something arrived that is no message of this worker."""
         return self._inbox.garbled
 
-    def request(self, assignment: Assignment, operation: str, *arguments: str | int | None) -> None:
+    def request(self, assignment: Assignment, operation: str, *arguments: Argument) -> None:
         super().request(assignment, operation, *arguments)
         self.queue.append(assignment)
 

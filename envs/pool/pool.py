@@ -25,13 +25,14 @@ from typing import Literal, NoReturn
 
 from gagpo.envs.base import Kwargs
 from gagpo.envs.errors import GagpoError, InvalidArgument
-from gagpo.envs.lookup import find_spec
+from gagpo.envs.lookup import find_spec, is_cheap
 from gagpo.envs.pool.fork_server import ForkServer, ForkServerLost
 from gagpo.envs.pool.link import Link, Resources
-from gagpo.envs.pool.slots import Assignment, BasePool, Event, Holder
+from gagpo.envs.pool.slots import FIRST, Assignment, BasePool, Event, Holder
 from gagpo.envs.pool.wire import TOKEN_BYTES, describe, plain
 from gagpo.envs.pool.worker import Answer, Host, is_answer, maker
 
+WORKERS = 2  # processes where nobody asks for another number
 START_SECONDS = 60.0  # a worker has at least so long to import, preload and build its first environment
 
 
@@ -42,11 +43,14 @@ class EnvironmentBroken(GagpoError, ValueError):
 class Pool(BasePool):
     """Steps environments in ``workers`` processes; with ``workers=0`` in this one, where nothing can be killed.
 
+    workers: ``auto`` takes this process for those of the suite's own worlds that cannot hang and answer in less time
+    than it takes to ask another process (:func:`gagpo.envs.lookup.is_cheap`), else ``WORKERS`` of them.
     env_id: a registered id, or ``"module:Name-v0"`` to import a module that registers it. env_kwargs: plain data.
-    step_deadline, reset_deadline: seconds that one request may take once its worker has come to it; a worker may take
-    the second one, or a minute, to start. max_restarts: how often one episode may break before it is given up.
-    memory_limit_mb: how much memory (MiB) a worker may take, with what it starts, beyond what it shares with the
-    others; None for no limit. An allocation beyond it fails, and the episode that made it is charged (Linux only).
+    step_deadline, reset_deadline: seconds that one request may take once its worker has come to it, the second one for
+    those that begin an episode; a worker may take the second one, or a minute, to start. max_restarts: how often one
+    episode may break before it is given up. memory_limit_mb: how much memory (MiB) a worker may take, with what it
+    starts, beyond what it shares with the others; None for no limit. An allocation beyond it fails, and the episode
+    that made it is charged (Linux only).
 
     Environments are built in the workers, one per slot in use, and are reused by later episodes. A class may offer
     ``preload(**kwargs)``, a class method run once before the workers are forked: what it loads is shared by all.
@@ -60,22 +64,28 @@ class Pool(BasePool):
         env_id: str,
         env_kwargs: Kwargs | None = None,
         *,
-        workers: int = 2,
+        workers: int | Literal["auto"] = WORKERS,
         step_deadline: float = 60,
         reset_deadline: float = 300,
         max_restarts: int = 3,
         memory_limit_mb: int | None = None,
     ):
+        self.env_id = env_id
+        self._spec = find_spec(env_id)
+        self._kwargs = plain(dict(env_kwargs or {}), "env_kwargs")
+        if workers == "auto":
+            workers = 0 if is_cheap(self._spec, self._kwargs) else WORKERS
         if workers < 0 or max_restarts < 0:
             raise InvalidArgument(f"workers and max_restarts must not be negative, got {workers} and {max_restarts}")
         if not (0 < step_deadline < math.inf and 0 < reset_deadline < math.inf):
             raise InvalidArgument(f"deadlines must be positive seconds, got {step_deadline} and {reset_deadline}")
         if memory_limit_mb is not None and memory_limit_mb < 1:
             raise InvalidArgument(f"memory_limit_mb must be at least 1, got {memory_limit_mb}")
-        self.env_id = env_id
-        self._spec = find_spec(env_id)
-        self._kwargs = plain(dict(env_kwargs or {}), "env_kwargs")
-        self._deadlines = {"step": step_deadline, "reset": reset_deadline, "start": max(reset_deadline, START_SECONDS)}
+        self._deadlines = {
+            **dict.fromkeys(("step", "save"), step_deadline),
+            **dict.fromkeys(FIRST, reset_deadline),
+            "start": max(reset_deadline, START_SECONDS),
+        }
         self._failed_starts = 0  # in a row
         self._start_error = ""
         self._started = False  # some worker has once built its environment
@@ -90,8 +100,8 @@ class Pool(BasePool):
             self._start(link)
         if not workers:
             try:
-                self._host = Host(maker(self._spec, self._kwargs))
-            except (Exception, SystemExit) as error:
+                self._host = Host(maker(self._spec, self._kwargs), alone=False)
+            except Exception as error:
                 self._give_up(describe(error))
 
     def flush(self) -> None:
@@ -192,12 +202,17 @@ class Pool(BasePool):
 
     def _take(self, assignment: Assignment, message: Answer) -> None:
         """Turn an answer into an event, or have an episode that broke start over."""
-        if len(message) == 5:
+        if assignment.pending == "save":
+            assert len(message) == 1
+            self._keep(assignment, message[0])
+        elif len(message) == 5:
             self._deliver(assignment, Event(assignment.slot, "step", *message))
         elif len(message) == 2:
+            kind = "restored" if assignment.pending == "restore" else "reset"
             observation, info = message
-            self._deliver(assignment, Event(assignment.slot, "reset", observation, 0.0, False, False, info))
+            self._deliver(assignment, Event(assignment.slot, kind, observation, 0.0, False, False, info))
         else:
+            assert type(message[0]) is str
             self.counters.errors += 1
             assignment.charges += 1
             self._start_over(assignment, message[0])

@@ -11,6 +11,7 @@ from typing import Any
 
 from gagpo.envs.base import Kwargs
 from gagpo.envs.pool import Event, Pool
+from gagpo.envs.saved import CannotRestore
 
 
 class PoolClosed(RuntimeError):
@@ -18,14 +19,14 @@ class PoolClosed(RuntimeError):
 
 
 class SharedPool:
-    """Lets any thread reset and step episodes of one :class:`gagpo.envs.pool.Pool`, which is for one thread only.
+    """Lets any thread play episodes of one :class:`gagpo.envs.pool.Pool`, which is for one thread only.
 
     Every request is answered by a ``concurrent.futures.Future`` of one :class:`gagpo.envs.pool.Event`. Arguments are
     those of the pool. A slot belongs to whoever opened it, until it is released.
     """
 
     def __init__(self, env_id: str, env_kwargs: Kwargs | None = None, **options: Any):
-        self._requests: queue.SimpleQueue[tuple[str, int, tuple[Any, ...], Future[Event]]] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[tuple[str, int, tuple[Any, ...], Future[Any]]] = queue.SimpleQueue()
         self._slots = itertools.count()
         self._over: Exception | None = None
         started: Future[Pool] = Future()
@@ -45,6 +46,14 @@ class SharedPool:
     def step(self, slot: int, action: str) -> Future[Event]:
         """Carry out ``action``; the future holds ValueError when no episode runs in ``slot``."""
         return self._ask("step", slot, action)
+
+    def restore(self, slot: int, token: bytes) -> Future[Event]:
+        """Go on in ``slot`` from where ``token`` was saved, ending what runs there."""
+        return self._ask("restore", slot, token)
+
+    def save(self, slot: int) -> Future[bytes]:
+        """A token of where the episode in ``slot`` stands; the future holds CannotRestore where there is none."""
+        return self._ask("save", slot)
 
     def release(self, slot: int) -> None:
         """Give up the slot and whatever runs there; its unanswered request is cancelled."""
@@ -71,8 +80,8 @@ class SharedPool:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _ask(self, operation: str, slot: int, *arguments: Any) -> Future[Event]:
-        future: Future[Event] = Future()
+    def _ask(self, operation: str, slot: int, *arguments: Any) -> Future[Any]:
+        future: Future[Any] = Future()
         if self._over is not None:
             raise PoolClosed(str(self._over))
         self._hand_over(operation, slot, arguments, future)
@@ -127,8 +136,11 @@ class SharedPool:
                     future.set_exception(ValueError("the last request is not answered yet"))
                 else:
                     try:
-                        getattr(pool, operation)(slot, *arguments)
-                        waiting[slot] = future
-                    except (ValueError, TypeError) as error:
+                        token = getattr(pool, operation)(slot, *arguments)
+                        if operation == "save":
+                            future.set_result(token)
+                        else:
+                            waiting[slot] = future
+                    except (ValueError, TypeError, CannotRestore) as error:
                         future.set_exception(error)
         return True

@@ -1,10 +1,10 @@
 """The slots of a pool, whatever steps its environments: what each holds, what starts over, and what the caller hears.
 
-The contract is one sentence: **every reset and every step is answered by exactly one event.** What a holder (a worker
-process, a host elsewhere) had in hand when it was lost starts over at its successor; an environment that raises or
-returns garbage makes only its own episode start over. Either way the event that answers is ``restarted`` and holds the
-first observation of the same task with the same seed: drop the episode's turns so far. An episode that broke more than
-``max_restarts`` times ends with ``failed``.
+The contract is one sentence: **every reset, restore and step is answered by exactly one event.** What a holder (a
+worker process, a host elsewhere) had in hand when it was lost starts over at its successor; an environment that raises
+or returns garbage makes only its own episode start over. Either way the event that answers is ``restarted`` and holds
+the first observation of the same task with the same seed, or of the same token: drop the episode's turns so far. An
+episode that broke more than ``max_restarts`` times ends with ``failed``.
 """
 
 from __future__ import annotations
@@ -20,15 +20,20 @@ from typing import NamedTuple, Self
 from gagpo.envs.base import Info
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.pool.wire import Request
+from gagpo.envs.saved import CannotRestore
+
+Argument = str | bytes | int | None  # of a request
+FIRST = ("reset", "restore")  # the requests that begin an episode
 
 _COALESCE_SECONDS = 0.001  # a caller who wants many answers is not woken for each
 
 
 class Event(NamedTuple):
-    """The answer to one reset or step.
+    """The answer to one reset, restore or step.
 
-    kind: ``reset`` (the first observation), ``step``, ``restarted`` (a first observation again: the turns so far are
-    void) or ``failed`` (the episode is over for good; ``error`` says why, and the slot is free).
+    kind: ``reset`` (the first observation), ``restored`` (what was seen where the token was saved), ``step``,
+    ``restarted`` (a first observation again: the turns so far are void) or ``failed`` (the episode is over for good;
+    ``error`` says why, and the slot is free).
     error: empty but for ``restarted`` and ``failed``, where it says what broke.
     """
 
@@ -45,7 +50,8 @@ class Event(NamedTuple):
 @dataclass
 class Counters:
     """What a pool has seen. ``crashes`` and ``hangs`` count workers, ``errors`` broken answers of an environment,
-    ``restarts`` episodes started over, ``failures`` episodes given up, ``steps`` and ``resets`` good answers."""
+    ``restarts`` episodes started over, ``failures`` episodes given up, ``steps`` and ``resets`` good answers; to put a
+    world back counts as a reset."""
 
     crashes: int = 0
     hangs: int = 0
@@ -61,17 +67,20 @@ class Counters:
 
 @dataclass(eq=False, slots=True)
 class Assignment:
-    """What a slot holds at present. A reset makes a new one with a new number: late answers to the old are unknown."""
+    """What a slot holds at present. A reset makes a new one with a new number: late answers to the old are unknown.
+
+    first: the request that begins its episode, and what it takes: ``reset`` a task and a seed, ``restore`` a token.
+    """
 
     number: int
     slot: int
-    task: str
-    seed: int | None
+    first: tuple[str, *tuple[Argument, ...]]
     holder: Holder
     pending: str = ""  # the operation for whose event the caller waits
     live: bool = False  # the caller may step
     charges: int = 0  # how often it broke something
     error: str = ""  # why it starts over: now where it is pending, with its next step where it is live
+    saved: bytes | str = ""  # the token that was asked for, or why there is none
 
 
 class Holder:
@@ -81,7 +90,7 @@ class Holder:
         self.held: dict[int, Assignment] = {}  # by number, which is how the other side knows them
         self.outbox: list[Request] = []  # requests not yet sent
 
-    def request(self, assignment: Assignment, operation: str, *arguments: str | int | None) -> None:
+    def request(self, assignment: Assignment, operation: str, *arguments: Argument) -> None:
         """Note a request, which goes out with the next flush."""
         assignment.pending = operation
         self.outbox.append((operation, assignment.number, *arguments))
@@ -108,26 +117,55 @@ class BasePool(ABC):
 
     def reset(self, slot: int, task: str, seed: int | None = None) -> None:
         """Start ``task`` in ``slot`` (any non-negative int), ending whatever runs there; answered by one event."""
+        self._begin(slot, "reset", task, seed)
+
+    def restore(self, slot: int, token: bytes) -> None:
+        """Go on in ``slot`` from where ``token`` was saved, ending whatever runs there; answered by one event.
+
+        A token that leads nowhere, or a world that cannot be put back, is answered by ``failed``.
+        """
+        if type(token) is not bytes:
+            raise TypeError(f"a token is bytes, got {type(token).__name__}")
+        self._begin(slot, "restore", token)
+
+    def save(self, slot: int) -> bytes:
+        """A token of where the episode in ``slot`` stands, for ``restore`` in any slot of any pool of the same world.
+
+        Waits for it; what else is answered meanwhile comes with the next ``wait``. Raises ValueError where no episode
+        waits for an action there, and :class:`~gagpo.envs.saved.CannotRestore`, which says why there is none.
+        """
+        assignment = self._waiting(slot)
+        if not assignment.error:
+            assignment.live, assignment.saved = False, ""
+            self._outstanding += 1
+            assignment.holder.request(assignment, "save")
+            while assignment.pending:
+                self.flush()
+                self._collect(math.inf, block=True)
+        if assignment.error:
+            raise CannotRestore(f"the episode in slot {slot} starts over with its next step: {assignment.error}")
+        if isinstance(assignment.saved, str):
+            raise CannotRestore(assignment.saved)
+        return assignment.saved
+
+    def _begin(self, slot: int, *first: *tuple[str, *tuple[Argument, ...]]) -> None:
         self._require_open()
         if slot < 0:
             raise InvalidArgument(f"a slot is a non-negative number, got {slot}")
         old = self._assignments.get(slot)
         holder = old.holder if old else min(self._holders, key=lambda holder: len(holder.held))
         self.release(slot)
-        assignment = Assignment(next(self._numbers), slot, task, seed, holder)
+        assignment = Assignment(next(self._numbers), slot, first, holder)
         self._assignments[slot] = holder.held[assignment.number] = assignment
         self._outstanding += 1
-        self._request_reset(assignment)
+        holder.request(assignment, *first)
 
     def step(self, slot: int, action: str) -> None:
         """Carry out ``action`` in ``slot``; answered by one event.
 
         Raises ValueError when no episode runs there or its last request is not answered yet.
         """
-        assignment = self._assignments.get(slot)
-        if assignment is None or not assignment.live:
-            self._refuse(slot, assignment)
-            return
+        assignment = self._waiting(slot)
         if type(action) is not str:
             raise TypeError(f"an action is a string, got {type(action).__name__}")
         assignment.live = False
@@ -203,7 +241,11 @@ class BasePool(ABC):
         if self._closed:
             raise InvalidArgument("the pool is closed")
 
-    def _refuse(self, slot: int, assignment: Assignment | None) -> None:
+    def _waiting(self, slot: int) -> Assignment:
+        """What ``slot`` holds, if it waits for an action; ValueError otherwise."""
+        assignment = self._assignments.get(slot)
+        if assignment is not None and assignment.live:
+            return assignment
         self._require_open()
         if assignment is None:
             raise InvalidArgument(f"slot {slot} holds no episode that waits for an action: reset it before stepping")
@@ -211,8 +253,10 @@ class BasePool(ABC):
             raise InvalidArgument(f"slot {slot} has not answered its last request: wait for its event before stepping")
         raise InvalidArgument(f"the episode in slot {slot} is over: reset it before stepping")
 
-    def _request_reset(self, assignment: Assignment) -> None:
-        assignment.holder.request(assignment, "reset", assignment.task, assignment.seed)
+    def _keep(self, assignment: Assignment, saved: bytes | str) -> None:
+        """End a ``save``: with its token, or with why there is none. The episode waits for an action, as before."""
+        assignment.saved, assignment.pending, assignment.live = saved, "", True
+        self._outstanding -= 1
 
     def _deliver(self, assignment: Assignment, event: Event) -> None:
         """Answer the request of ``assignment``; a first observation of one that starts over says so."""
@@ -243,7 +287,7 @@ class BasePool(ABC):
             return
         self.counters.restarts += 1
         assignment.error = error
-        self._request_reset(assignment)
+        assignment.holder.request(assignment, *assignment.first)
 
     def _start_all_over(self, holder: Holder, error: str, charged: Collection[Assignment] = ()) -> None:
         """Have what a lost ``holder`` held start over at its successor; ``charged`` is what may have broken it."""
@@ -251,8 +295,10 @@ class BasePool(ABC):
         for assignment in list(holder.held.values()):
             at_fault = assignment in charged
             assignment.charges += at_fault
-            if assignment.pending == "reset" and not at_fault:
-                self._request_reset(assignment)  # not begun: nothing to start over
+            if assignment.pending == "save":
+                self._keep(assignment, error)
+            if assignment.pending in FIRST and not at_fault:
+                holder.request(assignment, *assignment.first)  # not begun: nothing to start over
             elif assignment.pending:
                 self._start_over(assignment, error)
             elif assignment.live:

@@ -1,8 +1,9 @@
 """What runs inside a worker of the pool: one environment per slot, answering requests one after another.
 
-Requests come in batches: ``("reset", slot, task, seed)``, ``("step", slot, action)`` and ``("release", slot)``; for the
-pool each assignment is a slot of its own here. Every reset and step is answered by one tuple, told apart by its length:
-``(observation, info)``, ``(observation, reward, terminated, truncated, info)`` or ``(error,)``; a release is not.
+Requests come in batches: ``("reset", slot, task, seed)``, ``("restore", slot, token)``, ``("step", slot, action)``,
+``("save", slot)`` and ``("release", slot)``; for the pool each assignment is a slot of its own here. Every request but
+a release is answered by one tuple, told apart by its length: ``(observation, info)`` where an episode begins,
+``(observation, reward, terminated, truncated, info)`` for a step, ``(token,)`` or ``(error,)``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable
-from typing import TypeGuard
+from typing import Protocol, TypeGuard, cast
 
 import gymnasium
 import numpy as np
@@ -20,10 +21,19 @@ from gymnasium.envs.registration import EnvSpec
 
 from gagpo.envs.base import Info, Kwargs
 from gagpo.envs.pool.wire import LONGEST_FRAME, Garbage, Request, batches, describe, pack, plain
+from gagpo.envs.saved import CannotRestore
 
 StepAnswer = tuple[str, float, bool, bool, Info]
 ResetAnswer = tuple[str, Info]
-Answer = StepAnswer | ResetAnswer | tuple[str]
+Answer = StepAnswer | ResetAnswer | tuple[str | bytes]
+
+
+class Restorable(Protocol):
+    """What can be put back into a state that it was in, as :class:`gagpo.envs.base.TextEnv` describes."""
+
+    def save(self) -> bytes: ...
+
+    def restore(self, token: bytes) -> tuple[str, Info]: ...
 
 
 def maker(spec: EnvSpec, kwargs: Kwargs) -> Callable[[], gymnasium.Env]:
@@ -57,7 +67,9 @@ def is_answer(message: object, operation: str) -> TypeGuard[Answer]:
     if type(message) is not tuple:
         return False
     if len(message) == 1:
-        return type(message[0]) is str
+        return type(message[0]) is str or (operation == "save" and type(message[0]) is bytes)
+    if operation == "save":
+        return False
     try:
         answer = step_answer(message) if operation == "step" else reset_answer(message)
     except (ValueError, ArithmeticError, RecursionError):
@@ -92,11 +104,13 @@ def _info(info: object) -> Info:
 class Host:
     """Environments by slot. An instance is reused by the next slot; one that broke is closed and never seen again.
 
-    memory_limit_mb: what an error is said to be about when memory runs out; None when there is no limit.
+    memory_limit_mb: what an error is said to be about when memory runs out; None when there is no limit. alone: it has
+    a process of its own, where a SystemExit is the environment's; elsewhere it may be a signal to the caller.
     """
 
-    def __init__(self, make: Callable[[], gymnasium.Env], memory_limit_mb: int | None = None):
+    def __init__(self, make: Callable[[], gymnasium.Env], memory_limit_mb: int | None = None, alone: bool = True):
         self._make = make
+        self._errors: tuple[type[BaseException], ...] = (Exception, SystemExit) if alone else (Exception,)
         self._memory_limit_mb = memory_limit_mb
         self._running: dict[int, gymnasium.Env] = {}
         self._idle: list[gymnasium.Env] = [make()]  # the first one now: wrong settings fail at once
@@ -111,18 +125,26 @@ class Host:
         try:
             if operation == "step":
                 return step_answer(self._running[slot].step(*arguments))
-            return reset_answer(self._reset(slot, *arguments))
-        except (Exception, SystemExit) as error:
-            if slot in self._running:
+            if operation == "save":
+                return (_token(_restorable(self._running[slot]).save()),)
+            return reset_answer(getattr(self, f"_{operation}")(slot, *arguments))
+        except self._errors as error:
+            if slot in self._running and operation != "save":  # which changes nothing
                 _close(self._running.pop(slot))
             if isinstance(error, MemoryError) and self._memory_limit_mb is not None:
                 return (f"{describe(error)}: the worker's limit is {self._memory_limit_mb} MB",)
-            return (describe(error),)
+            return (str(error) if isinstance(error, CannotRestore) else describe(error),)
 
     def _reset(self, slot: int, task: str, seed: int | None) -> object:
+        return self._env(slot).reset(seed=seed, options={"task": task})
+
+    def _restore(self, slot: int, token: bytes) -> object:
+        return _restorable(self._env(slot)).restore(token)
+
+    def _env(self, slot: int) -> gymnasium.Env:
         if slot not in self._running:
             self._running[slot] = self._idle.pop() if self._idle else self._make()
-        return self._running[slot].reset(seed=seed, options={"task": task})
+        return self._running[slot]
 
     def close(self) -> None:
         """Close every environment; safe to call twice."""
@@ -130,6 +152,22 @@ class Host:
             _close(env)
         self._running.clear()
         self._idle.clear()
+
+
+def _restorable(env: gymnasium.Env) -> Restorable:
+    """``env`` as what can be put back; :class:`CannotRestore` where it cannot, or its wrappers would not know of it."""
+    name = type(env.unwrapped).__name__
+    if not getattr(env.unwrapped, "can_restore", False):
+        raise CannotRestore(f"{name} cannot be put back into a state that it was in (can_restore)")
+    if env is not env.unwrapped:
+        raise CannotRestore(f"{name} is put back without its wrapper {type(env).__name__}: register it without any")
+    return cast(Restorable, env)
+
+
+def _token(token: object) -> bytes:
+    if type(token) is not bytes:
+        raise Garbage(f"save() returned {type(token).__name__}, not bytes")
+    return token
 
 
 def _close(env: gymnasium.Env) -> None:

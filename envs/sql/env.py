@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from gagpo.envs.base import Outcome, TextEnv
+from gagpo.envs.base import Kwargs, MarkovKey, Outcome, TextEnv
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.sql.compare import Comparison
 from gagpo.envs.sql.database import Columns, QueryFailed, columns_of, show
@@ -22,7 +22,14 @@ from gagpo.envs.sql.sources import loaded
 from gagpo.envs.sql.suite import suite
 from gagpo.envs.tasks import Task, TaskSet
 
+_GENERATED = frozenset({"size", "test_size", "types", "seed"})  # arguments about generated questions alone
 _ACTION = re.compile(r"\s*(tables|columns|query:|answer:)(.*)\Z", re.DOTALL | re.IGNORECASE)
+
+
+def _folder(data: str | Path | None) -> Path | None:
+    """Where the questions come from; None for generated ones."""
+    source = data or os.environ.get("SQL_DATA") or "generated"
+    return None if source == "generated" else Path(source)
 
 
 class SQLEnv(TextEnv):
@@ -42,7 +49,10 @@ class SQLEnv(TextEnv):
     """
 
     splits: ClassVar[tuple[str, ...]] = SPLITS
+    choosing: ClassVar[frozenset[str]] = _GENERATED | {"data", "on_bad_row"}
     has_hasty: ClassVar[bool] = True
+    markov_key: ClassVar[MarkovKey] = "state"
+    can_restore: bool = True
     immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial
     instructions: ClassVar[str] = (
         "You answer questions about an SQLite database. You act by one command at a time: tables lists the tables, "
@@ -75,8 +85,7 @@ class SQLEnv(TextEnv):
             raise InvalidArgument(f"no comparison {comparison!r}; choose from {', '.join(get_args(Comparison))}")
         if on_bad_row not in ("refuse", "skip"):
             raise InvalidArgument(f"on_bad_row is 'refuse' or 'skip', got {on_bad_row!r}")
-        source = data or os.environ.get("SQL_DATA") or "generated"
-        self.folder = None if source == "generated" else Path(source)
+        self.folder = _folder(data)
         self.size, self.test_size, self.types, self.seed, self.rows = size, test_size, chosen, seed, rows
         self.comparison, self.on_bad_row = comparison, on_bad_row
         self.question: Question | None = None
@@ -85,6 +94,10 @@ class SQLEnv(TextEnv):
         self._looked: list[str] = []
         self._queries = 0
         self._verdict = ""
+
+    @classmethod
+    def without_effect(cls, kwargs: Kwargs) -> frozenset[str]:
+        return frozenset() if _folder(kwargs.get("data")) is None else _GENERATED
 
     @classmethod
     def preload(cls, **kwargs: Any) -> None:
@@ -117,6 +130,14 @@ class SQLEnv(TextEnv):
         if name == "answer":
             return self._answer(rest)
         return {"tables": self._list, "columns": self._columns, "query": self._query}[name](rest)
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"known": sorted(self._known), "looked": self._looked, "queries": self._queries}
+
+    def resume(self, snapshot: dict[str, Any]) -> Outcome:
+        self._known, self._looked = set(snapshot["known"]), list(snapshot["looked"])
+        self._queries = snapshot["queries"]
+        return self._outcome("")
 
     def _list(self, rest: str) -> Outcome:
         if rest:

@@ -60,6 +60,8 @@ def _questions(path: Path, roots: list[Path], split: str) -> Iterator[tuple[str,
         records = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise BadSource(f"{path}: not JSON ({str(error)[:100]})") from None
+    except OSError as error:
+        raise BadSource(f"{path} cannot be read ({error.strerror})") from None
     if not isinstance(records, list):
         raise BadSource(f"{path}: must hold a list of questions")
     seen: set[tuple[object, ...]] = set()
@@ -87,8 +89,8 @@ def _question(record: Any, where: str, roots: list[Path], name: str, split: str)
     database = next((file for file in files if file.is_file()), None)
     if database is None:
         raise BadSource(f"{where}: there is no database {files[0]}")
-    evidence = str(record.get("evidence") or "")
-    kind = str(record.get("difficulty") or record.get("hardness") or folder)[:100]
+    evidence = _sound(str(record.get("evidence") or ""), "evidence", where)
+    kind = _sound(str(record.get("difficulty") or record.get("hardness") or folder)[:100], "difficulty", where)
     return Question(name, split, kind, text, gold, (), "", str(database), evidence)
 
 
@@ -96,4 +98,13 @@ def _text(record: dict[str, Any], key: str, where: str) -> str:
     value = record.get(key)
     if not isinstance(value, str) or not value.strip():
         raise BadSource(f"{where}: key {key!r} must be a text")
+    return _sound(value, key, where)
+
+
+def _sound(value: str, key: str, where: str) -> str:
+    """The text, which SQLite, hashes and files take as UTF-8; JSON can hold half a character, UTF-8 cannot."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise BadSource(f"{where}: key {key!r} holds half a character (a lone surrogate)") from None
     return value

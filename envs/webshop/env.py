@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, get_args
 
-from gagpo.envs.base import Info, Outcome, TextEnv
+from gagpo.envs.base import Info, Kwargs, MarkovKey, Outcome, TextEnv
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.tasks import Task, TaskSet
 from gagpo.envs.webshop import expert
@@ -16,6 +16,7 @@ from gagpo.envs.webshop.generate import generated_folder
 from gagpo.envs.webshop.goals import KINDS
 from gagpo.envs.webshop.pages import DONE, Page, PageState, Shop, parse_action
 from gagpo.envs.webshop.render import EXACT_MODES, MODES, observation
+from gagpo.envs.webshop.search import Lengths
 from gagpo.envs.webshop.store import Store, open_store, store_for
 
 DATA_VARIABLE = "WEBSHOP_DATA"
@@ -27,18 +28,26 @@ def data_folder() -> Path:
 
 
 def open_catalogue(
-    data: str | Path | None = None, products: int = 1_000, catalogue_seed: int = 0, exact: bool = False
+    data: str | Path | None = None,
+    products: int = 1_000,
+    catalogue_seed: int = 0,
+    exact: bool = False,
+    search: Lengths = "exact",
 ) -> Store:
     """The store of the data files at ``data`` (a folder or a product file), else at ``$WEBSHOP_DATA``, else of a
     generated catalogue of ``products`` products. Built at the first call, which for a large catalogue takes a while.
 
     catalogue_seed: of the generated products, and of prices and budgets in any catalogue. exact: texts and lists of
-    goals as the published environment has them.
+    goals as the published environment has them. search: the lengths of texts that its search computes with.
     """
     root = data_folder()
     given = data or os.environ.get(DATA_VARIABLE)
     folder = Path(given) if given else generated_folder(root, products, catalogue_seed)
-    return open_store(store_for(find_sources(folder), root, catalogue_seed), exact)
+    return open_store(store_for(find_sources(folder), root, catalogue_seed), exact, search)
+
+
+def _lengths(exact: bool, search: Lengths | None) -> Lengths:
+    return search or ("lucene" if exact else "exact")
 
 
 class WebShopEnv(TextEnv):
@@ -51,7 +60,9 @@ class WebShopEnv(TextEnv):
     catalogue_seed: see :func:`open_catalogue`. results_per_page: 10 in the published environment. strict_options: an
     option counts when exactly that one was chosen, and only then. show_attributes: product pages lead to their
     attributes too (``show_attrs`` of the published environment). exact: nothing differs from the published
-    environment, for comparisons with its numbers; only for ``text`` and ``text_rich``.
+    environment, for comparisons with its numbers; only for ``text`` and ``text_rich``. search: BM25 with the ``exact``
+    lengths of texts, or with those that ``lucene`` rounds to a byte, as the published environment's engine does; by
+    default the second with ``exact=True``, else the first, on which the suite's models were trained.
 
     Besides what every environment gives, ``info`` holds ``has_search_bar`` (searching is possible on every page, the
     bar is on the first), and after a purchase ``r_type``, ``r_att``, ``r_option`` (None when the goal names no option),
@@ -61,7 +72,10 @@ class WebShopEnv(TextEnv):
     """
 
     splits: ClassVar[tuple[str, ...]] = ("train", "validation", "test")
+    choosing: ClassVar[frozenset[str]] = frozenset({"data", "products", "catalogue_seed", "goals"})
     has_hasty: ClassVar[bool] = True
+    markov_key: ClassVar[MarkovKey] = "state"
+    can_restore: bool = True
     instructions: ClassVar[str] = (
         "You are shopping online. Find a product that fits the instruction, choose the options it asks for, and buy "
         "it. You act by one command at a time: search[words] looks for products, click[label] presses something on "
@@ -84,6 +98,7 @@ class WebShopEnv(TextEnv):
         strict_options: bool = False,
         show_attributes: bool = False,
         exact: bool = False,
+        search: Lengths | None = None,
     ):
         super().__init__(split=split, max_turns=max_turns, expert=expert, render_mode=render_mode)
         if observation not in MODES:
@@ -98,11 +113,30 @@ class WebShopEnv(TextEnv):
             raise InvalidArgument(
                 "exact=True is the published environment: leave out strict_options and results_per_page"
             )
+        if search not in (None, *get_args(Lengths)):
+            raise InvalidArgument(f"unknown search {search!r}; choose one of {', '.join(get_args(Lengths))}")
         self.mode = observation
         self.goals = goals
-        self.store = open_catalogue(data, products, catalogue_seed, exact)
+        self.store = open_catalogue(data, products, catalogue_seed, exact, _lengths(exact, search))
         self.shop = Shop(self.store, results_per_page, strict_options, show_attributes, exact)
         self.state = PageState("")
+
+    @classmethod
+    def cheap(cls, kwargs: Kwargs) -> bool:
+        """A page has bounded texts, and a search is one pass over an index in memory."""
+        return True
+
+    @classmethod
+    def without_effect(cls, kwargs: Kwargs) -> frozenset[str]:
+        given = kwargs.get("data") or os.environ.get(DATA_VARIABLE)
+        return frozenset({"products"} if given else ())
+
+    @classmethod
+    def material(cls, kwargs: Kwargs) -> dict[str, Any]:
+        """``search`` stands in it only where it is Lucene's, so that earlier results are of the same panel."""
+        found = super().material(kwargs)
+        found["search"] = _lengths(bool(found.get("exact")), found.get("search"))
+        return {name: value for name, value in found.items() if (name, value) != ("search", "exact")}
 
     def tasks(self, split: str) -> TaskSet:
         if split not in self.splits:
@@ -116,8 +150,17 @@ class WebShopEnv(TextEnv):
     def act(self, action: str) -> Outcome:
         state = self.follow(action)
         if state is None:
-            return self._outcome(valid=False)
+            # The published environment offers labels with brackets, which it cannot read: not the agent's fault.
+            return self._outcome(valid=self.shop.exact and action in self._listed())
         self.state = state
+        return self._outcome()
+
+    def snapshot(self) -> dict[str, Any]:
+        return {**self.state._asdict(), "seen": sorted(self.state.seen)}
+
+    def resume(self, snapshot: dict[str, Any]) -> Outcome:
+        options = tuple((name, value) for name, value in snapshot["options"])
+        self.state = PageState(**{**snapshot, "options": options, "seen": frozenset(snapshot["seen"])})
         return self._outcome()
 
     def follow(self, action: str) -> PageState | None:
@@ -127,6 +170,9 @@ class WebShopEnv(TextEnv):
             return None
         name, argument = parsed
         return self.shop.search(self.state, argument) if name == "search" else self.shop.click(self.state, argument)
+
+    def _listed(self) -> list[str]:
+        return [f"click[{label}]" for label in self.shop.page(self.state).clickables]
 
     def expert_action(self) -> str | None:
         return expert.next_action(self.shop, self.state, self.hasty)

@@ -66,7 +66,8 @@ def _at_item(shop: Shop, state: PageState, goal: Goal) -> str:
     chosen = dict(state.options)
     for name, value in options_to_choose(shop, state, goal):
         number = page.clickables.get(value)
-        if chosen.get(name) != value and number is not None and page.pieces[number].group == name:
+        offered = number is not None and page.pieces[number].group == name and shop.can_say(value)
+        if offered and chosen.get(name) != value:
             return _click(value)
     return _click(BUY)
 

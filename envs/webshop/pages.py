@@ -184,6 +184,10 @@ class Shop:
         number = page.clickables.get(label.lower())
         return None if number is None else self.press(state, page.pieces[number])
 
+    def can_say(self, label: str) -> bool:
+        """Whether ``click[label]`` is read as a click on ``label``: an ``exact`` shop knows none with brackets."""
+        return parse_action(f"click[{label}]", self.exact) == ("click", label)
+
     def press(self, state: PageState, piece: Piece) -> PageState:
         """Where pressing a clickable piece of the page of ``state`` leads."""
         if piece.kind in ("product", "visited"):
@@ -256,13 +260,7 @@ class Shop:
         """What ``state`` shows. The latest pages are remembered."""
         page = self._pages.get(state)
         if page is None:
-            page = make_page(state, self._sections(state))
-            if self.exact:
-                sayable = {
-                    k: n for k, n in page.clickables.items() if parse_action(f"click[{k}]", True) == ("click", k)
-                }
-                page = page._replace(clickables=sayable)
-            self._pages[state] = page
+            page = self._pages[state] = make_page(state, self._sections(state))
             if len(self._pages) > REMEMBERED_PAGES:
                 self._pages.popitem(last=False)
         return page

@@ -1,8 +1,11 @@
-"""The shop's search: BM25 as Lucene computes it, over stemmed words, from a memory-mapped index.
+"""The shop's search: Lucene's BM25 over stemmed words, from a memory-mapped index.
 
-Scores are Lucene's (k1 = 0.9, b = 0.4, the settings of the published environment's engine), computed by bm25s; words
-are cut as Lucene's standard tokenizer cuts them, possessives and 33 stop words removed, and stemmed by Porter's
-algorithm. Products with equal scores come in catalogue order, so that results never depend on the machine.
+Scores follow Lucene's formula (k1 = 0.9, b = 0.4, the settings of the published environment's engine), computed by
+bm25s; words are cut as Lucene's standard tokenizer cuts them, possessives and 33 stop words removed, and stemmed by
+Porter's algorithm. Products with equal scores come in catalogue order, so that results never depend on the machine.
+
+Lucene keeps one byte for the length of a text and so computes with a length that is up to an eighth too small. An index
+has either the exact lengths or Lucene's (:data:`LENGTHS`): the same formula, and often another order.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -21,6 +24,19 @@ K1 = 0.9
 B = 0.4
 RESULTS = 50
 REMEMBERED_QUERIES = 4_096
+Lengths = Literal["exact", "lucene"]
+
+
+def _decoded(byte: int) -> int:
+    """``SmallFloat.byte4ToInt`` of Lucene: 24 small numbers as they are, then floats of four bits, without a sign."""
+    if byte < 24:
+        return byte
+    mantissa, shift = (byte - 24) & 7, ((byte - 24) >> 3) - 1
+    return 24 + (mantissa if shift < 0 else (mantissa | 8) << shift)
+
+
+LENGTHS = np.array([_decoded(byte) for byte in range(256)])
+"""What a text's length can be to Lucene; ``SmallFloat.intToByte4`` takes the largest that is not above the true one."""
 
 _STOP_WORDS = (
     "a an and are as at be but by for if in into is it no not of on or such "
@@ -35,6 +51,15 @@ def searched_text(product: Product) -> str:
     """What the search sees of a product: title, description, first feature and options."""
     options = ", and ".join(f"{name}: {', '.join(values)}" for name, values in product.options.items())
     return " ".join((product.title, product.description, *product.bullets[:1], options)).lower()
+
+
+def lucene_lengths(lengths: np.ndarray) -> np.ndarray:
+    """The lengths that Lucene computes with.
+
+    >>> lucene_lengths(np.array([0, 39, 41, 100, 1000])).tolist()
+    [0, 39, 40, 96, 984]
+    """
+    return np.asarray(LENGTHS[np.searchsorted(LENGTHS, lengths, side="right") - 1])
 
 
 class Analyzer:
@@ -82,14 +107,35 @@ class IndexBuilder:
         words = self._analyzer.words(text)
         self._rows.append(np.array([numbers.setdefault(word, len(numbers)) for word in words], np.int32))
 
-    def save(self, folder: Path) -> None:
-        """Write the index of what was added into ``folder``, which is made."""
+    def save(self, folder: Path, lengths: Lengths = "exact") -> None:
+        """Write the index of what was added, with these ``lengths`` of it, into ``folder``, which is made."""
         import bm25s
 
         self._vocabulary.setdefault("", len(self._vocabulary))  # bm25s wants at least one term
         engine = bm25s.BM25(method="lucene", k1=K1, b=B)
         engine.index((self._rows, self._vocabulary), show_progress=False)
+        if lengths == "lucene":
+            engine.scores["data"] = self._lucene_scores(engine.scores)
         engine.save(folder, show_progress=False)
+
+    def _lucene_scores(self, matrix: dict[str, Any]) -> np.ndarray:
+        """The scores of the words in the documents, in the places of ``matrix`` (compressed columns, one per word).
+
+        As ``BM25Similarity`` of Lucene 8 and later has them. The mean length is over the exact lengths, and texts
+        without a word count neither there nor in the frequency of a word.
+        """
+        length_D = np.array([len(row) for row in self._rows])
+        documents = max(int((length_D > 0).sum()), 1)
+        norm_D = K1 * (1 - B + B * lucene_lengths(length_D) / max(length_D.sum() / documents, 1e-9))
+        having = np.diff(matrix["indptr"])
+        idf = np.log1p((documents - having + 0.5) / (having + 0.5))
+        word = np.repeat(np.arange(len(having)), having)
+        place = word * len(length_D) + matrix["indices"]
+        told = np.concatenate(self._rows) * np.int64(len(length_D)) + np.repeat(np.arange(len(length_D)), length_D)
+        places, times = np.unique(told, return_counts=True)
+        frequency = times[np.searchsorted(places, place)]
+        scores = idf[word] * frequency / (frequency + norm_D[matrix["indices"]])
+        return np.asarray(scores.astype(matrix["data"].dtype))
 
 
 class SearchIndex:

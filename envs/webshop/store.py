@@ -42,7 +42,7 @@ from gagpo.envs.webshop.goals import (
 )
 from gagpo.envs.webshop.reward import within_reach
 from gagpo.envs.webshop.rows import CatalogueError
-from gagpo.envs.webshop.search import IndexBuilder, SearchIndex, searched_text
+from gagpo.envs.webshop.search import IndexBuilder, Lengths, SearchIndex, searched_text
 from gagpo.envs.webshop.tagger import Tagger, default_tagger
 
 FORMAT = 2
@@ -63,10 +63,11 @@ class UnknownProduct(GagpoError, KeyError):
 class Store:
     """A built catalogue, opened read-only. Cheap to open; what many processes open exists once in memory.
 
+    search: the lengths of texts that it computes with; Lucene's have an index beside the store, built at the first use.
     Raises CatalogueError, naming the file, when the store is damaged or of another format.
     """
 
-    def __init__(self, folder: Path, exact: bool = False):
+    def __init__(self, folder: Path, exact: bool = False, search: Lengths = "exact"):
         self.folder = folder
         self.exact = exact
         self.manifest: dict[str, Any] = _verified_manifest(folder)
@@ -75,13 +76,17 @@ class Store:
             self._asins = _mapped(folder / "asins.npy")
             self._order = _mapped(folder / "order.npy")
             self._prices = _mapped(folder / "prices.npy")
-            self.index = SearchIndex(folder / "index")
             self._goals = {kind: _Blobs(folder, f"goals-{kind}") for kind in KINDS}
         except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
             raise _unusable(folder, "", error) from None
         self._remembered: OrderedDict[int, Product] = OrderedDict()
         self._goal_numbers: dict[str, dict[str, int]] = {}
         self._tasks: dict[tuple[str, str], TaskSet] = {}
+        index = folder / "index" if search == "exact" else self._lucene_index()
+        try:
+            self.index = SearchIndex(index)
+        except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+            raise _unusable(folder if search == "exact" else index, "", error) from None
 
     def __len__(self) -> int:
         return len(self._asins)
@@ -151,6 +156,18 @@ class Store:
             self._goal_numbers[kind] = numbers
         return self._tasks[kind, split]
 
+    def _lucene_index(self) -> Path:
+        """The index with Lucene's lengths, built if it is not there."""
+        folder = self.folder.with_name(f"{self.folder.name}-lucene")
+        with FileLock(f"{folder}.lock", LOCK_TIMEOUT):
+            if not folder.is_dir():
+                builder = IndexBuilder()
+                for number in range(len(self)):
+                    builder.add(searched_text(_unpack(self._products[number]).tidy()))
+                with durable.replacing_folder(folder) as unfinished:
+                    builder.save(unfinished, "lucene")
+        return folder
+
     def _advice(self, kind: str) -> str:
         number = self.manifest["exact_goals" if self.exact else "goals"][kind]
         return f"The catalogue {self.manifest['sources']} yields {number} {kind} goals."
@@ -161,9 +178,9 @@ def _kind_of(task: str) -> str:
 
 
 @functools.cache
-def open_store(folder: Path, exact: bool = False) -> Store:
+def open_store(folder: Path, exact: bool = False, search: Lengths = "exact") -> Store:
     """The store in ``folder``; environments of one process share it."""
-    return Store(folder, exact)
+    return Store(folder, exact, search)
 
 
 def store_for(sources: Sources, root: Path, seed: int = 0, tagger: Tagger | None = None) -> Path:

@@ -96,6 +96,16 @@ def coverage(rows: Sequence[Row]) -> HealthFinding | None:
     return _judged("coverage", seen, "a coarser state key or more tries per task would help", share < 0.2, share < 0.5)
 
 
+def aliasing(rows: Sequence[Row]) -> HealthFinding | None:
+    """What counts as one state is several where the same action leads from it to different ones."""
+    share = recent(rows, "aliasing")
+    if math.isnan(share):
+        return None
+    seen = f"{_percent(share)} of the actions that were repeated in one state led elsewhere"
+    advice = "the key is no state; set algorithm.credit.key=auto, or use a credit that follows no states"
+    return _judged("aliasing", seen, advice, share > 0.2, share > 0.05)
+
+
 def clipping(rows: Sequence[Row]) -> HealthFinding | None:
     """Far more than a few clipped ratios mean that the steps are too large, or the sampler is another policy."""
     share = recent(rows, "clip_fraction")
@@ -155,7 +165,8 @@ def truncated(rows: Sequence[Row]) -> HealthFinding | None:
     if math.isnan(share):
         return None
     seen = f"{_percent(share)} of the answers are cut at the token limit"
-    return _judged("cut answers", seen, "raise rollout.max_tokens or ask for shorter ones", share > 0.3, share > 0.05)
+    advice = "raise rollout.max_tokens, or check that the vocabulary spells actions in few tokens"
+    return _judged("cut answers", seen, advice, share > 0.3, share > 0.05)
 
 
 def collapse(rows: Sequence[Row]) -> HealthFinding | None:
@@ -211,6 +222,7 @@ def skipped(rows: Sequence[Row]) -> HealthFinding | None:
 RULES: tuple[Callable[[Sequence[Row]], HealthFinding | None], ...] = (
     contrast,
     coverage,
+    aliasing,
     clipping,
     sampler_gap,
     entropy,

@@ -98,6 +98,9 @@ SECTIONS = {
         Metric("coverage", "share",
                "Turns whose state occurs in another turn of their group, which step-level credit lives on.",
                CURVES | HEALTH, "turns in shared states"),
+        Metric("aliasing", "share",
+               "Repeated pairs of state and action, within a group, that led to different states: the key is no state.",
+               HEALTH),
         Metric("zero_groups", "share", "Task groups in which every advantage is 0; they teach nothing.",
                CURVES | HEALTH, "groups without advantage"),
         Metric("equal_return_groups", "share", "Task groups whose episodes all ended with the same return."),
@@ -134,6 +137,7 @@ SECTIONS = {
         Metric("mismatch_max", "nats", "The largest difference of one token's two log-probabilities."),
         Metric("mismatch_weight", "ratio",
                "Mean importance weight of trainer over sampler; 1 where both compute alike."),
+        Metric("masked_tokens", "share", "Tokens that the correction left out for their own weight."),
         Metric("masked", "share", "Sequences that the correction left out."),
     ),
     "Engines elsewhere": (
@@ -159,6 +163,10 @@ SECTIONS = {
     "Controllers": (
         Metric("apmpo_exponent", "exponent", "APMPO's exponent, mean over task groups."),
         Metric("apmpo_radius", "ratio", "APMPO's clip radius, mean over task groups."),
+        Metric("step_kl", "nats per token", "KL from the policy that sampled to the one that the update made, where "
+               "it may have left the trust region."),
+        Metric("step_kept", "share", "Part of the update's step that the trust region kept."),
+        Metric("rate_scale", "ratio", "What the trust region multiplies the learning rate by."),
         Metric("agpo_kl", "nats per token", "AGPO's running divergence, which its radius follows."),
         Metric("agpo_radius", "ratio", "AGPO's clip radius, mean over tasks."),
         Metric("agpo_temperature", "temperature",
@@ -174,7 +182,9 @@ SECTIONS = {
         Metric("tokens_per_second", "tokens per second", "Response tokens of the iteration over all of its time.",
                REPORT | VIEWER),
         Metric("train_tokens_per_second", "tokens per second",
-               "Tokens of the rows that were trained on, prompts included, over the update's time."),
+               "Tokens of all rows, prompts included, over the update's time."),
+        Metric("train_tokens_read", "share", "Of the rows' tokens, those that a forward pass of the update read: what "
+               "rows begin with alike is read once, and rows without advantage are not read."),
         Metric("seconds_env", "seconds", "Time in which environments worked and the engine waited.",
                TIME, "environments"),
         Metric("seconds_generate", "seconds", "Time in which the engine sampled.", TIME, "generation"),

@@ -11,7 +11,9 @@ from markupsafe import Markup
 from gagpo.eval.report.page import render
 from gagpo.eval.summary import number
 
-LEFT, RIGHT, TOP, BOTTOM = 38, 8, 10, 20  # margins in user units, which are pixels at natural size
+RIGHT, TOP, BOTTOM = 8, 10, 20  # margins in user units, which are pixels at natural size
+LETTER = 6.6  # width of a letter of an axis, generously
+SMALL, WIDE, NARROW = (320, 150), (940, 300), (360, 230)  # pictures; of a large chart the page shows the one that fits
 
 
 @dataclass(frozen=True)
@@ -43,31 +45,28 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
     return [round(i * step, 12 - power) for i in range(first, last + 1)]
 
 
+def tick_texts(values: Sequence[float], share: bool) -> list[str]:
+    """Numbers of an axis in so many digits that no two read alike.
+
+    >>> tick_texts([0.0, 0.2], share=True), tick_texts([1.0001, 1.0002], share=False)
+    (['0 %', '20 %'], ['1.0001', '1.0002'])
+    """
+    for digits in range(3, 17):
+        texts = [f"{100 * y:.{digits}g} %" if share else f"{y:.{digits}g}" for y in values]
+        if len(set(texts)) == len(values):
+            break
+    return [number(y) for y in values] if digits == 3 and not share else texts
+
+
 def line_chart(caption: str, series: Sequence[Series], share: bool = False, large: bool = False) -> Markup:
-    """A figure of one or more lines over iterations; empty when none has a point. Shares are drawn from 0 to 1."""
-    width, height = (380, 220) if large else (320, 150)
+    """A figure of one or more lines over iterations; empty when none has a point. Shares are drawn from 0 to 1.
+
+    large: as wide as the page, in a drawing of its own for small screens.
+    """
     series = [one for one in series if len(one.x)]
     if not series:
         return Markup("")
     several = len(series) > 1
-    right = width - RIGHT - (max(min(len(one.name), 16) for one in series) * 6.2 + 8 if several else 0)
-    frame = _Frame(*_limits(series, share), right, height)
-    rows = [
-        {
-            "at": f"{frame.y(y):.1f}",
-            "text_at": f"{frame.y(y) + 4:.1f}",
-            "text": f"{100 * y:g} %" if share else number(y),
-        }
-        for y in ticks(*frame.ys, most=6 if large else 4)
-    ]
-    columns = [{"at": f"{frame.x(x):.1f}", "text": number(x)} for x in ticks(*frame.xs) if x == int(x)]
-    names = []
-    if several:
-        ends = sorted((frame.y(one.y[-1]), one.name, f"c{i % 4}") for i, one in enumerate(series))
-        for at, (_, name, colour) in zip(_apart([end[0] for end in ends], height), ends, strict=True):
-            # Beside the end of its line, and cut to the room there.
-            short = name if len(name) <= 16 else name[:14] + ".."
-            names.append({"colour": colour, "x": f"{right + 7:.1f}", "y": f"{at + 4:.1f}", "text": short})
     last = ", ".join(f"{one.name} {number(one.y[-1], share)}".strip() for one in series)
     return render(
         "chart.html",
@@ -75,28 +74,43 @@ def line_chart(caption: str, series: Sequence[Series], share: bool = False, larg
         value="" if several else number(series[0].y[-1], share),
         label=f"{caption}; last: {last}",
         large=large,
-        width=width,
-        height=height,
-        left=LEFT,
-        right=f"{right:.1f}",
-        rows=rows,
-        columns=columns,
-        lines=[_line(one, frame, f"c{i % 4}") for i, one in enumerate(series)],
-        names=names,
+        drawings=[_drawing(series, share, *size) for size in ((WIDE, NARROW) if large else (SMALL,))],
+        names=[{"colour": f"c{i % 4}", "text": one.name} for i, one in enumerate(series)] if several else [],
     )
+
+
+def _drawing(series: Sequence[Series], share: bool, width: int, height: int) -> dict[str, object]:
+    xs, ys = _limits(series, share)
+    rows = ticks(*ys, most=6 if height > SMALL[1] else 4)
+    texts = tick_texts(rows, share)
+    left = 10 + LETTER * max(map(len, texts))
+    frame = _Frame(xs, ys, left, width - RIGHT, height)
+    return {
+        "width": width,
+        "height": height,
+        "left": f"{left:.1f}",
+        "right": width - RIGHT,
+        "rows": [
+            {"at": f"{frame.y(y):.1f}", "text_at": f"{frame.y(y) + 4:.1f}", "text_to": f"{left - 5:.1f}", "text": text}
+            for y, text in zip(rows, texts, strict=True)
+        ],
+        "columns": [{"at": f"{frame.x(x):.1f}", "text": number(x)} for x in ticks(*xs) if x == int(x)],
+        "lines": [_line(one, frame, f"c{i % 4}") for i, one in enumerate(series)],
+    }
 
 
 @dataclass(frozen=True)
 class _Frame:
-    """Where numbers lie in the picture: the limits of both axes, the right edge and the height."""
+    """Where numbers lie in the picture: the limits of both axes, the edges and the height."""
 
     xs: tuple[float, float]
     ys: tuple[float, float]
+    left: float
     right: float
     height: int
 
     def x(self, value: float) -> float:
-        return LEFT + (self.right - LEFT) * (value - self.xs[0]) / (self.xs[1] - self.xs[0])
+        return self.left + (self.right - self.left) * (value - self.xs[0]) / (self.xs[1] - self.xs[0])
 
     def y(self, value: float) -> float:
         inside = min(max(value, self.ys[0]), self.ys[1])
@@ -130,12 +144,3 @@ def _limits(series: Sequence[Series], share: bool) -> tuple[tuple[float, float],
     elif not share:
         low, high = low - 0.05 * (high - low), high + 0.05 * (high - low)
     return (left, right), (low, high)
-
-
-def _apart(heights: Sequence[float], height: int) -> list[float]:
-    """Heights of the names in rising order, moved so that they keep 13 units between them and stay in the picture."""
-    places: list[float] = []
-    for at in heights:
-        places.append(max(at, places[-1] + 13) if places else max(at, float(TOP)))
-    over = max(0.0, places[-1] - (height - BOTTOM)) if places else 0.0
-    return [at - over for at in places]

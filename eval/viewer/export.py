@@ -8,80 +8,54 @@ from __future__ import annotations
 import json
 import math
 import re
-import shutil
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path
 
 from gagpo.envs import durable
-from gagpo.eval.metrics.register import Display, shown_in
 from gagpo.eval.reading import BadResult
-from gagpo.eval.runs import Run, load_run, read_label
+from gagpo.eval.runs import load_run
+from gagpo.eval.viewer.index import (
+    DEAD_ZONE,
+    FORMAT,
+    EpisodeEntry,
+    EpisodeFile,
+    GroupEntry,
+    Notes,
+    described,
+    index,
+    reading_order,
+)
 from gagpo.eval.viewer.records import EpisodeRecord, Explain, Explained, read_episode_file
 
-FORMAT = "gagpo view 1"
+MARKER = ".gagpo-view"  # a folder that has it was written by this file, and may be replaced by it
 SHARD = 600_000  # characters of one shard, about
-DEAD_ZONE = 0.1  # advantages nearer to zero have no sign
 OUTCOMES = ("terminated", "truncated", "failed")
-Notes = Callable[[Run], list[str]]
-
-
-@dataclass(frozen=True)
-class GroupEntry:
-    """One group in the index. differ: share of its turns whose credit is disputed; place: where in its shard it is."""
-
-    task: str
-    type: str
-    size: int
-    wins: int
-    turns: float
-    differ: float
-    shard: int
-    place: int
-
-
-@dataclass(frozen=True)
-class EpisodeEntry:
-    """One episode in the index. flags: success in bit 0, the outcome in bits 1 and 2, left out of training in bit 3."""
-
-    flags: int
-    reward: float
-    turns: int
-
-
-@dataclass
-class EpisodeFile:
-    """One episode file, as the index describes it."""
-
-    run: int
-    label: str
-    stage: str
-    split: str
-    iteration: int | None
-    shards: list[str] = field(default_factory=list)
-    groups: list[GroupEntry] = field(default_factory=list)
-    episodes: list[EpisodeEntry] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-
-    def record(self) -> dict[str, object]:
-        """What the index holds of it beside its groups and episodes."""
-        names = ("run", "label", "stage", "split", "iteration", "shards")
-        return {name: getattr(self, name) for name in names}
+ExplainRun = Callable[[Path], Explain]
 
 
 class Exporter:
     """Writes one folder about ``runs``; call :meth:`write` again and only what changed is written again.
 
-    explain: gives credit to episodes; its first two algorithms are set against each other. notes: sentences about the
-    health of a run, from its numbers. live: the pages look for news every few seconds.
+    explain: what gives credit to the episodes of a run folder; its first two algorithms are set against each other.
+    notes: sentences about the health of a run, from its numbers. live: the pages look for news every few seconds.
+    problems: what else could not be read.
     """
 
     def __init__(
-        self, runs: Sequence[Path], output: Path, explain: Explain, notes: Notes | None = None, live: bool = False
+        self,
+        runs: Sequence[Path],
+        output: Path,
+        explain: ExplainRun,
+        notes: Notes | None = None,
+        live: bool = False,
+        problems: Sequence[str] = (),
     ):
-        self.folders, self.output, self.explain, self.notes, self.live = list(runs), output, explain, notes, live
+        self.folders, self.output, self.notes, self.live = list(runs), output, notes, live
+        self.explain = [explain(folder) for folder in runs]
+        self.problems = list(problems)
         self.known: dict[Path, tuple[tuple[int, int], EpisodeFile]] = {}
 
     def write(self) -> Path:
@@ -95,16 +69,15 @@ class Exporter:
             )
         self._pages()
         sources = [self._source(number, path) for number, paths in enumerate(files) for path in paths]
-        sources.sort(key=_reading_order)
-        index = _index(runs, sources, self.notes, self.live)
-        _write_script(self.output / "data" / "index.js", "viewer.load", index)
+        sources.sort(key=reading_order)
+        record = index(runs, sources, self.notes, self.live, self.problems)
+        _write_script(self.output / "data" / "index.js", "viewer.load", record)
         return self.output / "index.html"
 
     def _pages(self) -> None:
-        """Copy the pages; a folder that holds something else is left alone."""
-        if self.output.exists() and any(self.output.iterdir()) and not (self.output / "data" / "index.js").exists():
-            raise BadResult(f"{self.output} is not empty and no viewer's folder; name another with --out")
+        require_replaceable(self.output)
         (self.output / "data").mkdir(parents=True, exist_ok=True)
+        (self.output / MARKER).write_text(FORMAT + "\n", encoding="ascii")
         for page in resources.files("gagpo.eval.viewer").joinpath("page").iterdir():
             target = self.output / page.name
             # A page that is there stays: a server may be handing it out.
@@ -116,7 +89,7 @@ class Exporter:
         stamp = (state.st_mtime_ns, state.st_size)
         if path in self.known and self.known[path][0] == stamp:
             return self.known[path][1]
-        source = _described(run, path.stem)
+        source = described(run, path.stem)
         try:
             episodes, source.problems = read_episode_file(path)
         except BadResult as error:
@@ -124,14 +97,15 @@ class Exporter:
                 raise
             episodes, source.problems = [], [str(error)]
         groups = _grouped(episodes)
-        explained = self._explained([one for group in groups for one in group])
+        explained = _explained(self.explain[run], [one for group in groups for one in group])
         shard: list[dict[str, object]] = []
         size = 0
         for group in groups:
             # Its entries go into the index, its episodes into the shard, which is written when it is large enough.
             credit = [next(explained) for _ in group]
-            record: dict[str, object] = {"episodes": [_shown(*pair) for pair in zip(group, credit, strict=True)]}
-            source.groups.append(_entry(group, credit, len(source.shards), len(shard)))
+            differ = [_differences(one) if len(group) > 1 else [] for one in credit]
+            record: dict[str, object] = {"episodes": [_shown(*of) for of in zip(group, credit, differ, strict=True)]}
+            source.groups.append(_entry(group, differ, len(source.shards), len(shard)))
             source.episodes += [EpisodeEntry(_flags(one), round(one.reward, 6), len(one.turns)) for one in group]
             shard.append(record)
             size += len(json.dumps(record))
@@ -143,41 +117,39 @@ class Exporter:
         self.known[path] = (stamp, source)
         return source
 
-    def _explained(self, episodes: Sequence[EpisodeRecord]) -> Iterator[Explained | None]:
-        """Credit of every episode, None where there is nothing to give credit to."""
-        usable = [one for one in episodes if one.turns and one.outcome != "failed"]
-        found = iter(self.explain(usable)) if usable else iter(())
-        return (next(found) if one.turns and one.outcome != "failed" else None for one in episodes)
-
     def _shard(self, source: EpisodeFile, groups: list[dict[str, object]]) -> None:
         slug = re.sub(r"[^A-Za-z0-9]+", "-", source.label)[:40]
-        name = f"{source.run}-{slug}-{zlib.crc32(source.label.encode()):08x}-{len(source.shards)}.js"
+        name = (
+            f"{source.run}-{slug}-{zlib.crc32(source.label.encode(errors='surrogatepass')):08x}-{len(source.shards)}.js"
+        )
         _write_script(self.output / "data" / name, "viewer.shard", groups, name)
         source.shards.append(name)
 
 
-def export(runs: Sequence[Path], output: Path, explain: Explain, notes: Notes | None = None) -> Path:
-    """Write the folder once, from nothing; see :class:`Exporter`."""
-    if (output / "data" / "index.js").exists():
-        shutil.rmtree(output)
-    return Exporter(runs, output, explain, notes).write()
+def export(
+    runs: Sequence[Path], output: Path, explain: ExplainRun, notes: Notes | None = None, problems: Sequence[str] = ()
+) -> Path:
+    """Write the folder once, whole or not at all, in the place of one that was written before; see :class:`Exporter`.
+
+    Raises :class:`BadResult` for a folder that holds anything else, and leaves it as it is.
+    """
+    require_replaceable(output)
+    with durable.replacing_folder(output.resolve(), flushed=False) as part:
+        Exporter(runs, part, explain, notes, problems=problems).write()
+    return output / "index.html"
 
 
-# The parts of the index -----------------------------------------------------------------------------------------------
+def require_replaceable(folder: Path) -> None:
+    """Raise :class:`BadResult` unless ``folder`` is absent, empty or has the marker of a viewer's folder."""
+    if folder.is_dir():
+        if (folder / MARKER).is_file() or not any(folder.iterdir()):
+            return
+        raise BadResult(f"{folder} is not empty and no viewer's folder (no {MARKER} in it); name another with --out")
+    if folder.exists() or folder.is_symlink():
+        raise BadResult(f"{folder} is no folder; name another with --out")
 
 
-def _described(run: int, label: str) -> EpisodeFile:
-    """What an episode file is, from its name: ``train-0005``, ``after-valid_unseen``, ``iteration-0010-test``."""
-    training = re.fullmatch(r"train-(\d{1,9})", label)
-    if training:
-        return EpisodeFile(run, label, "train", "train", int(training[1]))
-    stage, split, iteration = read_label(label)
-    return EpisodeFile(run, label, stage or "other", split, iteration)
-
-
-def _reading_order(source: EpisodeFile) -> tuple[int, int, int, str]:
-    order = {"before": 0, "train": 1, "iteration": 2, "after": 3, "other": 4}
-    return (source.run, order[source.stage], source.iteration or 0, source.label)
+# The parts of a file --------------------------------------------------------------------------------------------------
 
 
 def _grouped(episodes: Sequence[EpisodeRecord]) -> list[list[EpisodeRecord]]:
@@ -188,18 +160,26 @@ def _grouped(episodes: Sequence[EpisodeRecord]) -> list[list[EpisodeRecord]]:
     return list(groups.values())
 
 
-def _entry(group: Sequence[EpisodeRecord], credit: Sequence[Explained | None], shard: int, place: int) -> GroupEntry:
+def _explained(explain: Explain, episodes: Sequence[EpisodeRecord]) -> Iterator[Explained | None]:
+    """Credit of every episode, None where there is nothing to give credit to."""
+    usable = [one for one in episodes if one.turns and one.outcome != "failed"]
+    found = iter(explain(usable)) if usable else iter(())
+    return (next(found) if one.turns and one.outcome != "failed" else None for one in episodes)
+
+
+def _entry(group: Sequence[EpisodeRecord], differ: Sequence[list[bool]], shard: int, place: int) -> GroupEntry:
     turns = sum(len(one.turns) for one in group) / len(group)
-    wins, differ = sum(one.won for one in group), _difference(credit)
+    wins, compared = sum(one.won for one in group), sum(map(len, differ))
+    share = sum(map(sum, differ)) / compared if compared else 0.0
     return GroupEntry(
-        group[0].task, group[0].task_type, len(group), wins, round(turns, 2), round(differ, 4), shard, place
+        group[0].task, group[0].task_type, len(group), wins, round(turns, 2), round(share, 4), shard, place
     )
 
 
-def _difference(credit: Sequence[Explained | None]) -> float:
-    """Share of the group's turns that the first algorithm rewards and the second does not, or the reverse."""
-    pairs = [pair for one in credit if one for pair in zip(*list(one.advantages.values())[:2], strict=True)]
-    return sum(_sign(a) != _sign(b) for a, b in pairs) / len(pairs) if pairs and len(pairs[0]) == 2 else 0.0
+def _differences(credit: Explained | None) -> list[bool]:
+    """Of each turn, whether the first two algorithms give it advantages of another sign: above, near or below zero."""
+    rows = list(credit.advantages.values())[:2] if credit else []
+    return [_sign(a) != _sign(b) for first, second in pairwise(rows) for a, b in zip(first, second, strict=True)]
 
 
 def _sign(value: float) -> int:
@@ -211,63 +191,14 @@ def _flags(one: EpisodeRecord) -> int:
     return int(one.won) | outcome << 1 | (one.kept is False) << 3
 
 
-def _shown(one: EpisodeRecord, credit: Explained | None) -> dict[str, object]:
+def _shown(one: EpisodeRecord, credit: Explained | None, differ: list[bool]) -> dict[str, object]:
     record: dict[str, object] = one.model_dump(exclude_none=True)
     if credit is not None:
         record["credit"] = {name: [round(a, 5) for a in row] for name, row in credit.advantages.items()}
+        record["differs"] = [int(one) for one in differ]
         record["states"] = credit.states
         record["values"] = [round(value, 5) for value in credit.values]
     return record
-
-
-def _index(runs: Sequence[Run], sources: Sequence[EpisodeFile], notes: Notes | None, live: bool) -> dict[str, object]:
-    """The index in columns. Names of tasks and types stand in it once, and are referred to by their number."""
-    entries = [entry for source in sources for entry in source.groups]
-    tasks = {name: number for number, name in enumerate(dict.fromkeys(entry.task for entry in entries))}
-    types = {name: number for number, name in enumerate(dict.fromkeys(entry.type for entry in entries))}
-    groups: dict[str, list[object]] = {"source": [n for n, source in enumerate(sources) for _ in source.groups]}
-    groups |= _columns(GroupEntry, entries)
-    groups |= {"task": [tasks[entry.task] for entry in entries], "type": [types[entry.type] for entry in entries]}
-    return {
-        "format": FORMAT,
-        "live": live,
-        "runs": [_run(run, notes) for run in runs],
-        "curves": [
-            {"name": metric.name, "caption": metric.caption, "share": metric.share}
-            for metric in shown_in(Display.VIEWER)
-        ],
-        "sources": [source.record() for source in sources],
-        "tasks": list(tasks),
-        "types": list(types),
-        "groups": groups,
-        "episodes": _columns(EpisodeEntry, [entry for source in sources for entry in source.episodes]),
-        "problems": [problem for source in sources for problem in source.problems],
-    }
-
-
-def _columns(kind: type[GroupEntry | EpisodeEntry], entries: Sequence[object]) -> dict[str, list[object]]:
-    return {column.name: [getattr(entry, column.name) for entry in entries] for column in fields(kind)}
-
-
-def _run(run: Run, notes: Notes | None) -> dict[str, object]:
-    keys = sorted({key for row in run.metrics for key in row})
-    return {
-        "name": run.name,
-        "algorithm": run.algorithm,
-        "metrics": {key: [row.get(key) for row in run.metrics] for key in keys},
-        "notes": notes(run) if notes else [],
-        "evaluations": [
-            {
-                "label": one.label,
-                "stage": one.stage,
-                "split": one.split,
-                "iteration": one.iteration,
-                "success": one.result.success.record(),
-                "episodes": one.result.episodes,
-            }
-            for one in run.evaluations
-        ],
-    }
 
 
 def _write_script(path: Path, call: str, value: object, name: str | None = None) -> None:

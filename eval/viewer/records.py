@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from gagpo.agents.episodes import Invalid
 from gagpo.eval.reading import BadResult, Document, read_as
@@ -25,19 +25,31 @@ class TokensRecord(Document):
     advantage: list[float] | None = None
 
 
+Sized = Annotated[float, Field(ge=-1e30, le=1e30)]
+"""A number that credit can be computed with: sums and squares of it stay finite."""
+
+
+def _writable(info: dict[str, Any]) -> dict[str, Any]:
+    try:
+        json.dumps(info, allow_nan=False)
+    except (ValueError, RecursionError):
+        raise ValueError("an object of finite numbers") from None
+    return info
+
+
 class TurnRecord(Document):
     """One line of an episode; see :class:`gagpo.agents.episodes.Turn`."""
 
     observation: str
     response: str
     action: str = ""
-    reward: float = 0.0
+    reward: Sized = 0.0
     valid: bool = True
     invalid: Invalid | None = None
     refusal: str | None = None
     state: str | None = None
-    advantage: float | None = None
-    value: float | None = None
+    advantage: Sized | None = None
+    value: Sized | None = None
     group_state: int | None = None
     tokens: TokensRecord | None = None
 
@@ -51,11 +63,11 @@ class EpisodeRecord(Document):
     sample: int = 0
     success: bool = False
     outcome: str = "terminated"
-    reward: float = 0.0
+    reward: Sized = 0.0
     temperature: float | None = None
     restarts: int = 0
     kept: bool | None = None
-    info: dict[str, Any] = Field(default_factory=dict)
+    info: Annotated[dict[str, Any], AfterValidator(_writable)] = Field(default_factory=dict)
     turns: list[TurnRecord]
 
     @property

@@ -4,35 +4,65 @@ from __future__ import annotations
 
 import functools
 import http.server
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
+from typing import BinaryIO
 
+from gagpo.envs.origin import LOOPBACK, SAFETY_HEADERS, refusal
 from gagpo.eval.reading import BadResult
 from gagpo.eval.viewer.export import Exporter
 
+HEADERS = {
+    **SAFETY_HEADERS,
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; frame-ancestors 'none'; "
+    "base-uri 'none'",
+}
+IDLE_SECONDS = 30.0  # after which a connection that says nothing is closed
+
 
 class _Handler(http.server.SimpleHTTPRequestHandler):
-    """Hands out the exported files and nothing else, to this machine alone, and keeps none in the browser."""
+    """Hands out the exported files and nothing else, to its own pages alone, and keeps none in the browser."""
 
-    def do_GET(self) -> None:
-        # Another site's page may point its own name at this address: only the plain loopback names are answered.
-        if self.headers.get("Host", "").rsplit(":", 1)[0] not in ("127.0.0.1", "localhost"):
-            self.send_error(HTTPStatus.FORBIDDEN)
-            return
-        super().do_GET()
+    timeout = IDLE_SECONDS
+
+    def parse_request(self) -> bool:
+        """Before any method is looked at; what is refused has been answered."""
+        if not super().parse_request():
+            return False
+        if reason := refusal({name.lower(): value for name, value in self.headers.items()}, LOOPBACK):
+            self.send_error(HTTPStatus.FORBIDDEN, reason)
+        return not reason
+
+    def send_head(self) -> BinaryIO | None:
+        try:
+            return super().send_head()
+        except ValueError:  # of a path that no file can have
+            self.send_error(HTTPStatus.NOT_FOUND)
+            return None
 
     def list_directory(self, path: object) -> None:
         self.send_error(HTTPStatus.NOT_FOUND)
 
     def end_headers(self) -> None:
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("X-Content-Type-Options", "nosniff")
+        for name, value in HEADERS.items():
+            self.send_header(name, value)
         super().end_headers()
 
     def log_message(self, format: str, *arguments: object) -> None:
         """Nothing: the terminal shows the run."""
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A browser that went away in the middle is nobody's fault."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -43,8 +73,7 @@ def serving(exporter: Exporter, port: int = 0, every: float = 3.0) -> Iterator[s
     """
     exporter.write()
     handler = functools.partial(_Handler, directory=str(exporter.output))
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", port), handler)
     stop = threading.Event()
 
     def refresh() -> None:

@@ -104,8 +104,11 @@ def _show(outcome: EvaluationOutcome, as_json: bool) -> None:
     result, usage, record = outcome.result, outcome.usage, outcome.result.summary()
     say(*result_lines(result, text_width()))
     if usage:
-        say(f"tokens: {usage['prompt']:,} read ({usage['cached']:,} cached), {usage['completion']:,} written")
-        say(f"requests: {usage['requests']:,}, cost: ${usage['cost']:.2f}, episodes: {outcome.journal}")
+        least = "at least " if usage["unanswered"] else ""
+        say(f"tokens: {least}{usage['prompt']:,} read ({usage['cached']:,} cached), {usage['completion']:,} written")
+        say(f"requests: {usage['requests']:,}, cost: {least}${usage['cost']:.2f}, episodes: {outcome.journal}")
+        if least:
+            say(f"  what {usage['unanswered']:,} requests cost that were not answered in order is not known")
         record |= {"usage": usage, "journal": str(outcome.journal)}
     if as_json:
         print_json(record)
@@ -164,7 +167,12 @@ def report(
         from gagpo.eval.study import study_of
 
         study, groups = study_of(runs, baseline, split)
-        say(*(study.markdown() if markdown else study.lines(text_width())))
+        say(*(study.markdown() if markdown else study.lines(text_width(most=100))))
+        runs_of = [run for group in groups.values() for run in group]
+        if len(groups) == len(runs_of) > 1 and not markdown:  # one seed each: what can be tested is task by task
+            from gagpo.eval.compare import compare_files
+
+            say("", *compare_files([run.folder for run in runs_of], split).lines(text_width()))
         if curves:
             say(str(plot_curves([f"{label}={run.folder}" for label, group in groups.items() for run in group], curves)))
     if as_json:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gagpo.cli.options import Kwargs, say, values
+from gagpo.cli.options import Json, Kwargs, print_json, say, values
 
 
 def add_to(app: typer.Typer) -> None:
@@ -51,10 +51,20 @@ def serve(
 def new(
     name: Annotated[str, typer.Argument(help="Of the module: small letters, digits and _.")],
     folder: Annotated[Path, typer.Option(help="Where the files go.")] = Path(),
+    package: Annotated[
+        bool, typer.Option("--package", help="A folder to install and to publish: pyproject, README, test, workflow.")
+    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Begin a world of one's own: a file, a config and a test, ready to train."""
-    from gagpo.interop.scaffold import class_name, new_world
+    from gagpo.interop.scaffold import class_name, new_package, new_world
 
-    made = new_world(name, folder)
+    world = f"{class_name(name)}-v0"
+    made = new_package(name, folder) if package else new_world(name, folder)
     say("\n".join(map(str, made)))
-    say(f"next: gagpo check {name}:{class_name(name)}-v0; gagpo warm-start {made[1]}; gagpo train {made[1]}")
+    if package:
+        say(f"next: cd {made[0].parent}; pip install -e .; gagpo check {world}; gagpo warm-start {name}.yaml")
+    else:
+        say(f"next: gagpo check {name}:{world}; gagpo warm-start {made[1]}; gagpo train {made[1]}")
+    if as_json:
+        print_json({"files": [str(path) for path in made]})

@@ -57,7 +57,7 @@ def environments() -> list[Listed]:
     found = [Listed("environment", name) for name in gymnasium.registry if name.startswith("gagpo/")]
     for point in ENVIRONMENTS.offered().values():
         package = point.dist.name if point.dist else point.module
-        found.append(Listed("environment", f"{point.module}:{point.name}", package, _problem(point.module, point.name)))
+        found.append(Listed("environment", point.name, package, _problem(point.module, point.name)))
     return sorted(found, key=lambda one: (one.package != "gagpo", one.name))
 
 

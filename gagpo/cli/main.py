@@ -6,11 +6,12 @@ import os
 import signal
 import sys
 import traceback
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
 
-from gagpo.cli import evaluate, export, interop, listing, models, simulate, tools, train, view
+from gagpo.cli import costs, evaluate, examples, export, interop, listing, models, tools, train, view
 
 REPORT = "\ngagpo: this is a fault of gagpo, not yours. CONTRIBUTING.md says where to report it; send the lines above."
 
@@ -38,8 +39,9 @@ def options(
     """Train language-model agents that act over many turns, evaluate them, and add environments."""
 
 
-for commands in (train, evaluate, view, tools, models, simulate, export, interop, listing):
+for commands in (train, evaluate, view, tools, models, costs, export, interop, listing):
     commands.add_to(app)
+examples.add_to(app)
 
 
 def main() -> None:
@@ -75,6 +77,8 @@ def _complain(error: Exception) -> int:
     if hasattr(error, "exit_code"):  # of typer's own: wrong arguments, or an exit that was asked for
         if hasattr(error, "show"):
             error.show()
+            context = getattr(error, "ctx", None)
+            _hint(getattr(error, "option_name", ""), context.command.params if context else ())
         return int(error.exit_code)
     if isinstance(error, GagpoError) and error.reported:  # by another process of the same run
         return int(getattr(error, "status", 2))
@@ -85,6 +89,21 @@ def _complain(error: Exception) -> int:
     if not isinstance(error, GagpoError | OSError):
         print(REPORT, file=sys.stderr)
     return 1
+
+
+def _hint(option: str, parameters: Sequence[Any]) -> None:
+    """Name the setting that an unknown ``option`` of a command with overrides was probably meant to be."""
+    if not option or not any(one.name == "overrides" for one in parameters):
+        return
+    from gagpo.settings import RunSettings
+    from gagpo.settings.keys import nearest_key
+
+    name, _, value = option.lstrip("-").replace("-", "_").partition("=")
+    for word, after in zip(sys.argv, [*sys.argv[1:], ""], strict=True):  # as it was written: --name=value, --name value
+        if word.partition("=")[0] == option:
+            value = word.partition("=")[2] or after
+    if key := nearest_key(RunSettings, name, cutoff=0.7):
+        print(f"gagpo: settings are given without dashes: {key}={value or '...'}", file=sys.stderr)
 
 
 if __name__ == "__main__":

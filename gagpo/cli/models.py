@@ -36,14 +36,15 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Say what a run will take of memory, tokens, hours and disk, before anything is loaded."""
-    from gagpo.planning.fitting import judge, memory_here
+    from gagpo.settings import load
+
+    settings = load(config, overrides or [])
+    from gagpo.planning.fitting import judge, memory_here  # torch, which a mistake in the settings has not to wait for
     from gagpo.planning.lengths import Guess, guess_from
     from gagpo.planning.plan import plan as make_plan
     from gagpo.planning.plan import shape_of
-    from gagpo.settings import load
     from gagpo.training.run_folder import RunFolder
 
-    settings = load(config, overrides or [])
     guess = Guess(prompt_tokens, turns, response_tokens, tokens_per_second)
     if run is not None:
         guess = guess_from(RunFolder.open(run).metrics(), guess)
@@ -108,12 +109,16 @@ def doctor(
     as_json: Json = False,
 ) -> None:
     """Prove this machine: versions, device, weights, engine, memory against the plan, speed, a run that learns."""
-    import torch
-
+    from gagpo.agents.engines.registry import ENGINES
     from gagpo.agents.precision import require_known
-    from gagpo.planning.doctor import DoctorFinding, examine
+    from gagpo.settings.machine import require_device
 
     require_known(dtype)
+    ENGINES.place(engine)
+    require_device(device or "cpu")
+    import torch
+
+    from gagpo.planning.doctor import DoctorFinding, examine
 
     def show(finding: DoctorFinding) -> None:
         mark = "ok    " if finding.ok else "FAILED"

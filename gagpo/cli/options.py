@@ -27,9 +27,8 @@ Kwargs = Annotated[
 
 def values(pairs: list[str] | None) -> dict[str, object]:
     """``name=value`` pairs as a mapping; the values are YAML."""
-    import yaml
-
     from gagpo.envs.errors import InvalidArgument
+    from gagpo.settings.core_schema import NotYaml, parse_yaml
 
     found = {}
     for pair in pairs or []:
@@ -37,9 +36,9 @@ def values(pairs: list[str] | None) -> dict[str, object]:
         if not equals or not name:
             raise InvalidArgument(f"an argument looks like name=value, got {pair!r}")
         try:
-            found[name] = yaml.safe_load(text)
-        except yaml.YAMLError:
-            raise InvalidArgument(f"argument {pair!r}: the value is not YAML; quote it") from None
+            found[name] = parse_yaml(text)
+        except NotYaml as error:
+            raise InvalidArgument(f"argument {pair!r:.80}: the value is not YAML ({error}); quote it") from None
     return found
 
 

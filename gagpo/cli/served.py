@@ -10,7 +10,7 @@ import typer
 from typer.models import OptionInfo
 
 if TYPE_CHECKING:
-    from gagpo.agents.api.client import ApiSettings
+    from gagpo.agents.api.settings import ApiSettings
 
 PREFIX = "openai:"
 _PANEL = "A model behind a server (openai:MODEL)"
@@ -65,7 +65,7 @@ def refuse_misplaced(model: str, given: Mapping[str, object]) -> None:
 
 def settings(model: str, given: Mapping[str, Any]) -> ApiSettings | None:
     """How the model that ``openai:MODEL`` names is asked; None for any other. given: all options, by name."""
-    from gagpo.agents.api.client import ApiSettings
+    from gagpo.agents.api.settings import ApiSettings
 
     if not model.startswith(PREFIX):
         return None

@@ -55,6 +55,7 @@ def games(
     engine: Annotated[str, typer.Option(help="The engine that proves each game: native or textworld.")] = "native",
     processes: Annotated[int, typer.Option(min=1)] = 2,
     quiet: Quiet = False,
+    as_json: Json = False,
 ) -> None:
     """Generate ALFWorld games, each proved solvable in the engine; what exists is not made again."""
     from gagpo.agents.progress import track
@@ -67,6 +68,8 @@ def games(
         made = generate(size, seed, counts, root=root, engine=engine, processes=processes, progress=meter.reach)
     say("\n".join(f"{split}: {len(found)} games" for split, found in made.items()))
     say(f"folder: {root}")
+    if as_json:
+        print_json({"folder": str(root), "games": {split: len(found) for split, found in made.items()}})
 
 
 def models(as_json: Json = False) -> None:
@@ -112,7 +115,7 @@ def bench_env(
     seconds: Annotated[float, typer.Option(min=0.1, help="For each rate.")] = 5.0,
     as_json: Json = False,
 ) -> None:
-    """Steps and resets per second, cold start, memory, pool of one and two processes."""
+    """Steps and resets per second, cold start, memory, pool of no, one and two processes."""
     from gagpo.envs.check.bench import bench as run
     from gagpo.envs.check.bench import table
 

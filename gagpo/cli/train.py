@@ -65,6 +65,8 @@ def train(
         if ranks is None:  # the processes that the settings ask for have done it all
             return
         begun, first = time.monotonic(), 0.0
+        if resume is not None and ranks.first and folder.finished:
+            say(_extended(folder))
 
         def report(event: Event) -> None:
             nonlocal first
@@ -80,6 +82,15 @@ def train(
     say(f"first point of the curve after {clock_time(first)}, report after {clock_time(whole)} (minutes:seconds)")
     if as_json:
         print_json(_records(results))
+
+
+def _extended(folder: RunFolder) -> str:
+    """What a user who continues a finished run may have wanted."""
+    done = folder.settings.training.iterations
+    return (
+        f"{folder.path} is finished: all {done} iterations are done. "
+        f"To extend it: gagpo train --resume {folder.path} training.iterations={2 * max(done, 1)}"
+    )
 
 
 def _train_in_cluster(address: str, folder: RunFolder, as_json: bool) -> None:
@@ -165,16 +176,22 @@ def warm_start(
 ) -> None:
     """Make the model folder a config names: a small model, trained on demonstrations."""
     from gagpo.agents.starters import is_starter
-    from gagpo.settings import SettingsError, load
+    from gagpo.settings import SettingsError, load, machine
 
     settings = load(config, overrides or [])
-    from gagpo.warm_start.run import recipe_difference
-    from gagpo.warm_start.run import warm_start as make
-
     folder = Path(settings.model)
     if is_starter(settings.model):
         say(f"{settings.model} comes with the package")
-    elif (folder / "config.json").exists() and not again:
+        if as_json:
+            print_json({"model": settings.model})
+        return
+    if settings.warm_start is None:
+        raise SettingsError(f"run {settings.name!r} has no warm_start section, so there is nothing to train on")
+    machine.require_machine(settings)
+    from gagpo.warm_start.recipe import recipe_difference  # torch, which no mistake above has to wait for
+    from gagpo.warm_start.run import warm_start as make
+
+    if (folder / "config.json").exists() and not again:
         if difference := recipe_difference(settings):
             raise SettingsError(
                 f"{settings.model} was made with other settings ({difference}); --again makes it anew, or name another "
@@ -183,7 +200,7 @@ def warm_start(
         say(f"{settings.model} exists; --again makes it anew")
     else:
         _threads(settings.threads)
-        say(f"model folder: {make(settings, quiet)}")
+        say(f"model folder: {make(settings, quiet, say)}")
     if as_json:
         print_json({"model": str(folder)})
 

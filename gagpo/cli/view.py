@@ -21,16 +21,21 @@ def add_to(app: typer.Typer) -> None:
 
 
 def view(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, shown together.")],
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or a folder of runs; shown together.")],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder to write; RUN/view by default.")] = None,
     opened: Annotated[bool, typer.Option("--open/--no-open", help="Open it in the browser.")] = False,
 ) -> None:
-    """Write pages to look at every episode of runs: groups, turns, credit. They open from disk."""
+    """Write pages to look at every episode of runs: groups, turns, credit. They open from disk.
+
+    Of several runs, or of a folder of runs, the first page is a table of them all, and any two stand side by side.
+    """
     from gagpo.eval.metrics.health import sentences
+    from gagpo.eval.viewer.experiments import runs_in
     from gagpo.eval.viewer.export import export
     from gagpo.evaluation.recredit import for_run
 
-    page = export(runs, out or runs[0] / "view", for_run(runs[0]), lambda run: sentences(run.metrics))
+    found, problems = runs_in(runs)
+    page = export(found, out or runs[0] / "view", for_run, lambda run: sentences(run.metrics), problems)
     say(f"open {page}")
     if opened:
         import webbrowser
@@ -58,7 +63,7 @@ def watch(
     with ExitStack() as stack, suppress(KeyboardInterrupt):
         if web:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gagpo-watch-")))
-            exporter = Exporter([run], folder, for_run(run), lambda one: sentences(one.metrics), live=True)
+            exporter = Exporter([run], folder, for_run, lambda one: sentences(one.metrics), live=True)
             say(f"open {stack.enter_context(serving(exporter, port))}")
         show(run, sentences, every=every, once=once)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 from gagpo.envs.pool import Pool
 from gagpo.settings import EngineSettings, RolloutSettings, RunSettings
@@ -12,7 +12,7 @@ from gagpo.settings import EngineSettings, RolloutSettings, RunSettings
 class PoolOptions(TypedDict):
     """The options of a pool that the rollout's settings name."""
 
-    workers: int
+    workers: int | Literal["auto"]
     step_deadline: float
     reset_deadline: float
     memory_limit_mb: int | None
@@ -32,7 +32,7 @@ class LocalPlacement:
 
 def pool_options(rolling: RolloutSettings) -> PoolOptions:
     return {
-        "workers": rolling.workers,
+        "workers": rolling.processes,
         "step_deadline": rolling.step_deadline,
         "reset_deadline": rolling.reset_deadline,
         "memory_limit_mb": rolling.worker_memory,

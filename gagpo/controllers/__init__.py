@@ -3,7 +3,8 @@
 from gagpo.controllers.agpo import Agpo, AgpoController
 from gagpo.controllers.apmpo import Apmpo, ApmpoController
 from gagpo.controllers.controllers import Controllers, ControllerSettings
-from gagpo.controllers.sampling import DynamicSampling, Overlong, overlong_penalty
+from gagpo.controllers.sampling import DynamicSampling, Overlong, VarianceFilter, overlong_penalty
+from gagpo.controllers.trust_region import TrustRegion, TrustRegionController
 
 __all__ = [
     "Agpo",
@@ -14,5 +15,8 @@ __all__ = [
     "Controllers",
     "DynamicSampling",
     "Overlong",
+    "TrustRegion",
+    "TrustRegionController",
+    "VarianceFilter",
     "overlong_penalty",
 ]

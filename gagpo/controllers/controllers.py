@@ -23,7 +23,14 @@ import numpy as np
 
 from gagpo.controllers.agpo import Agpo, AgpoController, State
 from gagpo.controllers.apmpo import Apmpo, ApmpoController
-from gagpo.controllers.sampling import DynamicSampling, Overlong, keep_episodes, shape_overlong
+from gagpo.controllers.sampling import (
+    DynamicSampling,
+    Overlong,
+    VarianceFilter,
+    keep_episodes,
+    keep_varied,
+    shape_overlong,
+)
 from gagpo.credit.turns import Turns
 from gagpo.envs.errors import InvalidArgument
 from gagpo.options import Options
@@ -40,6 +47,7 @@ class ControllerSettings(Options):
     apmpo: Apmpo | None = None
     agpo: Agpo | None = None
     dynamic_sampling: DynamicSampling | None = None
+    variance_filter: VarianceFilter | None = None
     overlong: Overlong | None = None
 
 
@@ -81,8 +89,9 @@ class Controllers:
         return [self.agpo.temperature(base, task) if self.agpo else base for task in tasks]
 
     def keep(self, turns: Turns) -> np.ndarray:
-        """Which episodes to train on, bool[E]; the others' groups are to be sampled anew."""
-        return keep_episodes(turns, self.settings.dynamic_sampling)
+        """Which episodes to train on, bool[E]; with dynamic sampling the others' groups are sampled anew."""
+        kept_E = keep_episodes(turns, self.settings.dynamic_sampling)
+        return np.asarray(kept_E & keep_varied(turns, self.settings.variance_filter))
 
     def shape(self, turns: Turns) -> Turns:
         """The turns with rewards shaped."""

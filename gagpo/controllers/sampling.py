@@ -1,4 +1,7 @@
-"""DAPO's dynamic sampling and overlong shaping (arXiv 2503.14476): decisions on what was sampled, no state."""
+"""Decisions on what was sampled, without state: which groups to train on, and what long responses cost.
+
+DAPO's dynamic sampling and overlong shaping (arXiv 2503.14476), RAGEN's variance filter (2504.20073, 2604.06268).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from gagpo.credit.turns import Turns
-from gagpo.credit.turns.grouping import varies
+from gagpo.credit.turns.grouping import group_std, varies
 from gagpo.envs.errors import InvalidArgument
 from gagpo.objectives.options import LIMIT
 from gagpo.options import Options
@@ -19,6 +22,20 @@ class DynamicSampling(Options):
     """DAPO: drop groups whose episodes all came out alike, sample on until the batch is full (arXiv 2503.14476)."""
 
     rounds: int = Field(default=10, ge=1)
+    reward: Literal["sum", "success"] = "sum"
+
+
+class VarianceFilter(Options):
+    """RAGEN: train on the groups with the largest deviation of return alone, and sample no others in their place.
+
+    by: ``groups`` keeps the share of all groups that is named, rounded down, at least one (StarPO-S, arXiv 2504.20073;
+    its .25). ``spread``, the least number of groups whose deviations sum up to that share of all, less ``slack``
+    (RAGEN-2, arXiv 2604.06268, recommends .9); groups without spread are never kept. reward: an episode's number.
+    """
+
+    by: Literal["groups", "spread"] = "groups"
+    share: float = Field(default=0.25, gt=0, le=1)
+    slack: float = Field(default=0.01, ge=0)
     reward: Literal["sum", "success"] = "sum"
 
 
@@ -49,6 +66,24 @@ def keep_episodes(turns: Turns, settings: DynamicSampling | None) -> np.ndarray:
         return np.ones(turns.episodes, np.bool_)
     return_E = turns.coded_return_E(settings.reward)
     return np.asarray(varies(return_E, turns.group_index_E, turns.groups)[turns.group_index_E])
+
+
+def keep_varied(turns: Turns, settings: VarianceFilter | None) -> np.ndarray:
+    """Which episodes to keep, bool[E]: those of the task groups that differ most; all without settings.
+
+    Of groups that differ equally, those that come first.
+    """
+    if settings is None:
+        return np.ones(turns.episodes, np.bool_)
+    spread_G = group_std(turns.coded_return_E(settings.reward), turns.group_index_E, turns.groups)
+    order_G = np.argsort(-spread_G, kind="stable")
+    if settings.by == "groups":
+        kept = max(int(settings.share * turns.groups), 1)
+    else:
+        before_G = np.append(0.0, np.cumsum(spread_G[order_G])[:-1])
+        needed = settings.share * spread_G.sum() - settings.slack
+        kept = int(((before_G < needed) & (spread_G[order_G] > 0)).sum())
+    return np.asarray(np.isin(turns.group_index_E, order_G[:kept]))
 
 
 def shape_overlong(turns: Turns, settings: Overlong | None) -> Turns:

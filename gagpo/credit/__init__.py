@@ -21,8 +21,7 @@ from gagpo.credit.gigpo import step_advantage
 from gagpo.credit.ppo import ppo_token_advantage, ppo_turn_advantage
 from gagpo.credit.registry import CREDITS, AnyCredit, CreditSettings, Level, find, function_of, names, register
 from gagpo.credit.reinforce import token_returns
-from gagpo.credit.turns import BadTurns, Turns, intern
-from gagpo.credit.turns.columns import StateKey
+from gagpo.credit.turns import BadTurns, StateKey, Turns, intern
 from gagpo.credit.turns.grouping import return_to_go
 from gagpo.credit.turns.padded import turn_numbers, turns_from_tokens
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -9,9 +11,13 @@ import numpy as np
 
 from gagpo.agents.episodes import Episode
 from gagpo.credit.registry import CreditSettings, Level
+from gagpo.credit.turns.aliasing import aliasing
 from gagpo.credit.turns.columns import Turns
 from gagpo.credit.turns.grouping import varies
 from gagpo.envs.errors import InvalidArgument
+
+ALIASED = 0.05
+"""From this share of aliased pairs on, a credit that follows states from one to the next is on a wrong graph."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,9 +52,11 @@ class Credit:
 
 
 def turns_for(episodes: Sequence[Episode], settings: CreditSettings, penalty: float = 0.0) -> Turns:
-    """The columns that the credit needs of ``episodes``: state ids by its key, texts where it compares them."""
-    texts = getattr(settings, "similarity", None) is not None
-    return Turns.from_episodes(episodes, getattr(settings, "key", "observation"), penalty, texts)
+    """The columns that the credit needs of ``episodes``: state ids by its key, and what it makes of their texts."""
+    parts = getattr(settings, "credits", [settings])
+    texts = any(getattr(part, "similarity", None) is not None for part in parts)
+    features = max(getattr(part, "features", 0) for part in parts)
+    return Turns.from_episodes(episodes, getattr(settings, "key", "observation"), penalty, texts, features)
 
 
 def advantages(turns: Turns, settings: CreditSettings, value: np.ndarray | None = None) -> Credit:
@@ -59,7 +67,8 @@ def advantages(turns: Turns, settings: CreditSettings, value: np.ndarray | None 
 
     stats: ``zero_groups`` (share of task groups without any signal), ``equal_return_groups`` (whose episodes all came
     out alike), ``coverage`` (share of turns whose state is met again in their task group; where states are given),
-    ``advantage_std`` and ``advantage_abs`` (spread and mean size over turns).
+    ``aliasing`` (see :func:`gagpo.credit.turns.aliasing.aliasing`; where states and actions are), ``advantage_std`` and
+    ``advantage_abs`` (spread and mean size over turns). Warns where a credit follows states that are none.
 
     Raises :class:`gagpo.credit.BadTurns` when the turns lack what the credit needs.
     """
@@ -73,7 +82,15 @@ def advantages(turns: Turns, settings: CreditSettings, value: np.ndarray | None 
         what = "response token" if settings.level == "token" else "turn"
         raise InvalidArgument(f"credit {settings.name} gave {advantage.shape} advantages for {wanted}, one per {what}")
     per_turn = _turn_means(advantage, turns.tokens_N) if settings.level == "token" else advantage
-    return Credit(advantage, turns.tokens_N, settings.level, target, statistics(turns, per_turn))
+    stats = statistics(turns, per_turn)
+    if settings.follows_states and stats.get("aliasing", 0.0) > ALIASED:
+        warnings.warn(  # one text, which Python says once; how much it is stands in the metric
+            f"credit {settings.name} follows states, and its key is none: the same action led from one of them to "
+            "others (metric aliasing); set algorithm.credit.key=state, or, where the world names no state, take "
+            "a credit that follows none (empirical_bayes, gagpo)",
+            stacklevel=2,
+        )
+    return Credit(advantage, turns.tokens_N, settings.level, target, stats)
 
 
 def give_credit(turns: Turns, settings: CreditSettings, value_K: np.ndarray | None = None) -> Credit:
@@ -101,6 +118,8 @@ def statistics(turns: Turns, advantage_N: np.ndarray) -> dict[str, float]:
     if turns.state_N is not None:
         state_N = turns.states()
         stats["coverage"] = float((np.bincount(state_N)[state_N] > 1).mean())
+        if not math.isnan(aliased := aliasing(turns)):
+            stats["aliasing"] = aliased
     return stats
 
 

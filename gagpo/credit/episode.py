@@ -8,7 +8,7 @@ import numpy as np
 
 from gagpo.credit.registry import CreditSettings
 from gagpo.credit.turns.columns import Coding, Turns
-from gagpo.credit.turns.grouping import centre, standardise
+from gagpo.credit.turns.grouping import centre, group_mean, standardise
 
 
 class Grpo(CreditSettings):
@@ -51,3 +51,22 @@ class Rloo(CreditSettings):
         size_E = np.bincount(turns.group_index_E)[turns.group_index_E]
         centred_E = centre(turns.coded_return_E(self.reward), turns.group_index_E, turns.groups)
         return np.asarray((centred_E * size_E / np.maximum(size_E - 1, 1))[turns.episode_N])
+
+
+class MaxRl(CreditSettings):
+    """``(y - p)/p`` with an episode's success y, 0 or 1, and the task group's rate of it p (arXiv 2602.02710).
+
+    In expectation the gradient of ``sum_k pass@k / k`` up to the group's size, which is that of ``log p`` in the limit.
+    A group without success, or with nothing else, gives 0.
+
+    >>> MaxRl().advantage(Turns([1, 0, 0, 0], [0, 1, 2, 3], [0] * 4, success_E=[True, False, False, False])).tolist()
+    [3.0, -1.0, -1.0, -1.0]
+    """
+
+    name: Literal["max_rl"] = "max_rl"
+
+    def advantage(self, turns: Turns) -> np.ndarray:
+        success_E = turns.coded_return_E("success")
+        rate_E = group_mean(success_E, turns.group_index_E, turns.groups)[turns.group_index_E]
+        centred_E = centre(success_E, turns.group_index_E, turns.groups)
+        return np.asarray((centred_E / np.where(rate_E > 0, rate_E, 1.0))[turns.episode_N])

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from gagpo.credit.episode import Grpo
-from gagpo.credit.registry import CreditSettings, Level, Option
-from gagpo.credit.turns.columns import StateKey, Turns
+from gagpo.credit.registry import CreditSettings, Level, Option, without_key
+from gagpo.credit.turns import StateKey, Turns
+from gagpo.credit.turns.graph_value import EXACT, graph_value, next_state
 from gagpo.credit.turns.grouping import (
     EPSILON,
     generalised_advantage,
@@ -19,6 +20,10 @@ from gagpo.credit.turns.grouping import (
     standardise,
     temporal_difference,
 )
+from gagpo.envs.errors import InvalidArgument
+
+Norm = Literal["group", "batch", "state", "scale_only", "none"]
+"""Over which turns advantages are normalised."""
 
 
 class Gagpo(CreditSettings):
@@ -29,10 +34,11 @@ class Gagpo(CreditSettings):
 
     lam: 0 is the one-step error, 1 is Monte-Carlo, ``G - V(s)``. scope: where equal state ids are the same state.
     leave_one_out, proxy: see :meth:`value`. bootstrap_truncated: value an episode that was cut off by its last state's
-    proxy instead of 0; the state it was cut off in is never acted in, so it has none of its own. norm: ``group``;
-    ``batch`` (all turns); ``state`` (the state group); ``scale_only`` (by the group's deviation, mean kept); ``none``.
-    A normalised group without variance is 0. trajectory_weight: adds that much of GRPO's episode advantage (the paper
-    finds that it hurts).
+    proxy instead of 0 (``proxy="graph"``: by that of the state it was cut off in, where that was acted in). norm:
+    ``group``; ``batch`` (all turns); ``state`` (the state group); ``scale_only`` (by the group's deviation, mean kept);
+    ``none``. A normalised group without variance is 0. keep_zeros: a turn whose advantage is exactly 0 before ``norm``
+    keeps it, and the statistics are those of the others: a group's mean is no credit for a turn that nothing is known
+    of. trajectory_weight: adds that much of GRPO's episode advantage (the paper finds that it hurts).
 
     >>> turns = Turns([0, 0, 10, 0, 0, 0], [0, 0, 0, 1, 1, 1], [0, 0], state_N=[0, 1, 2, 0, 1, 3])
     >>> Gagpo(lam=0.0, norm="none").advantage(turns).round(4).tolist()
@@ -41,36 +47,62 @@ class Gagpo(CreditSettings):
 
     level: ClassVar[Level] = "turn"
     name: Literal["gagpo"] = "gagpo"
-    key: StateKey = "observation"
+    key: StateKey = "auto"
     gamma: float = Field(default=0.95, ge=0, le=1)
     lam: float = Field(default=0.8, ge=0, le=1)
     scope: Literal["task", "batch"] = "task"
     leave_one_out: bool = False
     bootstrap_truncated: bool = False
-    proxy: Literal["return", "outcome"] = "return"
-    norm: Literal["group", "batch", "state", "scale_only", "none"] = "group"
+    proxy: Literal["return", "outcome", "graph"] = "return"
+    norm: Norm = "group"
+    keep_zeros: bool = False
     trajectory_weight: float = Field(default=0.0, ge=0)
+
+    @model_validator(mode="after")
+    def _one_fixed_point(self) -> Gagpo:
+        if self.proxy == "graph" and (self.gamma == 1 or self.leave_one_out):
+            raise InvalidArgument(
+                "proxy=graph solves for all states at once: set gamma below 1 and leave_one_out=false"
+            )
+        return self
+
+    @property
+    def follows_states(self) -> bool:
+        return self.proxy == "graph"
 
     def advantage(self, turns: Turns) -> np.ndarray:
         value_N = self.value(turns)
-        next_value_N = next_in_episode(value_N, turns.last_N)
-        if self.bootstrap_truncated:
-            cut_N = turns.last_N & turns.truncated_E[turns.episode_N]
-            next_value_N = np.where(cut_N, value_N, next_value_N)
-        delta_N = temporal_difference(turns.net_reward_N, value_N, next_value_N, self.gamma)
+        delta_N = temporal_difference(turns.net_reward_N, value_N, self._next_value(turns, value_N), self.gamma)
+        if self.proxy == "graph":  # what is left of a sum that is 0 must not be normalised into an advantage
+            delta_N = np.where(np.abs(delta_N) <= 10 * EXACT * np.abs(value_N).max(), 0.0, delta_N)
         advantage_N = generalised_advantage(delta_N, turns.last_N, self.gamma, self.lam)
-        advantage_N = self._normalised(advantage_N, turns)
+        advantage_N = normalised(advantage_N, turns, self.norm, self.scope, self.keep_zeros)
         if self.trajectory_weight:
             advantage_N = advantage_N + self.trajectory_weight * Grpo().advantage(turns)
         return advantage_N
 
+    def _next_value(self, turns: Turns, value_N: np.ndarray) -> np.ndarray:
+        if not self.bootstrap_truncated:
+            return next_in_episode(value_N, turns.last_N)
+        if self.proxy == "graph":
+            state_N = turns.states(self.scope)
+            states = int(state_N.max()) + 1
+            value_S = np.zeros(states + 1)
+            value_S[state_N] = value_N
+            return np.asarray(value_S[next_state(turns, state_N, states, self.scope, True)])
+        cut_N = turns.last_N & turns.truncated_E[turns.episode_N]
+        return np.where(cut_N, value_N, next_in_episode(value_N, turns.last_N))
+
     def value(self, turns: Turns) -> np.ndarray:
         """``V(s_{i,t})``: mean over all visits of the state, float64[N].
 
-        Averaged is the discounted return-to-go ``G`` (``proxy="return"``) or the episode's undiscounted net return
-        (``proxy="outcome"``). With ``leave_one_out`` a turn's own visit is left out of its mean; a state visited once
-        then keeps its own value, so that it gives no advantage in either way.
+        Averaged is the discounted return-to-go ``G`` (``proxy="return"``), the episode's undiscounted net return
+        (``proxy="outcome"``), or what follows on the group's merged graph (``proxy="graph"``, see
+        :func:`gagpo.credit.turns.graph_value.graph_value`). With ``leave_one_out`` a turn's own visit is left out of
+        its mean; a state visited once then keeps its own value, so that it gives no advantage in either way.
         """
+        if self.proxy == "graph":
+            return graph_value(turns, self.gamma, self.scope, self.bootstrap_truncated)
         state_N = turns.states(self.scope)
         states = int(state_N.max()) + 1
         if self.proxy == "return":
@@ -83,20 +115,39 @@ class Gagpo(CreditSettings):
             return np.where(size_N > 1, total_N / size_N, visit_N)
         return np.where(size_N > 1, (total_N - visit_N) / np.maximum(size_N - 1, 1), visit_N)
 
-    def _normalised(self, advantage_N: np.ndarray, turns: Turns) -> np.ndarray:
-        if self.norm == "none":
-            return advantage_N
-        if self.norm == "batch":
-            return standardise(advantage_N, np.zeros(turns.turns, np.int64), 1)
-        if self.norm == "state":
-            state_N = turns.states(self.scope)
-            return standardise(advantage_N, state_N, int(state_N.max()) + 1)
-        if self.norm == "group":
-            return standardise(advantage_N, turns.group_index_N, turns.groups)
-        std_N = group_std(advantage_N, turns.group_index_N, turns.groups)[turns.group_index_N]
-        return np.where(std_N > 0, advantage_N / (std_N + EPSILON), 0.0)
+
+def normalised(
+    advantage_N: np.ndarray,
+    turns: Turns,
+    norm: Norm,
+    scope: Literal["task", "batch"] = "task",
+    keep_zeros: bool = False,
+) -> np.ndarray:
+    """Advantages normalised over the turns of a group, see :class:`Gagpo`."""
+    if norm == "none":
+        return advantage_N
+    told_N = advantage_N != 0 if keep_zeros else np.ones(turns.turns, np.bool_)
+    group_N, groups = _compared(turns, norm, scope)
+    value, group = advantage_N[told_N], group_N[told_N]
+    result_N = np.zeros(turns.turns)
+    if norm == "scale_only":
+        std = group_std(value, group, groups)[group]
+        result_N[told_N] = np.where(std > 0, value / (std + EPSILON), 0.0)
+    else:
+        result_N[told_N] = standardise(value, group, groups)
+    return result_N
+
+
+def _compared(turns: Turns, norm: Norm, scope: Literal["task", "batch"]) -> tuple[np.ndarray, int]:
+    """Which turns are normalised together, int64[N], and in how many groups."""
+    if norm == "batch":
+        return np.zeros(turns.turns, np.int64), 1
+    if norm == "state":
+        state_N = turns.states(scope)
+        return state_N, int(state_N.max()) + 1
+    return turns.group_index_N, turns.groups
 
 
 def value_proxy(turns: Turns, **options: Option) -> np.ndarray:
     """GAGPO's value of each turn's state, float64[N]; see :meth:`Gagpo.value`."""
-    return Gagpo.model_validate(options).value(turns)
+    return Gagpo.model_validate(without_key(options)).value(turns)

@@ -7,8 +7,8 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from gagpo.credit.registry import CreditSettings, Level, Option
-from gagpo.credit.turns.columns import StateKey, Turns
+from gagpo.credit.registry import CreditSettings, Level, Option, without_key
+from gagpo.credit.turns import StateKey, Turns
 from gagpo.credit.turns.grouping import EPSILON, centre, group_mean, group_std, return_to_go, standardise
 from gagpo.credit.turns.similarity import similar_states
 
@@ -25,7 +25,7 @@ class Gigpo(CreditSettings):
 
     level: ClassVar[Level] = "turn"
     name: Literal["gigpo"] = "gigpo"
-    key: StateKey = "observation"
+    key: StateKey = "auto"
     gamma: float = Field(default=0.95, ge=0, le=1)
     step_weight: float = Field(default=1.0, ge=0)
     norm: Literal["mean_std", "mean"] = "mean_std"
@@ -61,4 +61,4 @@ class Gigpo(CreditSettings):
 
 def step_advantage(turns: Turns, **options: Option) -> np.ndarray:
     """The step term of GiGPO's advantage, float64[N]; see :meth:`Gigpo.step_advantage`."""
-    return Gigpo.model_validate(options).step_advantage(turns)
+    return Gigpo.model_validate(without_key(options)).step_advantage(turns)

@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from gagpo.credit.registry import CreditSettings, Level
-from gagpo.credit.turns.columns import StateKey, Turns
+from gagpo.credit.turns import StateKey, Turns
 from gagpo.credit.turns.graph import RolloutGraph
 from gagpo.credit.turns.grouping import centre, standardise
 
@@ -23,13 +23,16 @@ class Graphgpo(CreditSettings):
     gamma: .2 in MileGPO's runs; the released recipe has .1 on ALFWorld. norm: ``mean_std`` divides by the sample
     deviation, ``mean`` does not (WebShop). unreachable: a state from which success was never reached returns ``zero``,
     or counts as one step ``farther`` than the farthest that was (the released recipe). penalised: an invalid action's
-    penalty is taken off the step's return too (the released recipe). statistics: of Z over ``episode`` or over turn
-    rows (``turn``, the released recipe).
+    penalty is taken off the step's return too (the released recipe). statistics: of Z over ``episode``, or over turn
+    rows, each with its episode's rewards less its own penalty alone (``turn``, the released recipe).
+
+    The released recipe, whole: ``gamma=.1`` (WebShop .2), ``unreachable=farther``, ``penalised=True``,
+    ``statistics=turn``.
     """
 
     level: ClassVar[Level] = "turn"
     name: Literal["graphgpo"] = "graphgpo"
-    key: StateKey = "observation"
+    key: StateKey = "auto"
     gamma: float = Field(default=0.2, gt=0, lt=1)
     reward: float = Field(default=10.0, gt=0)
     step_weight: float = Field(default=1.0, ge=0)
@@ -38,6 +41,10 @@ class Graphgpo(CreditSettings):
     unreachable: Literal["zero", "farther"] = "zero"
     penalised: bool = False
     statistics: Literal["episode", "turn"] = "episode"
+
+    @property
+    def follows_states(self) -> bool:
+        return True
 
     def advantage(self, turns: Turns) -> np.ndarray:
         graph = RolloutGraph.of(turns)
@@ -63,8 +70,9 @@ def within_state(graph: RolloutGraph, value_N: np.ndarray, norm: str) -> np.ndar
 
 
 def episode_advantage(turns: Turns, norm: str, statistics: str) -> np.ndarray:
-    """Episodes' net returns against those of their task group, at each turn, float64[N]."""
+    """Episodes' net returns against those of their task group, at each turn, float64[N]; see :class:`Graphgpo`."""
     normalise = standardise if norm == "mean_std" else centre
     if statistics == "turn":
-        return normalise(turns.return_E[turns.episode_N], turns.group_index_N, turns.groups)
+        paid_E = np.bincount(turns.episode_N, turns.reward_N, turns.episodes)
+        return normalise(paid_E[turns.episode_N] - turns.penalty_N, turns.group_index_N, turns.groups)
     return np.asarray(normalise(turns.return_E, turns.group_index_E, turns.groups)[turns.episode_N])

@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from gagpo.credit.registry import CreditSettings, Level
-from gagpo.credit.turns.columns import StateKey, Turns, renumber
+from gagpo.credit.turns import StateKey, Turns, renumber
 from gagpo.credit.turns.grouping import centre, return_to_go, standardise
 
 
@@ -27,7 +27,7 @@ class Hgpo(CreditSettings):
 
     level: ClassVar[Level] = "turn"
     name: Literal["hgpo"] = "hgpo"
-    key: StateKey = "observation"
+    key: StateKey = "auto"
     gamma: float = Field(default=0.95, ge=0, le=1)
     depth: int = Field(default=2, ge=0)
     alpha: float = Field(default=1.0, ge=0)

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from gagpo.credit.registry import CreditSettings, Level, Option
 from gagpo.credit.reinforce import response_tokens, whiten
-from gagpo.credit.turns.columns import BadTurns, Turns
+from gagpo.credit.turns import BadTurns, Turns
 from gagpo.credit.turns.grouping import generalised_advantage
 
 

@@ -35,6 +35,11 @@ class CreditSettings(Options):
     critic: ClassVar[bool] = False
     name: str
 
+    @property
+    def follows_states(self) -> bool:
+        """Whether it reads what a state leads to, so that a key which is no state misleads it."""
+        return False
+
     def advantage(self, turns: Turns) -> np.ndarray:
         """One advantage per turn, float64[N]; per response token, float64[K], where ``level`` is ``token``."""
         raise NotImplementedError(f"credit {self.name} has no method advantage")
@@ -59,12 +64,15 @@ CREDITS: Registry[type[CreditSettings]] = Registry(
         "rloo": "gagpo.credit.episode:Rloo",
         "reinforce_plus_plus": "gagpo.credit.reinforce:ReinforcePlusPlus",
         "reinforce_baseline": "gagpo.credit.reinforce:ReinforceBaseline",
+        "max_rl": "gagpo.credit.episode:MaxRl",
         "agpo_adaptive": "gagpo.credit.agpo:AgpoAdaptive",
         "agpo_asymmetric": "gagpo.credit.agpo:AgpoAsymmetric",
         "gigpo": "gagpo.credit.gigpo:Gigpo",
         "hgpo": "gagpo.credit.hgpo:Hgpo",
         "graphgpo": "gagpo.credit.graphgpo:Graphgpo",
         "milegpo": "gagpo.credit.milegpo:Milegpo",
+        "empirical_bayes": "gagpo.credit.empirical_bayes:EmpiricalBayes",
+        "weighted_sum": "gagpo.credit.weighted_sum:WeightedSum",
         "ppo_token": "gagpo.credit.ppo:PpoToken",
         "ppo_turn": "gagpo.credit.ppo:PpoTurn",
     },
@@ -101,10 +109,20 @@ def function_of(name: str) -> Callable[..., np.ndarray]:
     credit = find(name)
 
     def advantage(turns: Turns, **options: Option) -> np.ndarray:
-        return credit.model_validate(options).advantage(turns)
+        return credit.model_validate(without_key(options)).advantage(turns)
 
     advantage.__doc__ = credit.__doc__
     return advantage
+
+
+def without_key(options: dict[str, Option]) -> dict[str, Option]:
+    """The options of a credit that is called on turns: those have their states' numbers, and a key would do nothing."""
+    if "key" in options:
+        raise InvalidArgument(
+            "the states of these turns are numbered already: leave key out, and number them by it with "
+            "Turns.from_episodes(key=...)"
+        )
+    return options
 
 
 def make(value: Any) -> CreditSettings:

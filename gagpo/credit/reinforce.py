@@ -8,7 +8,8 @@ import numpy as np
 from pydantic import Field
 
 from gagpo.credit.registry import CreditSettings, Level
-from gagpo.credit.turns.columns import BadTurns, Coding, Turns
+from gagpo.credit.turns import BadTurns
+from gagpo.credit.turns.columns import Coding, Turns
 from gagpo.credit.turns.grouping import backward_recursion, centre
 
 

@@ -10,6 +10,9 @@ ENVIRONMENT = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 LOST = 75
 """Exit status of a rank that ends because another is gone."""
 
+INTERFACE = "GLOO_SOCKET_IFNAME"
+"""Environment variable with the network interface that ranks talk over."""
+
 PARENT = "GAGPO_PARENT"
 """Environment variable with the process that started a rank here, and without which it should not go on."""
 

@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -14,6 +13,7 @@ from contextlib import contextmanager
 
 from gagpo.distributed.environment import LOST, PARENT, started_as_rank
 from gagpo.distributed.errors import RanksEnded
+from gagpo.envs.interpreter import module_command
 
 POLL_SECONDS = 0.1
 INTERRUPTED = (130, 143)
@@ -43,7 +43,7 @@ def run(processes: int, arguments: Sequence[str]) -> None:
             # A session of its own: Ctrl-C reaches this process alone, which passes it on to all at once.
             variables = {name: str(value) for name, value in {**shared, "RANK": rank, "LOCAL_RANK": rank}.items()}
             quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # its warnings of a lost peer fill a page
-            command = [sys.executable, "-m", "gagpo", *arguments]
+            command = module_command("gagpo", *arguments)
             child = subprocess.Popen(command, env={**quiet, **os.environ, **variables}, start_new_session=True)
             children.append(child)
         try:

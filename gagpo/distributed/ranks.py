@@ -16,19 +16,17 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from gagpo.distributed.environment import started_as_rank
 from gagpo.distributed.errors import RankFailed, RankLost, RanksDiffer
+from gagpo.distributed.meeting import choose_interface, meet, not_found
 from gagpo.distributed.watch import Watch
 from gagpo.envs.errors import GagpoError
 from gagpo.objectives.layout import Normaliser
 
 T = TypeVar("T")
 Summable = TypeVar("Summable", Normaliser, np.ndarray, float)
-
-RENDEZVOUS_SECONDS = 600.0
-"""That ranks look for one another when they start."""
 
 
 @dataclass(frozen=True)
@@ -208,23 +206,10 @@ def joined(patience: float = 3600.0, deadline: float = 60.0) -> Iterator[Ranks]:
     if not started_as_rank():
         yield Ranks()
         return
-    timeout = timedelta(seconds=patience)
-    meeting = timedelta(seconds=min(patience, RENDEZVOUS_SECONDS))
-    if os.environ["MASTER_PORT"].strip("0") == "":
-        raise RankLost("MASTER_PORT=0 is no port to meet at: with torchrun say --standalone, or name a free port")
+    store, watched, rank, world = meet(patience)
     try:
-        store, rank, world = next(iter(dist.rendezvous("env://", timeout=meeting)))  # type: ignore[attr-defined]
-        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        own = PrefixStore("gagpo", store)
-        dist.init_process_group(backend, store=own, rank=rank, world_size=world, timeout=timeout)
-    except (RuntimeError, ValueError, dist.DistError) as error:
-        first = " ".join(str(error).split())[:200]
-        raise RankLost(f"the {os.environ['WORLD_SIZE']} ranks did not find each other: {first}") from None
-    watch = Watch(store, rank, world, deadline)
-    local, local_world = int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", world))
-    ranks = Ranks(rank, world, local, local_world, patience, _gloo_group(patience), watch)
-    try:
-        with watch:
+        with Watch(watched, rank, world, deadline) as watch:
+            ranks = _opened(store, rank, world, patience, watch)
             try:
                 yield ranks
             except RuntimeError as error:
@@ -237,14 +222,28 @@ def joined(patience: float = 3600.0, deadline: float = 60.0) -> Iterator[Ranks]:
         _destroy_groups()
 
 
+def _opened(store: Store, rank: int, world: int, patience: float, watch: Watch) -> Ranks:
+    """The ranks with their channels open; raises :class:`RankLost`."""
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    own, timeout = PrefixStore("gagpo", store), timedelta(seconds=patience)
+    try:
+        choose_interface(own, rank, world)
+        dist.init_process_group(backend, store=own, rank=rank, world_size=world, timeout=timeout)
+    except (RuntimeError, ValueError, dist.DistError) as error:
+        raise not_found(error) from None
+    local, local_world = int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", world))
+    return Ranks(rank, world, local, local_world, patience, _gloo_group(patience), watch)
+
+
 def _is_communication_error(error: RuntimeError) -> bool:
     """Whether torch says that it could not reach another rank."""
     return isinstance(error, dist.DistError) or any(word in str(error) for word in ("gloo", "NCCL", "closed by peer"))
 
 
 def _destroy_groups() -> None:
-    """Close the channels; a peer that is gone must not keep this process."""
+    """Close the channels that were opened; a peer that is gone must not keep this process."""
     try:
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
     except (RuntimeError, ValueError):
         return

@@ -18,7 +18,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from gagpo.agents.engines.adapters import merge
-from gagpo.agents.engines.attention import backbone_of
+from gagpo.agents.engines.flat.attention import backbone_of
 from gagpo.agents.precision import dtype_of
 from gagpo.distributed.ranks import Ranks
 

@@ -7,17 +7,17 @@ from pathlib import Path
 
 from gagpo.agents.agent import ExpertAgent, LanguageAgent, RandomAgent
 from gagpo.agents.engines.base import Sampling
-from gagpo.agents.model import commit_of, load_model, load_tokenizer
 from gagpo.agents.setup import language_agent, make_engine, make_world
 from gagpo.agents.starters import find, folder_of, is_starter
+from gagpo.envs.lookup import find_spec
 from gagpo.eval.journal import weights_identity
 from gagpo.eval.results import EvalResult
 from gagpo.evaluation import served
 from gagpo.evaluation.panel import ChosenPanel, EvaluationOutcome, Player
 from gagpo.evaluation.request import MAX_TOKENS, EvaluationRequest, settings_like, taking
 from gagpo.settings import EngineSettings, RunSettings, SettingsError, load
-from gagpo.training import keeping
-from gagpo.training.run_folder import RunFolder
+from gagpo.settings.machine import require_device, require_model
+from gagpo.training.run_folder import RunFolder, named
 
 
 @taking(EvaluationRequest)
@@ -35,9 +35,20 @@ def measure(request: EvaluationRequest) -> EvaluationOutcome:
     if request.served:
         return served.measure(request)
     run, which = _run_of(request.model)
+    weightless = request.model in ("random", "expert")
+    if run is None and not weightless:
+        require_model(request.model)
     like = settings_like(request.like)
-    panel = ChosenPanel.of(request.completed(run, like))
+    request = request.completed(run, like)
+    find_spec(request.environment or "")
+    if not weightless:
+        require_device(_device(request, run))
+    panel = ChosenPanel.of(request)
     return panel.play(_player(panel, run, which, like))
+
+
+def _device(request: EvaluationRequest, run: RunSettings | None) -> str:
+    return request.device or (run.device if run else "cpu")
 
 
 def _player(panel: ChosenPanel, run: RunSettings | None, which: str | None, like: RunSettings | None) -> Player:
@@ -73,7 +84,7 @@ def _run_of(model: str) -> tuple[RunSettings | None, str | None]:
     """The settings of the run that ``model`` names, if it names one, and which checkpoint is asked for, if one was."""
     if is_starter(model):
         return load(find(model).settings), None
-    path, which = keeping.named(Path(model))
+    path, which = named(Path(model))
     if not (path / "config.yaml").is_file():
         return None, None
     return RunFolder.open(path).settings, which
@@ -92,11 +103,14 @@ class _Source:
         cls, request: EvaluationRequest, run: RunSettings | None, which: str | None, like: RunSettings | None
     ) -> _Source:
         """That of a checkpoint, a starter, a folder or a hub model; ``like`` knows the revision of its own model."""
+        from gagpo.agents.model import commit_of  # torch, which the random agent and the expert need not wait for
+        from gagpo.training import keeping
+
         model, revision, trust = request.model, request.revision, request.trust_remote_code
         if run is not None:
             if revision is not None:
                 raise SettingsError(f"{model} is a run, which has no revision {revision!r}: name a checkpoint with @")
-            path, _ = keeping.named(Path(model))
+            path, _ = named(Path(model))
             name = folder_of(model) if is_starter(model) else keeping.chosen(path, which, run.training).model
             return cls(name, None, run.trust_remote_code or trust)
         if like is not None and like.model == model:
@@ -115,7 +129,9 @@ def _language_agent(
 ) -> LanguageAgent:
     request, settings, trust = panel.request, run or like, source.trust_remote_code
     sampler = settings.engine if settings else EngineSettings()
-    device = request.device or (run.device if run else "cpu")
+    from gagpo.agents.model import load_model, load_tokenizer
+
+    device = _device(request, run)
     model = load_model(source.name, sampler.dtype, device, trust_remote_code=trust, revision=source.commit)
     tokenizer = load_tokenizer(source.name, source.commit, trust_remote_code=trust)
     context, temperature = request.context, request.sampling_temperature

@@ -57,7 +57,7 @@ def for_run(folder: Path) -> Recredit:
 def columns(episodes: Sequence[EpisodeRecord], key: str, penalty: float) -> Turns:
     """Saved episodes as the columns that credit is computed from; states fall back to observations."""
     turns = [turn for one in episodes for turn in one.turns]
-    by_state = key == "state" and all(turn.state is not None for turn in turns)
+    by_state = key in ("auto", "state") and all(turn.state is not None for turn in turns)
     return Turns(
         reward_N=np.array([turn.reward for turn in turns], np.float64),
         episode_N=np.repeat(np.arange(len(episodes)), [len(one.turns) for one in episodes]),

@@ -13,14 +13,15 @@ from dataclasses import KW_ONLY, replace
 from pathlib import Path
 from typing import Annotated, Literal, ParamSpec, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, model_validator
 from pydantic.dataclasses import dataclass
 
-from gagpo.agents.api.client import ApiSettings
+from gagpo.agents.api.settings import ApiSettings
 from gagpo.agents.prompts import STYLES
 from gagpo.envs.errors import InvalidArgument
 from gagpo.eval.reading import in_one_line
 from gagpo.settings import ContextSettings, RunSettings, SettingsError, load
+from gagpo.settings.environment import History
 from gagpo.training.run_folder import RunFolder
 
 PREFIX = "openai:"  # of a model behind a server
@@ -35,16 +36,8 @@ def _known_style(style: str) -> str:
     return style
 
 
-def _history(value: object) -> object:
-    number = int(value) if isinstance(value, str) and value.isdecimal() else value
-    if number != "full" and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
-        raise InvalidArgument(f"history is full or a number of turns, got {value!r}")
-    return number
-
-
 Plain = str | int | float | bool | datetime.date
 Style = Annotated[str, AfterValidator(_known_style)]
-History = Annotated[int | str, BeforeValidator(_history)]
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
@@ -120,7 +113,8 @@ class EvaluationRequest:
         panel, prompts = like or run, run or like
         environment = self.environment or (panel.environment.id if panel else None)
         if environment is None:
-            raise SettingsError("name the environment with --env, or a run to take it from with --like")
+            named = "" if self.model in ("random", "expert") else f"{self.model} is no run here, so "
+            raise SettingsError(f"{named}name the environment with --env, or a run to take it from with --like")
         context = prompts.context if prompts else ContextSettings(style="tags" if self.served else "plain")
         usual: dict[str, object] = {
             "split": panel.evaluation.splits[0] if panel else None,

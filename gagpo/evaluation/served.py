@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
 
 from gagpo.agents.api.agent import ApiAgent, ChatSettings
-from gagpo.agents.api.client import ApiClient, ApiError, ApiSettings, Usage
+from gagpo.agents.api.answer import Usage
+from gagpo.agents.api.client import ApiClient, ApiError
+from gagpo.agents.api.settings import ApiSettings
 from gagpo.agents.episodes import Episode
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import Job, group_jobs, rollout
@@ -22,13 +24,6 @@ from gagpo.evaluation.panel import ChosenPanel, EvaluationOutcome, Player
 from gagpo.evaluation.request import MAX_TOKENS, PREFIX, EvaluationRequest, settings_like
 
 EPISODES_AT_ONCE = 16
-COUNTED = {  # fields of Usage, and what an episode's info calls them
-    "requests": "requests",
-    "prompt": "prompt_tokens",
-    "completion": "completion_tokens",
-    "cached": "cached_tokens",
-    "reasoning": "reasoning_tokens",
-}
 
 
 def measure(request: EvaluationRequest) -> EvaluationOutcome:
@@ -117,12 +112,14 @@ def play_demonstrations(
 
 @contextmanager
 def _billed(agent: ApiAgent, journal: Journal | None, episodes: int) -> Iterator[None]:
-    """Limits hold over all interruptions: what the journal's episodes cost counts, and so does what did not end.
+    """Limits hold over all interruptions: every request is in the journal before it is sent, its cost when it is known.
 
     An error says how many of so many ``episodes`` are kept. The agent is closed at the end.
     """
     client = agent.client
-    client.spent = _spent_before(journal)
+    if journal is not None:
+        client.spent = _spent_before(journal)
+        client.record = partial(_note, journal)
     try:
         yield
     except ApiError as error:
@@ -131,21 +128,13 @@ def _billed(agent: ApiAgent, journal: Journal | None, episodes: int) -> Iterator
         raise type(error)(f"{error}{advice}") from None
     finally:
         agent.close()
-        _note_lost(journal, client.spent)
 
 
-def _spent_before(journal: Journal | None) -> Usage:
-    if journal is None:
-        return Usage()
-    return Usage(**{name: int(journal.spent(amount)) for name, amount in COUNTED.items()}, cost=journal.spent("cost"))
+def _spent_before(journal: Journal) -> Usage:
+    """What the journal says, which a kill did not lose; what a request that it cut off cost is not known."""
+    counts = {one.name: int(journal.spent(one.name)) for one in fields(Usage) if one.name != "cost"}
+    return Usage(**counts, cost=journal.spent("cost"))
 
 
-def _note_lost(journal: Journal | None, spent: Usage) -> None:
-    """Enter what went into episodes that did not end."""
-    if journal is None:
-        return
-    kept = _spent_before(journal)
-    names = {**COUNTED, "cost": "cost"}
-    lost = {amount: getattr(spent, name) - getattr(kept, name) for name, amount in names.items()}
-    if lost["requests"] > 0:
-        journal.note_spent(lost)
+def _note(journal: Journal, change: Usage) -> None:
+    journal.note_spent({name: amount for name, amount in vars(change).items() if amount})

@@ -5,10 +5,12 @@ All are read from a journal of an evaluation, or from a file of ``gagpo eval --e
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from gagpo.agents.episodes import Episode, Turn, read_episodes
 from gagpo.envs.errors import InvalidArgument, MissingPackage
@@ -54,7 +56,7 @@ def _records(source: Path) -> Iterator[Episode]:
     for number, record in enumerate(read_episodes(source), 1):
         try:
             yield Episode.from_record(record)
-        except (KeyError, TypeError) as error:
+        except InvalidArgument as error:
             raise InvalidArgument(f"{source}, line {number}: not an episode ({error})") from None
 
 
@@ -70,10 +72,14 @@ def _jsonl(episodes: Iterable[Episode], about: About, out: Path) -> None:
 
 def _atif(episodes: Iterable[Episode], about: About, out: Path) -> None:
     """One folder per episode, with ``agent/trajectory.json`` in it, as Harbor lays its trials out."""
+    taken: set[str] = set()
     for episode in episodes:
-        # A task id comes from a file: of it only what a file name may hold.
+        # A task id comes from a file: of it only what a file name may hold, and a number where two are alike then.
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", episode.task)[:100].strip(".-") or "task"
-        path = out / f"{name}__{episode.sample}" / "agent" / "trajectory.json"
+        folder = f"{name}__{episode.sample}"
+        folder = next(one for n in itertools.count(1) if (one := folder if n == 1 else f"{folder}__{n}") not in taken)
+        taken.add(folder)
+        path = out / folder / "agent" / "trajectory.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(trajectory(episode, about), indent=1), encoding="utf-8")
 
@@ -146,27 +152,28 @@ def _inspect(episodes: Iterable[Episode], about: About, out: Path) -> None:
         # A try is an epoch of its sample, as Inspect repeats samples.
         messages: list[ChatMessageUser | ChatMessageAssistant] = []
         for turn in episode.turns:
-            messages += [ChatMessageUser(content=turn.observation), ChatMessageAssistant(content=turn.response)]
+            user, assistant = _sound(turn.observation), _sound(turn.response)
+            messages += [ChatMessageUser(content=user), ChatMessageAssistant(content=assistant)]
         samples.append(
             EvalSample(
-                id=episode.task,
+                id=_sound(episode.task),
                 epoch=episode.sample + 1,
-                input=episode.turns[0].observation if episode.turns else "",
+                input=_sound(episode.turns[0].observation) if episode.turns else "",
                 target="",
                 messages=messages,
-                output=ModelOutput.from_content("gagpo", episode.turns[-1].response if episode.turns else ""),
+                output=ModelOutput.from_content("gagpo", _sound(episode.turns[-1].response) if episode.turns else ""),
                 scores={"success": Score(value=float(episode.success), metadata={"reward": episode.reward})},
-                metadata={"task_type": episode.task_type, "outcome": episode.outcome, **episode.info},
+                metadata=_sound({"task_type": episode.task_type, "outcome": episode.outcome, **episode.info}),
             )
         )
     ids: list[str | int] = [sample.id for sample in samples]
     spec = EvalSpec(
         created="1970-01-01T00:00:00+00:00",
-        task=str(about.get("environment", "gagpo")),
-        model=str(about.get("model", "gagpo")),
-        dataset=EvalDataset(name=str(about.get("split", "")), samples=len(samples), sample_ids=ids),
+        task=_sound(str(about.get("environment", "gagpo"))),
+        model=_sound(str(about.get("model", "gagpo"))),
+        dataset=EvalDataset(name=_sound(str(about.get("split", ""))), samples=len(samples), sample_ids=ids),
         config=EvalConfig(),
-        metadata={"split_hash": about.get("panel"), "kwargs": about.get("kwargs")},
+        metadata=_sound({"split_hash": about.get("panel"), "kwargs": about.get("kwargs")}),
     )
     out.mkdir(parents=True, exist_ok=True)
     write_eval_log(EvalLog(eval=spec, samples=samples, status="success"), str(out / "episodes.json"), format="json")
@@ -188,11 +195,11 @@ def _datasets(episodes: Iterable[Episode], about: About, out: Path) -> None:
             ]
         rows.append(
             {
-                "task": episode.task,
-                "task_type": episode.task_type,
-                "split": episode.split,
+                "task": _sound(episode.task),
+                "task_type": _sound(episode.task_type),
+                "split": _sound(episode.split),
                 "sample": episode.sample,
-                "model": str(about.get("model", "")),
+                "model": _sound(str(about.get("model", ""))),
                 "success": episode.success,
                 "reward": episode.reward,
                 "outcome": episode.outcome,
@@ -204,9 +211,18 @@ def _datasets(episodes: Iterable[Episode], about: About, out: Path) -> None:
     Dataset.from_list(rows).save_to_disk(str(out))
 
 
-def _sound(text: str) -> str:
-    """Text that UTF-8 can hold."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+Plain = TypeVar("Plain")
+
+
+def _sound(value: Plain) -> Plain:
+    """A JSON value whose texts UTF-8 can hold: half a character becomes a question mark."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")  # type: ignore[return-value]
+    if isinstance(value, list):
+        return [_sound(part) for part in value]  # type: ignore[return-value]
+    if isinstance(value, dict):
+        return {_sound(key): _sound(part) for key, part in value.items()}  # type: ignore[return-value]
+    return value
 
 
 FORMS: dict[str, Callable[[Iterable[Episode], About, Path], None]] = {

@@ -1,9 +1,12 @@
-"""A bound on the size of HTTP requests, as ASGI middleware."""
+"""What a server answers at all, as ASGI middleware: requests of a bounded size, and none of other sites' pages."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
+import json
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any
+
+from gagpo.envs.origin import SAFETY_HEADERS, refusal
 
 Message = MutableMapping[str, Any]
 """As ASGI defines it, like a connection's scope."""
@@ -11,11 +14,49 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+_SAFETY = [(name.lower().encode(), value.encode()) for name, value in SAFETY_HEADERS.items()]
+
+
+class OwnPagesOnly:
+    """Answers 403 to requests under other names than ``hosts`` (None: any), and to those of other sites' pages.
+
+    Every other answer carries :data:`gagpo.envs.origin.SAFETY_HEADERS`.
+    """
+
+    def __init__(self, app: App, hosts: Collection[str] | None):
+        self.app = app
+        self.hosts = hosts
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        reason = refusal(headers, self.hosts)
+        if reason and scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008, "reason": reason})  # before it is accepted: status 403
+        elif reason:
+            await _refuse(send, 403, reason)
+        else:
+            await self.app(scope, receive, _safely(send))
+
+
+def _safely(send: Send) -> Send:
+    async def sent(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), *_SAFETY]
+        await send(message)
+
+    return sent
+
 
 class LimitBody:
     """Answers 413 to a request whose body is longer than ``max_bytes``, announced or not."""
 
-    def __init__(self, app: Callable[[Message, Receive, Send], Awaitable[None]], max_bytes: int):
+    def __init__(self, app: App, max_bytes: int):
         self.app = app
         self.max_bytes = max_bytes
 
@@ -34,7 +75,7 @@ class LimitBody:
             size += len(chunks[-1])
             more = message.get("more_body", False)
             if size > self.max_bytes:
-                await _refuse(send, self.max_bytes)
+                await _refuse(send, 413, f"a request may hold {self.max_bytes} bytes")
                 return
         body: list[Message] = [{"type": "http.request", "body": b"".join(chunks), "more_body": False}]
 
@@ -44,8 +85,7 @@ class LimitBody:
         await self.app(scope, replay, send)
 
 
-async def _refuse(send: Send, limit: int) -> None:
-    text = f'{{"detail": "a request may hold {limit} bytes"}}'.encode()
-    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
-    await send({"type": "http.response.start", "status": 413, "headers": headers})
-    await send({"type": "http.response.body", "body": text})
+async def _refuse(send: Send, status: int, reason: str) -> None:
+    headers = [(b"content-type", b"application/json"), (b"connection", b"close"), *_SAFETY]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps({"detail": reason}).encode()})

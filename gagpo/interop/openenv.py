@@ -10,24 +10,28 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import Any
 
-from fastapi import FastAPI, HTTPException
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
 from gymnasium.utils import seeding
 from openenv.core.env_server.http_server import create_app
 from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.types import Action, ConcurrencyConfig, EnvironmentMetadata, Observation, State
 from pydantic import Field, field_validator
+from pydantic_core import PydanticSerializationError
 
 from gagpo.envs.errors import InvalidArgument
+from gagpo.envs.origin import LOOPBACK
 from gagpo.envs.pool import Event
 from gagpo.envs.pool.shared_pool import PoolClosed, SharedPool
 from gagpo.envs.tasks import Task, TaskSet
 from gagpo.interop.games import Kwargs, opened
-from gagpo.interop.limits import LimitBody
+from gagpo.interop.limits import LimitBody, OwnPagesOnly
 
 Listing = dict[str, str | int]
 """What a list says of a split or a task."""
@@ -81,7 +85,7 @@ class OpenEnvWorld:
     session_seconds: float = 3600.0
 
     def of(self, split: str) -> TaskSet:
-        if split not in self.tasks:
+        if not isinstance(split, str) or split not in self.tasks:
             raise ActionRefused(404, f"no split {str(split)[:80]!r}; choose one of {', '.join(self.tasks)}")
         return self.tasks[split]
 
@@ -208,7 +212,7 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
         if not len(tasks):
             raise ActionRefused(404, f"split {tasks.split!r} is empty")
         if task is not None:
-            if task not in tasks:
+            if not isinstance(task, str) or task not in tasks:
                 raise ActionRefused(404, f"split {tasks.split!r} has no task {str(task)[:80]!r}")
             return tasks[task]
         if index is None:
@@ -258,9 +262,17 @@ def _described(task: Task, index: int) -> Listing:
 
 
 def make_app(
-    world: OpenEnvWorld, *, max_sessions: int = 64, idle_seconds: float = 600.0, max_message: int = 1 << 20
+    world: OpenEnvWorld,
+    *,
+    max_sessions: int = 64,
+    idle_seconds: float = 600.0,
+    max_message: int = 1 << 20,
+    hosts: Collection[str] | None = LOOPBACK,
 ) -> FastAPI:
-    """The web application; sessions that nobody has used for ``idle_seconds`` are ended."""
+    """The web application; sessions that nobody has used for ``idle_seconds`` are ended.
+
+    hosts: names under which it may be asked; None for any.
+    """
     app = create_app(
         lambda: ServedEnvironment(world),
         TextAction,
@@ -268,5 +280,20 @@ def make_app(
         env_name=world.name,
         concurrency_config=ConcurrencyConfig(max_concurrent_envs=max_sessions, session_timeout=idle_seconds),
     )
+    app.add_exception_handler(RequestValidationError, _explain)
+    app.add_exception_handler(PydanticSerializationError, _not_repeated)
     app.add_middleware(LimitBody, max_bytes=max_message)
+    app.add_middleware(OwnPagesOnly, hosts=hosts)  # the outermost
     return app
+
+
+async def _explain(request: Request, error: Exception) -> JSONResponse:
+    """What is wrong with a request, without what it held: that may be a number which JSON does not have."""
+    assert isinstance(error, RequestValidationError)
+    found = [{"loc": list(map(str, one["loc"])), "msg": one["msg"], "type": one["type"]} for one in error.errors()]
+    return JSONResponse({"detail": found}, 422)
+
+
+async def _not_repeated(request: Request, error: Exception) -> JSONResponse:
+    """OpenEnv gives back words of a request, such as the ``id`` of a call, and JSON can spell what UTF-8 cannot."""
+    return JSONResponse({"detail": "the request holds text that no answer can repeat, such as a lone surrogate"}, 422)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import keyword
 import re
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from gagpo.envs.errors import InvalidArgument
+from gagpo.envs.errors import InvalidArgument, MissingPackage
 from gagpo.interop.games import Kwargs
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,40}", re.ASCII)
+_OWN = ("gagpo", "agents", "envs", "eval", "tests")
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -26,23 +29,55 @@ def class_name(module: str) -> str:
 
 
 def new_world(name: str, folder: Path = Path()) -> list[Path]:
-    """Write ``NAME.py``, ``NAME.yaml`` and ``test_NAME.py``: a world that passes the checker and can be trained in.
+    """Write ``NAME.py``, ``NAME.yaml`` and ``test_NAME.py``: a world that passes the checker and learns.
 
-    Raises InvalidArgument for a name that is no module's or files that exist.
+    Raises InvalidArgument for a name that is no module's, or that of another one, and for files that exist.
     """
+    return _write("world", folder, _own_words(name, folder))
+
+
+def new_package(name: str, folder: Path = Path()) -> list[Path]:
+    """Write the folder ``NAME``: the files of :func:`new_world`, and what makes an installable package of them.
+
+    Whoever installs it can name the world by its id alone. Raises InvalidArgument as :func:`new_world` does.
+    """
+    words, place = {"dot_github": ".github", **_own_words(name, folder)}, folder / name
+    if place.exists():
+        raise InvalidArgument(f"{place} exists: choose another name or folder")
+    return [*new_world(name, place), *_write("package", place, words)]
+
+
+def _own_words(name: str, folder: Path) -> dict[str, str]:
     if not _NAME.fullmatch(name):
         raise InvalidArgument(f"a world's name is a module's: small letters, digits and _, got {name!r}")
-    return _write("world", folder, {"my_world": name, "MyWorld": class_name(name)})
+    if taken := _taken_by(name, folder):
+        raise InvalidArgument(f"{name} is {taken}: another name is needed, say {name[:35]}_world")
+    return {"my_world": name, "MyWorld": class_name(name)}
+
+
+def _taken_by(name: str, folder: Path) -> str:
+    """What a module of that name in ``folder`` would be taken for, or would take the place of; empty for nothing."""
+    if keyword.iskeyword(name):
+        return "a word of Python itself"
+    if name in sys.stdlib_module_names:
+        return "a module of Python's own library"
+    if name in _OWN:
+        return "a part of this project"
+    found = importlib.util.find_spec(name)
+    here = found is not None and found.origin is not None and Path(found.origin).parent == folder.resolve()
+    return "an installed package" if found is not None and not here else ""
 
 
 def write_package(env_id: str, kwargs: Kwargs | None, folder: Path) -> list[Path]:
     """Write what ``openenv validate``, ``docker build`` and ``openenv push`` take; returns the files.
 
     An environment of the user's own (``module:Name-v0``) whose module is one file is copied beside them. Raises
-    InvalidArgument when ``folder`` holds anything.
+    InvalidArgument when ``folder`` holds anything, MissingPackage without OpenEnv.
     """
-    from gagpo.interop.openenv import open_world, short_name
-
+    try:
+        from gagpo.interop.openenv import open_world, short_name
+    except ImportError as error:
+        raise MissingPackage(f"gagpo serve needs OpenEnv ({error}); install the extra openenv") from None
     if folder.exists() and any(folder.iterdir()):
         raise InvalidArgument(f"{folder} is not empty: choose a new folder")
     world = open_world(env_id, kwargs, workers=0)

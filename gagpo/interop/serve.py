@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 
 from gagpo.envs.errors import MissingPackage
+from gagpo.envs.origin import LOOPBACK
 from gagpo.interop.games import Kwargs
 
 
@@ -24,7 +25,8 @@ def serve(
 ) -> None:
     """Serve ``env_id`` until interrupted; port 0 takes a free one. Says the address on standard output once it is up.
 
-    max_message: bytes of one message. A client that vanishes without a word is noticed within 40 seconds.
+    max_message: bytes of one message. A client that vanishes without a word is noticed within 40 seconds. Pages of
+    other sites are refused; at a loopback address so is any other host name.
     """
     try:
         import uvicorn
@@ -42,7 +44,13 @@ def serve(
             step_deadline=step_deadline,
         )
         try:
-            app = make_app(world, max_sessions=max_sessions, idle_seconds=idle_seconds, max_message=max_message)
+            app = make_app(
+                world,
+                max_sessions=max_sessions,
+                idle_seconds=idle_seconds,
+                max_message=max_message,
+                hosts=LOOPBACK if host in LOOPBACK else None,
+            )
             config = uvicorn.Config(
                 app,
                 log_level="warning",

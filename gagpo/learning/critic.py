@@ -10,8 +10,8 @@ from torch import Tensor
 
 from gagpo.algorithms import CriticSettings
 from gagpo.distributed.sharding import within
-from gagpo.learning.batch import MicroBatch
 from gagpo.learning.logprobs import hidden_of
+from gagpo.learning.packing import MicroBatch
 
 
 class Critic(torch.nn.Module):
@@ -31,12 +31,11 @@ class Critic(torch.nn.Module):
         torch.nn.init.zeros_(self.head.bias)
         self.backbone = copy.deepcopy(policy) if settings.head == "separate" else None
 
-    def values(self, hidden_KD: Tensor) -> Tensor:
-        """``(K,)`` float32 from hidden states ``(K, D)``."""
-        value_K: Tensor = self.head(hidden_KD.float())[:, 0]
-        return value_K
+    def values(self, batch: MicroBatch, hidden_UD: Tensor) -> Tensor:
+        """``(K,)`` float32 from hidden states ``(U, D)``; see :class:`MicroBatch`."""
+        return batch.each(self.head(hidden_UD.float())[:, 0])
 
     def read(self, policy: torch.nn.Module, batch: MicroBatch) -> Tensor:
         """Values of a micro-batch by a forward pass of the backbone (the policy's where it is shared)."""
         backbone = policy if self.backbone is None else self.backbone
-        return within(backbone, lambda: self.values(hidden_of(backbone, batch)))
+        return within(backbone, lambda: self.values(batch, hidden_of(backbone, batch)))

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from gagpo.distributed.sharding import within
-from gagpo.learning.batch import MicroBatch
 from gagpo.learning.critic import Critic
 from gagpo.learning.logprobs import Entropy, hidden_of, token_logprobs
+from gagpo.learning.packing import MicroBatch
 from gagpo.learning.precision import Scope
 
 
@@ -66,10 +66,14 @@ class Networks:
         critic, reference_K = self.critic, self._reference_logprobs(batch)
 
         def policy() -> tuple[Tensor, Tensor | None, Tensor | None]:
-            hidden_KD = hidden_of(self.policy, batch)
-            logprob_K, entropy_K = token_logprobs(self.policy, batch, entropy, hidden_KD)
+            hidden_UD = hidden_of(self.policy, batch)
+            logprob_K, entropy_K = token_logprobs(self.policy, batch, entropy, hidden_UD)
             on_the_policy = critic is not None and critic.backbone is None
-            return logprob_K, entropy_K, critic.values(hidden_KD) if critic is not None and on_the_policy else None
+            return (
+                logprob_K,
+                entropy_K,
+                critic.values(batch, hidden_UD) if critic is not None and on_the_policy else None,
+            )
 
         with self.autocast():
             logprob_K, entropy_K, value_K = within(self.policy, policy)

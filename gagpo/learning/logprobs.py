@@ -2,7 +2,8 @@
 
 Logits, their softmax and the gradients of both take 16 bytes for each token and each word of the vocabulary: 10 GB for
 4,096 tokens and 152,000 words. So the output layer works on some tokens at a time, keeps only what the caller asks for,
-and computes the logits again when gradients are wanted. Shape suffixes: K response tokens, D width, V vocabulary.
+and computes the logits again when gradients are wanted. Shape suffixes: K response tokens, U predictions made for
+them, D width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from gagpo.agents.engines.attention import head, hidden_states
-from gagpo.learning.batch import MicroBatch
+from gagpo.agents.engines.flat.attention import head, hidden_states
+from gagpo.learning.packing import MicroBatch
 
 CHUNK = 2**25
 """Logits that exist at a time; a batch with no more than these is not cut, and nothing is computed twice."""
@@ -23,37 +24,38 @@ Entropy = Literal["none", "value", "gradient"]
 
 
 def hidden_of(model: torch.nn.Module, batch: MicroBatch) -> Tensor:
-    """Hidden states ``(K, D)`` from which the response tokens are predicted."""
-    return hidden_states(model, batch.ids_T, batch.packed, batch.keep_K)
+    """Hidden states ``(U, D)`` from which the response tokens are predicted; a token's is found by ``batch.each``."""
+    return hidden_states(model, batch.ids_T, batch.packed, batch.keep_U)
 
 
 def token_logprobs(
-    model: torch.nn.Module, batch: MicroBatch, entropy: Entropy = "gradient", hidden_KD: Tensor | None = None
+    model: torch.nn.Module, batch: MicroBatch, entropy: Entropy = "gradient", hidden_UD: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
     """Log-probability and entropy (nats), each ``(K,)`` float32, of every response token under ``model``.
 
     Both are at the temperature the token was sampled at, so that an unchanged model reproduces the engine's numbers.
-    entropy: ``value`` for one without gradient, ``none`` where it is not needed. hidden_KD: :func:`hidden_of` the
+    entropy: ``value`` for one without gradient, ``none`` where it is not needed. hidden_UD: :func:`hidden_of` the
     batch, where the caller has it.
     """
-    if hidden_KD is None:
-        hidden_KD = hidden_of(model, batch)
+    if hidden_UD is None:
+        hidden_UD = hidden_of(model, batch)
     tokens = max(1, CHUNK // _vocabulary(model))
-    if len(hidden_KD) <= tokens:
-        return _of_chunk(model, hidden_KD, batch.target_K, batch.temperature_K, entropy)
+    if len(hidden_UD) <= tokens:
+        logprob_U, entropy_U = _of_chunk(model, hidden_UD, batch.target_U, batch.temperature_U, entropy)
+        return batch.each(logprob_U), None if entropy_U is None else batch.each(entropy_U)
     logprobs, entropies = [], []
-    for begin in range(0, len(hidden_KD), tokens):
+    for begin in range(0, len(hidden_UD), tokens):
         # Some tokens at a time; with gradients, their logits are made again in the backward pass.
         part = slice(begin, begin + tokens)
-        temperature_C = None if batch.temperature_K is None else batch.temperature_K[part]
-        arguments = (model, hidden_KD[part], batch.target_K[part], temperature_C, entropy)
+        temperature_C = None if batch.temperature_U is None else batch.temperature_U[part]
+        arguments = (model, hidden_UD[part], batch.target_U[part], temperature_C, entropy)
         if torch.is_grad_enabled():
             logprob_C, entropy_C = checkpoint(_of_chunk, *arguments, use_reentrant=False, preserve_rng_state=False)
         else:
             logprob_C, entropy_C = _of_chunk(*arguments)
         logprobs.append(logprob_C)
         entropies.append(entropy_C)
-    return torch.cat(logprobs), None if entropy == "none" else torch.cat(entropies)
+    return batch.each(torch.cat(logprobs)), None if entropy == "none" else batch.each(torch.cat(entropies))
 
 
 def _of_chunk(

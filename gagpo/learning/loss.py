@@ -11,8 +11,8 @@ from torch import Tensor
 from gagpo.algorithms import Algorithm, CriticSettings
 from gagpo.credit import Credit
 from gagpo.credit.assign import first_tokens
-from gagpo.learning.batch import MicroBatch
 from gagpo.learning.forward import Outputs
+from gagpo.learning.packing import MicroBatch
 from gagpo.learning.scoring import OldLogprobs
 from gagpo.learning.skipped_steps import NonFiniteLoss
 from gagpo.objectives import Controls, Normaliser, find_nonfinite, policy_loss, value_loss

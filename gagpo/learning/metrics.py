@@ -13,15 +13,16 @@ from gagpo.distributed.ranks import Ranks
 from gagpo.objectives import summary
 from gagpo.objectives.policy import Metrics
 
-MISMATCH = ("mismatch_kl", "mismatch_weight", "mismatch_max", "masked")
+MISMATCH = ("mismatch_kl", "mismatch_weight", "mismatch_max", "masked_tokens", "masked")
 """How far sampler and trainer were apart before the first step, and the share of sequences left out for it."""
 
 
 @dataclass
 class StepLog:
-    """Of the steps taken so far: this rank's part of each loss, norms of gradients, sums of micro-batches, tokens read.
+    """Of the steps taken so far: this rank's part of each loss, norms of gradients, sums of micro-batches.
 
-    mismatch: sums of the micro-batches that were compared with the sampler.
+    mismatch: sums of the micro-batches that were compared with the sampler. tokens: of all rows; read: those that this
+    rank's forward passes have read.
     """
 
     losses: list[float] = field(default_factory=list)
@@ -29,13 +30,14 @@ class StepLog:
     sums: list[Metrics] = field(default_factory=list)
     mismatch: list[Metrics] = field(default_factory=list)
     tokens: int = 0
+    read: int = 0
     begun: float = field(default_factory=time.perf_counter)
 
     def metrics(self, ranks: Ranks) -> dict[str, float]:
         """Means over the steps and micro-batches of all ranks; nothing but the count where no step was taken."""
         if not self.losses:
             return {}
-        losses, tokens = ranks.total(np.asarray(self.losses)), ranks.total(float(self.tokens))
+        losses, read = ranks.total(np.asarray(self.losses)), ranks.total(float(self.read))
         metrics = summary(_of_all(self.sums, ranks))
         clipped = metrics.pop("clip", 0.0)  # a soft gate clips nothing
         mismatch = summary(_of_all(self.mismatch, ranks))
@@ -45,7 +47,8 @@ class StepLog:
             **{name: mismatch.get(name, 0.0) for name in MISMATCH},
             "loss": float(np.mean(losses)),
             "grad_norm": float(np.mean(self.norms)),
-            "train_tokens_per_second": tokens / (time.perf_counter() - self.begun),
+            "train_tokens_per_second": self.tokens / (time.perf_counter() - self.begun),
+            "train_tokens_read": read / self.tokens,
         }
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gagpo.learning.batch import MicroBatch
+from gagpo.learning.packing import MicroBatch
 from gagpo.objectives import Correction, correction_weights
 from gagpo.objectives.policy import Metrics
 

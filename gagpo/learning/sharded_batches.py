@@ -14,35 +14,43 @@ import torch
 from torch import Tensor
 
 from gagpo.distributed.ranks import Ranks
-from gagpo.learning.batch import MicroBatch, Row, cut, micro_batch, micro_batches
+from gagpo.learning.batch import Row
+from gagpo.learning.packing import MicroBatch, Packing
 
 
-def rank_batches(rows: Sequence[Row], tokens: int, ranks: Ranks) -> list[MicroBatch]:
-    """This rank's micro-batches of ``rows``, each of at most ``tokens`` padded tokens; of one rank, all of them.
+def rank_batches(
+    rows: Sequence[Row], packing: Packing, ranks: Ranks, company: Sequence[Row] | None = None
+) -> list[MicroBatch]:
+    """This rank's micro-batches of ``rows``; of one rank, all of them.
 
     Sharded weights are gathered by all ranks together, layer after layer. So all make as many forward passes: who has
-    fewer micro-batches than another reads the shortest row as padding, after its own.
+    fewer micro-batches than another reads padding after its own, the shortest row of ``company`` (of ``rows`` unless
+    given). Where there are no rows at all that is what everyone reads.
     """
-    if ranks.alone:
-        return list(micro_batches(rows, tokens))
-    shards = shard_rows(rows, ranks.world)
-    counts = [sum(1 for _ in cut(shard, tokens)) for shard in shards]
-    padding = replace(micro_batch([min(rows, key=lambda row: row.length)]), padding=True)
-    return [*micro_batches(shards[ranks.rank], tokens), *[padding] * (max(counts) - counts[ranks.rank])]
+    cuts = [list(packing.cut(shard)) for shard in shard_rows(rows, packing, ranks.world)]
+    own = [packing.micro_batch(part) for part in cuts[ranks.rank]]
+    missing = max(1, *map(len, cuts)) - len(own)
+    if not missing:
+        return own
+    padding = packing.micro_batch([min(company or rows, key=lambda row: row.length)])
+    return [*own, *[replace(padding, padding=True)] * missing]
 
 
-def shard_rows(rows: Sequence[Row], world: int) -> list[list[Row]]:
-    """The rows of each rank, in their order: the longest first, each to whoever has the fewest tokens so far.
+def shard_rows(rows: Sequence[Row], packing: Packing, world: int) -> list[list[Row]]:
+    """The rows of each rank: the largest share first, each to whoever has the fewest tokens to read so far.
 
-    No rank has more tokens than another by more than the longest row.
+    No rank reads more tokens than another by more than the largest of :meth:`Packing.shares`.
     """
+    if world == 1:
+        return [list(rows)]
     loads = [(0, rank) for rank in range(world)]
-    shards: list[list[int]] = [[] for _ in range(world)]
-    for place in sorted(range(len(rows)), key=lambda place: -rows[place].length):
+    shards: list[list[Row]] = [[] for _ in range(world)]
+    sized = [(packing.size(share), share) for share in packing.shares(rows, world)]
+    for size, share in sorted(sized, key=lambda one: -one[0]):
         load, rank = heapq.heappop(loads)  # ties go to the lower rank, on every rank alike
-        shards[rank].append(place)
-        heapq.heappush(loads, (load + rows[place].length, rank))
-    return [[rows[place] for place in sorted(shard)] for shard in shards]
+        shards[rank] += share
+        heapq.heappush(loads, (load + size, rank))
+    return shards
 
 
 @torch.no_grad()

@@ -4,31 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
+from gagpo.agents.engines.spans import span
 from gagpo.agents.engines.weights import whole
 from gagpo.algorithms import Algorithm
 from gagpo.credit import Credit
 from gagpo.distributed.ranks import Ranks
-from gagpo.learning.batch import MicroBatch, Row, mini_batches
+from gagpo.learning.batch import Row, mini_batches, normaliser_of
 from gagpo.learning.critic import Critic
 from gagpo.learning.forward import Networks
 from gagpo.learning.logprobs import Entropy
 from gagpo.learning.loss import micro_batch_loss, nonfinite_error, with_columns
 from gagpo.learning.metrics import StepLog
+from gagpo.learning.packing import MicroBatch, Packing
 from gagpo.learning.precision import Scope
 from gagpo.learning.scoring import OldLogprobs, score
 from gagpo.learning.sharded_batches import rank_batches, token_columns
 from gagpo.learning.skipped_steps import NonFiniteLoss, NonFiniteWeights, Skips
 from gagpo.objectives import Controls, Normaliser
-from gagpo.objectives.policy import Metrics
+from gagpo.objectives.policy import LOG_RATIO_LIMIT, Metrics
 
-MiniBatch = list[MicroBatch]
-"""What this rank reads of a mini-batch; padding, if any, is at the end."""
+
+@dataclass
+class MiniBatch:
+    """What one optimiser step is made of.
+
+    micros: what this rank reads of it; padding, if any, is at the end. normaliser: of all rows of all ranks, whether
+    or not they are read. tokens: of those rows.
+    """
+
+    micros: list[MicroBatch]
+    normaliser: Normaliser
+    tokens: int
 
 
 class Updater:
@@ -36,7 +50,7 @@ class Updater:
 
     reference: the policy that KL is measured to, where the algorithm asks for it; reference_scope: a context in which
     it is that (of a model with an adapter, the one without it). autocast: a context for forward passes.
-    microbatch_tokens: most padded tokens of one forward pass; it changes memory and speed, never the result.
+    minibatch_of: what mini-batches are dealt out by; packing: how their rows are read.
     max_skipped: so many steps in a row whose loss or gradient is not finite end the training; fewer are skipped.
     ranks: each is given all rows, takes its share of every mini-batch, and returns the same numbers.
     """
@@ -49,7 +63,8 @@ class Updater:
         *,
         epochs: int = 1,
         minibatches: int = 1,
-        microbatch_tokens: int = 16384,
+        minibatch_of: Literal["group", "row"] = "row",
+        packing: Packing | None = None,
         max_grad_norm: float = 1.0,
         reference: torch.nn.Module | None = None,
         reference_scope: Scope = nullcontext,
@@ -62,12 +77,14 @@ class Updater:
         self.model, self.optimizer, self.algorithm = model, optimizer, algorithm
         self.networks = Networks(model, critic, reference, reference_scope, autocast)
         self.ranks = ranks or Ranks()
-        self.epochs, self.minibatches, self.microbatch_tokens = epochs, minibatches, microbatch_tokens
+        self.epochs, self.minibatches, self.minibatch_of = epochs, minibatches, minibatch_of
+        self.packing = packing or Packing()
         self.max_grad_norm = max_grad_norm
         self.device = device
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.skips = Skips(max_skipped)
         self.ratio_K = np.zeros(0)  # of every response token of the last batch, when it was last trained on
+        self._log_ratio_K = np.zeros(0)  # of those that this rank has trained on
 
     def update(
         self,
@@ -81,8 +98,9 @@ class Updater:
         Ratios start from the log-probabilities the engine sampled with, or, where the algorithm's correction says so,
         from the trainer's own before the first step; how far the two were apart is always among the metrics
         (``mismatch_*``, of the first mini-batch where nothing is recomputed). The loss of a mini-batch is the exact
-        mean over all of it, however it is cut into micro-batches. ``controls`` gives what controllers set, from the
-        task group of each token.
+        mean over all of it, however it is cut into micro-batches. Rows that cannot teach are counted in it and not
+        read, and are in no metric (:meth:`_teaching`). ``controls`` gives what controllers set, from the task group of
+        each token.
 
         A step whose loss or gradient is not finite is skipped: weights and optimiser stay as they were, and its numbers
         are in no metric but ``skipped_steps``. :class:`NonFiniteLoss` is raised in place of the last skip that
@@ -93,33 +111,45 @@ class Updater:
         self.skips.begin()
         self.networks.train(True)
         try:
-            batches = self._mini_batches(rows, rng)
-            scored = self._score_before(batches, credit.tokens, log)
+            batches = self._mini_batches(rows, credit, rng)
+            with span("scoring"):
+                scored = self._score_before(batches, credit.tokens, log)
             for epoch in range(self.epochs):
-                self.ratio_K = np.ones(credit.tokens) if self.ranks.alone else np.zeros(credit.tokens)
+                self._log_ratio_K = np.zeros(credit.tokens)
                 if epoch:
-                    batches = self._mini_batches(rows, rng)
+                    batches = self._mini_batches(rows, credit, rng)
                 for number, batch in enumerate(batches):
                     # Without a scoring pass the first step that is taken is the one that meets an untouched policy.
                     old = None if number == 0 and self._first_scores_itself else scored
-                    batch = [one if one.padding else with_columns(one, credit, old) for one in batch]
+                    batch.micros = [one if one.padding else with_columns(one, credit, old) for one in batch.micros]
                     self._train_on(batch, controls, log, scores=old is None and not log.losses)
         except NonFiniteLoss as error:
             after = "go on from the last checkpoint" if isinstance(error, NonFiniteWeights) else _left(len(log.losses))
             raise NonFiniteLoss(f"{error}; {after}", error.turns) from None
         finally:
             self.networks.train(False)
-        self.ratio_K = self.ranks.total(self.ratio_K)
+        self.ratio_K = np.exp(self.ranks.total(self._log_ratio_K))
         steps = {"updates": float(len(log.losses)), "skipped_steps": float(len(self.skips.errors))}
         return log.metrics(self.ranks) | steps
 
-    def _mini_batches(self, rows: Sequence[Row], rng: np.random.Generator) -> list[MiniBatch]:
-        """What this rank reads of each mini-batch of an epoch."""
-        parts = mini_batches(rows, self.minibatches, rng)
-        return [self._micro_batches(part) for part in parts]
+    def _mini_batches(self, rows: Sequence[Row], credit: Credit, rng: np.random.Generator) -> list[MiniBatch]:
+        """Each mini-batch of an epoch."""
+        made = []
+        for part in mini_batches(rows, self.minibatches, rng, self.minibatch_of):
+            micros = rank_batches(self._teaching(part, credit), self.packing, self.ranks, company=part)
+            made.append(MiniBatch(micros, normaliser_of(part), sum(row.length for row in part)))
+        return made
 
-    def _micro_batches(self, rows: Sequence[Row]) -> MiniBatch:
-        return rank_batches(rows, self.microbatch_tokens, self.ranks)
+    def _teaching(self, rows: Sequence[Row], credit: Credit) -> Sequence[Row]:
+        """The rows that a gradient can come from: without advantage only KL, entropy and a critic give one."""
+        algorithm = self.algorithm
+        if algorithm.kl.coefficient > 0 or algorithm.entropy > 0 or self.networks.critic is not None:
+            return rows
+        by_token = credit.level == "token"
+        return [row for row in rows if credit.advantage[row.token_K if by_token else row.turn_K].any()]
+
+    def _all(self, rows: Sequence[Row]) -> list[MicroBatch]:
+        return rank_batches(rows, self.packing, self.ranks)
 
     # Old log-probabilities --------------------------------------------------------------------------------------------
 
@@ -134,7 +164,7 @@ class Updater:
     def _score_before(self, batches: Sequence[MiniBatch], tokens: int, log: StepLog) -> OldLogprobs | None:
         """The scoring pass over the mini-batches that need one; None where old log-probabilities are the engine's."""
         correction = self.algorithm.correction
-        needed = [micro for batch in (batches[1:] if self._first_scores_itself else batches) for micro in batch]
+        needed = [micro for batch in (batches[1:] if self._first_scores_itself else batches) for micro in batch.micros]
         if not correction.recomputes or not needed:
             return None
 
@@ -154,7 +184,8 @@ class Updater:
         """One optimiser step, left out where its loss or gradient is not finite."""
         try:
             loss, sums, mismatch = self._accumulate(batch, controls, scores)
-            norm = self._step()
+            with span("optimiser"):
+                norm = self._step()
         except NonFiniteLoss as error:
             self._skip(error, batch)
             return
@@ -163,7 +194,8 @@ class Updater:
         log.norms.append(norm)
         log.sums += sums
         log.mismatch += mismatch
-        log.tokens += sum(micro.tokens for micro in batch if not micro.padding)
+        log.tokens += batch.tokens
+        log.read += sum(micro.tokens for micro in batch.micros if not micro.padding)
 
     def _accumulate(
         self, batch: MiniBatch, controls: Callable[[Tensor], Controls] | None, scores: bool
@@ -173,16 +205,16 @@ class Updater:
         scores: this pass is the first look at these tokens by a policy that has not moved, so that it is compared with
         the engine, and old log-probabilities are recomputed where the correction asks for it.
         """
-        normaliser = self.ranks.total(Normaliser.total(one.layout.normaliser for one in batch if not one.padding))
         entropy: Entropy = "gradient" if self.algorithm.entropy > 0 else "value"
         total = torch.zeros((), device=self.device)
         sums: list[Metrics] = []
         mismatch: list[Metrics] = []
         error: NonFiniteLoss | None = None
-        for made in batch:
+        for made in batch.micros:
             # Forward. Padding takes part in the passes of the other ranks, backward ones too, with gradients of zero.
             micro = made.to(self.device)
-            outputs = self.networks.outputs(micro, entropy)
+            with span("forward"):
+                outputs = self.networks.outputs(micro, entropy)
             if micro.padding:
                 self._backward(outputs.nothing())
                 continue
@@ -191,12 +223,12 @@ class Updater:
                 mismatch.append(apart)
 
             # Ratio, for the record; the loss takes it from the same two columns.
-            ratio_K = (outputs.logprob_K.detach() - micro.old_logprob_K).exp()
-            self.ratio_K[made.token_K.numpy()] = ratio_K.cpu().numpy()
+            log_ratio_K = outputs.logprob_K.detach() - micro.old_logprob_K
+            self._log_ratio_K[made.token_K.numpy()] = log_ratio_K.cpu().numpy()
 
             # Loss. Where it is not finite the other ranks still wait for this one in their passes: all stop afterwards.
             own = controls(micro.group_K) if controls else None
-            loss, metrics = micro_batch_loss(micro, outputs, self.algorithm, normaliser, own)
+            loss, metrics = micro_batch_loss(micro, outputs, self.algorithm, batch.normaliser, own)
             if not torch.isfinite(loss):
                 error = error or nonfinite_error(micro, outputs)
                 if self.ranks.alone:
@@ -210,7 +242,8 @@ class Updater:
 
     def _backward(self, loss: Tensor) -> None:
         """Add gradients. Ranks average theirs, of losses that are parts of a sum."""
-        (loss if self.ranks.alone else loss * self.ranks.world).backward()
+        with span("backward"):
+            (loss if self.ranks.alone else loss * self.ranks.world).backward()
 
     def _raise_together(self, error: NonFiniteLoss | None) -> None:
         """Raise the error that any rank met, on all, before it reaches the weights."""
@@ -233,12 +266,27 @@ class Updater:
     def _skip(self, error: NonFiniteLoss, batch: MiniBatch) -> None:
         """Leave out the step of a mini-batch, or raise ``error`` where that must not be."""
         self.optimizer.zero_grad(set_to_none=True)
-        own = [micro for micro in batch if not micro.padding]
+        own = [micro for micro in batch.micros if not micro.padding]
         if not error.turns:
             error.turns = sorted({int(turn) for micro in own for turn in micro.turn_K.tolist()})
         for micro in own:
-            self.ratio_K[micro.token_K.numpy()] = 1.0  # of tokens that were not trained on
+            self._log_ratio_K[micro.token_K.numpy()] = 0.0  # of tokens that were not trained on
         self.skips.skip(error)
+
+    def weights(self) -> list[Tensor]:
+        """A copy of what is trained of the policy, in the host's memory: of several ranks, this one's part."""
+        return [tensor.to("cpu", copy=True) for tensor in self._trained()]
+
+    @torch.no_grad()
+    def retreat(self, before: Sequence[Tensor], part: float) -> None:
+        """Keep ``part`` (0 to 1) of the way from the weights ``before`` to the present ones; the critic stays."""
+        for tensor, old in zip(self._trained(), before, strict=True):
+            tensor.copy_(torch.lerp(old.to(tensor.device), tensor, part))
+
+    def _trained(self) -> list[Tensor]:
+        """The weights in training themselves; of sharded ones what lies here."""
+        trained = [parameter.detach() for parameter in self.model.parameters() if parameter.requires_grad]
+        return [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in trained]
 
     # Without a step ---------------------------------------------------------------------------------------------------
 
@@ -249,21 +297,29 @@ class Updater:
         """
 
         def read(micro: MicroBatch) -> tuple[Tensor, Tensor]:
-            seen = replace(micro, temperature_K=None) if plain else micro
+            seen = replace(micro, temperature_U=None) if plain else micro
             logprob_K, entropy_K = self.networks.logprobs(seen, "value")
             assert entropy_K is not None
             return micro.logprob_K - logprob_K, entropy_K
 
         self.networks.train(False)
-        drift_K, entropy_K = token_columns(read, self._micro_batches(rows), tokens, self.device, self.ranks)
+        drift_K, entropy_K = token_columns(read, self._all(rows), tokens, self.device, self.ranks)
         return drift_K, entropy_K
 
     def values(self, rows: Sequence[Row], tokens: int) -> np.ndarray | None:
         """The critic's value at each response token, float64[K] in their order; None without a critic."""
         if self.networks.critic is None:
             return None
-        (value_K,) = token_columns(self.networks.values, self._micro_batches(rows), tokens, self.device, self.ranks)
+        (value_K,) = token_columns(self.networks.values, self._all(rows), tokens, self.device, self.ranks)
         return value_K
+
+
+def divergence(log_ratio_K: np.ndarray) -> float:
+    """KL(old || new) in nats a token, from log-probabilities new less old of tokens that the old one sampled (k3)."""
+    if not len(log_ratio_K):
+        return 0.0
+    log_K = np.clip(log_ratio_K, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    return float((np.expm1(log_K) - log_K).mean())
 
 
 def _left(steps: int) -> str:

@@ -1,7 +1,7 @@
 """Correcting for a sampler that is not quite the trainer: other kernels, other precision, older weights.
 
 With the log-weight ``x = logp_trainer - logp_sampler`` of each token, both before the first update, a token's or a
-sequence's part in the objective is weighted (truncated importance sampling) or left out (masking).
+sequence's part in the objective is weighted (truncated importance sampling) or left out (masking). Both go together.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def correction_weights(
     logprob_trainer_K: of the sampled tokens under the trainer's weights before the first update, logprob_sampler_K: as
     the engine sampled them. No row may be cut in two. The weight goes to :func:`gagpo.objectives.policy_loss`, the
     metrics to its own: ``summary`` makes of them ``mismatch_kl`` (KL(sampler || trainer), k3, per token),
-    ``mismatch_weight`` (mean weight before any cap), ``mismatch_max`` (largest ``|x|``) and ``masked`` (share of
-    sequences left out).
+    ``mismatch_weight`` (mean weight before any cap), ``mismatch_max`` (largest ``|x|``), ``masked_tokens`` (share of
+    tokens left out for their own weight) and ``masked`` (share of sequences left out).
 
     NaN and infinite log-probabilities give weights that are NaN.
     """
@@ -40,13 +40,23 @@ def correction_weights(
         "mismatch_weight": weight_K.sum(),
         "mismatch_max": log_K.abs().max(),
     }
-    if settings.name == "token":
-        return weight_K.clamp(max=settings.cap), metrics
-    if settings.name == "sequence":
-        rows = len(layout.row_tokens_R)
+    result_K = weight_K.clamp(max=settings.cap) if settings.name == "token" else None
+    if settings.token_range:
+        kept_K = _within(weight_K, settings.token_range)
+        metrics["masked_tokens"] = torch.count_nonzero(kept_K == 0)
+        result_K = weight_K * kept_K
+    if settings.row_range:
         mean_R = torch.exp(segment_mean(log_K, layout.row_K, layout.row_tokens_R))
-        kept_R = ((mean_R >= settings.low) & (mean_R <= settings.high)).to(weight_K.dtype)
-        metrics["masked"] = rows - kept_R.sum()
-        metrics["rows"] = log_K.new_full((), float(rows))
-        return torch.where(torch.isnan(mean_R), mean_R, kept_R).index_select(0, layout.row_K), metrics
-    return None, metrics
+        kept_R = _within(mean_R, settings.row_range)
+        metrics["masked"] = torch.count_nonzero(kept_R == 0)
+        metrics["rows"] = log_K.new_full((), float(len(kept_R)))
+        row_K = kept_R.index_select(0, layout.row_K)
+        result_K = row_K if result_K is None else result_K * row_K
+    return result_K, metrics
+
+
+def _within(weight: Tensor, limits: tuple[float, float]) -> Tensor:
+    """1 within the limits, 0 beyond them, NaN for NaN."""
+    low, high = limits
+    kept = ((weight >= low) & (weight <= high)).to(weight.dtype)
+    return torch.where(torch.isnan(weight), weight, kept)

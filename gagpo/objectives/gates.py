@@ -2,8 +2,8 @@
 
 Every gate is positively homogeneous in the advantage: its value is ``A * c`` with a coefficient ``c`` that depends on
 the ratio and on the sign of A alone. PPO's ``min(r A, clip(r) A)`` is ``A min(r, 1+high)`` for A > 0 and
-``A max(r, 1-low)`` for A < 0. The coefficients of all gates but CISPO's are positive, so that their means of any kind
-are defined; they are computed as logarithms, which keeps values and gradients finite.
+``A max(r, 1-low)`` for A < 0. The coefficients of all gates but CISPO's and DPPO's are positive, so that their
+means of any kind are defined; they are computed as logarithms, which keeps values and gradients finite.
 
 ``sign`` is that of the advantage, a tensor like the log-ratio or one number; what depends on it, ``a`` for A > 0 and
 ``b`` for A < 0, is computed as ``(a+b)/2 + sign (a-b)/2``, many times faster than a choice element by element.
@@ -18,13 +18,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from gagpo.objectives.options import Cispo, Clip, LogClip, Sapo, Unclipped
+from gagpo.objectives.options import Cispo, Clip, Dppo, LogClip, Sapo, Unclipped
 
-AnyGate = Clip | LogClip | Sapo | Cispo | Unclipped
+AnyGate = Clip | LogClip | Sapo | Cispo | Dppo | Unclipped
 Radius = float | Tensor
 
 UNBOUNDED = 40.0
 """In place of infinity, for which the sum above has no value; log-ratios are held within ±20."""
+
+
+PROBABILITY_EPSILON = 1e-8
+"""Added to probabilities of "another token" before a logarithm, as in the authors' code of DPPO."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,7 @@ class LogBounds:
 
 def log_bounds(gate: AnyGate, controls: Controls) -> LogBounds:
     """The gate's bounds with the controllers' radii put in; gates without bounds have none."""
-    if isinstance(gate, Sapo | Unclipped):
+    if isinstance(gate, Sapo | Dppo | Unclipped):
         return LogBounds()
     low = gate.low if controls.clip_low is None else controls.clip_low
     high = gate.high if controls.clip_high is None else controls.clip_high
@@ -89,7 +93,7 @@ def bounded(log_ratio: Tensor, sign: Tensor | float, bounds: LogBounds) -> tuple
 def log_coefficient(
     log_ratio: Tensor, sign: Tensor | float, gate: AnyGate, bounds: LogBounds
 ) -> tuple[Tensor, Tensor | None]:
-    """``log c`` of each ratio, and where it was clipped. Not defined for CISPO."""
+    """``log c`` of each ratio, and where it was clipped. Not defined for CISPO and DPPO."""
     if isinstance(gate, Sapo):
         tau = _by_sign(sign, gate.positive, gate.negative)
         log_scale = math.log(4.0 / tau) if isinstance(tau, float) else torch.log(4.0 / tau)
@@ -113,6 +117,27 @@ def cispo_weight(log_ratio: Tensor, bounds: LogBounds) -> tuple[Tensor, Tensor]:
     log_ratio = log_ratio.detach()
     held = _at_least(_at_most(log_ratio, bounds.high), bounds.low)
     return torch.exp(held), held != log_ratio
+
+
+@torch.no_grad()
+def dppo_weight(
+    log_ratio: Tensor, logprob: Tensor, old_logprob: Tensor, sign: Tensor, gate: Dppo
+) -> tuple[Tensor, Tensor]:
+    """DPPO's detached weight, 0 where the token is dropped, and where that is.
+
+    The probabilities are the token's own, whatever ratio it is weighted by.
+    """
+    low, high = gate.radii
+    probability, old = torch.exp(logprob), torch.exp(old_logprob)
+    toward = sign * (probability - old)
+    moved = toward
+    if gate.divergence == "kl":
+        # Rounded log-probabilities may lie above 0.
+        other, old_other = (torch.clamp(1 - p, min=0.0) + PROBABILITY_EPSILON for p in (probability, old))
+        moved = old * (old_logprob - logprob) + (1 - old) * torch.log(old_other / other)
+    dropped = (toward > 0) & (moved > _by_sign(sign, high, low))
+    # NaN times False stays NaN: what is not finite is never dropped.
+    return _at_most(torch.exp(log_ratio), gate.cap) * ~dropped, dropped
 
 
 def _by_sign(sign: Tensor | float, positive: Radius, negative: Radius) -> Radius:

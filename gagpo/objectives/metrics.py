@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from torch import Tensor
 
-PER_TOKEN = ("old_kl", "kl", "entropy", "mismatch_kl", "mismatch_weight")
+PER_TOKEN = ("old_kl", "kl", "entropy", "mismatch_kl", "mismatch_weight", "masked_tokens")
 PER_ELEMENT = ("clip_low", "clip_high", "ratio")
 LARGEST = ("mismatch_max",)
 

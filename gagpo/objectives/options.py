@@ -53,6 +53,29 @@ class Cispo(Options):
     high: float = Field(default=4.0, gt=0)
 
 
+class Dppo(Options):
+    """DPPO's trust region of probabilities, ``1[kept] sg[min(r, cap)] A logp`` (arXiv 2602.04879).
+
+    With the token's probabilities pi under the policy and mu where ratios start from (the sampler, as published, with
+    ``correction=none``), a token is dropped that has moved too far the way its advantage pushes it: A > 0 and
+    ``pi - mu > high``, or A < 0 and ``mu - pi > low``. divergence: that difference, the total variation of "this token
+    or another" (``tv``), or their divergence ``mu log(mu/pi) + (1-mu) log((1-mu)/(1-pi))`` (``kl``). low, high: .15 for
+    ``tv`` and .05 for ``kl``, the authors' settings, where they are not set. cap: of the detached ratio.
+    """
+
+    name: Literal["dppo"] = "dppo"
+    divergence: Literal["tv", "kl"] = "tv"
+    low: float | None = Field(default=None, gt=0)
+    high: float | None = Field(default=None, gt=0)
+    cap: float = Field(default=20.0, ge=1)
+
+    @property
+    def radii(self) -> tuple[float, float]:
+        """How far a probability may fall, and how far it may rise."""
+        usual = 0.15 if self.divergence == "tv" else 0.05
+        return self.low or usual, self.high or usual
+
+
 class Unclipped(Options):
     """The bare importance weight, ``r A``."""
 
@@ -60,7 +83,7 @@ class Unclipped(Options):
 
 
 Gate = Annotated[
-    Annotated[Clip | LogClip | Sapo | Cispo | Unclipped, Field(discriminator="name")], BeforeValidator(by_name)
+    Annotated[Clip | LogClip | Sapo | Cispo | Dppo | Unclipped, Field(discriminator="name")], BeforeValidator(by_name)
 ]
 
 
@@ -140,30 +163,46 @@ class Kl(Options):
 class Correction(Options):
     """What is done about the difference between sampler and trainer.
 
-    ``none``: ratios start from the sampler's log-probabilities. ``recompute``: they start from the trainer's own, of a
-    pass before the first update; so they do with the others. ``token``: each token's term is weighted by
-    ``min(exp(x), cap)``. ``sequence``: sequences (rows) whose ``exp(mean x)`` leaves [low, high] are left out; they
-    still count in what the objective is divided by.
+    With x = logp_trainer - logp_sampler of each token before the first update. ``none``: ratios start from the
+    sampler's log-probabilities. ``recompute``: they start from the trainer's own; so they do with the others.
+    ``token``: each token's term is weighted by ``min(exp(x), cap)``. ``icepop``: it is weighted by ``exp(x)`` within
+    [low, high] and left out beyond ([.5, 5]; IcePop, arXiv 2510.18855). ``sequence``: sequences (rows) whose geometric
+    mean ``exp(mean x)`` leaves [low, high] ([1/3, 3]) are left out. rows: the same mask of sequences beside the weights
+    of ``token`` or ``icepop``. What is left out still counts in what the objective is divided by.
     """
 
-    name: Literal["none", "recompute", "token", "sequence"] = "none"
+    name: Literal["none", "recompute", "token", "icepop", "sequence"] = "none"
     cap: float = Field(default=2.0, gt=0)
-    low: float = Field(default=1 / 3, ge=0, lt=1)
-    high: float = Field(default=3.0, gt=1)
+    low: float | None = Field(default=None, ge=0, lt=1)
+    high: float | None = Field(default=None, gt=1)
+    rows: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(gt=1)]] | None = None
 
     @property
     def recomputes(self) -> bool:
         """Whether the trainer's own log-probabilities before the first update are needed."""
         return self.name != "none"
 
+    @property
+    def token_range(self) -> tuple[float, float] | None:
+        """Between which weights a token is kept; None where all are."""
+        return self._range(0.5, 5.0) if self.name == "icepop" else None
+
+    @property
+    def row_range(self) -> tuple[float, float] | None:
+        """Between which geometric mean weights a sequence is kept; None where all are."""
+        return self._range(1 / 3, 3.0) if self.name == "sequence" else self.rows
+
+    def _range(self, low: float, high: float) -> tuple[float, float]:
+        return low if self.low is None else self.low, high if self.high is None else self.high
+
     @model_validator(mode="after")
     def _options_of_their_kind(self) -> Correction:
-        for kind, options in (("token", ("cap",)), ("sequence", ("low", "high"))):
-            for option in options:
-                if self.name != kind and getattr(self, option) != type(self).model_fields[option].default:
-                    raise InvalidArgument(
-                        f"{option} is an option of correction {kind}, and the correction is {self.name}"
-                    )
+        kinds = {"cap": ("token",), "low": ("icepop", "sequence"), "high": ("icepop", "sequence")}
+        for option, of in (kinds | {"rows": ("token", "icepop")}).items():
+            if self.name not in of and getattr(self, option) != type(self).model_fields[option].default:
+                raise InvalidArgument(
+                    f"{option} is an option of correction {' and '.join(of)}, and the correction is {self.name}"
+                )
         return self
 
 

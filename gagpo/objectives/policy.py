@@ -13,12 +13,13 @@ from gagpo.objectives.gates import (
     Radius,
     cispo_weight,
     coefficient,
+    dppo_weight,
     log_bounds,
     log_coefficient,
 )
 from gagpo.objectives.layout import Layout, Normaliser, segment_mean, segment_sum
 from gagpo.objectives.nonfinite import held
-from gagpo.objectives.options import Cispo, Geometric, ObjectiveSettings, Power
+from gagpo.objectives.options import Cispo, Dppo, Geometric, ObjectiveSettings, Power
 
 LOG_RATIO_LIMIT = 20.0
 """Log-ratios further off are held there, without gradient: exp(20) and its square are finite in float32."""
@@ -84,8 +85,9 @@ def policy_loss(
 
     if isinstance(settings.aggregation, Geometric | Power):
         objective, metrics = _segment_means(log_ratio_K, advantage_K, layout, settings, normaliser, controls)
-    elif settings.ratio == "token" or settings.ratio_gradient == "token" or isinstance(settings.gate, Cispo):
-        objective, metrics = _tokens(log_ratio_K, logprob_K, advantage_K, share_K, layout, settings, controls)
+    elif settings.ratio == "token" or settings.ratio_gradient == "token" or isinstance(settings.gate, Cispo | Dppo):
+        logprobs = (logprob_K, old_logprob_K.detach())
+        objective, metrics = _tokens(log_ratio_K, logprobs, advantage_K, share_K, layout, settings, controls)
     else:
         objective, metrics = _segments(log_ratio_K, advantage_K, share_K, layout, settings, controls)
 
@@ -140,20 +142,27 @@ def _on_tokens(log_ratio_K: Tensor, layout: Layout, settings: ObjectiveSettings)
 
 def _tokens(
     log_ratio_K: Tensor,
-    logprob_K: Tensor,
+    logprobs: tuple[Tensor, Tensor],
     advantage_K: Tensor,
     share_K: Tensor | float,
     layout: Layout,
     settings: ObjectiveSettings,
     controls: Controls,
 ) -> tuple[Tensor, Metrics]:
-    """A value at every token: token ratios, and longer ones whose gradient is each token's own."""
+    """A value at every token: token ratios, and longer ones whose gradient is each token's own.
+
+    logprobs: new and old of each token.
+    """
+    logprob_K, old_logprob_K = logprobs
     bounds = log_bounds(settings.gate, controls)
     log_ratio_K = _on_tokens(log_ratio_K, layout, settings)
     sign_K = torch.sign(advantage_K)
     if isinstance(settings.gate, Cispo):
         detached_K, held_K = cispo_weight(log_ratio_K, bounds)
         value_K, clipped_K = detached_K * logprob_K, held_K & (sign_K != 0)
+    elif isinstance(settings.gate, Dppo):
+        detached_K, clipped_K = dppo_weight(log_ratio_K, logprob_K, old_logprob_K, sign_K, settings.gate)
+        value_K = detached_K * logprob_K
     else:
         value_K, clipped_K = coefficient(log_ratio_K, sign_K, settings.gate, bounds)  # type: ignore[assignment]
     objective = (share_K * advantage_K * value_K).sum()

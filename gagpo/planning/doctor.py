@@ -16,14 +16,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gagpo.agents.engines.attention import NAME, PackedRows, forward
 from gagpo.agents.engines.base import Engine, Request, Sampling
+from gagpo.agents.engines.flat.attention import NAME, forward
+from gagpo.agents.engines.flat.packed import PackedRows
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.agents.setup import make_engine
 from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Credit
 from gagpo.learning.batch import Row
+from gagpo.learning.packing import Packing
 from gagpo.learning.update import Updater
 from gagpo.planning import gpus
 from gagpo.planning.allocated import Allocated
@@ -32,9 +34,9 @@ from gagpo.planning.lengths import Guess
 from gagpo.planning.memory import peak
 from gagpo.planning.plan import plan
 from gagpo.settings import RunSettings, parse, with_overrides
+from gagpo.settings.machine import require_device
 from gagpo.settings.warm_start import SmallModelSettings
 from gagpo.training.events import Event, IterationFinished
-from gagpo.training.policy import require_device
 from gagpo.training.run_folder import RunFolder, versions
 from gagpo.training.trainer import train
 from gagpo.warm_start.run import warm_start
@@ -211,7 +213,7 @@ def check_memory(machine: Machine) -> DoctorFinding:
     before = _allocated(machine.device)
     model = load_model(machine.model, "float32", machine.device)
     optimizer = torch.optim.AdamW(model.parameters())
-    updater = Updater(model, optimizer, load_algorithm("cispo"), microbatch_tokens=2048, device=machine.device)
+    updater = Updater(model, optimizer, load_algorithm("cispo"), packing=Packing(2048), device=machine.device)
     counted = Allocated() if machine.device == "cpu" else None
     rows, credit, rng = _rows(32), Credit(np.ones(32), np.full(32, 32)), np.random.default_rng(0)
     if counted is None:
@@ -288,7 +290,7 @@ def speeds(machine: Machine, model: torch.nn.Module, tokens: int) -> tuple[float
         model,
         torch.optim.AdamW(model.parameters()),
         load_algorithm("cispo"),
-        microbatch_tokens=tokens,
+        packing=Packing(tokens),
         autocast=lambda: torch.autocast(torch.device(machine.device).type, torch.bfloat16, enabled=half),
         device=machine.device,
     )

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gagpo.agents.engines.attention import SMALL_SCORES
-from gagpo.agents.engines.slots import SHORTEST, bucket
+from gagpo.agents.engines.flat.kernels import SMALL_SCORES, bucket
+from gagpo.agents.engines.flat.slots import SHORTEST
 from gagpo.agents.shape import Shape
 from gagpo.learning.logprobs import CHUNK
 from gagpo.settings import RunSettings

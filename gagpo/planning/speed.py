@@ -37,13 +37,15 @@ def batch(turns: int, seed: int = 0, group: int = 8, longest: int = 50, states: 
         truncated_E=~success_E,
         end_state_E=group_E * states + rng.integers(0, states, episodes),
         success_E=success_E,
+        action_N=rng.integers(0, 10, count),
+        feature_NF=rng.normal(size=(count, 64)).astype(np.float32) / 8,
     )
 
 
 def credit_seconds(turns: int, repeats: int = 3) -> dict[str, float]:
     """Processor seconds of each credit of the table on about ``turns`` turns: the best of ``repeats`` new batches."""
     seconds: dict[str, float] = {}
-    for settings in distinct_credits():
+    for name, settings in distinct_credits().items():
         best = np.inf
         # New numbers each time, so that nothing of the last batch is at hand.
         for repeat in range(repeats):
@@ -52,7 +54,7 @@ def credit_seconds(turns: int, repeats: int = 3) -> dict[str, float]:
             start = time.process_time()
             advantages(columns, settings, value)
             best = min(best, time.process_time() - start)
-        seconds[settings.name] = float(best)
+        seconds[name] = float(best)
     return seconds
 
 
@@ -115,9 +117,14 @@ def bench_credit(turns: int = 100_000, tokens: int = 1_000_000, repeats: int = 3
     }
 
 
-def distinct_credits() -> list[CreditSettings]:
-    """The credits of the table, each once, with its defaults."""
-    return list({(credit := load(name).credit).name: credit for name in PRESETS}.values())
+def distinct_credits() -> dict[str, CreditSettings]:
+    """The credits of the table, each once, by the first preset that has it."""
+    found: dict[str, CreditSettings] = {}
+    for name in PRESETS:
+        credit = load(name).credit
+        if credit not in found.values():
+            found[name] = credit
+    return found
 
 
 def _value(columns: Turns, settings: CreditSettings) -> np.ndarray | None:

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from gagpo.envs.errors import GagpoError, MissingPackage, first_line
+from gagpo.envs.pool.restarts import RestartBudget
 from gagpo.eval.results import EvalResult
 from gagpo.ray.rank import DONE, LOST, MEND, Rank, pass_on
 from gagpo.settings import dump
@@ -39,19 +40,19 @@ def train_on(address: str, folder: RunFolder, say: Say) -> dict[str, EvalResult]
     """
     with _connected(address):
         settings = folder.settings
-        left = settings.cluster.restarts
+        restarts = RestartBudget(settings.cluster.restarts)
         while True:
             trouble = _Attempt(folder).run()
             if not trouble:
                 found = {split: folder.evaluation(f"after-{split}") for split in settings.evaluation.splits}
                 return {split: result for split, result in found.items() if result is not None}
-            if not left:
+            if not restarts.take():
                 raise ClusterError(
-                    f"{trouble}; started again {settings.cluster.restarts} times (cluster.restarts) before"
+                    f"{trouble}; started again {restarts.most} times (cluster.restarts) in the hour before"
                 )
-            left -= 1
-            number = settings.cluster.restarts - left
-            say(f"{trouble}; starting again from the last checkpoint ({number} of {settings.cluster.restarts})")
+            say(
+                f"{trouble}; starting again from the last checkpoint ({restarts.taken} of {restarts.most} in this hour)"
+            )
 
 
 @contextmanager

@@ -5,6 +5,7 @@ A host that dies is replaced, and its episodes start over with ``restarted``, as
 
 from __future__ import annotations
 
+import logging
 import marshal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +13,12 @@ from typing import Any, Protocol
 
 from gagpo.envs.errors import GagpoError, InvalidArgument
 from gagpo.envs.pool import EnvironmentBroken, Event, Pool
+from gagpo.envs.pool.restarts import RestartBudget
 from gagpo.envs.pool.slots import BasePool, Holder
+from gagpo.envs.saved import CannotRestore
+from gagpo.envs.tables import ascii_only
+
+LOG = logging.getLogger("gagpo")
 
 EXCHANGE_SECONDS = 0.05  # how long an exchange waits for its slowest environment before it hands over what there is
 LOOK_SECONDS = 1.0  # how long the hosts are waited for at most before deadlines are looked at
@@ -38,21 +44,32 @@ class PoolHost:
         self._pool: Pool | None = None
 
     def exchange(self, batch: bytes) -> bytes:
-        """Carry out requests ``(operation, slot, ...)`` and answer with ``(events, counters)``, or with an error.
+        """Carry out requests ``(operation, slot, ...)``; the answer is ``(events, counters, saved)``, or an error.
 
-        Events come when all requests so far are answered, or after a moment those that are there.
+        Events come when all requests so far are answered, or after a moment those that are there. saved: by slot, the
+        tokens asked for, or why there is none.
         """
         try:
             if self._pool is None:
                 env_id, kwargs, options = self._settings
                 self._pool = Pool(env_id, kwargs, **options)
-            requests = marshal.loads(batch)
-            for operation, slot, *arguments in requests:
-                getattr(self._pool, operation)(slot, *arguments)
+            saved = {}
+            for operation, slot, *arguments in marshal.loads(batch):
+                if operation == "save":
+                    saved[slot] = self._saved(slot)
+                else:
+                    getattr(self._pool, operation)(slot, *arguments)
             events = self._pool.wait(EXCHANGE_SECONDS, at_least=2**31)
-            return marshal.dumps(([tuple(event) for event in events], self._pool.counters.as_dict()))
+            return marshal.dumps(([tuple(event) for event in events], self._pool.counters.as_dict(), saved))
         except GagpoError as error:
             return marshal.dumps(str(error))
+
+    def _saved(self, slot: int) -> bytes | str:
+        assert self._pool is not None
+        try:
+            return self._pool.save(slot)
+        except CannotRestore as error:
+            return str(error)
 
     def close(self) -> None:
         """End the environments."""
@@ -101,7 +118,7 @@ class ClusterPool(BasePool):
 
     ready: those of some calls, of any connections, that are ready, as soon as there is one, within so many seconds.
     deadline: seconds after which a host that does not answer an exchange is given up; an exchange never waits for its
-    environments. restarts: how many hosts may be replaced.
+    environments. restarts: how many hosts may be replaced in an hour.
     """
 
     def __init__(
@@ -116,7 +133,7 @@ class ClusterPool(BasePool):
             raise InvalidArgument("a pool over a cluster needs at least one host")
         self._hosts = [_Host(connection) for connection in connections]
         super().__init__(self._hosts)
-        self._wait_for, self._deadline, self._restarts = ready, deadline, restarts
+        self._wait_for, self._deadline, self._restarts = ready, deadline, RestartBudget(restarts)
 
     def flush(self) -> None:
         for host in self._hosts:
@@ -155,10 +172,13 @@ class ClusterPool(BasePool):
         if isinstance(found, str):
             self.close()
             raise EnvironmentBroken(found)
-        events, counters = found
+        events, counters, saved = found
         for name in _OF_HOSTS:  # what it has counted since its last answer
             setattr(self.counters, name, getattr(self.counters, name) + counters[name] - host.counters.get(name, 0))
         host.counters = counters
+        for number, token in saved.items():
+            if (assignment := host.held.get(number)) is not None and assignment.pending == "save":
+                self._keep(assignment, token)
         for number, *answered in events:
             if (assignment := host.held.get(number)) is not None:
                 self._deliver(assignment, Event(assignment.slot, *answered))
@@ -166,10 +186,10 @@ class ClusterPool(BasePool):
     def _replace(self, host: _Host, error: str) -> None:
         """Start another host in place of one that is lost, which counts as a crash; what it held starts over there."""
         self.counters.crashes += 1
-        if self._restarts <= 0:
+        if not self._restarts.take():
             self.close()
             raise HostsLost(f"hosts of environments were lost too often (cluster.restarts); the last: {error}")
-        self._restarts -= 1
+        LOG.warning("lost a host of environments, another takes its place: %s", ascii_only(error))
         host.call, host.counters = None, {}
         host.connection.replace()
         self._start_all_over(host, error)

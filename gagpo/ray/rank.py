@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
 from gagpo.agents.engines.remote.transfer import free_port
 from gagpo.envs.errors import GagpoError
@@ -33,12 +34,11 @@ class Rank:
         Gives :data:`DONE`, or :data:`MEND` with what the user has to mend, or :data:`LOST` with what ended this rank
         that starting again may cure.
         """
-        import yaml
-
         from gagpo.distributed.errors import RankFailed, RankLost
         from gagpo.distributed.ranks import joined
         from gagpo.ray.actors import RayPlace
         from gagpo.settings import parse
+        from gagpo.settings.core_schema import parse_yaml
         from gagpo.training import trainer
         from gagpo.training.run_folder import RunFolder
 
@@ -49,7 +49,9 @@ class Rank:
             if (path / "config.yaml").exists():
                 run = RunFolder.open(path)
             else:
-                run = RunFolder.new(path, parse(yaml.safe_load(settings), "the settings of the run"))
+                run = RunFolder.new(
+                    path, parse(cast("dict[str, object]", parse_yaml(settings)), "the settings of the run")
+                )
             place = RayPlace(run.settings, path)
             with joined(run.settings.ranks.patience, run.settings.ranks.deadline) as ranks:
                 trainer.train(run, lambda event: print(event, flush=True), quiet=True, ranks=ranks, placement=place)

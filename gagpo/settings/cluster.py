@@ -19,5 +19,7 @@ class ClusterSettings(Options):
     )
     host_cpus: float = Field(1.0, ge=0, description="cores that each of these is given")
     server_cpus: float = Field(1.0, ge=0, description="cores that each vLLM server is given, beside its GPUs")
-    restarts: int = Field(10, ge=0, description="how often ranks, and hosts of environments, may be started again")
+    restarts: int = Field(
+        10, ge=0, description="how often in an hour ranks, and hosts of environments, may be started again"
+    )
     start_deadline: float = Field(600.0, gt=0, description="seconds to find room in the cluster")

@@ -6,7 +6,7 @@ import datetime
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
 from gagpo.agents.prompts import STYLES
 from gagpo.envs.errors import InvalidArgument
@@ -34,6 +34,17 @@ Kwargs = Annotated[dict[Any, Any], AfterValidator(_plain)]
 """Plain values by name, as YAML and JSON both write them."""
 
 
+def _history(value: object) -> object:
+    number = int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 10 else value
+    if number != "full" and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
+        raise InvalidArgument(f"history is full or a number of turns, got {value!r:.80}")
+    return number
+
+
+History = Annotated[Literal["full"] | int, BeforeValidator(_history)]
+"""Which turns of an episode a prompt shows."""
+
+
 class EnvironmentSettings(Options):
     """Which environment, and with what arguments; ``kwargs`` are those of its constructor."""
 
@@ -49,16 +60,15 @@ class ContextSettings(Options):
         "plain",
         description="how observations become messages: plain for small models, tags or whole for instruct models",
     )
-    history: Literal["full"] | int = Field(
-        "full", description="full, or the number of earlier turns that a window shows"
-    )
+    history: History = Field("full", description="full, or the number of earlier turns that a window shows")
     admissible: bool = Field(False, description="list the admissible actions in the prompt")
     template: dict[str, str | int | float | bool | datetime.date] = Field(
         {}, description="variables of the chat template; date (YYYY-MM-DD) stands for today's"
     )
 
-    @model_validator(mode="after")
-    def _known_style(self) -> ContextSettings:
-        if self.style not in STYLES:
-            raise InvalidArgument(f"unknown style {self.style!r}; choose one of {', '.join(STYLES)}")
-        return self
+    @field_validator("style")
+    @classmethod
+    def _known_style(cls, style: str) -> str:
+        if style not in STYLES:
+            raise InvalidArgument(f"unknown style {style!r:.80}; choose one of {', '.join(STYLES)}")
+        return style

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from gagpo.envs.nearest import hint
 from gagpo.settings import keys
+from gagpo.settings.core_schema import NotYaml, parse_yaml, write_yaml
 from gagpo.settings.errors import SettingsError
 from gagpo.settings.run import RunSettings
 
@@ -41,15 +41,20 @@ def find_config(config: str | Path) -> Path:
 def read_mapping(path: Path) -> dict[str, object]:
     """The keys and values of a YAML file; :class:`SettingsError` for anything else."""
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        first = str(error).replace("\n", " ")[:300] or type(error).__name__
-        raise SettingsError(f"{path} is not a YAML file: {first}") from None
+    except (NotYaml, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} is not a YAML file: {error}") from None
     if not isinstance(values, dict):
         raise SettingsError(f"{path} must hold keys and values, got {type(values).__name__}")
-    return values
+    return {_text(key, path): value for key, value in values.items()}
+
+
+def _text(key: object, path: Path) -> str:
+    if not isinstance(key, str):
+        raise SettingsError(f"{path}: the key {key!s:.40} is not text; quote it")
+    return key
 
 
 def load(config: str | Path, overrides: Sequence[str] = ()) -> RunSettings:
@@ -58,38 +63,34 @@ def load(config: str | Path, overrides: Sequence[str] = ()) -> RunSettings:
     config: a path, or the name of a shipped config. Raises :class:`SettingsError` for a file that is not YAML, an
     unknown key (naming the nearest) or a wrong type.
     """
-    path = find_config(config)
-    values = read_mapping(path)
+    return parse(read_mapping(find_config(config)), str(config), overrides)
+
+
+def parse(values: Mapping[str, object], where: str, overrides: Sequence[str] = ()) -> RunSettings:
+    """Typed settings from plain values and overrides; ``where`` names the values' origin in errors."""
+    changed = dict(values)
     for override in overrides:
-        _apply(values, override)
-    return parse(values, str(path))
-
-
-def parse(values: Mapping[str, object], where: str) -> RunSettings:
-    """Typed settings from plain values; ``where`` names their origin in errors."""
+        _apply(changed, override)
     try:
-        return RunSettings.model_validate(values)
+        return RunSettings.model_validate(changed)
     except ValidationError as error:
-        raise SettingsError("; ".join(_explain(item, where) for item in error.errors()[:5])) from None
+        raise SettingsError("; ".join(_explain(item, where, overrides) for item in error.errors()[:5])) from None
 
 
 def with_overrides(settings: RunSettings, overrides: Sequence[str]) -> RunSettings:
     """The settings with ``section.key=value`` overrides applied; :class:`SettingsError` for a wrong one."""
-    values = settings.model_dump(mode="json")
-    for override in overrides:
-        _apply(values, override)
-    return parse(values, "the settings")
+    return parse(settings.model_dump(mode="json"), "the settings", overrides)
 
 
 def dump(settings: RunSettings) -> str:
     """The resolved settings as YAML, readable by :func:`load`."""
-    return yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    return write_yaml(settings.model_dump(mode="json"))
 
 
 def _apply(values: dict[str, object], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key:
-        raise SettingsError(f"an override looks like section.key=value, got {override!r}")
+        raise SettingsError(f"an override looks like section.key=value, got {override!r:.80}")
     *path, last = key.split(".")
     section = values
     for depth, name in enumerate(path):
@@ -98,21 +99,37 @@ def _apply(values: dict[str, object], override: str) -> None:
             inner = {"name" if depth else "preset": inner}
         inner = {} if inner is None else inner
         if not isinstance(inner, dict):
-            raise SettingsError(f"override {override!r}: {name!r} holds a single value, not a section")
+            raise SettingsError(f"override {override!r:.80}: {name!r} holds a single value, not a section")
+        inner = dict(inner)  # the caller's own stays as it is
         section[name] = section = inner
     try:
-        section[last] = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise SettingsError(f"override {override!r}: the value is not YAML; quote it") from None
+        section[last] = parse_yaml(text)
+    except NotYaml as error:
+        raise SettingsError(f"override {override!r:.80}: the value is not YAML ({error}); quote it") from None
 
 
-def _explain(item: ErrorDetails, where: str) -> str:
+def _explain(item: ErrorDetails, where: str, overrides: Sequence[str]) -> str:
     location = [str(part) for part in item["loc"]]
     key = keys.place(RunSettings, location)
+    where = _origin(key, where, overrides)
     if item["type"] == "extra_forbidden":
-        return f"{where}: unknown key {key!r}; the nearest valid key is {keys.nearest_key(RunSettings, key)!r}"
+        if (near := keys.nearest_key(RunSettings, key)) != key:
+            return f"{where}: unknown key {key!r}; the nearest valid key is {near!r}"
+        if "." in location[-1]:
+            written = ": {".join(key.split(".")) + ": ..." + "}" * key.count(".")
+            return f"{where}: key {key!r} is written in sections: {written}"
+        return f"{where}: key {key!r} is of another choice than the one made in {key.rpartition('.')[0]!r}"
     if item["type"] == "missing":
         return f"{where}: key {key!r} is missing"
     message = item["msg"].removeprefix("Value error, ")
-    plain = isinstance(item["input"], str | int | float | None)
+    plain = isinstance(item["input"], str | int | float | None) and ", got " not in message
     return f"{where}: {key or 'settings'}: {message}" + (f", got {item['input']!r:.80}" if location and plain else "")
+
+
+def _origin(key: str, where: str, overrides: Sequence[str]) -> str:
+    """Whence a wrong value comes: the last override of ``key``, of what is in it or what it is in; else ``where``."""
+    for override in reversed(overrides):
+        one = override.partition("=")[0]
+        if not key or f"{one}.".startswith(f"{key}.") or f"{key}.".startswith(f"{one}."):
+            return f"override {override!r:.80}"
+    return where

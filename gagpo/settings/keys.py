@@ -11,6 +11,8 @@ from gagpo.credit import CreditSettings, find
 from gagpo.credit.registry import CREDITS
 from gagpo.envs.nearest import nearest
 
+SLIP = 0.8  # how alike two names are of which one was meant for the other
+
 
 def keys(section: type[BaseModel], path: str = "") -> Iterator[str]:
     """Every key below ``section``, with dots, sections included; of a choice of options those of every choice."""
@@ -23,12 +25,18 @@ def keys(section: type[BaseModel], path: str = "") -> Iterator[str]:
 
 
 def options(annotation: object) -> list[type[BaseModel]]:
-    """The sections that a field may hold; of a field for any credit, those of this package."""
+    """The sections that a field may hold; of one for any credit, those of this package, but none of a list of credits.
+
+    A sum of credits is a credit, so that keys would have no end.
+    """
     if isinstance(annotation, type) and not typing.get_args(annotation):
         if issubclass(annotation, CreditSettings):
             return [find(name) for name in CREDITS.ours]
         return [annotation] if issubclass(annotation, BaseModel) else []
-    return [option for part in typing.get_args(annotation) for option in options(part)]
+    found = [option for part in typing.get_args(annotation) for option in options(part)]
+    if typing.get_origin(annotation) is list:
+        return [option for option in found if not issubclass(option, CreditSettings)]
+    return found
 
 
 def place(section: type[BaseModel], location: Sequence[str]) -> str:
@@ -48,15 +56,22 @@ def place(section: type[BaseModel], location: Sequence[str]) -> str:
     return ".".join(written)
 
 
-def nearest_key(section: type[BaseModel], wrong: str) -> str:
-    """The valid key most like ``wrong``: a neighbour of its section, else one that ends alike anywhere, else any."""
+def nearest_key(section: type[BaseModel], wrong: str, cutoff: float = 0.0) -> str:
+    """The valid key most like ``wrong``: a neighbour of its section by a slip of the pen, else one of the same ending,
+    else a less like neighbour, else one that ends alike anywhere, else any.
+
+    cutoff: how alike at least, from 0 to 1, if it ends otherwise; nothing where none is.
+    """
     known = list(dict.fromkeys(keys(section)))
     above, _, last = wrong.rpartition(".")
     by_ending: dict[str, list[str]] = {}
     for key in known:
         by_ending.setdefault(key.rpartition(".")[2], []).append(key)
     beside = [ending for ending, found in by_ending.items() if f"{above}.{ending}".strip(".") in found]
-    if near := nearest(last, beside, 1, cutoff=0.6):
-        return f"{above}.{near[0]}".strip(".")
+    for least in (SLIP, max(cutoff, 0.6)):
+        if near := nearest(last, beside, 1, cutoff=least):
+            return f"{above}.{near[0]}".strip(".")
+        if last in by_ending:
+            return nearest(wrong, by_ending[last], 1, cutoff=0.0)[0]
     alike = [key for ending in nearest(last, by_ending, 1, cutoff=0.7) for key in by_ending[ending]]
-    return nearest(wrong, alike or known, 1, cutoff=0.0)[0]
+    return next(iter(nearest(wrong, alike or known, 1, cutoff=0.0 if alike else cutoff)), "")

@@ -10,7 +10,12 @@ from gagpo.agents.engines.base import Sampling
 from gagpo.agents.engines.registry import ENGINES
 from gagpo.agents.precision import require_known
 from gagpo.envs.errors import InvalidArgument
+from gagpo.envs.pool.pool import WORKERS
 from gagpo.options import Options, by_name
+from gagpo.settings.environment import Kwargs
+
+MOST_EPISODES = 1_000_000
+"""Of an iteration: with one short turn each, some gigabytes of memory before any is learned from."""
 
 
 class RolloutSettings(Options):
@@ -20,7 +25,11 @@ class RolloutSettings(Options):
     samples: int = Field(8, ge=1, description="episodes of a group")
     temperature: float = Field(1.0, gt=0, description="that responses are sampled at")
     max_tokens: int = Field(512, ge=1, description="most tokens of a response")
-    workers: int = Field(2, ge=0, le=1024, description="environment processes; 0 steps them in the trainer's own")
+    workers: Literal["auto"] | int = Field(
+        "auto",
+        description="environment processes, at most 1024; 0 steps them in the trainer's own; auto: 0 for the suite's "
+        "own worlds that cannot hang, else 2",
+    )
     concurrency: int = Field(256, ge=1, description="most episodes under way at once")
     lockstep: bool = Field(True, description="bit-for-bit repeatable batches; false for slow, uneven environments")
     ahead: int = Field(
@@ -41,17 +50,39 @@ class RolloutSettings(Options):
     reset_deadline: float = Field(300.0, gt=0, description="seconds")
 
     @property
+    def processes(self) -> int | Literal["auto"]:
+        """What a pool is told of ``workers``: a thread that samples ahead steps nothing itself."""
+        return WORKERS if self.ahead and self.workers == "auto" else self.workers
+
+    @property
+    def lanes(self) -> int:
+        """How many environments are stepped side by side, at most."""
+        return WORKERS if self.workers == "auto" else max(1, self.workers)
+
+    @property
     def sampling(self) -> Sampling:
         return Sampling(self.temperature, self.max_tokens)
 
     @model_validator(mode="after")
+    def _few_enough(self) -> RolloutSettings:
+        if (episodes := self.tasks * self.samples) > MOST_EPISODES:
+            raise InvalidArgument(
+                f"tasks={self.tasks:,} x samples={self.samples:,} are {episodes:,} episodes, all held in memory until "
+                f"the update; at most {MOST_EPISODES:,} an iteration: lower samples or tasks, and raise "
+                "training.iterations"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _young_enough(self) -> RolloutSettings:
+        if self.workers != "auto" and not 0 <= self.workers <= 1024:
+            raise InvalidArgument(f"workers is auto, or a number from 0 to 1024, got {self.workers}")
         if self.ahead > self.max_staleness:
             raise InvalidArgument(
                 f"ahead={self.ahead} samples with weights that many updates old, which max_staleness="
                 f"{self.max_staleness} refuses: raise max_staleness or lower ahead"
             )
-        if self.ahead and not self.workers:
+        if self.ahead and self.workers == 0:
             raise InvalidArgument(
                 "ahead samples in a thread, and workers=0 steps environments in whatever thread asks: set workers=1"
             )
@@ -74,7 +105,7 @@ class EngineSettings(Options):
     compile: Literal["auto", "never"] = Field(
         "auto", description="auto: the transformers engine decodes in CUDA graphs on a GPU; never: kernel by kernel"
     )
-    options: dict[str, Any] = Field({}, description="what else the engine takes")
+    options: Kwargs = Field({}, description="what else the engine takes")
 
     @model_validator(mode="before")
     @classmethod

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field, model_validator
+import re
+
+from pydantic import Field, field_validator, model_validator
 
 from gagpo.algorithms import Algorithm
 from gagpo.envs.errors import InvalidArgument
@@ -18,6 +20,10 @@ from gagpo.settings.training import (
     TrainingSettings,
 )
 from gagpo.settings.warm_start import WarmStartSettings
+from gagpo.trackers.registry import TRACKERS
+
+DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "npu")
+"""Those of torch that hold numbers, unlike ``meta``; whether one is here is asked when a run begins."""
 
 LORA_RATE = 1e-5
 """The learning rate of an adapter unless it is set: ten times that of all weights."""
@@ -27,7 +33,7 @@ class RunSettings(Options):
     """Everything a run is made of."""
 
     name: str = Field(description="of the run and its folder")
-    seed: int = Field(1, ge=0, description="of everything that is drawn")
+    seed: int = Field(1, ge=0, lt=2**32, description="of everything that is drawn")
     model: str = Field(description="a model folder, a hub name, or starter:NAME")
     revision: str | None = Field(
         None, description="branch, tag or commit of a hub model; a run goes on with the commit that it began with"
@@ -96,8 +102,25 @@ class RunSettings(Options):
             object.__setattr__(self, "optimizer", optimizer)
         return self
 
-    @model_validator(mode="after")
-    def _safe_name(self) -> RunSettings:
-        if not self.name or self.name.startswith(".") or any(c in self.name for c in "/\\\0"):
-            raise InvalidArgument(f"a run's name is one plain folder name, got {self.name!r}")
-        return self
+    @field_validator("name")
+    @classmethod
+    def _safe_name(cls, name: str) -> str:
+        plain = name and not name.startswith(".") and not any(c in name for c in "/\\\0")
+        if not plain or len(name.encode()) > 200:
+            raise InvalidArgument(f"a run's name is one plain folder name, got {name!r:.80}")
+        return name
+
+    @field_validator("device")
+    @classmethod
+    def _known_device(cls, device: str) -> str:
+        kind, colon, number = device.partition(":")
+        if kind not in DEVICES or (colon and not re.fullmatch("[0-9]{1,3}", number)):
+            raise InvalidArgument(f"a device is one of {', '.join(DEVICES)}, or cuda:1 and so on, got {device!r:.80}")
+        return device
+
+    @field_validator("trackers")
+    @classmethod
+    def _known_trackers(cls, trackers: list[str]) -> list[str]:
+        for name in trackers:
+            TRACKERS.place(name)
+        return trackers

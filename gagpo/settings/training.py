@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from gagpo.controllers.trust_region import TrustRegion
+from gagpo.envs.errors import InvalidArgument
 from gagpo.options import Options
 
 
@@ -18,7 +20,7 @@ class OptimizerSettings(Options):
     name: Literal["adamw", "adamw8bit", "paged_adamw8bit"] = Field(
         "adamw", description="the 8-bit ones need bitsandbytes; paged moments leave a full GPU for the host's memory"
     )
-    learning_rate: float = Field(1e-6, gt=0, description="the highest rate")
+    learning_rate: float = Field(1e-6, gt=0, le=10, description="the highest rate")
     weight_decay: float = Field(0.0, ge=0, description="AdamW's, of matrices only")
     betas: tuple[float, float] = Field((0.9, 0.999), description="AdamW's averages of gradient and square")
     max_grad_norm: float = Field(1.0, gt=0, description="gradients are clipped to this norm")
@@ -27,11 +29,18 @@ class OptimizerSettings(Options):
         "constant", description="what the rate does after the warmup"
     )
 
+    @field_validator("betas")
+    @classmethod
+    def _averages(cls, betas: tuple[float, float]) -> tuple[float, float]:
+        if not all(0 <= beta < 1 for beta in betas):
+            raise InvalidArgument(f"each must lie in [0, 1), got {list(betas)}")
+        return betas
+
 
 class LoraSettings(Options):
     """Train a low-rank adapter in place of the weights; the learning rate is then ten times the usual unless set."""
 
-    rank: int = Field(32, ge=1, description="of the adapter's matrices")
+    rank: int = Field(32, ge=1, le=16384, description="of the adapter's matrices")
     alpha: float = Field(32.0, gt=0, description="the adapter's share is scaled by alpha / rank")
     targets: str | list[str] = Field(
         "all-linear", description="all-linear (the output layer aside), or names of linear layers: [q_proj, v_proj]"
@@ -45,8 +54,17 @@ class TrainingSettings(Options):
     turns: int | None = Field(None, ge=1, description="end with the iteration that reaches so many environment turns")
     epochs: int = Field(1, ge=1, description="passes over an iteration's rows")
     minibatches: int = Field(1, ge=1, description="optimiser steps of an epoch")
+    minibatch_of: Literal["group", "row"] = Field(
+        "group", description="what is dealt out to mini-batches: whole task groups, whose rows share tokens, or rows"
+    )
+    share_prefixes: bool = Field(
+        True, description="read what rows begin with alike once; the result is the same, and so are the gradients"
+    )
     microbatch_tokens: int = Field(
         16384, ge=1, description="padded tokens of one forward pass: memory and speed, never the result"
+    )
+    trust_region: TrustRegion | None = Field(
+        TrustRegion(), description="how far an iteration may move the policy; null for as far as its steps go"
     )
     precision: Literal["float32", "bfloat16"] = Field(
         "float32", description="what forward and backward passes compute in; weights are float32"

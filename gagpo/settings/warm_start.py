@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
-from gagpo.agents.api.client import ApiSettings
+from gagpo.agents.api.settings import ApiSettings
 from gagpo.agents.prompts import STYLES
 from gagpo.envs.errors import InvalidArgument
 from gagpo.options import Options
+from gagpo.settings.environment import Kwargs
 
 
 class SmallModelSettings(Options):
-    """The shape of the model; the defaults have about 0.9 M parameters."""
+    """The shape of the model; the defaults have about 0.9 M parameters.
+
+    Without ``warm_start.steps`` layers, width, heads, feed_forward, vocabulary and context that are not set are derived
+    from the world's texts.
+    """
 
     layers: int = Field(4, ge=1, description="transformer blocks")
     width: int = Field(128, ge=8, description="of the hidden states")
@@ -41,7 +46,7 @@ class MixtureSettings(Options):
     """A part of a warm start's demonstrations: ``kwargs`` are laid over those of the environment."""
 
     share: float = Field(gt=0, description="relative to the other parts")
-    kwargs: dict[str, Any] = Field({}, description="in place of the environment's own")
+    kwargs: Kwargs = Field({}, description="in place of the environment's own")
 
 
 class TeacherSettings(Options):
@@ -76,13 +81,29 @@ class TeacherSettings(Options):
 
 
 class WarmStartSettings(Options):
-    """Supervised training of a small model on demonstrations; written to the folder that ``model`` names."""
+    """Supervised training of a small model on demonstrations; written to the folder that ``model`` names.
 
+    Without ``steps`` it measures itself, goes on until the model speaks the world's language and has something left to
+    learn, and what is not set of ``hasty``, ``wander``, ``batch`` and the model's shape is derived from the world.
+    """
+
+    player: Literal["expert", "random"] | None = Field(
+        None,
+        description="who demonstrates; random: chance, of whose tries those that earned most are kept; none: the "
+        "expert where the world has one",
+    )
     episodes: int = Field(3000, ge=1, description="demonstrations")
     noise: float = Field(
         0.1, ge=0, le=1, description="share of the expert's moves that go astray; a teacher's never do"
     )
     hasty: float = Field(0.0, ge=0, le=1, description="share of the episodes by the environment's hasty player")
+    wander: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="share of the expert's moves made at will and imitated with the others, which leaves something to "
+        "learn in a world without a hasty player",
+    )
     corrected: float = Field(
         0.0, ge=0, le=1, description="share of the episodes that `base` plays itself while the expert corrects it"
     )
@@ -94,13 +115,21 @@ class WarmStartSettings(Options):
     mixtures: list[MixtureSettings] = Field([], description="demonstrations from several variants of the environment")
     lexicon: bool = Field(False, description="the tokenizer knows all names of the world, seen or not")
     base: str | None = Field(None, description="model folder to go on from, with its tokenizer; none for a new model")
-    steps: int = Field(600, ge=1, description="optimiser steps")
+    steps: int | None = Field(
+        None, ge=1, description="optimiser steps; none: until the panel says that the language is spoken"
+    )
+    most_steps: int = Field(4000, ge=1, description="without steps: when to stop in any case")
+    panel: int = Field(
+        16,
+        ge=0,
+        description="training tasks, eight tries each, that it is measured on every so often and at the end; 0: none",
+    )
     decay: float | None = Field(
         None, gt=0, le=1, description="share of the steps in which a constant rate falls to zero; none for a cosine"
     )
     save_minutes: float = Field(5.0, gt=0, description="between states to go on from after an interruption")
     batch: int = Field(32, ge=1, description="episodes of one step")
-    learning_rate: float = Field(4e-3, gt=0, description="the highest rate")
+    learning_rate: float = Field(4e-3, gt=0, le=10, description="the highest rate")
     observations: float = Field(
         0.3, ge=0, description="weight of predicting what is read beside what is said: copying is learned from it"
     )
@@ -113,4 +142,15 @@ class WarmStartSettings(Options):
             raise InvalidArgument(f"hasty and corrected are shares of one whole, got {self.hasty} and {self.corrected}")
         if self.corrected and self.base is None:
             raise InvalidArgument("corrected episodes are played by base: name a model folder there")
+        if self.hasty and self.wander:
+            raise InvalidArgument("hasty and wander both leave something to learn: set one of them")
+        if self.player == "random" and (self.hasty or self.wander or self.corrected or self.teacher):
+            raise InvalidArgument("random play is the only player then: take hasty, wander, corrected and teacher out")
+        if self.steps is None and not self.panel:
+            raise InvalidArgument("only a panel can say when to stop: set steps, or a panel of at least one task")
         return self
+
+    @property
+    def bound(self) -> int:
+        """The optimiser steps that are taken, or without ``steps`` the most that may be."""
+        return self.steps or self.most_steps

@@ -22,7 +22,7 @@
     |     |
     |   rows             gagpo/learning/batch.py            Row: one token sequence, shared prefixes once
     |     |
-    |   micro-batches    gagpo/learning/sharded_batches.py  MicroBatch: what this rank reads
+    |   micro-batches    gagpo/learning/packing.py          MicroBatch: what a forward pass reads, each beginning once
     |     |
     |   log-probs        gagpo/learning/logprobs.py         one per response token, with its entropy
     |     |

@@ -9,6 +9,13 @@ from gagpo.eval.results import EvalResult
 
 Metrics = dict[str, float]
 """The numbers of an iteration: a line of ``metrics.jsonl``."""
+_NOT_ALWAYS = (
+    "zero_groups",
+    "coverage",
+    "advantage_std",
+    "old_kl",
+    "entropy",
+)  # the last two: of tokens that were read
 
 
 @dataclass(frozen=True)
@@ -18,7 +25,7 @@ class IterationFinished:
     metrics: Metrics
 
     def __str__(self) -> str:
-        m = {"zero_groups": float("nan"), "coverage": float("nan"), "advantage_std": float("nan")} | self.metrics
+        m = dict.fromkeys(_NOT_ALWAYS, float("nan")) | self.metrics
         line = (
             f"{m['iteration']:>4}  success {100 * m['success_rate']:5.1f} %  turns {m['mean_turns']:4.1f}  "
             f"invalid {100 * m['invalid_rate']:4.1f} %"

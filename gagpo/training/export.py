@@ -7,25 +7,25 @@ import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
 
-from gagpo.agents.engines import adapters
-from gagpo.agents.model import load_model, load_tokenizer, save
 from gagpo.envs import durable
 from gagpo.envs.tables import Table
 from gagpo.eval.runs import Evaluation, Run, load_run
 from gagpo.settings import SettingsError
-from gagpo.training import checkpoint as checkpoints
-from gagpo.training import keeping
-from gagpo.training.run_folder import RunFolder, versions
+from gagpo.training.run_folder import RunFolder, named, versions
+
+if TYPE_CHECKING:
+    from gagpo.training.checkpoint import Checkpoint
 
 CARD = "README.md"
 
 
 def names_a_run(source: str) -> bool:
     """Whether ``source`` is meant as a run (``runs/X``, ``runs/X@20``, ``runs/X@best``): a folder, or with an ``@``."""
-    return Path(source).is_dir() or keeping.named(Path(source))[1] is not None
+    return Path(source).is_dir() or named(Path(source))[1] is not None
 
 
 def export(source: str, out: Path, adapter: bool = False) -> Path:
@@ -37,10 +37,14 @@ def export(source: str, out: Path, adapter: bool = False) -> Path:
     Raises SettingsError where there is no such checkpoint, no adapter, or something at ``out``; CheckpointError for a
     checkpoint that is damaged.
     """
-    run, which = keeping.named(Path(source))
+    run, which = named(Path(source))
     settings = RunFolder.open(run).settings
     if out.exists():
         raise SettingsError(f"{out} exists; name a folder that is to be made")
+    from gagpo.agents.engines import adapters  # torch, which no mistake above has to wait for
+    from gagpo.agents.model import load_model, load_tokenizer, save
+    from gagpo.training import keeping
+
     saved, trust = keeping.chosen(run, which, settings.training), settings.trust_remote_code
     if adapter and not adapters.is_adapter(Path(saved.model)):
         raise SettingsError(f"run {run} trains all weights and has no adapter; export it without --adapter")
@@ -76,7 +80,7 @@ def _placed(folder: Path, write: Callable[[Path], object]) -> Path:
 # The card -------------------------------------------------------------------------------------------------------------
 
 
-def model_card(run: Path, saved: checkpoints.Checkpoint, adapter: bool = False) -> str:
+def model_card(run: Path, saved: Checkpoint, adapter: bool = False) -> str:
     """Markdown with YAML front matter: results with intervals and panels, settings, versions.
 
     Results are those of this very checkpoint, and those from before the training to hold them against.

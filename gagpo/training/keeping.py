@@ -8,7 +8,6 @@ that was killed and resumed keeps the same one.
 from __future__ import annotations
 
 import math
-import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -20,9 +19,8 @@ from gagpo.learning.optimizer import moment_bytes
 from gagpo.settings import SettingsError, TrainingSettings
 from gagpo.training import checkpoint as checkpoints
 from gagpo.training.checkpoint import Checkpoint, CheckpointError
+from gagpo.training.run_folder import BEST
 
-BEST = "best"
-_AT = re.compile(r"(?P<run>.+)@(?P<which>\d+|best)")
 BESIDE = 2**24  # bytes of tokenizer, state and manifest
 GB = 1e9
 
@@ -58,14 +56,6 @@ def spared(folder: Path, iteration: int, rows: Sequence[Mapping[str, float]], tr
     there = {one.iteration for one in checkpoints.checkpoints(folder)} | {iteration}
     best = best_of(there, rows, training)
     return set() if best is None else {best}
-
-
-def named(run: Path) -> tuple[Path, str | None]:
-    """The run folder of ``runs/X``, ``runs/X@20`` or ``runs/X@best``, and which of its checkpoints is meant."""
-    match = _AT.fullmatch(str(run))
-    if match and not (run / "config.yaml").is_file():
-        return Path(match["run"]), match["which"]
-    return run, None
 
 
 def chosen(run: Path, which: str | None, training: TrainingSettings) -> Checkpoint:

@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gagpo.settings import RunSettings, SettingsError, load
+from gagpo.envs.lookup import find_spec
+from gagpo.settings import RunSettings, SettingsError, load, machine
+from gagpo.settings.derived import with_derived
 from gagpo.training.run_folder import RunFolder, require_space
 
 if TYPE_CHECKING:
@@ -54,17 +56,19 @@ def opened(
     when the block begins: the ranks are None then. words: more options for their command line.
     """
     from gagpo.distributed import launch
-    from gagpo.distributed.ranks import joined
+    from gagpo.distributed.environment import started_as_rank
 
     if resume:
         ours = [override for override in overrides if override.startswith(("processes=", "ranks."))]
         settings = load(RunFolder.open(resume).path / "config.yaml", ours)
     else:
-        settings = load(config or "", overrides)
+        settings = with_derived(load(config or "", overrides))
 
     def folder() -> RunFolder:
         return continued(resume, overrides) if resume else started(config or "", overrides, runs, auto)
 
+    machine.require_machine(settings)
+    find_spec(settings.environment.id)
     if launch.wanted_here(settings.processes):
         from gagpo.collecting.distributed_rollout import require_fitting
 
@@ -75,9 +79,12 @@ def opened(
         launch.run(settings.processes, ["train", *which, *overrides, *options])
         yield RunFolder.open(found.path), None
         return
+    alone = None if started_as_rank() else folder()  # before torch is imported
+    from gagpo.distributed.ranks import joined
+
     with joined(settings.ranks.patience, settings.ranks.deadline) as ranks:
-        if ranks.alone:
-            yield folder(), ranks
+        if alone is not None:
+            yield alone, ranks
             return
         mine: RunFolder | None = None
 
@@ -95,7 +102,7 @@ def started(config: str | Path, overrides: Sequence[str], runs: Path, auto: bool
 
     auto: continue a run of that name and those settings that was interrupted; take the first free number if it is done.
     """
-    settings = load(config, overrides)
+    settings = with_derived(load(config, overrides))
     require_space(runs, 1.0)
     require_model(settings)
     path = runs / settings.name
@@ -112,10 +119,11 @@ def continued(path: Path, overrides: Sequence[str] = ()) -> RunFolder:
 
 
 def require_model(settings: RunSettings) -> None:
-    """Say at once, before anything is imported, that the model folder a warm start makes is not there."""
+    """Say at once, before anything is imported, that the model is not there, or has yet to be made by a warm start."""
     made = settings.warm_start is not None and not settings.model.startswith("starter:")
     if made and not Path(settings.model).exists():
         raise SettingsError(f"there is no model folder {settings.model}; make it with `gagpo warm-start CONFIG`")
+    machine.require_model(settings.model)
 
 
 def _opened_or_numbered(path: Path, settings: RunSettings) -> RunFolder:

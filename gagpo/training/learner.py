@@ -11,7 +11,7 @@ import torch
 
 from gagpo.agents.episodes import Episode
 from gagpo.collecting.collector import Collection, tasks_of_groups
-from gagpo.controllers import Controllers
+from gagpo.controllers import Controllers, TrustRegionController
 from gagpo.credit import Turns, give_credit, turns_for
 from gagpo.credit.turns.grouping import group_mean
 from gagpo.distributed.ranks import Ranks
@@ -19,11 +19,11 @@ from gagpo.distributed.sharding import shard
 from gagpo.distributed.states import names_of
 from gagpo.learning.batch import Row, build_rows
 from gagpo.learning.critic import Critic
-from gagpo.learning.optimizer import make_optimizer, parameter_groups
+from gagpo.learning.optimizer import make_optimizer, parameter_groups, rate_scale
+from gagpo.learning.packing import packing_of
 from gagpo.learning.precision import autocast
-from gagpo.learning.schedule import rate_scale
 from gagpo.learning.skipped_steps import NonFiniteLoss
-from gagpo.learning.update import Updater
+from gagpo.learning.update import Updater, divergence
 from gagpo.settings import RunSettings
 from gagpo.training import keeping
 from gagpo.training.annotations import annotate
@@ -52,6 +52,7 @@ class Learner:
         self.recorder = recorder
         self.algorithm = settings.algorithm.resolved(settings.rollout.max_tokens)
         rate, training = settings.optimizer, settings.training
+        self.trust_region = TrustRegionController(training.trust_region) if training.trust_region else None
         self.critic = Critic(self.model, settings.algorithm.critic) if settings.algorithm.critic else None
         if saved and self.critic is not None:
             saved.load_critic(self.critic)
@@ -70,7 +71,8 @@ class Learner:
             self.algorithm,
             epochs=training.epochs,
             minibatches=training.minibatches,
-            microbatch_tokens=training.microbatch_tokens,
+            minibatch_of=training.minibatch_of,
+            packing=packing_of(self.model, settings),
             max_grad_norm=rate.max_grad_norm,
             reference=policy.reference,
             reference_scope=policy.reference_scope,
@@ -104,19 +106,21 @@ class Learner:
         where the updater does, naming the file with the evidence. A collection without episodes teaches nothing.
         """
         learned = self._update(collected, iteration) if collected.episodes else {}
-        return {**learned, **self.controllers.values(), "learning_rate": self.optimizer.param_groups[0]["lr"]}
+        bound = self.trust_region.values() if self.trust_region and collected.episodes else {}
+        return {**learned, **self.controllers.values(), **bound, "learning_rate": self.optimizer.param_groups[0]["lr"]}
 
     def _update(self, collected: Collection, iteration: int) -> Metrics:
         settings, credit_settings, episodes = self.settings, self.settings.algorithm.credit, collected.episodes
         turns = self.controllers.shape(turns_for(episodes, credit_settings, settings.invalid_penalty))
         rows, tokens = build_rows(episodes), int(turns.tokens_N.sum())
         self.controllers.observe_batch(turns, tasks_of_groups(episodes), self._entropy(turns, rows))
-        value_K = self.updater.values(rows, tokens)
+        region, value_K = self.trust_region, self.updater.values(rows, tokens)
         credit = give_credit(turns, credit_settings, value_K)
         scale = rate_scale(settings.optimizer, iteration, settings.training.iterations)
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
-            group["lr"] = rate * scale
+            group["lr"] = rate * scale * (region.scale if region else 1.0)
         rng = np.random.default_rng([settings.seed, iteration])
+        before = self.updater.weights() if region else []
         try:
             learned = self.updater.update(rows, credit, rng, self.controllers.controls)
         except NonFiniteLoss as error:
@@ -125,11 +129,34 @@ class Learner:
         if self.updater.skips.errors:
             path = self._save_offenders(iteration, episodes)
             self.recorder.skipped(f"{self.updater.skips.errors[0]}: the step was skipped; see {path}")
+        if region:
+            self._bound_step(region, before, rows, tokens, learned)
         if self.controllers.measures:
             learned["final_kl"] = float(self.updater.score(rows, tokens)[0].mean())
             self.controllers.observe_update(learned["final_kl"])
         annotate(collected.played, episodes, turns, credit, credit_settings, value_K, self.updater.ratio_K)
         return {**credit.stats, **learned}
+
+    def _bound_step(
+        self,
+        region: TrustRegionController,
+        before: list[torch.Tensor],
+        rows: Sequence[Row],
+        tokens: int,
+        learned: Metrics,
+    ) -> None:
+        """Take back what the update moved the policy by beyond the trust region."""
+        steps = learned["updates"]
+        seen = divergence(np.log(self.updater.ratio_K)) if steps > 1 else None
+        if steps and region.suspects(seen):
+            for _ in range(region.ROUNDS):
+                # What sampler and trainer differ by without any step is no distance.
+                moved = divergence(-self.updater.score(rows, tokens)[0]) - learned.get("mismatch_kl", 0.0)
+                part = region.part(moved)
+                if part is None:
+                    break
+                self.updater.retreat(before, part)
+        region.observe()
 
     def _entropy(self, turns: Turns, rows: Sequence[Row]) -> np.ndarray | None:
         """Mean entropy of the policy at temperature 1 over each task group's response tokens, where it is wanted."""
@@ -148,12 +175,15 @@ class Learner:
 
     def state_dict(self) -> State:
         """What a checkpoint holds beside weights and optimiser."""
-        return {"skipped_in_a_row": self.updater.skips.row, "controllers": self.controllers.state_dict()}
+        region = {"trust_region": self.trust_region.state_dict()} if self.trust_region else {}
+        return {"skipped_in_a_row": self.updater.skips.row, "controllers": self.controllers.state_dict(), **region}
 
     def load_state_dict(self, state: State) -> None:
         """Go on where a checkpoint ended."""
         self.updater.skips.row = int(state.get("skipped_in_a_row", 0))  # earlier versions skipped nothing
         self.controllers.load_state_dict(state["controllers"])
+        if self.trust_region and "trust_region" in state:  # earlier versions had none
+            self.trust_region.load_state_dict(state["trust_region"])
 
     @property
     def checkpoint_bytes(self) -> int:

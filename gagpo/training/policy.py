@@ -15,6 +15,7 @@ from gagpo.agents.engines import adapters
 from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.learning.optimizer import require_optimizer
 from gagpo.settings import RunSettings, SettingsError
+from gagpo.settings.machine import require_device
 from gagpo.training.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
@@ -46,15 +47,6 @@ def require_trainable(settings: RunSettings) -> None:
             raise SettingsError(
                 f"model {settings.model} is an adapter already; merge it first: gagpo export RUN FOLDER"
             )
-
-
-def require_device(name: str) -> None:
-    """SettingsError when torch cannot compute on the device called ``name`` here."""
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        first = str(error).strip().splitlines()[0][:200]
-        raise SettingsError(f"device {name!r} cannot be used here ({first}); set device=cpu") from None
 
 
 def load_policy(settings: RunSettings, saved: Checkpoint | None, commit: str | None = None) -> TrainedPolicy:

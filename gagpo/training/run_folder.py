@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -17,8 +18,8 @@ from filelock import FileLock, Timeout
 from gagpo.agents.episodes import Decode, Episode, write_episodes
 from gagpo.envs import durable
 from gagpo.eval.results import EvalResult
-from gagpo.eval.runs import metric_rows
-from gagpo.settings import RunSettings, SettingsError, dump, load
+from gagpo.eval.runs import metric_rows, read_metrics
+from gagpo.settings import RunSettings, SettingsError, TrainingSettings, dump, load
 from gagpo.settings.cluster import ClusterSettings
 from gagpo.training.events import Metrics
 
@@ -29,6 +30,9 @@ VERSIONED = (
 
 COMMIT = "model_commit"
 """Where ``versions.json`` names the commit of a hub model."""
+
+BEST = "best"
+_AT = re.compile(r"(?P<run>.+)@(?P<which>\d+|best)")
 
 CHANGEABLE = (
     "processes",
@@ -64,11 +68,7 @@ class RunFolder:
     @classmethod
     def new(cls, path: Path, settings: RunSettings) -> RunFolder:
         """A run to be; SettingsError when there is one at ``path`` already (resume it, or choose another name)."""
-        if (path / "config.yaml").exists():
-            raise SettingsError(
-                f"{path} holds a run already; continue it with `gagpo train --resume {path}`, "
-                "start another with name=..., or delete it"
-            )
+        _require_no_run(path)
         if path.is_dir() and any(path.iterdir()):
             raise SettingsError(f"{path} is a folder with other things in it; choose another name with name=...")
         return cls(path, settings)
@@ -77,7 +77,8 @@ class RunFolder:
     def create(cls, path: Path, settings: RunSettings) -> RunFolder:
         """A new folder, written; see :meth:`new`."""
         folder = cls.new(path, settings)
-        folder.write()
+        with folder.locked():
+            folder.write()
         return folder
 
     @classmethod
@@ -88,15 +89,24 @@ class RunFolder:
         return cls(path)
 
     def write(self) -> None:
-        """Make the folder of a new run; nothing for one that is there. The settings come last: they make it a run."""
+        """Make the folder of a new run; nothing for one that is there. The settings come last: they make it a run.
+
+        For whoever holds its lock: SettingsError when another start has made a run here since :meth:`new`.
+        """
         if not self._new:
             return
+        _require_no_run(self.path)
         for part in ("evals", "episodes", "checkpoints"):
             (self.path / part).mkdir(parents=True, exist_ok=True)
         pinned = {COMMIT: self._commit} if self._commit else {}
         durable.write_text(self.path / "versions.json", json.dumps({**versions(), **pinned}, indent=1) + "\n")
         durable.write_text(self.path / "config.yaml", dump(self.settings))
         self._new = False
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing of it is on the disk yet."""
+        return self._new
 
     @property
     def settings(self) -> RunSettings:
@@ -152,13 +162,20 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        """Whether the final evaluations are there."""
-        splits = self.settings.evaluation.splits
-        return all((self.path / "evals" / f"after-{split}.json").exists() for split in splits)
+        """Whether the final evaluations are there; of a run without any, the last iteration with its checkpoint."""
+        if splits := self.settings.evaluation.splits:
+            return all((self.path / "evals" / f"after-{split}.json").exists() for split in splits)
+        from gagpo.training import checkpoint as checkpoints  # loads torch, which most questions need not wait for
+
+        rows = {int(row["iteration"]): row for row in read_metrics(self.path / "metrics.jsonl")[0]}
+        saved = checkpoints.latest(self.path / "checkpoints")
+        row = rows.get(saved.iteration, {}) if saved else {}
+        return bool(row) and enough(self.settings.training, int(row["iteration"]), row.get("turns_total", 0.0))
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep a second process from writing the same run; the lock ends with the process, however it ends."""
+        self.path.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self.path / ".lock", timeout=0)
         try:
             lock.acquire()
@@ -211,6 +228,27 @@ class RunFolder:
         with durable.replacing(path) as temporary:
             write_episodes(temporary, episodes, tokens, decode)
         return path
+
+
+def _require_no_run(path: Path) -> None:
+    if (path / "config.yaml").exists():
+        raise SettingsError(
+            f"{path} holds a run already; continue it with `gagpo train --resume {path}`, "
+            "start another with name=..., or delete it"
+        )
+
+
+def enough(training: TrainingSettings, iterations: int, turns: float) -> bool:
+    """Whether so many iterations, or so many environment turns, are the whole of a run."""
+    return iterations >= training.iterations or (training.turns is not None and turns >= training.turns)
+
+
+def named(run: Path) -> tuple[Path, str | None]:
+    """The run folder of ``runs/X``, ``runs/X@20`` or ``runs/X@best``, and which of its checkpoints is meant."""
+    match = _AT.fullmatch(str(run))
+    if match and not (run / "config.yaml").is_file():
+        return Path(match["run"]), match["which"]
+    return run, None
 
 
 def versions() -> dict[str, str]:

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 
 import torch
 
+from gagpo.agents.engines.spans import span
 from gagpo.agents.episodes import Episode
 from gagpo.agents.model import commit_of
 from gagpo.agents.setup import make_world, tasks_of
@@ -30,7 +31,7 @@ from gagpo.training.learner import Learner
 from gagpo.training.metrics import rollout_metrics
 from gagpo.training.policy import load_policy, require_trainable
 from gagpo.training.recorder import Recorder
-from gagpo.training.run_folder import RunFolder
+from gagpo.training.run_folder import RunFolder, enough
 from gagpo.training.sampler import Sampler
 
 
@@ -89,9 +90,7 @@ class Trainer:
     @property
     def done(self) -> bool:
         """Whether the last iteration, or the last environment turn, has been trained on."""
-        training = self.settings.training
-        enough = training.turns is not None and self.turns_total >= training.turns
-        return enough or self.iteration >= training.iterations
+        return enough(self.settings.training, self.iteration, self.turns_total)
 
     def run(self) -> None:
         """Train to the end, evaluating before, in between and after; skips what was done before a resume.
@@ -119,12 +118,15 @@ class Trainer:
         while not self.done:
             # Collect, learn, record; then measure and save where it is time for it.
             begun = time.perf_counter()
-            collected = self.collector.collect(self.sampler.agent(), pool, self.iteration)
+            with span("collecting"):
+                collected = self.collector.collect(self.sampler.agent(), pool, self.iteration)
             require_turns(collected.played, self.iteration + 1)
             with self.interruptions.held():
                 self._boundary = None  # a second Ctrl-C is raised at once, and half an update is not to be saved
-                metrics = self._learn(collected, pool, begun)
-                self.recorder.iteration(metrics, collected.played)
+                with span("credit and batches"):
+                    metrics = self._learn(collected, pool, begun)
+                with span("writing"):
+                    self.recorder.iteration(metrics, collected.played)
                 self._boundary = self._state()
             if measured.every and self.iteration % measured.every == 0 and not self.done:
                 self._evaluate(pool, f"iteration-{self.iteration:04d}")
@@ -217,11 +219,11 @@ def train(
     several ``ranks`` the first one makes, locks and writes it.
     """
     ranks, trainer = ranks or Ranks(), None
-    if ranks.of_first(lambda: not (folder.path / "config.yaml").exists()):
+    if ranks.of_first(lambda: folder.is_new):
         trainer = Trainer(folder, report, quiet, ranks, placement)
+    with folder.locked() if ranks.first else nullcontext():
         if ranks.first:
             folder.write()
-    with folder.locked() if ranks.first else nullcontext():
         trainer = trainer or Trainer(folder, report, quiet, ranks, placement)
         trainer.run()
         results = {split: folder.evaluation(f"after-{split}") for split in trainer.panels}

@@ -15,12 +15,14 @@ import torch
 from gagpo.agents.progress import track
 from gagpo.envs import durable
 from gagpo.envs.errors import GagpoError
-from gagpo.learning.batch import Row, micro_batches
+from gagpo.learning.batch import Row
 from gagpo.learning.logprobs import token_logprobs
+from gagpo.learning.optimizer import warm_start_rate
+from gagpo.learning.packing import packing_of
 from gagpo.learning.precision import autocast
-from gagpo.learning.schedule import warm_start_rate
 from gagpo.settings import RunSettings
 from gagpo.settings.warm_start import WarmStartSettings
+from gagpo.warm_start.panel import Panel, round_rate, rounds
 
 RESPONSE, PROMPT, STRAY = 0, 1, 2
 STATE = "supervised.pt"
@@ -40,31 +42,36 @@ def fit(
     quiet: bool = False,
     folder: Path | None = None,
     on_save: Saver | None = None,
+    panel: Panel | None = None,
 ) -> list[float]:
     """Train ``model`` in place; returns the mean loss on response tokens (nats per token) of every step.
 
     The loss is that mean plus ``observations`` times the mean over all other tokens; the learning rate is that of
-    :func:`gagpo.learning.schedule.warm_start_rate`. With a ``folder`` the state is written there every ``save_minutes``
-    and gone on with if there is one; what comes out is the same, interrupted or not. Raises
-    :class:`SupervisedStateError` for a damaged state.
+    :func:`gagpo.learning.optimizer.warm_start_rate`, or without ``steps`` of :func:`gagpo.warm_start.panel.round_rate`.
+    A ``panel`` measures the model at the end of its rounds, and without ``steps`` it ends the training. With a
+    ``folder`` the state is written there every ``save_minutes`` and gone on with if there is one; what comes out is the
+    same, interrupted or not. Raises :class:`SupervisedStateError` for a damaged state.
     """
     warm = settings.warm_start
     assert warm is not None
     pair = optimizers(model)
-    losses: list[float] = _restore(folder / STATE, model, pair) if folder is not None else []
+    losses: list[float] = _restore(folder / STATE, model, pair, panel) if folder is not None else []
+    ends = set(rounds(warm)) if panel is not None else set()
     model.train()
     supply = itertools.islice(_endless(rows, np.random.default_rng([warm.seed, 1])), len(losses) * warm.batch, None)
     saved = time.monotonic()
-    with track("warm start", warm.steps, "steps", quiet) as meter:
+    with track("warm start", warm.bound, "steps", quiet) as meter:
         for _ in losses:
             meter.advance()
-        for step in range(len(losses), warm.steps):
+        for step in range(len(losses), warm.bound):
+            if warm.steps is None and panel is not None and panel.enough:
+                break
             # Gradients of the next episodes, and a step of both optimisers at the step's rate.
             loss = _accumulate(model, [_predicted(row, warm) for row in itertools.islice(supply, warm.batch)], settings)
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             for optimizer in pair:
                 for group in optimizer.param_groups:
-                    group["lr"] = warm_start_rate(warm, step)
+                    group["lr"] = warm_start_rate(warm, step) if warm.steps else round_rate(warm, step)
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
             losses.append(loss)
@@ -72,9 +79,12 @@ def fit(
             if not math.isfinite(loss):
                 raise FloatingPointError(f"the warm start's loss became {loss} at step {step}; lower its learning_rate")
 
-            # What to go on from, now and then.
+            # How good it is, and what to go on from, now and then.
+            if panel is not None and step + 1 in ends:
+                panel.measure(model, step + 1)
+                model.train()
             if folder is not None and time.monotonic() - saved > 60 * warm.save_minutes:
-                _store(folder / STATE, model, pair, losses)
+                _store(folder / STATE, model, pair, losses, panel)
                 if on_save is not None:
                     on_save(model, len(losses))
                     model.train()
@@ -89,7 +99,7 @@ def _accumulate(model: torch.nn.Module, rows: Sequence[Row], settings: RunSettin
     said = sum(int((row.turn_K == RESPONSE).sum()) for row in rows)
     read = max(1, sum(len(row.turn_K) for row in rows) - said)
     total = 0.0
-    for made in micro_batches(rows, settings.training.microbatch_tokens):
+    for made in packing_of(model, settings).micro_batches(rows):
         batch = made.to(settings.device)
         with autocast(settings):
             logprob_K, _ = token_logprobs(model, batch, entropy="none")
@@ -144,13 +154,23 @@ def _endless(rows: Sequence[Row], rng: np.random.Generator) -> Iterator[Row]:
         yield from (rows[i] for i in rng.permutation(len(rows)))
 
 
-def _store(path: Path, model: torch.nn.Module, pair: list[torch.optim.Optimizer], losses: list[float]) -> None:
+def _store(
+    path: Path,
+    model: torch.nn.Module,
+    pair: list[torch.optim.Optimizer],
+    losses: list[float],
+    panel: Panel | None = None,
+) -> None:
     state = {"model": model.state_dict(), "optimizers": [o.state_dict() for o in pair], "losses": losses}
+    if panel is not None:
+        state["measures"] = panel.state()
     with durable.replacing(path) as fresh:
         torch.save(state, fresh)
 
 
-def _restore(path: Path, model: torch.nn.Module, pair: list[torch.optim.Optimizer]) -> list[float]:
+def _restore(
+    path: Path, model: torch.nn.Module, pair: list[torch.optim.Optimizer], panel: Panel | None = None
+) -> list[float]:
     """Put the stored state into model and optimizers; the losses so far, none when nothing is stored."""
     if not path.exists():
         return []
@@ -159,6 +179,8 @@ def _restore(path: Path, model: torch.nn.Module, pair: list[torch.optim.Optimize
         model.load_state_dict(state["model"])
         for optimizer, stored in zip(pair, state["optimizers"], strict=True):
             optimizer.load_state_dict(stored)
+        if panel is not None:
+            panel.restore(state.get("measures", []))
         return [float(loss) for loss in state["losses"]]
     except Exception as error:  # torch raises whatever the damaged bytes lead to
         raise SupervisedStateError(

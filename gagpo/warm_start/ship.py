@@ -23,8 +23,10 @@ from gagpo.envs import durable
 from gagpo.envs.errors import GagpoError
 from gagpo.eval.results import EvalResult
 from gagpo.settings import RunSettings, load
+from gagpo.settings.derived import RECIPE
+from gagpo.warm_start.demonstrations import variants
 from gagpo.warm_start.fit import fit
-from gagpo.warm_start.run import RECIPE, prepare, variants
+from gagpo.warm_start.run import prepare
 
 MOST_BYTES = 12 * 2**20
 

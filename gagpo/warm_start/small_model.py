@@ -13,7 +13,7 @@ import torch
 from transformers import LlamaConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from gagpo.agents import manifest
-from gagpo.agents.engines import attention
+from gagpo.agents.engines.flat import attention
 from gagpo.envs import durable
 from gagpo.settings.warm_start import SmallModelSettings
 

@@ -42,7 +42,7 @@ def teacher_episodes(
         max_tokens=teacher.max_tokens,
         style=teacher.style,
         history=settings.context.history,
-        workers=settings.rollout.workers,
+        workers=settings.rollout.lanes,
         concurrency=teacher.concurrency,
         journals=None if work is None else work / "lessons",
         on_finish=meter.advance,
@@ -61,8 +61,14 @@ def in_learner_style(episode: Episode, style: str) -> None:
     A response that it reads so already is kept, thoughts included; any other becomes the action alone. Turns in which
     the teacher gave no action, or one that the world refused, are not imitated.
     """
+    in_learner_words(episode, style)
+    for turn in episode.turns:
+        turn.trainable = turn.valid
+
+
+def in_learner_words(episode: Episode, style: str) -> None:
+    """Every response from which the learner's parser would take another action than was played becomes that action."""
     parser = STYLES[style].parser
-    for turn in episode.turns:  # in the learner's form; only what the world took is imitated
+    for turn in episode.turns:
         if parse(turn.response, parser) != (turn.action or None):
             turn.response = _AS_RESPONSE[parser].format(turn.action) if turn.action else ""
-        turn.trainable = turn.valid

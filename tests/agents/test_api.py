@@ -4,12 +4,12 @@ import time
 
 import pytest
 
-pytest.importorskip("openai")
 pytest.importorskip("flask")
 
 from gagpo.agents.agent import EpisodeState
 from gagpo.agents.api.agent import ApiAgent, ChatSettings
-from gagpo.agents.api.client import ApiClient, ApiError, ApiSettings, ContextFull, LimitReached, RateLimiter
+from gagpo.agents.api.client import ApiClient, ApiError, ContextFull, LimitReached, RateLimiter
+from gagpo.agents.api.settings import ApiSettings
 from gagpo.agents.episodes import Episode
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import group_jobs, rollout
@@ -17,7 +17,6 @@ from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.pool import Pool
 from tests.agents.chat_server import serving
 
-pytestmark = pytest.mark.interop
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
 ASK = [{"role": "user", "content": "You stand at 3. Go to door 1."}]
 
@@ -39,9 +38,10 @@ def test_a_server_that_fails_in_every_way_costs_time_only():
         agent, episodes = play(server, count=8, attempts=20)
     assert len(episodes) == 8 and all(episode.success for episode in episodes)
     spent = agent.client.spent
-    assert spent.retries == len(server.requests) - spent.requests
-    assert spent.requests == sum(len(episode.turns) for episode in episodes)
-    assert (spent.prompt, spent.completion, spent.cached) == tuple(n * spent.requests for n in (10, 2, 4))
+    answered = sum(len(episode.turns) for episode in episodes)
+    assert spent.requests == len(server.requests) == sum(episode.info["requests"] for episode in episodes)
+    assert answered < spent.requests and spent.unanswered < spent.requests - answered  # a refusal is an answer
+    assert (spent.prompt, spent.completion, spent.cached) == tuple(n * answered for n in (10, 2, 4))
 
 
 def test_episodes_go_on_while_others_wait():
@@ -127,7 +127,7 @@ def test_answers_given_before_an_error_still_end_their_episodes():
             jobs = group_jobs(["door-01", "door-07", "door-02"], 1, 0)
             rollout(agent, pool, jobs, concurrency=3, lockstep=False, on_finish=finished.append)
     assert {episode.task for episode in finished} == {"door-01", "door-02"}
-    assert agent.client.spent.requests == 2 and not any(thread.is_alive() for thread in agent._threads)
+    assert agent.client.spent.completion == 2 * 2 and not any(thread.is_alive() for thread in agent._threads)
 
 
 def test_an_interruption_ends_all_and_asks_nothing_more():

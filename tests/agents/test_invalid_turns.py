@@ -12,7 +12,10 @@ from gagpo.agents.engines.base import Response, Sampling
 from gagpo.agents.episodes import MOST_REFUSAL, Episode, Turn, read_episodes, write_episodes
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import group_jobs, rollout
+from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.pool import Pool
+from gagpo.eval.results import EvalResult, Panel
+from gagpo.eval.summary import result_lines
 from gagpo.eval.viewer.records import read_episode_file
 from gagpo.training.metrics import rollout_metrics
 
@@ -105,5 +108,15 @@ def test_old_files_say_it_by_their_actions(tiny):
     back = Episode.from_record(json.loads(json.dumps(record)))
     assert [turn.invalid for turn in back.turns] == ["", "refused", "not parsed"]
     record["turns"][0]["invalid"] = "<b>"
-    with pytest.raises(TypeError, match="not invalid because"):
+    with pytest.raises(InvalidArgument, match="turn 0: key 'invalid' must be why a turn is invalid, got '<b>'"):
         Episode.from_record(record)
+
+
+def test_an_evaluation_says_how_many_answers_were_cut(tiny):
+    episode = play(tiny, "plain", "left", "right…", "go away", "go aw…")
+    result = EvalResult.from_episodes([episode], Panel("w", "test", "h", 1, conditions={"max_tokens": 8}), "m", 1.0)
+    assert result.cut_rate == 0.5 and result.summary()["cut_rate"] == 0.5
+    assert EvalResult.from_json(result.to_json()) == result
+    assert "50.0 % of the answers cut at 8 tokens" in " ".join(" ".join(result_lines(result)).split())
+    whole = EvalResult.from_episodes([play(tiny, "plain", "left")], Panel("w", "test", "h", 1), "m", 1.0)
+    assert "cut at" not in " ".join(result_lines(whole))

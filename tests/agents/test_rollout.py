@@ -9,7 +9,7 @@ import gagpo.envs.testing  # noqa: F401 (registers the corridor)
 from gagpo.agents.agent import EpisodeState, ExpertAgent, LanguageAgent, RandomAgent
 from gagpo.agents.context import Context
 from gagpo.agents.engines.base import Sampling
-from gagpo.agents.engines.slots import SlotCache
+from gagpo.agents.engines.flat.slots import SlotCache
 from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.agents.prompts import STYLES

@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from gymnasium.envs.registration import load_env_creator
 
 from gagpo.envs.check.fresh_process import call
-from gagpo.envs.lookup import UnknownEnvironment, find_spec, module_path
+from gagpo.envs.interpreter import module_path
+from gagpo.envs.lookup import UnknownEnvironment, find_spec, markov_key
 from gagpo.envs.pool import Pool
 
 ROOT = Path(__file__).parents[2]
@@ -78,3 +80,43 @@ def test_an_unknown_module_or_id_is_one_line_with_advice(hostile_folder: Path) -
     with pytest.raises(UnknownEnvironment, match="known here: gagpo/ALFWorld-v0"):
         find_spec("gagpo/Nowhere-v0")
     sys.path[:] = path
+
+
+@pytest.mark.parametrize("env_id", ["ALFWorld", "WebShop", "WebShopBrowser", "Math", "SQL"])
+def test_our_worlds_declare_their_state_as_the_markov_key_and_none_is_built(env_id: str) -> None:
+    assert markov_key(f"gagpo/{env_id}-v0") == "state"
+    assert markov_key(f"gagpo/{env_id}-v0", {"state": None}) == "state"
+
+
+def test_a_world_that_does_not_say_is_keyed_by_its_state_where_it_gives_one() -> None:
+    corridor = "gagpo.envs.testing:gagpo-test/Corridor-v0"
+    assert markov_key(corridor) == "observation"
+    assert markov_key(corridor, {"task": "door-01"}) == "observation"
+    assert markov_key(corridor, {"state": None}) == "observation"
+    assert markov_key(corridor, {"state": "1>2"}) == "state"
+    assert markov_key("CartPole-v1") == "observation"
+
+
+@pytest.mark.parametrize(
+    ("env_id", "given", "idle"),
+    [
+        (
+            "gagpo/ALFWorld-v0",
+            {"games": "official"},
+            {"size": "full", "seed": 4, "counts": {"train": 9}, "texts": "both"},
+        ),
+        ("gagpo/Math-v0", {"data": "problems.jsonl"}, {"size": 9, "test_size": 9, "levels": [1], "families": "all"}),
+        ("gagpo/SQL-v0", {"data": "spider"}, {"size": 9, "test_size": 9, "types": "all", "seed": 4}),
+        ("gagpo/WebShop-v0", {"data": "files"}, {"products": 9}),
+    ],
+)
+def test_arguments_of_generated_tasks_are_no_material_where_tasks_are_given(
+    env_id: str, given: dict, idle: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("WEBSHOP_DATA", "SQL_DATA"):
+        monkeypatch.delenv(variable, raising=False)
+    world = load_env_creator(str(find_spec(env_id).entry_point))
+    assert world.material(given | idle) == world.material(given)
+    assert not idle.keys() & world.material(given).keys()
+    assert world.without_effect(given) >= idle.keys() and idle.keys() <= world.choosing
+    assert world.without_effect(idle) == frozenset() and idle.items() <= world.material(idle).items()

@@ -1,9 +1,13 @@
 """The diary of an evaluation: torn anywhere, opened twice, or of somebody else."""
 
 import json
+import math
 import os
+import re
 import subprocess
 import sys
+import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -11,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gagpo.agents.episodes import Episode, Turn
+from gagpo.envs.errors import GagpoError
 from gagpo.eval.journal import Journal, JournalError, read_journal, weights_identity
 
 KEY = {"model": "m", "panel": "abc"}
@@ -101,9 +106,32 @@ def test_one_process_at_a_time(tmp_path):
 def test_amounts_are_summed(tmp_path):
     with Journal(tmp_path, KEY) as journal:
         journal.append(episode("a"))
-        journal.note_spent({"cost": 0.25})
+        journal.note_spent({"cost": 0.25, "requests": 2})
+        journal.note_spent({"requests": -1})
     with Journal(tmp_path, KEY) as journal:
-        assert journal.spent("cost") == 0.75 and journal.spent("requests") == 0
+        assert (journal.spent("cost"), journal.spent("requests"), journal.spent("tokens")) == (0.25, 1, 0)
+
+
+def test_threads_write_whole_lines(tmp_path):
+    with Journal(tmp_path, KEY) as journal, ThreadPoolExecutor(8) as threads:
+        for number in range(200):
+            threads.submit(journal.note_spent, {"requests": 1})
+            threads.submit(journal.append, episode(f"t{number}"))
+    with Journal(tmp_path, KEY) as journal:
+        assert journal.spent("requests") == 200 and len(journal.episodes) == 200
+
+
+@pytest.mark.parametrize(
+    "record",
+    [[1], {"episode": 3}, {"episode": {}}, {"spent": 3}, {"spent": {"cost": "much"}}, {"spent": {"cost": math.nan}}],
+)
+def test_a_whole_line_that_nobody_wrote_is_named(tmp_path, record):
+    path = fill(tmp_path, 1)
+    for text in (json.dumps(record).encode(), b"[" * 100_000):
+        path.write_bytes(path.read_bytes().split(b"\n")[0] + b"\n%s %08x\n" % (text, zlib.crc32(text)))
+        with pytest.raises(GagpoError, match=re.escape(str(path))) as caught, Journal(tmp_path, KEY):
+            pass
+        assert "\n" not in str(caught.value)
 
 
 def test_rewritten_weights_are_other_weights(tmp_path):

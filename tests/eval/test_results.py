@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -228,3 +229,48 @@ def test_results_under_unlike_prompts_do_not_compare():
     assert panel.difference(other) == "dtype 'float32' against 'bfloat16', history 2 against 'full'"
     assert panel.difference(panel) is None
     assert panel.difference(replace(panel, conditions={})) is None  # whoever has no prompt compares with everybody
+
+
+# Panels: which results can be compared --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("environment", "mine", "theirs"),
+    [
+        ("gagpo/ALFWorld-v0", {"games": "official", "size": "full"}, {"games": "official", "size": "small", "seed": 3}),
+        (
+            "gagpo/ALFWorld-v0",
+            {"games": "official"},
+            {"games": "/data/json_2.1.1", "verb": "put", "counts": {"test": 9}},
+        ),
+        ("gagpo/Math-v0", {"data": "test.jsonl", "size": 20_000}, {"data": "test.jsonl", "levels": [1], "size": 20}),
+        ("gagpo/SQL-v0", {"data": "spider", "test_size": 200}, {"data": "spider", "seed": 1}),
+        ("gagpo/WebShop-v0", {"data": "files", "products": 1_000}, {"data": "files", "products": 20_000}),
+    ],
+)
+def test_the_same_tasks_are_the_same_panel_whatever_was_asked_for_to_get_them(environment, mine, theirs):
+    both = {"max_turns": 30}
+    one, other = (replace(panel(2), environment=environment, kwargs=both | kwargs) for kwargs in (mine, theirs))
+    assert one.difference(other) is None and other.difference(one) is None
+    played_otherwise = replace(other, kwargs=both | theirs | {"max_turns": 50})
+    assert one.difference(played_otherwise) == "kwargs {'max_turns': 30} against {'max_turns': 50}"
+    assert one.difference(replace(other, split_hash="f" * 16)).startswith("split hash")
+
+
+def test_what_changes_how_a_task_is_played_tells_panels_apart():
+    for environment, one, other in (
+        ("gagpo/ALFWorld-v0", {"banner": True}, {"banner": False}),
+        ("gagpo/WebShop-v0", {"search": "lucene"}, {}),
+        ("gagpo/Math-v0", {"attempts": 1}, {"attempts": 3}),
+        ("gagpo/SQL-v0", {"rows": 5}, {"rows": 1}),
+    ):
+        panels = [replace(panel(2), environment=environment, kwargs=kwargs) for kwargs in (one, other)]
+        assert panels[0].difference(panels[1]).startswith("kwargs")
+
+
+def test_comparing_results_imports_nothing_that_a_file_names(tmp_path, monkeypatch):
+    (tmp_path / "trap.py").write_text("raise SystemExit('imported')", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    for environment in ("trap:Trap-v0", "Unknown-v0", "trap"):
+        one, other = (replace(panel(2), environment=environment, kwargs={"size": size}) for size in (1, 2))
+        assert one.difference(other) == "kwargs {'size': 1} against {'size': 2}"

@@ -52,6 +52,19 @@ def test_corrected_for_the_number_of_methods():
     assert b.p_holm == pytest.approx(min(1, 2 * min(b.p, c.p))) or c.p_holm == pytest.approx(min(1, 2 * min(b.p, c.p)))
 
 
+def test_the_result_is_one_table_in_sixty_columns():
+    rows = [
+        row(label, s, x + s / 100, seconds=90.0)
+        for label, x in (("gagpo-first", 0.8), ("grpo", 0.7))
+        for s in (1, 2, 3)
+    ]
+    lines = Study.of(rows).lines(60)
+    head = next(line for line in lines if "after %" in line)
+    assert all(name in head for name in ("seeds", "difference", "p (Holm)"))
+    assert [line.split()[0] for line in lines[2:4]] == ["gagpo-fi..", "grpo"]
+    assert "difference: in points, to gagpo-first" in lines
+
+
 @pytest.mark.parametrize("width", [40, 60, 120])
 def test_the_table_fits_a_narrow_terminal_and_a_pipe(width):
     rows = [

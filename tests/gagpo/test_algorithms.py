@@ -17,7 +17,7 @@ from gagpo.settings import parse
 
 RUN = {"name": "a-run", "model": "a-model", "environment": {"id": "an-environment"}}
 CREDITS = sorted({load(name).credit.name for name in PRESETS})
-GATES = ["clip", "log_clip", "sapo", "cispo", "none"]
+GATES = ["clip", "log_clip", "sapo", "cispo", "dppo", "none"]
 AGGREGATIONS = ["token_mean", "sequence_mean", "action_mean", "constant", "geometric", "power"]
 
 
@@ -104,6 +104,8 @@ def test_critics_come_and_go_with_their_credit():
         ("apmpo", {"gate": "sapo"}, "gate sapo has none: use gate=clip"),
         ("apmpo", {"controllers": {"apmpo": {"symmetric": True, "radius": "fixed"}}}, "follows an adaptive radius"),
         ("apmpo", {"controllers": {"agpo": {}}}, "both set the clip radius"),
+        ("gmpo", {"gate": "dppo"}, "gate dppo has the value weight \\* log-probability"),
+        ("dapo", {"controllers": {"variance_filter": {}}}, "thin out again: keep one of them"),
         ("agpo_adaptive", {"gate": "none"}, "gate none has none"),
         ("grpo", {"critic": {}}, "credit grpo has no use for a critic"),
         ("ppo_token", {"critic": None}, "credit ppo_token needs a learned value"),
@@ -143,11 +145,11 @@ def test_any_credit_goes_with_any_ratio_gate_and_aggregation(credit, single_turn
             algorithm = Algorithm.model_validate(cells)
         except ValidationError as error:
             assert aggregation in ("geometric", "power")
-            assert "cispo" in str(error) or "aggregation.per=action" in str(error)
+            assert gate in str(error) or "aggregation.per=action" in str(error)
             if "aggregation.per=action" not in str(error):
                 continue
             cells["aggregation"] = {"name": aggregation, "per": "action"}
-            if gate == "cispo":
+            if gate in ("cispo", "dppo"):
                 continue
             algorithm = Algorithm.model_validate(cells)
         advantage = torch.as_tensor(advantages(turns, algorithm.credit, values.get(credit)).per_token()).float()
@@ -157,7 +159,7 @@ def test_any_credit_goes_with_any_ratio_gate_and_aggregation(credit, single_turn
         assert torch.isfinite(loss)
         assert new.grad.abs().sum() > 0
         ran += 1
-    assert ran == 3 * (5 * 6 - 2)
+    assert ran == 3 * (6 * 6 - 4)
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -175,7 +177,8 @@ def test_every_row_runs_an_iteration(name):
     if controllers.probe_episodes:
         controllers.observe_probe(turns)
         assert controllers.temperatures(1.0, ["0", "1"]) == [1.0, 1.0]
-    assert controllers.keep(turns).all()
+    # Both groups differ alike: the variance filter keeps its share of them.
+    assert controllers.keep(turns).all() == (algorithm.controllers.variance_filter is None)
     turns = controllers.shape(turns)
     controllers.observe_batch(turns, entropy=1.0)
     size = int(turns.tokens_N.sum()) if algorithm.credit.level == "token" else turns.turns

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gagpo.algorithms import PRESETS, load
-from gagpo.controllers import Controllers
+from gagpo.controllers import Controllers, ControllerSettings
 from gagpo.credit import Turns, give_credit
 from gagpo.objectives import Layout, policy_loss, value_loss
 from tests.oracles.batch import random_batch
@@ -18,15 +18,30 @@ from tests.oracles.episode_level import (
     apmpo,
     cispo,
     dapo,
+    dppo,
     dr_grpo,
     gmpo,
     grpo,
     gspo,
+    max_rl,
     reinforce,
     rloo,
     sapo,
 )
-from tests.oracles.turn_level import gagpo, gigpo, graphgpo, hgpo, milegpo, ppo, ppo_turn
+from tests.oracles.turn_level import (
+    empirical_bayes,
+    gagpo,
+    gigpo,
+    graph_sum,
+    graph_value,
+    graphgpo,
+    hgpo,
+    milegpo,
+    ppo,
+    ppo_turn,
+    sampo,
+    starpo_s,
+)
 
 PAPERS = {
     "gagpo": (gagpo.advantages, gagpo.loss),
@@ -38,18 +53,25 @@ PAPERS = {
     "gspo_token": (gspo.advantages, gspo.token_loss),
     "sapo": (sapo.advantages, sapo.loss),
     "cispo": (cispo.advantages, cispo.loss),
+    "dppo": (dppo.advantages, dppo.loss),
     "apmpo": (apmpo.advantages, apmpo.loss),
     "agpo_adaptive": (agpo_adaptive.advantages, agpo_adaptive.loss),
     "agpo_asymmetric": (agpo_asymmetric.advantages, agpo_asymmetric.loss),
     "rloo": (rloo.advantages, rloo.loss),
+    "max_rl": (max_rl.advantages, max_rl.loss),
     "reinforce_plus_plus": (reinforce.advantages, reinforce.loss),
     "reinforce_baseline": (reinforce.baseline_advantages, reinforce.loss),
     "gigpo": (gigpo.advantages, gigpo.loss),
+    "sampo": (sampo.advantages, sampo.loss),
     "hgpo": (hgpo.advantages, hgpo.loss),
     "graphgpo": (graphgpo.advantages, graphgpo.loss),
     "milegpo": (milegpo.advantages, milegpo.loss),
+    "graph_value": (graph_value.advantages, gagpo.loss),
+    "graph_sum": (graph_sum.advantages, gagpo.loss),
+    "empirical_bayes": (empirical_bayes.advantages, gagpo.loss),
     "ppo_token": (ppo.advantages, ppo.loss),
     "ppo_turn": (ppo_turn.advantages, ppo_turn.loss),
+    "starpo_s": (starpo_s.advantages, starpo_s.loss),
 }
 SEEDS = range(6)
 
@@ -66,6 +88,7 @@ def turns_of(batch) -> Turns:
         truncated_E=[episode.truncated for episode in batch],
         success_E=[episode.success for episode in batch],
         end_state_E=[episode.end for episode in batch],
+        feature_NF=np.array([turn.words for turn in turns]),
     )
 
 
@@ -165,6 +188,62 @@ def test_milegpo_with_its_settings_for_webshop(seed):
     batch = random_batch(seed)
     mine = credit_of(batch, load("milegpo", {"credit": WEBSHOP}))
     assert mine == pytest.approx(flat(milegpo.advantages(batch, **milegpo.WEBSHOP)), abs=1e-9)
+
+
+RECIPE = {"gamma": 0.1, "unreachable": "farther", "penalised": True, "statistics": "turn"}
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_graphgpos_released_recipe_with_invalid_actions(seed):
+    batch = random_batch(seed)
+    mine = credit_of(batch, load("graphgpo", {"credit": RECIPE}))
+    assert mine == pytest.approx(flat(graphgpo.recipe(batch)), abs=1e-9)
+
+
+@pytest.mark.parametrize("divergence", ["tv", "kl"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_dppo_token_by_token_in_value_and_gradient(divergence, seed):
+    generator = torch.Generator().manual_seed(seed)
+    new, old = (-2 * torch.rand(40, generator=generator, dtype=torch.float64) for _ in range(2))
+    new, advantage = new.requires_grad_(), torch.randn(40, generator=generator, dtype=torch.float64)
+    delta = 0.15 if divergence == "tv" else 0.05
+    old = torch.cat([old[:-1], new.detach()[-1:] - 5])  # a ratio beyond the cap
+    terms = [dppo.term(*each, divergence, delta) for each in zip(new, old, advantage.tolist(), strict=True)]
+    expected = -torch.stack(terms).mean()
+    algorithm = load("dppo", {"gate": {"divergence": divergence}, "aggregation": "token_mean"})
+    mine, _ = policy_loss(new, old, advantage, Layout.of(torch.arange(40)), algorithm)
+    assert mine.item() == pytest.approx(expected.item(), abs=1e-12)
+    gradients = [torch.autograd.grad(loss, new)[0] for loss in (mine, expected)]
+    assert gradients[0].numpy() == pytest.approx(gradients[1].numpy(), abs=1e-12)
+    assert 5 < int((gradients[0] == 0).sum()) < 35
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_max_rl_is_the_estimator_as_derived(seed):
+    batch = random_batch(seed)
+    mine = flat(max_rl.advantages(batch))
+    derived = {}
+    for group in {episode.group for episode in batch}:
+        members = [episode for episode in batch if episode.group == group]
+        weights = max_rl.score_weights([float(episode.success) for episode in members])
+        derived |= {id(episode): len(members) * w for episode, w in zip(members, weights, strict=True)}
+    expected = [derived[id(episode)] for episode in batch for turn in episode.turns for _ in turn.new]
+    assert mine == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("by", ["groups", "spread"])
+@pytest.mark.parametrize("share", [0.25, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_variance_filter(by, share, seed):
+    batch = [episode for offset in range(0, 30, 10) for episode in random_batch(seed + offset)]
+    for place, episode in enumerate(batch):
+        episode.group += 10 * (place // 8)
+    spread = starpo_s.spreads(batch)
+    chosen = (starpo_s.top_share if by == "groups" else starpo_s.top_sum)(spread, share)
+    settings = ControllerSettings(variance_filter={"by": by, "share": share})
+    kept = Controllers(settings).keep(turns_of(batch))
+    assert {episode.group for episode, keep in zip(batch, kept, strict=True) if keep} == chosen
+    assert all(keep == (episode.group in chosen) for episode, keep in zip(batch, kept, strict=True))
 
 
 @pytest.mark.parametrize("seed", SEEDS)

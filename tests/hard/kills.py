@@ -41,7 +41,7 @@ def kills(folder: Path, count: int, seed: int, only: int | None = None) -> Tally
     while killed < count:
         shutil.rmtree(runs, ignore_errors=True)
         while True:
-            process = _start(settings, runs)
+            process = start(settings, runs)
             died = _kill_within(process, rng.uniform(0.0, length) if killed < count else _RUN_SECONDS)
             if died.verdict == FAULT:
                 tally.add(f"kills --seed {seed}, kill {killed + 1}", died)
@@ -57,7 +57,7 @@ def kills(folder: Path, count: int, seed: int, only: int | None = None) -> Tally
     return tally
 
 
-def _start(settings: Path, runs: Path) -> subprocess.Popen[str]:
+def start(settings: Path, runs: Path) -> subprocess.Popen[str]:
     """Start the run, or continue it where it is."""
     words = ["train", str(settings), "--auto", "--runs", str(runs), "--quiet"]
     return subprocess.Popen(

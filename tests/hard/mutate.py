@@ -54,13 +54,19 @@ _SCRAPS = (
 def mutate(path: Path, rng: random.Random) -> str:
     """Change the file at ``path`` in one way or several, and say how."""
     data = path.read_bytes()
-    ways = [*_OF_BYTES, *(_OF_VALUES if path.suffix in (".json", ".jsonl", ".yaml") or _is_json(data) else ())]
+    data, how = mutated(data, rng, path.suffix in (".json", ".jsonl", ".yaml") or _is_json(data))
+    path.unlink()  # a link to the sound file must not lead the mutation there
+    path.write_bytes(data)
+    return how
+
+
+def mutated(data: bytes, rng: random.Random, values: bool) -> tuple[bytes, str]:
+    """``data`` changed in one way or several, and how; also in the values that it spells where it has ``values``."""
+    ways = [*_OF_BYTES, *(_OF_VALUES if values else ())]
     chosen = [rng.choice(ways) for _ in range(rng.choice((1, 1, 1, 2, 4)))]
     for way in chosen:
         data = way(data, rng)
-    path.unlink()  # a link to the sound file must not lead the mutation there
-    path.write_bytes(data)
-    return " + ".join(way.__name__.strip("_").replace("_", " ") for way in chosen)
+    return data, " + ".join(way.__name__.strip("_").replace("_", " ") for way in chosen)
 
 
 def _is_json(data: bytes) -> bool:

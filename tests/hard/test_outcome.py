@@ -13,7 +13,7 @@ import pytest
 from gagpo.envs.errors import GagpoError
 from tests.hard.mutate import mutate
 from tests.hard.outcome import FAULT, FINE, REFUSED, Outcome, Tally, attempt
-from tests.hard.run import report
+from tests.hard.run import Part, report
 
 
 def _raise(error: BaseException) -> None:
@@ -74,7 +74,11 @@ def test_the_report_is_a_page_that_says_how_to_repeat_a_fault() -> None:
     tally = Tally("mutated: settings", seconds=3.0)
     for case in range(200):
         tally.add(f"mutations --only {case}", Outcome(FINE, "") if case < 1 else Outcome(FAULT, "KeyError: 'a'"))
-    page = report([tally], scale=0.1, seed=7)
-    assert "| mutated: settings | 1 | 0 | 199 | 3 |" in page
+    whole = Part("kills", 1.0, 9.4, [Tally("random kills")])
+    page = report([Part("mutations", 0.02, 3.0, [tally]), whole], seed=7, command="python -m tests.hard.run kills")
+    assert "| mutated: settings | 1 | 0 | 199 |" in page and "| random kills | 0 | 0 | 0 |" in page
+    assert "| kills | 50 | all | 9 |" in page and "| mutations | 200 | 2 % | 3 |" in page
+    assert "At full count: kills." in page and "At less than full count: mutations." in page
+    assert "    python -m tests.hard.run kills\n" in page
     assert "`mutations --only 1`" in page and "and 174 more" in page
-    assert len(page.splitlines()) < 80
+    assert len(page.splitlines()) < 90

@@ -19,13 +19,13 @@ SETTINGS: dict[str, Any] = {
     "context": {"history": 0},
     "rollout": {"tasks": 2, "samples": 4, "max_tokens": 3, "workers": 0},
     "algorithm": {"preset": "apmpo", "kl": {"coefficient": 0.0}},  # its controllers have a state to keep
-    "optimizer": {"learning_rate": 5e-3},
+    "optimizer": {"learning_rate": 2e-3},
     "training": {"iterations": 2, "save_every": 1, "keep_episodes": 1},
     "evaluation": {"splits": ["test"], "temperature": 1.0, "tasks": 2},
     "warm_start": {
         "episodes": 20,
         "noise": 0.5,
-        "steps": 10,
+        "steps": 50,
         "batch": 16,
         "learning_rate": 1e-2,
         "model": {"layers": 1, "width": 32, "heads": 2, "feed_forward": 32, "vocabulary": 300, "context": 128},
@@ -55,5 +55,8 @@ def make_run(folder: Path, **sections: dict[str, Any]) -> Path:
     run = folder / "run"
     if not (run / "config.yaml").exists():
         settings = load(write_settings(folder / "run.yaml", make_model(folder), **sections))
-        train(RunFolder.create(run, settings), quiet=True)
+        made = RunFolder.create(run, settings)
+        train(made, quiet=True)
+        if not any(row.get("grad_norm") for row in made.metrics()):
+            raise RuntimeError("the run has learned nothing, so that nothing of it can be lost: another seed is needed")
     return run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
 import tempfile
@@ -37,6 +38,10 @@ from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.model import ModelError
 from gagpo.agents.precision import name_of
 from gagpo.envs.errors import InvalidArgument
+from gagpo.envs.pool.restarts import RestartBudget
+from gagpo.envs.tables import ascii_only
+
+LOG = logging.getLogger("gagpo")
 
 PARITY_TEMPERATURE = 0.8  # not 1, so that a server that reports log-probabilities before the temperature is found out
 GPU_SHARE = {"colocated": 0.4, "separate": 0.9}
@@ -53,8 +58,8 @@ class VLLMServerEngine(ModelEngine):
     under the same name. logs: folder of the logs of servers started here.
 
     deadline: seconds for one response. silence: seconds after which a server that does not say that it is well is given
-    up. start_deadline, sync_deadline: seconds for a server to start, and to take new weights. restarts: how often
-    servers started here may be started again. start_with: what starts a server; a cluster has its own. max_length,
+    up. start_deadline, sync_deadline: seconds for a server to start, and to take new weights. restarts: how often in an
+    hour servers started here may be started again. start_with: what starts a server; a cluster has its own. max_length,
     dtype, memory: as of the engine ``vllm``; the memory is a share of each server's device.
 
     A response is a function of weights, prompt, sampling and seed, whatever server gives it, up to rounding.
@@ -99,7 +104,8 @@ class VLLMServerEngine(ModelEngine):
         self._run_name, self._updates = secrets.token_hex(4), 0
         self._gaps: dict[int, LogprobGap] = {}
         self._sync_seconds = 0.0
-        self._restarts_left = restarts
+        self._restarts = RestartBudget(restarts)
+        self._left_out: set[int] = set()  # servers of ours that wait for the next hour
         self._temporary = tempfile.TemporaryDirectory(prefix="gagpo-weights-")
         self._config_folder = tempfile.TemporaryDirectory(prefix="gagpo-vllm-")  # all that a server needs to know
         config_of(model).save_pretrained(self._config_folder.name)
@@ -214,6 +220,7 @@ class VLLMServerEngine(ModelEngine):
 
         All others are out of use.
         """
+        in_use = {replica.number for replica in replicas if replica.alive}
         for replica in replicas:
             self._withdraw(replica, "it is taking new weights")
         clients = [replica.client for replica in replicas]
@@ -225,6 +232,10 @@ class VLLMServerEngine(ModelEngine):
                 found.append((replica, outcome))
             else:
                 self._withdraw(replica, str(outcome))
+        lost = in_use - {replica.number for replica, _ in found}
+        for replica in replicas:
+            if replica.number in lost:
+                self._router.report_loss(replica, len(found))
         return found
 
     async def _ask_all(
@@ -251,14 +262,21 @@ class VLLMServerEngine(ModelEngine):
 
     def _restart(self, number: int) -> None:
         """Start a server of ours again; it stays out of use where that fails or has been done too often."""
-        if self._restarts_left <= 0:
+        if not self._restarts.take():
+            if number not in self._left_out:
+                LOG.warning("a vLLM server stays lost: the restarts of this hour (%d) are used up", self._restarts.most)
+            self._left_out.add(number)
             return
-        self._restarts_left -= 1
+        self._left_out.discard(number)
         server = self._servers[number]
-        with contextlib.suppress(ModelError):
+        try:
             server.start()
             server.wait(self.start_deadline)
-            self._router.run(self._router.move(self._router.all[number], server.url))
+        except ModelError as error:
+            LOG.warning("a vLLM server could not be started again: %s", ascii_only(str(error)))
+            return
+        self._router.run(self._router.move(self._router.all[number], server.url))
+        LOG.warning("started a vLLM server again, now %s", server.url)
 
     async def _recover(self) -> None:
         """Bring back the servers of ours when none is left in the middle of a rollout, with the weights of the last
@@ -295,6 +313,7 @@ class VLLMServerEngine(ModelEngine):
                 self._router.run(replica.client.order(path, None, self.sync_deadline))
             except (ReplicaError, RequestRefused) as error:
                 self._withdraw(replica, str(error))
+                self._router.report_loss(replica, sum(one.alive for one in self._router.all))
 
     def measures(self) -> dict[str, float]:
         """For the metrics of an iteration: each server's gap to the trainer at the last update (the largest difference

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import queue
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -25,8 +26,12 @@ from gagpo.agents.engines.remote.wire import (
     RequestRefused,
     StaleWeights,
     Terms,
+    UnsuitableServer,
 )
 from gagpo.envs.errors import GagpoError
+from gagpo.envs.tables import ascii_only
+
+LOG = logging.getLogger("gagpo")
 
 MOST_FAULTS = 3  # faults in a row after which a server that still answers is given up
 MOST_TRIES = 8  # of one request, at all servers together
@@ -164,17 +169,27 @@ class ReplicaRouter:
             task.add_done_callback(self._finished.put)
 
     async def _respond(self, request: Request, sampling: Sampling) -> Response:
-        """Ask until a server gives a response; RequestRefused and ReplicasLost end it, and too many tries."""
-        fault: ReplicaError | None = None
+        """Ask until a server gives a response; ReplicasLost ends it, too many tries, and a refusal of all servers."""
+        fault: ReplicaError | RequestRefused | None = None
+        refused: dict[int, RequestRefused] = {}  # by the number of the server that said it
         for attempt in range(MOST_TRIES):  # at the session's server, then wherever the fault has left it
-            replica = await self._assign(request.session)
+            replica = await self._assign(request.session, refused)
             self.counters.asked += 1
             self.counters.again += attempt > 0
             try:
-                return await self._call(replica, request, sampling)
+                response = await self._call(replica, request, sampling)
+            except RequestRefused as error:  # one server's word is believed when no other takes the request either
+                fault = refused[replica.number] = error
+                self._unassign(request.session)
+                if all(one.number in refused for one in self.all if one.alive):
+                    raise
             except ReplicaError as error:
                 fault = error
                 await self._record_fault(replica, error)
+            else:
+                for number, refusal in refused.items():
+                    await self._record_fault(self.all[number], ReplicaError(str(refusal)))
+                return response
         raise ReplicasLost(f"no server answered a request in {MOST_TRIES} tries; the last time: {fault}")
 
     async def _call(self, replica: Replica, request: Request, sampling: Sampling) -> Response:
@@ -194,14 +209,15 @@ class ReplicaRouter:
         replica.faults = 0
         return response
 
-    async def _assign(self, session: int) -> Replica:
-        """The server of the session: the one that it was at, or the one with the fewest."""
+    async def _assign(self, session: int, refused: Collection[int]) -> Replica:
+        """The server of the session: the one that it was at, or of those that have not ``refused`` the one with the
+        fewest."""
         replica = self._assigned.get(session)
         if replica is not None and replica.alive:
             return replica
         while not (alive := [replica for replica in self.all if replica.alive]):
             await self._wait_for_recovery()
-        replica = min(alive, key=lambda replica: (len(replica.sessions), replica.number))
+        replica = min(alive, key=lambda replica: (replica.number in refused, len(replica.sessions), replica.number))
         replica.sessions.add(session)
         self._assigned[session] = replica
         return replica
@@ -226,6 +242,9 @@ class ReplicaRouter:
 
     async def _release(self, session: int) -> None:
         await self._drop([task for task, request in self._tasks.items() if request.session == session])
+        self._unassign(session)
+
+    def _unassign(self, session: int) -> None:
         replica = self._assigned.pop(session, None)
         if replica is not None:
             replica.sessions.discard(session)
@@ -239,7 +258,7 @@ class ReplicaRouter:
         replica.faults += 1
         self.counters.stale += isinstance(fault, StaleWeights)
         self.counters.broken += isinstance(fault, MalformedAnswer)
-        if isinstance(fault, StaleWeights | ReplicaTimeout) or replica.faults >= MOST_FAULTS:
+        if isinstance(fault, StaleWeights | ReplicaTimeout | UnsuitableServer) or replica.faults >= MOST_FAULTS:
             await self._give_up(replica, fault)
         elif isinstance(fault, ReplicaUnreachable):
             try:
@@ -253,6 +272,12 @@ class ReplicaRouter:
             self.counters.lost += 1
             self.counters.silent += isinstance(fault, ReplicaTimeout)
             await self.withdraw(replica, str(fault))
+            self.report_loss(replica, sum(one.alive for one in self.all))
+
+    def report_loss(self, replica: Replica, left: int) -> None:
+        """Say in the terminal that a server was given up, why, and how many are ``left``."""
+        reason = ascii_only(replica.last_error)[:300]
+        LOG.warning("lost the vLLM server %s, %d of %d are left: %s", replica.client.url, left, len(self.all), reason)
 
     async def withdraw(self, replica: Replica, reason: str) -> None:
         """Take a server out of use, its sessions and requests with it."""

@@ -1,6 +1,6 @@
 """vLLM servers: how one is started so that it answers as an engine must, and those that the trainer starts itself.
 
-    python -m gagpo.agents.engines.remote.server MODEL --port 8000 [--host 0.0.0.0] [--transfer nccl] [-- vLLM's own]
+    python -P -m gagpo.agents.engines.remote.server MODEL --port 8000 [--host 0.0.0.0] [--transfer nccl] [-- vLLM's own]
 
 starts one in the foreground, for a trainer elsewhere. Its weights do not matter: the trainer sends them. The calls that
 bring weights are for everybody who can reach the port, so let only the trainer reach it.
@@ -24,7 +24,7 @@ import httpx2
 from gagpo.agents.engines.remote.transfer import free_port
 from gagpo.agents.engines.vllm_arguments import BACKEND, cpu_arguments
 from gagpo.agents.model import ModelError
-from gagpo.envs.lookup import module_path
+from gagpo.envs.interpreter import command, module_path
 
 POLL_SECONDS = 0.25
 CLOSE_SECONDS = 15.0
@@ -93,7 +93,7 @@ def environment(plan: ServerPlan) -> dict[str, str]:
     own = {
         "VLLM_SERVER_DEV_MODE": "1",  # the calls that bring weights are switched by this
         "VLLM_NO_USAGE_STATS": "1",
-        "PYTHONPATH": os.pathsep.join(path for path in module_path() if path),
+        "PYTHONPATH": os.pathsep.join(module_path()),
     }
     if plan.transfer == "ipc":
         own["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # handles of GPU memory come pickled
@@ -136,12 +136,12 @@ class Server:
         self.close()
         self.port = free_port(self.host)
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
-        command += ["--host", self.host, "--port", str(self.port), *arguments(self.plan)]
+        server = command("-m", "vllm.entrypoints.openai.api_server")
+        server += ["--host", self.host, "--port", str(self.port), *arguments(self.plan)]
         theirs, self._pipe = os.pipe()
         with open(self.log, "ab") as log:
             self._supervisor = subprocess.Popen(
-                [sys.executable, "-m", "gagpo.agents.engines.remote.supervisor", str(theirs), *command],
+                command("-m", "gagpo.agents.engines.remote.supervisor", str(theirs), *server),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -230,8 +230,8 @@ def main(line: Sequence[str]) -> None:
         threads=max(1, os.cpu_count() or 1),
         more=tuple(line[border + 1 :]),
     )
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--host", chosen.host]
-    os.execve(sys.executable, [*command, "--port", str(chosen.port), *arguments(plan)], environment(plan))
+    server = command("-m", "vllm.entrypoints.openai.api_server", "--host", chosen.host)
+    os.execve(server[0], [*server, "--port", str(chosen.port), *arguments(plan)], environment(plan))
 
 
 if __name__ == "__main__":

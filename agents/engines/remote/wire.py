@@ -43,8 +43,12 @@ class StaleWeights(ReplicaError):
     """The answer was sampled with other weights than those sent last."""
 
 
+class UnsuitableServer(ReplicaError):
+    """The server lacks the calls that are needed, or does not let us use them."""
+
+
 class RequestRefused(GagpoError, ValueError):
-    """The server says that the request itself is wrong; no other would take it either."""
+    """The server says that the request itself is wrong."""
 
 
 @dataclass(frozen=True)

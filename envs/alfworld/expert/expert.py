@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from gagpo.envs.alfworld.expert.memory import NOTHING_HAPPENS, Memory, kind_of
 from gagpo.envs.alfworld.expert.places import COUNTED
@@ -63,6 +64,22 @@ class Expert:
         self.memory.learn(action, observation, admissible)
         if self._hasty and observation != NOTHING_HAPPENS and self.goal is not None:
             self.finished = self.finished or self._finishes(action, self.goal)
+
+    def snapshot(self) -> dict[str, Any]:
+        """What it has learned and decided since the first observation, as plain JSON."""
+        return {
+            "memory": self.memory.snapshot(),
+            "old_verb": self._old_verb,
+            "tried": self._tried,
+            "finished": self.finished,
+        }
+
+    def resume(self, snapshot: Mapping[str, Any], admissible: Sequence[str] | None = None) -> None:
+        """Go on from a ``snapshot`` of the same episode, where the commands ``admissible`` may be given."""
+        self._admissible = None if admissible is None else set(admissible)
+        self.memory.resume(snapshot["memory"])
+        self._old_verb, self._tried = snapshot["old_verb"], snapshot["tried"]
+        self.finished = snapshot["finished"]
 
     def next_action(self) -> str | None:
         """What to do now; ``look`` where the expert is at a loss, None where a hasty one believes to be done."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 NOTHING_HAPPENS = "Nothing happens."
 
@@ -59,6 +60,26 @@ class Memory:
         if admissible is not None and self.here:
             reachable = set(admissible)
             self.here = {name for name in self.receptacles if f"go to {name}" not in reachable}
+
+    def snapshot(self) -> dict[str, Any]:
+        """All that was learned since the introduction, as plain JSON."""
+        return {
+            "here": sorted(self.here),
+            "holding": self.holding,
+            "contents": {name: things.copy() for name, things in self.contents.items()},
+            "searched": sorted(self.searched),
+            "closed": self.closed.copy(),
+            "done": {name: sorted(operations) for name, operations in self.done.items()},
+            "origin": self.origin.copy(),
+        }
+
+    def resume(self, snapshot: Mapping[str, Any]) -> None:
+        """Know what was known at the ``snapshot``, of the same introduction."""
+        self.here, self.searched = set(snapshot["here"]), set(snapshot["searched"])
+        self.holding = snapshot["holding"]
+        self.contents = {name: list(things) for name, things in snapshot["contents"].items()}
+        self.closed, self.origin = dict(snapshot["closed"]), dict(snapshot["origin"])
+        self.done = {name: set(operations) for name, operations in snapshot["done"].items()}
 
     def where(self, name: str) -> str:
         """The receptacle an object was last seen in, or nothing."""

@@ -11,7 +11,6 @@ import functools
 import hashlib
 import json
 import logging
-import multiprocessing
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,6 +31,7 @@ from gagpo.envs.alfworld.games.phrasings import DEFAULT, Phrasing, human_text
 from gagpo.envs.alfworld.games.scenes import pose
 from gagpo.envs.alfworld.games.shipped import shipped
 from gagpo.envs.errors import GagpoError, InvalidArgument
+from gagpo.envs.interpreter import spawning
 
 log = logging.getLogger(__name__)
 
@@ -246,8 +246,8 @@ def _verified(
         finally:
             engine.close()
         return
-    context = multiprocessing.get_context("spawn")  # the reference engine must not be forked
-    with ProcessPoolExecutor(processes, context, _start_worker, (verify,)) as pool:
+    # The reference engine must not be forked.
+    with spawning() as context, ProcessPoolExecutor(processes, context, _start_worker, (verify,)) as pool:
         futures = [pool.submit(_work, root, source, job) for job in jobs]
         try:
             for future in as_completed(futures):

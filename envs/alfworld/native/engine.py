@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from pathlib import Path
+from typing import ClassVar
 
-from gagpo.envs.alfworld.engine import BrokenGame, Scene, read_game
+from gagpo.envs.alfworld.engine import BrokenGame, Scene, Snapshot, read_game
 from gagpo.envs.alfworld.native.formulas import GameError
 from gagpo.envs.alfworld.native.grounding import GroundGame
 from gagpo.envs.alfworld.native.logic import TASK, read_logic
@@ -88,6 +89,8 @@ class NativeEngine:
     games: where compiled games are kept. Engines that share them must be used from one thread.
     """
 
+    can_restore: ClassVar[bool] = True
+
     def __init__(self, games: Games = SHARED):
         self.games = games
         self._game: GroundGame | None = None
@@ -107,9 +110,7 @@ class NativeEngine:
         return Scene(position.intro, position.commands.copy(), won, won, int(won), position.scene_key)
 
     def step(self, command: str) -> Scene:
-        game = self._game
-        if game is None:
-            raise RuntimeError("no game is loaded: call reset() before step()")
+        game = self._playing()
         operator = self._applicable.get(command.strip())
         if operator is None:
             text = NOTHING_HAPPENS
@@ -121,8 +122,32 @@ class NativeEngine:
         won = self._won
         return Scene(text, self._commands.copy(), won, won, 1 if won else 0, f"{self._key:032x}")
 
+    def snapshot(self) -> Snapshot:
+        now, start = self._state.facts, self._playing().start.facts
+        return {"new": sorted(map(list, now - start)), "gone": sorted(map(list, start - now))}
+
+    def resume(self, snapshot: Snapshot) -> Scene:
+        game, state = self._playing(), self._state
+        for fact in map(tuple, snapshot["gone"]):
+            _, slots, weight = game.change(fact)
+            state.discard(fact, slots)
+            self._key ^= weight
+        for fact in map(tuple, snapshot["new"]):
+            _, slots, weight = game.change(fact)
+            state.insert(fact, slots)
+            self._key ^= weight
+        game.world.refill()
+        self._place, self._applicable, self._commands = game.applicable(state)
+        self._won = won = game.won(state)
+        return Scene("", self._commands.copy(), won, won, int(won), f"{self._key:032x}")
+
     def close(self) -> None:
         self._game = None
+
+    def _playing(self) -> GroundGame:
+        if self._game is None:
+            raise RuntimeError("no game is loaded: call reset() first")
+        return self._game
 
     def _carry_out(self, game: GroundGame, operator: Operator) -> str:
         game.world.refill()

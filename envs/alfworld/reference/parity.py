@@ -7,7 +7,6 @@ interrupted comparison goes on.
 from __future__ import annotations
 
 import json
-import multiprocessing
 import random
 import shutil
 import tempfile
@@ -21,6 +20,7 @@ from gagpo.envs.alfworld.engine import GameEngine, Scene, make_engine, read_game
 from gagpo.envs.alfworld.games.generate import generate
 from gagpo.envs.alfworld.games.variants import VARIANTS, write_variant
 from gagpo.envs.errors import InvalidArgument
+from gagpo.envs.interpreter import spawning
 
 WALKS = ("expert", "random", "busy", "mixed", "garbage")
 GARBAGE = (
@@ -156,8 +156,13 @@ def _played(
         for game, path, variant in jobs:
             yield compare_game(game, path, variant, steps, seed)
         return
-    context = multiprocessing.get_context("spawn")  # TextWorld's planner must not be forked
-    pool = ProcessPoolExecutor(processes, context)
+    with spawning() as context:  # TextWorld's planner must not be forked
+        yield from _shared(ProcessPoolExecutor(processes, context), 2 * processes, jobs, steps, seed, patience)
+
+
+def _shared(
+    pool: ProcessPoolExecutor, most: int, jobs: list[tuple[str, str, str]], steps: int, seed: int, patience: float
+) -> Iterator[GameParity]:
     try:
         waiting: set[Future[GameParity]] = set()
         left = iter(jobs)
@@ -165,7 +170,7 @@ def _played(
             # Twice as many jobs as processes are under way, so that none idles and few are lost with an error.
             for game, path, variant in left:
                 waiting.add(pool.submit(compare_game, game, path, variant, steps, seed))
-                if len(waiting) >= 2 * processes:
+                if len(waiting) >= most:
                     break
             if not waiting:
                 return

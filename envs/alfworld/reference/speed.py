@@ -6,7 +6,6 @@ random admissible commands; admissible commands and state keys are made at every
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import platform
 import random
@@ -19,6 +18,7 @@ from typing import Any
 from gagpo.envs.alfworld.engine import GameEngine, make_engine
 from gagpo.envs.alfworld.games.generate import generate
 from gagpo.envs.errors import InvalidArgument
+from gagpo.envs.interpreter import spawning
 
 ENGINES = ("native", "textworld", "textworld-memoised")
 
@@ -48,10 +48,9 @@ def bench(
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         files = [str(game) for game in games] if games is not None else _generated(Path(folder), seed)
         results: dict[str, list[dict[str, float]]] = {name: [] for name in engines}
-        context = multiprocessing.get_context("spawn")
         for turn in range(rounds):
             for name in engines:
-                with context.Pool(1) as pool:
+                with spawning() as context, context.Pool(1) as pool:
                     job = (name, files, episodes, turns, reference_steps, seed + turn)
                     results[name].append(pool.apply_async(measure, job).get(timeout=1800))
     report: dict[str, Any] = {"machine": machine(), "games": len(files), "turns": turns, "rounds": rounds}

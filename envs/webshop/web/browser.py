@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from gagpo.envs.base import Outcome
+from gagpo.envs.base import Kwargs, Outcome
 from gagpo.envs.errors import GagpoError, InvalidArgument
 from gagpo.envs.tasks import Task
 from gagpo.envs.webshop.env import WebShopEnv
@@ -111,7 +111,10 @@ class WebShopBrowserEnv(WebShopEnv):
 
     The environment serves the site itself, on a free port of this machine. Close it: a browser belongs to it. A page
     that does not come within half a minute raises TimeoutError. After a crash of the browser, ``reset`` starts another.
+    A browser is not put back into a state: play ``gagpo/WebShop-v0`` for that.
     """
+
+    can_restore: bool = False
 
     def __init__(self, split: str = "train", max_turns: int = 15, **options: Any):
         self._site: Site | None = None
@@ -122,6 +125,10 @@ class WebShopBrowserEnv(WebShopEnv):
         super().__init__(split, max_turns, **options)
         self._pieces: tuple[Piece, ...] = ()
         self._path = ""
+
+    @classmethod
+    def cheap(cls, kwargs: Kwargs) -> bool:
+        return False
 
     def begin(self, task: Task) -> Outcome:
         if self._browser is not None and not _answers(self._browser):

@@ -43,44 +43,49 @@
     return found;
   };
 
-  function filters(query, levels, changed) {
-    const { types, sources, runs } = viewer.data;
-    const pick = (name, label, options) => h("label", null, label,
-      h("select", { name, onchange: (event) => changed({ [name]: event.target.value }) },
-        options.map(([value, text]) => h("option", { value, selected: (query[name] ?? "") === value }, text))));
+  viewer.pick = (query, name, label, options, changed) => h("label", null, label,
+    h("select", { name, onchange: (event) => changed({ [name]: event.target.value }) },
+      options.map(([value, text]) => h("option", { value, selected: (query[name] ?? "") === value }, text))));
+
+  viewer.search = (query, name, label, hint, changed) => {
     let timer = 0;
-    const search = h("input", {
-      type: "search", name: "task", id: "filter", value: query.task || "", placeholder: "part of a task's name",
-      oninput: (event) => { clearTimeout(timer); const value = event.target.value; timer = setTimeout(() => changed({ task: value }), 60); },
-    });
+    return h("label", null, label, h("input", {
+      type: "search", name, id: "filter", value: query[name] || "", placeholder: hint,
+      oninput: (event) => { clearTimeout(timer); const value = event.target.value; timer = setTimeout(() => changed({ [name]: value }), 60); },
+    }));
+  };
+
+  const filters = (levels) => (query, changed) => {
+    const { types, sources, runs } = viewer.data;
+    const pick = (name, label, options) => viewer.pick(query, name, label, options, changed);
     const labels = [...new Map(sources.map((one) => [one.label, one.stage === "train" ? `training, iteration ${one.iteration}` : viewer.visible(one.label)]))];
-    return h("form", { class: "filters", role: "search", onsubmit: (event) => event.preventDefault() },
-      h("label", null, "Task", search),
+    return [viewer.search(query, "task", "Task", "part of a task's name", changed),
       pick("type", "Type", [["", "any type"], ...types.map((one) => [one, viewer.short(one || "(none)", 50)])]),
       pick("outcome", "Outcome", levels),
       runs.length > 1 && pick("run", "Run", [["", "any run"], ...runs.map((one, i) => [String(i), viewer.visible(one.name)])]),
       pick("source", "Iteration", [["", "any"], ...labels]),
-      pick("credit", "Credit", [["", "any"], ["differs", "GAGPO and GRPO differ"]]));
-  }
+      pick("credit", "Credit", [["", "any"], ["differs", "GAGPO and GRPO differ"]])];
+  };
 
-  // columns: [key, name, cell(row), value(row) to sort by]. The table redraws itself; the filters keep their focus.
-  function browse(title, query, levels, find, columns, noun, standard) {
+  // columns(state): [key, name, cell(row), value(row) to sort by]; standard: the value that orders rows, largest first,
+  // until a column is chosen, in words. The table redraws itself; the filters keep their focus.
+  viewer.table = (title, query, { form, find, columns: columnsOf, noun, counted = () => noun, standard }) => {
     const state = { ...query };
     const status = h("p", { class: "soft", role: "status" });
     const body = h("tbody");
     const more = h("div", { class: "pages" });
     const head = h("thead");
     const table = h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": title }, h("table", { class: "rows" }, head, body));
-    let found = [], page = 0;
+    let found = [], page = 0, columns = columnsOf(state);
 
     function order() {
-      const [key, way] = (state.sort || standard).split(".");
-      const column = columns.find((one) => one[0] === key) || columns[0];
-      const value = column[3], sign = way === "up" ? 1 : -1;
+      const [key, way] = (state.sort || "").split(".");
+      const column = columns.find((one) => one[0] === key);
+      const value = column ? column[3] : standard.value, sign = way === "up" ? 1 : -1;
       const keys = new Map(found.map((row) => [row, value(row)]));
-      found.sort((a, b) => { const x = keys.get(a), y = keys.get(b); return (x < y ? -1 : x > y ? 1 : 0) * sign || a - b; });
+      found.sort((a, b) => { const x = keys.get(a), y = keys.get(b); return (x < y ? -1 : x > y ? 1 : 0) * sign; });
       head.replaceChildren(h("tr", null, columns.map(([name, label]) => {
-        const mine = name === column[0];
+        const mine = name === column?.[0];
         return h("th", { scope: "col", "aria-sort": mine ? (sign > 0 ? "ascending" : "descending") : null },
           h("button", { type: "button", onclick: () => change({ sort: `${name}.${mine && sign < 0 ? "up" : "down"}` }) }, label, mine ? (sign > 0 ? " ▲" : " ▼") : ""));
       })));
@@ -90,7 +95,7 @@
       const rows = found.slice(page * PAGE, (page + 1) * PAGE);
       body.replaceChildren(...rows.map((row) => h("tr", null, columns.map(([, , cell], i) => h(i ? "td" : "th", i ? null : { scope: "row" }, cell(row))))));
       const last = Math.max(1, Math.ceil(found.length / PAGE));
-      status.textContent = `${viewer.times(found.length, noun)}${last > 1 ? `, page ${page + 1} of ${last}` : ""}`;
+      status.textContent = `${viewer.times(found.length, counted(state))}${last > 1 ? `, page ${page + 1} of ${last}` : ""}${state.sort ? "" : `; ${standard.words}`}`;
       const turn = (by, label, off) => h("button", { type: "button", disabled: off, onclick: () => { page += by; draw(); table.scrollIntoView(); } }, label);
       more.replaceChildren(...(last > 1 ? [turn(-1, "Previous page", page === 0), turn(1, "Next page", page >= last - 1)] : []));
     }
@@ -100,10 +105,11 @@
       history.replaceState(null, "", viewer.link([noun + "s"], state));
       refresh();
     }
-    function refresh() { found = find(state); page = 0; order(); draw(); }
+    function refresh() { found = find(state); columns = columnsOf(state); page = 0; order(); draw(); }
     refresh();
-    return { title, trail: [[title]], page: [h("h1", null, title), filters(state, levels, change), status, table, more] };
-  }
+    return { title, trail: [[title]], page: [h("h1", null, title),
+      h("form", { class: "filters", role: "search", onsubmit: (event) => event.preventDefault() }, form(state, change)), status, table, more] };
+  };
 
   const { group } = viewer;
   const of = (name) => (g) => viewer.data.groups[name][g];
@@ -118,7 +124,12 @@
     ["turns", "Turns", (g) => of("turns")(g).toFixed(1), of("turns")],
     ["differ", "GAGPO ≠ GRPO", (g) => (of("differ")(g) ? h("span", { class: "differ", "--share": of("differ")(g) }, `${Math.round(100 * of("differ")(g))} % of turns`) : "-"), of("differ")],
   ];
-  viewer.groups = (query) => browse("Groups", query, LEVELS, viewer.matchingGroups, GROUPS, "group", "differ.down");
+  // Where tries of one group end differently there is something to learn, most of all in training.
+  const dispute = (g) => of("differ")(g) + (of("wins")(g) > 0 && of("wins")(g) < of("size")(g) ? (viewer.data.sources[when(g)].stage === "train" ? 4 : 2) : 0);
+  viewer.groups = (query) => viewer.table("Groups", query, {
+    form: filters(LEVELS), find: viewer.matchingGroups, columns: () => GROUPS, noun: "group",
+    standard: { value: dispute, words: "training groups of mixed outcomes first, most disputed first" },
+  });
 
   const owner = (e) => viewer.data.owner[e];
   const column = (name) => (e) => viewer.data.episodes[name][e];
@@ -130,5 +141,7 @@
     ["reward", "Reward", (e) => viewer.number(column("reward")(e)), column("reward")],
     ["turns", "Turns", column("turns"), column("turns")],
   ];
-  viewer.episodes = (query) => browse("Episodes", query, ENDS, viewer.matchingEpisodes, EPISODES, "episode", "when.up");
+  viewer.episodes = (query) => viewer.table("Episodes", query, {
+    form: filters(ENDS), find: viewer.matchingEpisodes, columns: () => EPISODES, noun: "episode", standard: { value: (e) => -when(owner(e)), words: "in their order" },
+  });
 })();

@@ -2,7 +2,7 @@
 // Line charts whose points may be links: the way from a curve to the episodes behind it.
 (() => {
   const { h, s } = viewer;
-  const LEFT = 46, RIGHT = 14, TOP = 12, BOTTOM = 26;
+  const RIGHT = 14, TOP = 12, BOTTOM = 26;
 
   function ticks(low, high, most) {
     const power = Math.floor(Math.log10((high - low) / most));
@@ -10,40 +10,63 @@
       for (const factor of [1, 2, 5]) {
         const step = factor * 10 ** exponent;
         const first = Math.ceil(low / step - 1e-9), last = Math.floor(high / step + 1e-9);
-        if (last - first < most) return Array.from({ length: last - first + 1 }, (_, i) => (first + i) * step);
+        if (last - first < most) return { step, at: Array.from({ length: last - first + 1 }, (_, i) => (first + i) * step) };
       }
     }
-    return [low];
+    return { step: high - low, at: [low] };
   }
 
-  // series: {name, x, y, low?, high?, href?(x) -> address or null}. share: drawn from 0 to 100 %.
-  viewer.chart = (title, series, { share = false, width = 340, height = 160, x: across = "iterations" } = {}) => {
-    const lines = series.map((one) => {
-      const kept = one.x.map((x, i) => [x, one.y[i], one.low?.[i], one.high?.[i]]).filter(([x, y]) => Number.isFinite(x) && Number.isFinite(y));
-      return { ...one, points: kept };
-    }).filter((one) => one.points.length);
-    if (!lines.length) return null;
-    const all = lines.flatMap((one) => one.points);
-    let [left, right] = [Math.min(...all.map((p) => p[0])), Math.max(...all.map((p) => p[0]))];
+  // As many digits as the steps between the ticks need, so that no two of them read alike.
+  function tickText(value, step, share) {
+    const scaled = share ? 100 * value : value;
+    const digits = Math.min(12, Math.max(0, -Math.floor(Math.log10(share ? 100 * step : step) + 1e-9)));
+    if (!share && scaled && (digits > 4 || Math.abs(scaled) >= 1e6)) return scaled.toExponential(Math.max(0, Math.floor(Math.log10(Math.abs(scaled)) + digits))).replace("e+", "e");
+    return scaled.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits }) + (share ? " %" : "");
+  }
+
+  // How wide a text is drawn, in pixels.
+  const pen = document.createElement("canvas").getContext("2d");
+  viewer.textWidth = (text, size, weight = 400) => {
+    pen.font = `${weight} ${size}px system-ui, sans-serif`;
+    return pen.measureText(text).width;
+  };
+
+  // The whole numbers at which the axis is named, so many that no two names touch.
+  function columns(left, right, room) {
+    for (let most = 9; most > 1; most -= 1) {
+      const found = ticks(left, right, most).at.map((x) => Math.round(x * 1e6) / 1e6).filter(Number.isInteger);
+      const widest = Math.max(0, ...found.map((x) => viewer.textWidth(viewer.number(x, 6), 12)));
+      if (found.length < 2 || (widest + 12) * (found.length - 1) <= room * ((found.at(-1) - found[0]) / (right - left))) return found;
+    }
+    return [];
+  }
+
+  function limits(points, share) {
+    let [left, right] = [Math.min(...points.map((p) => p[0])), Math.max(...points.map((p) => p[0]))];
     if (right - left < 1e-9) { left -= 1; right += 1; }
-    let low = Math.min(...all.map((p) => p[1])), high = Math.max(...all.map((p) => p[1]));
+    let low = Math.min(...points.map((p) => p[1])), high = Math.max(...points.map((p) => p[1]));
     if (share && high > 0.3) [low, high] = [0, 1];
     else if (high - low < 1e-12 * Math.max(1, Math.abs(high))) [low, high] = [low - (Math.abs(low) || 1) / 10, high + (Math.abs(high) || 1) / 10];
     else { const pad = (high - low) * 0.08; low = share ? Math.min(0, low) : low - pad; high += pad; }
-    const X = (x) => LEFT + ((width - LEFT - RIGHT) * (x - left)) / (right - left);
+    return { left, right, low, high };
+  }
+
+  // One user unit is one pixel: texts are as large on a telephone as on a wall.
+  function draw(title, lines, width, height, share, across) {
+    const { left, right, low, high } = limits(lines.flatMap((one) => one.points), share);
+    const rows = ticks(low, high, 5);
+    const named = rows.at.map((y) => [y, tickText(y, rows.step, share)]);
+    const margin = Math.ceil(Math.max(...named.map(([, text]) => viewer.textWidth(text, 12)))) + 10;
+    const X = (x) => margin + ((width - margin - RIGHT) * (x - left)) / (right - left);
     const Y = (y) => height - BOTTOM - ((height - BOTTOM - TOP) * (Math.min(high, Math.max(low, y)) - low)) / (high - low);
     const last = lines.map((one) => `${one.name} ${share ? viewer.percent(one.points.at(-1)[1]) : viewer.number(one.points.at(-1)[1])}`);
     const linked = lines.some((one) => one.href);
-    const drawn = s("svg", { viewBox: `0 0 ${width} ${height}`, role: linked ? "group" : "img", "aria-label": `${title}; last: ${last.join(", ")}` });
-    for (const y of ticks(low, high, 5)) {
-      drawn.append(s("line", { class: "axis", x1: LEFT, x2: width - RIGHT, y1: Y(y), y2: Y(y) }),
-        s("text", { x: LEFT - 6, y: Y(y) + 4, "text-anchor": "end" }, share ? `${Math.round(100 * y)} %` : viewer.number(y)));
+    const drawn = s("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, width, height, role: linked ? "group" : "img", "aria-label": `${title}; last: ${last.join(", ")}` });
+    for (const [y, text] of named) {
+      drawn.append(s("line", { class: "axis", x1: margin, x2: width - RIGHT, y1: Y(y), y2: Y(y) }), s("text", { x: margin - 6, y: Y(y) + 4, "text-anchor": "end" }, text));
     }
-    for (const x of ticks(left, right, 7)) {
-      if (Number.isInteger(Math.round(x * 1e6) / 1e6)) drawn.append(s("text", { x: X(x), y: height - 8, "text-anchor": "middle" }, viewer.number(x, 6)));
-    }
-    lines.forEach((one, i) => {
-      const colour = `c${i % 6}`;
+    for (const x of columns(left, right, width - margin - RIGHT)) drawn.append(s("text", { x: X(x), y: height - 8, "text-anchor": "middle" }, viewer.number(x, 6)));
+    for (const { colour, ...one } of lines) {
       if (one.points.length > 1) drawn.append(s("polyline", { class: `line ${colour}`, points: one.points.map(([x, y]) => `${X(x).toFixed(1)},${Y(y).toFixed(1)}`).join(" ") }));
       for (const [x, y, below, above] of one.points) {
         if (below !== undefined) drawn.append(s("line", { class: `range ${colour}`, x1: X(x), x2: X(x), y1: Y(below), y2: Y(above) }));
@@ -56,9 +79,41 @@
           drawn.append(s("circle", { class: colour, cx: X(x), cy: Y(y), r: 3.5 }, s("title", null, label)));
         }
       }
-    });
-    const legend = lines.length > 1 && h("p", { class: "legend" }, lines.map((one, i) => h("span", null, h("i", { class: `key c${i % 6}` }), one.name)));
-    const value = lines.length === 1 && h("b", null, share ? viewer.percent(lines[0].points.at(-1)[1]) : viewer.number(lines[0].points.at(-1)[1]));
-    return h("figure", null, h("figcaption", null, title, " ", value), drawn, legend);
+    }
+    return drawn;
+  }
+
+  // series: {name, x, y, low?, high?, href?(x) -> address or null}. share: drawn from 0 to 100 %. As wide as its place.
+  viewer.chart = (title, series, { share = false, height = 160, x: across = "iterations" } = {}) => {
+    const lines = series.map((one, i) => {
+      const kept = one.x.map((x, n) => [x, one.y[n], one.low?.[n], one.high?.[n]]).filter(([x, y]) => Number.isFinite(x) && Number.isFinite(y));
+      return { ...one, points: kept, colour: `c${i % 6}` };
+    }).filter((one) => one.points.length);
+    if (!lines.length) return null;
+    const place = h("div", { class: "drawing" });
+    let width = 0;
+    const fit = (wide) => {
+      if (Math.abs(wide - width) < 1) return;
+      width = wide;
+      place.replaceChildren(draw(title, lines, width, height, share, across));
+    };
+    fit(320); // until it is on the page
+    new ResizeObserver(([entry]) => { if (entry.contentRect.width > 60) fit(Math.floor(entry.contentRect.width)); }).observe(place);
+    const several = series.length > 1;
+    const legend = several && h("p", { class: "legend" }, lines.map((one) => h("span", null, h("i", { class: `key ${one.colour}` }), one.name)));
+    const value = !several && h("b", null, share ? viewer.percent(lines[0].points.at(-1)[1]) : viewer.number(lines[0].points.at(-1)[1]));
+    return h("figure", null, h("figcaption", null, title, " ", value), place, legend);
+  };
+
+  // A curve of the size of a word: training as a line, the last measured value as a dot.
+  viewer.sparkline = (ys, label) => {
+    const points = ys.map((y, i) => [i, y]).filter(([, y]) => Number.isFinite(y));
+    const width = 96, height = 24, most = Math.max(1, ys.length - 1);
+    const at = ([x, y]) => `${(2 + ((width - 4) * x) / most).toFixed(1)},${(height - 2 - (height - 4) * Math.min(1, Math.max(0, y))).toFixed(1)}`;
+    const [x, y] = points.length ? at(points.at(-1)).split(",") : [];
+    return s("svg", { class: "spark", viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": label },
+      s("line", { class: "axis", x1: 0, x2: width, y1: height - 2, y2: height - 2 }),
+      points.length > 1 && s("polyline", { class: "line c0", points: points.map(at).join(" ") }),
+      points.length > 0 && s("circle", { class: "c0", cx: x, cy: y, r: 2 }));
   };
 })();

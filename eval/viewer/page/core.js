@@ -56,6 +56,7 @@ const viewer = {};
   viewer.percent = (share) => (Number.isFinite(share) ? `${(100 * share).toFixed(1)} %` : "-");
   viewer.number = (value, digits = 3) => {
     if (!Number.isFinite(value)) return "-";
+    if (value && Math.abs(value) < 1e-4) return value.toExponential(digits - 1);
     if (Math.abs(value) >= 1000) return value.toLocaleString("en", { maximumFractionDigits: 0 });
     return String(Number(value.toPrecision(digits)));
   };

@@ -2,7 +2,7 @@
 // The states a group walked through: where its tries part and meet, and which way succeeds more often.
 (() => {
   const { h, s } = viewer;
-  const WIDE = 196, HIGH = 56, MARGIN = 34;
+  const MARGIN = 34, LABEL = 10.5, LONGEST = 190; // of a label, in pixels
 
   // Nodes are state groups, joined into one where every try just passes through; edges carry the tries that took them.
   viewer.stateGraph = (episodes) => {
@@ -93,15 +93,51 @@
         centre(layer);
       }
     }
-    const rows = nodes.map((one) => one.row);
-    const top = Math.min(...rows), bottom = Math.max(...rows);
-    for (const one of nodes) { one.x = MARGIN + 20 + one.layer * WIDE; one.y = MARGIN + 14 + (one.row - top) * HIGH; }
-    const back = edges.some((edge) => edge.to.layer <= edge.from.layer);
-    return { width: 2 * MARGIN + 80 + (layers.length - 1) * WIDE, height: 2 * MARGIN + 28 + (bottom - top) * HIGH + (back ? 40 : 0) };
+    return layers;
   }
 
   const radius = (node) => (isEnd(node) ? 15 : 7 + 2.2 * Math.sqrt(node.tries.size));
   const isEnd = (node) => node.key === "won" || node.key === "lost";
+  const below = (node) => (node.states.length > 1 ? `+${viewer.times(node.states.length - 1, "turn")}` : "");
+  const above = (node) => (node.loops > 0 ? `↻ ${node.loops}` : "");
+
+  // Columns so far apart that between two of them a label fits beside circles and what stands under these.
+  function place({ nodes, edges }) {
+    const layers = layout({ nodes, edges });
+    for (const node of nodes) {
+      node.half = Math.max(radius(node), viewer.textWidth(below(node), 10) / 2, viewer.textWidth(above(node), 10) / 2);
+      const ways = [...node.in.values()].filter((way) => way.to.layer > way.from.layer);
+      // One label before each place, for the way in that says most; the others have theirs on hover.
+      [node.main] = ways.sort((a, b) => (b.mark === "best") - (a.mark === "best") || b.tries.size - a.tries.size);
+      if (node.main) [node.label, node.labelled] = fitted(node.main);
+    }
+    let x = MARGIN;
+    layers.forEach((layer, i) => {
+      const half = Math.max(...layer.map((one) => one.half));
+      const before = Math.max(60, ...layer.map((one) => (one.main ? one.labelled + radius(one) + 12 : 0)), half + 6);
+      x += i ? before : half;
+      for (const one of layer) one.x = x;
+      x += half + 6; // the column's right edge
+    });
+    const rows = nodes.map((one) => one.row);
+    const top = Math.min(...rows), bottom = Math.max(...rows);
+    const high = Math.max(56, 2 * Math.max(...nodes.map(radius)) + 34);
+    for (const one of nodes) one.y = MARGIN + 14 + (one.row - top) * high;
+    const back = edges.some((edge) => edge.to.layer <= edge.from.layer);
+    return { width: Math.ceil(x + MARGIN - 6), height: 2 * MARGIN + 28 + (bottom - top) * high + (back ? 40 : 0) };
+  }
+
+  // The label of a way, cut so that it takes no more than its room, and its width.
+  function fitted(edge) {
+    const [action] = [...edge.actions].sort((a, b) => b[1] - a[1])[0];
+    const wins = Math.round(edge.share * edge.tries.size);
+    const weight = edge.mark === "best" ? 700 : 400;
+    for (let letters = 40; ; letters -= 1) {
+      const text = `${edge.mark === "best" ? "★ " : ""}${viewer.short(action || "(no action)", letters)} ${wins}/${edge.tries.size}`;
+      const width = viewer.textWidth(text, LABEL, weight);
+      if (width <= LONGEST || letters < 2) return [text, width];
+    }
+  }
 
   function path(edge, floor) {
     const { from, to } = edge;
@@ -116,7 +152,7 @@
   viewer.drawGraph = (episodes, choose) => {
     const graph = viewer.stateGraph(episodes);
     if (!graph.nodes.length) return null;
-    const size = layout(graph);
+    const size = place(graph);
     const caption = `${graph.nodes.length} places, ${graph.edges.length} ways; blue ways succeed more often, orange ones less`;
     const drawn = s("svg", { class: "graph", viewBox: `0 0 ${size.width} ${size.height}`, width: size.width, height: size.height, role: "group", "aria-label": `Graph of the group's states: ${caption}` });
     const marks = s("g"), labels = s("g"), dots = s("g"), names = s("g");
@@ -126,12 +162,9 @@
       const others = edge.actions.size > 1 ? ` and ${edge.actions.size - 1} other` : "";
       marks.append(s("path", { class: `way share${viewer.bucket(edge.share)} ${edge.mark || ""} ${edge.to.layer > edge.from.layer ? "" : "back"}`, d: path(edge, size.height - 8), "stroke-width": (1.4 + 1.9 * Math.sqrt(count)).toFixed(1) },
         s("title", null, `${viewer.visible(action)}${others}: ${wins} of ${count} succeed`)));
-      edge.label = `${edge.mark === "best" ? "★ " : ""}${viewer.short(action || "(no action)", 22)} ${wins}/${count}`;
     }
-    for (const node of graph.nodes) { // one label before each place, for the way in that says most; the others have theirs on hover
-      const ways = [...node.in.values()].filter((way) => way.to.layer > way.from.layer);
-      const [main] = ways.sort((a, b) => (b.mark === "best") - (a.mark === "best") || b.tries.size - a.tries.size);
-      if (main) labels.append(s("text", { class: `label ${main.mark || ""}`, x: node.x - radius(node) - 7, y: node.y - 6, "text-anchor": "end" }, main.label));
+    for (const node of graph.nodes) {
+      if (node.main) labels.append(s("text", { class: `label ${node.main.mark || ""}`, x: node.x - radius(node) - 7, y: node.y - 6, "text-anchor": "end" }, node.label));
     }
     for (const node of graph.nodes) {
       const value = node.values.length ? node.values.reduce((a, b) => a + b, 0) / node.values.length : NaN;
@@ -143,8 +176,8 @@
         s("circle", { r }), s("title", null, label));
       names.append(s("g", { class: `name share${viewer.bucket(node.share)} ${isEnd(node) ? node.key : ""}`, transform: `translate(${node.x},${node.y})`, "aria-hidden": "true" },
         isEnd(node) ? s("text", { y: 5, "text-anchor": "middle" }, node.key === "won" ? "✓" : "✗") : s("text", { y: 4, "text-anchor": "middle" }, count),
-        node.states.length > 1 && s("text", { class: "more", y: r + 12, "text-anchor": "middle" }, `+${node.states.length - 1} turns`),
-        node.loops > 0 && s("text", { class: "more", y: -r - 4, "text-anchor": "middle" }, `↻ ${node.loops}`)));
+        below(node) && s("text", { class: "more", y: r + 12, "text-anchor": "middle" }, below(node)),
+        above(node) && s("text", { class: "more", y: -r - 4, "text-anchor": "middle" }, above(node))));
       if (isEnd(node)) { shape.setAttribute("role", "img"); shape.setAttribute("aria-label", label); dots.append(shape); } else {
         const act = () => choose(node.states.map(Number));
         shape.setAttribute("role", "button");

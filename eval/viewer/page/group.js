@@ -2,8 +2,7 @@
 // One group: its graph, and its tries side by side with the credit of every turn.
 (() => {
   const { h } = viewer;
-  const DEAD = 0.1;
-  const sign = (x) => (Math.abs(x) < DEAD ? 0 : Math.sign(x));
+  const sign = (x) => (Math.abs(x) < viewer.data.dead_zone ? 0 : Math.sign(x));
 
   viewer.creditNames = (episodes) => {
     const first = episodes.find((one) => one.credit);
@@ -15,12 +14,9 @@
   // The advantage of turn t under one credit; undefined where it had none.
   viewer.advantage = (episode, t, name) => (name === "recorded" ? episode.turns[t].advantage : episode.credit?.[name]?.[t]);
 
-  viewer.differs = (episode, t) => {
-    const [a, b] = Object.values(episode.credit || {}).map((row) => row[t]);
-    return a !== undefined && b !== undefined && sign(a) !== sign(b);
-  };
+  viewer.differs = (episode, t) => Boolean(episode.differs?.[t]);
 
-  viewer.chip = (value, label) => h("span", { class: `chip ${value > DEAD ? "up" : value < -DEAD ? "down" : ""}`, "--size": Math.min(1, Math.abs(value) / 2) || 0 },
+  viewer.chip = (value, label) => h("span", { class: `chip ${["down", "", "up"][sign(value) + 1] ?? ""}`, "--size": Math.min(1, Math.abs(value) / 2) || 0 },
     label && h("small", null, label), viewer.signed(value));
 
   function matrix(g, episodes, name, marked) {
@@ -48,7 +44,7 @@
     const names = viewer.creditNames(episodes);
     let name = names.includes(query.credit) ? query.credit : names[0];
     let marked = new Set();
-    const both = names.includes("gagpo") && names.includes("grpo");
+    const both = episodes.length > 1 && names.includes("gagpo") && names.includes("grpo");
     const box = h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Tries side by side" });
     const draw = () => box.replaceChildren(matrix(g, episodes, name, marked));
     draw();
@@ -72,9 +68,8 @@
         h("h2", null, "Where the tries part and meet"), graph,
         h("h2", null, "Tries side by side"),
         names.length ? viewer.choice("Credit", names.map((one) => [one, viewer.creditLabel(one)]), name, (value) => { name = value; draw(); }) : null,
-        both ? h("p", { class: "differ-note" }, h("i", { class: "key outlined" }), count
-          ? ` GAGPO and GRPO differ in ${viewer.times(count, "turn")} of ${turns}: one rewards what the other does not.`
-          : " GAGPO and GRPO give every turn the same sign here.") : null,
+        both ? h("p", { class: "differ-note" }, h("i", { class: "key outlined" }),
+          ` The signs of GAGPO and GRPO differ in ${count ? count : "none"} of ${viewer.times(turns, "turn")}; nearer to zero than ${viewer.data.dead_zone} counts as no sign.`) : null,
         box,
       ],
     };

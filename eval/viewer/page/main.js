@@ -16,12 +16,16 @@
     if (page === "groups") return viewer.groups(query);
     if (page === "episodes") return viewer.episodes(query);
     if (page === "task" && viewer.data.tasks[rest[0]] !== undefined) return viewer.taskPage(rest[0]);
+    const { runs } = viewer.data;
+    if (page === "run" && runs[rest[0]]) return viewer.runPage(Number(rest[0]));
+    if (page === "runs" && runs.length > 1 && rest.length < 2) return viewer.runs(query);
+    if (page === "runs" && runs[rest[0]] && runs[rest[1]]) return viewer.twoRuns(Number(rest[0]), Number(rest[1]));
     const g = viewer.find(...rest);
     if (page === "group" && g !== null) return viewer.groupPage(g, query);
     if (page === "episode" && g !== null) return viewer.episodePage(g, Number(rest[3]), query);
     const other = viewer.find(...rest.slice(4));
     if (page === "compare" && g !== null && other !== null) return viewer.comparePage([g, Number(rest[3])], [other, Number(rest[7])]);
-    return page ? null : viewer.overview();
+    return page ? null : viewer.overview(query);
   }
 
   async function show() {

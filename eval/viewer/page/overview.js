@@ -2,13 +2,20 @@
 // The first page: what the runs achieved, their curves, their health, and the files of episodes.
 (() => {
   const { h } = viewer;
+  // The last measurement of a split beside the first.
+  viewer.ends = (run, split) => {
+    const of = run.evaluations.filter((one) => one.split === split && one.stage);
+    return of.length ? { before: of.find((one) => one.stage === "before"), last: of.at(-1) } : null;
+  };
+  viewer.range = ({ low, high }) => (Number.isFinite(low) && Number.isFinite(high) ? `[${(100 * low).toFixed(1)}, ${(100 * high).toFixed(1)}]` : "");
+
   function headline(run) {
     const splits = [...new Set(run.evaluations.map((one) => one.split))];
     return splits.map((split) => {
       const [before, after] = ["before", "after"].map((stage) => run.evaluations.find((one) => one.split === split && one.stage === stage));
       if (!before || !after) return null;
       return h("p", { class: "headline" }, `${viewer.visible(split)}: ${viewer.percent(before.success.value)} before, `,
-        h("b", null, viewer.percent(after.success.value)), ` after training [${(100 * after.success.low).toFixed(1)}, ${(100 * after.success.high).toFixed(1)}]`);
+        h("b", null, viewer.percent(after.success.value)), ` after training ${viewer.range(after.success)}`);
     });
   }
 
@@ -32,38 +39,46 @@
         href: (x) => (written.has(labels.get(x)) ? viewer.link(["groups"], { run: number, source: labels.get(x) }) : null),
       });
     }
-    return viewer.chart("success; open a point to see its groups", series, { share: true, width: 760, height: 300 });
+    return viewer.chart("success; open a point to see its groups", series, { share: true, height: 300 });
   }
 
-  viewer.overview = () => {
-    const { runs, sources, problems, groups } = viewer.data;
-    const counts = sources.map(() => [0, 0]);
-    groups.source.forEach((source, g) => { counts[source][0] += 1; counts[source][1] += groups.size[g]; });
-    const page = [];
-    runs.forEach((run, number) => {
-      const metrics = viewer.data.curves.filter(({ name }) => run.metrics[name]?.some(Number.isFinite))
-        .map(({ name, caption, share }) => viewer.chart(caption, [{ name: caption, x: run.metrics.iteration, y: run.metrics[name] }], { share }));
-      page.push(h("section", { class: "run" },
-        h("h1", null, viewer.visible(run.name), run.algorithm && h("small", null, viewer.visible(run.algorithm))),
-        headline(run), h("div", { class: "large" }, curves(run, number)),
-        run.notes.length ? [h("h2", null, "Health"), h("ul", { class: "notes" }, run.notes.map((note) => h("li", null, viewer.visible(note))))] : null,
-        metrics.length ? h("details", null, h("summary", null, "More curves"), h("div", { class: "charts" }, metrics)) : null));
-    });
-    page.push(h("h2", { id: "files" }, "Episodes"),
-      h("p", null, h("a", { href: viewer.link(["groups"]) }, "All groups"), " · ", h("a", { href: viewer.link(["episodes"]) }, "All episodes")),
+  function files(numbers) {
+    const { sources, groups } = viewer.data;
+    const counts = sources.map(() => [0, 0, 0]);
+    groups.source.forEach((source, g) => { counts[source][0] += 1; counts[source][1] += groups.size[g]; counts[source][2] += groups.wins[g]; });
+    const mine = sources.map((source, i) => [source, ...counts[i]]).filter(([source]) => numbers.includes(source.run));
+    const of = numbers.length === 1 ? { run: numbers[0] } : {};
+    return [h("h2", { id: "files" }, "Episodes"),
+      h("p", null, h("a", { href: viewer.link(["groups"], of) }, "All groups"), " · ", h("a", { href: viewer.link(["episodes"], of) }, "All episodes")),
       h("div", { class: "wide", tabindex: 0, role: "region", "aria-labelledby": "files" }, h("table", null,
         h("thead", null, h("tr", null, ["file", "groups", "episodes", "success"].map((name) => h("th", { scope: "col" }, name)))),
-        h("tbody", null, sources.map((source, i) => {
-          let wins = 0;
-          for (let g = viewer.data.start[i] ?? 0, n = counts[i][0]; n > 0; g += 1, n -= 1) wins += groups.wins[g];
-          return h("tr", null,
-            h("th", { scope: "row" }, h("a", { href: viewer.link(["groups"], { run: source.run, source: source.label }) }, viewer.sourceName(source))),
-            h("td", null, counts[i][0]), h("td", null, counts[i][1]),
-            h("td", null, viewer.bar(wins / counts[i][1]), viewer.percent(wins / counts[i][1])));
-        })))));
-    if (problems.length) {
-      page.push(h("h2", null, "Not readable"), h("ul", { class: "notes" }, problems.slice(0, 50).map((one) => h("li", null, viewer.visible(one)))));
-    }
-    return { title: runs.map((run) => run.name).join(", "), trail: [], page };
+        h("tbody", null, mine.map(([source, inside, episodes, wins]) => h("tr", null,
+          h("th", { scope: "row" }, h("a", { href: viewer.link(["groups"], { run: source.run, source: source.label }) }, viewer.sourceName(source))),
+          h("td", null, inside), h("td", null, episodes), h("td", null, viewer.bar(wins / episodes), viewer.percent(wins / episodes)))))))];
+  }
+
+  viewer.problems = () => {
+    const { problems } = viewer.data;
+    return problems.length ? [h("h2", null, "Not readable"), h("ul", { class: "notes" }, problems.slice(0, 50).map((one) => h("li", null, viewer.visible(one))))] : null;
   };
+
+  // What a curve shows, in words and by the name under which it was logged.
+  viewer.caption = (name, caption) => (caption === name.replaceAll("_", " ") ? name : `${caption} (${name})`);
+
+  viewer.runPage = (number) => {
+    const { runs, curves: shown } = viewer.data;
+    const run = runs[number];
+    const metrics = shown.filter(({ name }) => run.metrics[name]?.some(Number.isFinite))
+      .map(({ name, caption, share }) => viewer.chart(viewer.caption(name, caption), [{ name: caption, x: run.metrics.iteration, y: run.metrics[name] }], { share }));
+    const page = [h("section", { class: "run" },
+      h("h1", null, viewer.visible(run.name), run.algorithm && h("small", null, viewer.visible(run.algorithm))),
+      headline(run), curves(run, number),
+      run.notes.length ? [h("h2", null, "Health"), h("ul", { class: "notes" }, run.notes.map((note) => h("li", null, viewer.visible(note))))] : null,
+      metrics.length ? h("details", { class: "more-curves" }, h("summary", null, "More curves"), h("div", { class: "charts" }, metrics)) : null),
+    files([number]), runs.length === 1 ? viewer.problems() : null];
+    return { title: run.name, trail: runs.length > 1 ? [["Runs", "#/"], [viewer.short(run.name, 40)]] : [], page };
+  };
+
+  // One run is its own first page; of several it is the table of all.
+  viewer.overview = (query) => (viewer.data.runs.length === 1 ? viewer.runPage(0) : viewer.runs(query));
 })();

@@ -8,7 +8,7 @@
   viewer.listeners = [];
 
   viewer.load = (index) => {
-    if (index.format !== "gagpo view 1") throw new Error("these pages do not read " + index.format);
+    if (index.format !== "gagpo view 2") throw new Error("these pages do not read " + index.format);
     const { groups, episodes } = index;
     const count = groups.size.length;
     const first = new Uint32Array(count + 1);

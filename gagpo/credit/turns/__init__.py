@@ -1,5 +1,7 @@
 """What credit is computed from: columns of turns, and statistics within their groups."""
 
-from gagpo.credit.turns.columns import BadTurns, Turns, intern, renumber
+from gagpo.credit.turns.columns import Turns, renumber
+from gagpo.credit.turns.errors import BadTurns
+from gagpo.credit.turns.keys import StateKey, intern
 
-__all__ = ["BadTurns", "Turns", "intern", "renumber"]
+__all__ = ["BadTurns", "StateKey", "Turns", "intern", "renumber"]

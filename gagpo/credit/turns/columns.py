@@ -6,7 +6,7 @@ order.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -14,24 +14,11 @@ from typing import Any, Literal
 import numpy as np
 
 from gagpo.agents.episodes import Episode
-from gagpo.envs.errors import GagpoError
+from gagpo.credit.turns.errors import BadTurns
+from gagpo.credit.turns.features import feature_columns
+from gagpo.credit.turns.keys import StateKey, intern, state_ids
 
-StateKey = Literal["observation", "state", "history"]
 Coding = Literal["sum", "success", "sign"]
-
-
-class BadTurns(GagpoError, ValueError):
-    """Turns that no credit can be computed from; the message names the column, the place and the remedy."""
-
-
-def intern(keys: Iterable[Hashable]) -> np.ndarray:
-    """Give equal keys equal numbers: int64[len(keys)], numbered by first appearance.
-
-    >>> intern(["kitchen", "hall", "kitchen"]).tolist()
-    [0, 1, 0]
-    """
-    numbers: dict[Hashable, int] = {}
-    return np.fromiter((numbers.setdefault(key, len(numbers)) for key in keys), dtype=np.int64)
 
 
 def as_array(values: Any) -> np.ndarray:
@@ -66,6 +53,8 @@ class Turns:
     success_E: the task was solved. vote_E: what the episode votes for, as an id (an extracted answer); its success
         where not given.
     text_N: the observations themselves, for groups of near-equal ones only.
+    action_N: id of what was done in each turn, to see whether equal states are left alike.
+    feature_NF: float32[N, F], what a value can be predicted from, for the credits that fit one.
 
     Raises :class:`BadTurns` for an empty batch, columns of unequal length, NaN or infinite rewards, negative penalties
     and episodes out of order.
@@ -86,6 +75,8 @@ class Turns:
     vote_E: np.ndarray | None = None
     text_N: Sequence[str] | None = None
     end_state_E: np.ndarray | None = None
+    action_N: np.ndarray | None = None
+    feature_NF: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         turns, episodes = _length(self.reward_N, "reward_N"), _length(self.group_E, "group_E")
@@ -101,6 +92,9 @@ class Turns:
         self._take("success_E", np.bool_, episodes)
         self._take("vote_E", np.int64, episodes)
         self._take("end_state_E", np.int64, episodes)
+        self._take("action_N", np.int64, turns)
+        if self.feature_NF is not None and self.feature_NF.shape[:1] != (turns,):
+            raise BadTurns(f"feature_NF has {len(self.feature_NF)} rows, reward_N has {turns} entries")
         if self.text_N is not None and len(self.text_N) != turns:
             raise BadTurns(f"text_N has {len(self.text_N)} entries, reward_N has {turns}")
         for name in ("penalty_N", "tokens_N"):
@@ -141,13 +135,18 @@ class Turns:
 
     @classmethod
     def from_episodes(
-        cls, episodes: Sequence[Episode], key: StateKey = "observation", penalty: float = 0.0, texts: bool = False
+        cls,
+        episodes: Sequence[Episode],
+        key: StateKey = "observation",
+        penalty: float = 0.0,
+        texts: bool = False,
+        features: int = 0,
     ) -> Turns:
         """Columns of ``episodes`` (anything shaped like :class:`gagpo.agents.episodes.Episode`).
 
-        key: what makes two turns the same state. ``observation``: the observation's text; ``state``: the key the
-        environment hands over; ``history``: all observations and actions of the episode up to the turn.
-        penalty: cost of an invalid action, >= 0. texts: keep the observations (for similarity groups).
+        key: what makes two turns the same state, see :data:`gagpo.credit.StateKey`. penalty: cost of an invalid
+        action, >= 0. texts: keep the observations (for similarity groups). features: how many numbers to make of each
+        turn's words, see :func:`gagpo.credit.turns.features.feature_columns`; 0 for none.
 
         Where every episode is a single turn, its action (the extracted answer) is its vote.
 
@@ -163,13 +162,15 @@ class Turns:
                 raise BadTurns(f"episode {number} (task {episode.task!r}) has no turns: leave it out")
         turns = [turn for episode in episodes for turn in episode.turns]
         single = len(turns) == len(episodes)
-        states = intern([*_keys(episodes, key), *_end_keys(episodes, key)])
+        state_N, end_state_E = state_ids(episodes, key)
         return cls(
             reward_N=np.array([turn.reward for turn in turns], np.float64),
             episode_N=np.repeat(np.arange(len(episodes)), [len(episode.turns) for episode in episodes]),
             group_E=np.array([episode.group for episode in episodes], np.int64),
-            state_N=states[: len(turns)],
-            end_state_E=states[len(turns) :],
+            state_N=state_N,
+            end_state_E=end_state_E,
+            action_N=intern(turn.action for turn in turns),
+            feature_NF=feature_columns(episodes, features) if features else None,
             penalty_N=np.array([0.0 if turn.valid else penalty for turn in turns], np.float64),
             tokens_N=np.array([len(turn.response_ids) for turn in turns], np.int64),
             truncated_E=np.array([episode.outcome == "truncated" for episode in episodes], np.bool_),
@@ -254,39 +255,3 @@ def _length(column: Any, name: str) -> int:
         return len(column)
     except TypeError:
         raise BadTurns(f"{name} must be a list or an array, got {type(column).__name__}") from None
-
-
-def _keys(episodes: Sequence[Episode], key: StateKey) -> Iterable[Hashable]:
-    if key == "observation":
-        return (turn.observation for episode in episodes for turn in episode.turns)
-    if key == "state":
-        for number, episode in enumerate(episodes):
-            for place, turn in enumerate(episode.turns):
-                if turn.state is None:
-                    raise BadTurns(
-                        f"key='state' needs the environment's state, and turn {place} of episode {number} "
-                        f"(task {episode.task!r}) has none: use key='observation' or key='history'"
-                    )
-        return (turn.state for episode in episodes for turn in episode.turns)
-    if key == "history":
-        return _histories(episodes)
-    raise BadTurns(f"unknown key {key!r}; choose observation, state or history")
-
-
-def _end_keys(episodes: Sequence[Episode], key: StateKey) -> Iterable[Hashable]:
-    """The key of what each episode ended in; one of its own where that is not known, and for histories, which end."""
-    for number, episode in enumerate(episodes):
-        end = {"observation": episode.end_observation, "state": episode.end_state}.get(key)
-        yield ("end of episode", number) if end is None else end
-
-
-def _histories(episodes: Sequence[Episode]) -> Iterable[Hashable]:
-    """A number per turn, equal exactly when everything seen and done so far is equal; linear in the turns."""
-    numbers: dict[Hashable, int] = {}
-    for episode in episodes:
-        past, action = -1, ""
-        for turn in episode.turns:
-            # A history is the one before it, the action that followed, and what was seen then.
-            past = numbers.setdefault((past, action, turn.observation), len(numbers))
-            action = turn.action
-            yield past

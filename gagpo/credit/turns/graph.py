@@ -12,7 +12,8 @@ from functools import cached_property
 
 import numpy as np
 
-from gagpo.credit.turns.columns import BadTurns, Turns, renumber
+from gagpo.credit.turns.columns import Turns, renumber
+from gagpo.credit.turns.errors import BadTurns
 from gagpo.credit.turns.grouping import group_mean
 
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from gagpo.credit.turns.columns import BadTurns, Turns, as_array, intern
+from gagpo.credit.turns.columns import Turns, as_array
+from gagpo.credit.turns.errors import BadTurns
+from gagpo.credit.turns.keys import intern
 
 
 def turn_numbers(mask_BL: Any) -> np.ndarray:

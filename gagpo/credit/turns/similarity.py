@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from rapidfuzz.distance import LCSseq
 
-from gagpo.credit.turns.columns import BadTurns, Turns
+from gagpo.credit.turns.columns import Turns
+from gagpo.credit.turns.errors import BadTurns
 
 BUCKETS = 128
 

@@ -103,7 +103,7 @@ def _count(
     played: Sequence[Sequence[TurnLengths]], row: Record, settings: RunSettings, windowed: bool
 ) -> dict[str, float]:
     """What an iteration did, and how long it took. waits: steps that followed each other in the busiest worker."""
-    workers = max(1, settings.rollout.workers)
+    workers = settings.rollout.lanes
     most = max((len(turns) for turns in played), default=0)
     count = tokens = 0
     waits = float(-(-len(played) // workers))

@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
-import yaml
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from gagpo.agents.shape import Shape
 from gagpo.options import explain
 from gagpo.planning.lengths import row_tokens
 from gagpo.settings import RunSettings, SettingsError
+from gagpo.settings.core_schema import write_yaml
 from gagpo.settings.files import read_mapping
 
 
@@ -143,4 +143,4 @@ def load(path: Path) -> Rates:
 
 def dump(rates: Rates) -> str:
     """The file that :func:`load` reads."""
-    return yaml.safe_dump(rates.record(), sort_keys=False)
+    return write_yaml(rates.record())

@@ -106,7 +106,7 @@ class Simulation:
         count = len(self.marks) - 1 - self.warm
         spent = last["now"] - first["now"]
         seconds = max(spent, 1e-12)
-        workers = max(1, self.settings.rollout.workers) * self.placement.replicas
+        workers = self.settings.rollout.lanes * self.placement.replicas
 
         def grown(name: str) -> float:
             return last[name] - first[name]
@@ -245,7 +245,7 @@ class Actor:
         rollout = simulation.settings.rollout
         loading = simulation.rates.transfer_seconds if rollout.ahead else 0.0  # without, the trainer waits for it
         self.replica = SimulatedReplica(self.clock, simulation.rates, simulation.device, loading)
-        self.workers = [0.0] * max(1, rollout.workers)  # when each will be free
+        self.workers = [0.0] * rollout.lanes  # when each will be free
         self.held = [0] * len(self.workers)  # episodes of each
         self.worlds_busy = 0.0
         self.live = 0

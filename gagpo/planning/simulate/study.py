@@ -106,7 +106,7 @@ def expected(settings: RunSettings, workload: Workload, rates: Rates, placed: Si
     sampling = waves * (
         turns * response * rates.decode_seconds(each) * tail
         + each * read * rates.read_seconds
-        + turns * rates.environment_seconds * max(1.0, each / max(1, rollout.workers))
+        + turns * rates.environment_seconds * max(1.0, each / rollout.lanes)
     )
     batch = [workload.episodes[number % len(workload.episodes)] for number in range(episodes)]
     rows = [tokens for played in batch for tokens in workload.rows(played)]

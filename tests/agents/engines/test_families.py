@@ -5,13 +5,15 @@ import pytest
 import torch
 
 from gagpo.agents.engines import attention_check
-from gagpo.agents.engines.attention import PackedRows, forward, is_flat
 from gagpo.agents.engines.base import Request, Sampling, context_limit
 from gagpo.agents.engines.families import FAMILIES, tiny
+from gagpo.agents.engines.flat.attention import forward, is_flat
+from gagpo.agents.engines.flat.packed import PackedRows
 from gagpo.agents.engines.general import GeneralEngine, transformers_engine
 from gagpo.agents.model import choose_path
-from gagpo.learning.batch import build_rows, micro_batches
+from gagpo.learning.batch import build_rows
 from gagpo.learning.logprobs import token_logprobs
+from gagpo.learning.packing import Packing
 from tests.gagpo.learning.test_batch import conversation
 
 BY_NAME = {family.name: family for family in FAMILIES}
@@ -59,7 +61,7 @@ def test_what_is_sampled_is_what_is_trained(name, tiny_tokenizer):
     prompts = [rng.integers(3, 120, n).astype(np.int32) for n in (4, 4, 9)]
     out = engine.generate([Request(i, ids, i) for i, ids in enumerate(prompts)], Sampling(max_tokens=14))
     episodes = [conversation((ids, response.ids)) for ids, response in zip(prompts, out, strict=True)]
-    for made in micro_batches(build_rows(episodes), 100):
+    for made in Packing(100).micro_batches(build_rows(episodes)):
         with torch.no_grad():
             logprob, _ = token_logprobs(model, made)
         sampled = np.concatenate([response.logprobs for response in out])[made.token_K.numpy()]

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from gagpo.agents.engines.attention import PackedRows, forward
 from gagpo.agents.engines.base import Request, Sampling
+from gagpo.agents.engines.flat.attention import forward
+from gagpo.agents.engines.flat.packed import PackedRows
 from gagpo.agents.engines.transformers import TransformersEngine, sample
 from gagpo.agents.engines.weights import named_tensors
 
@@ -177,6 +178,29 @@ def test_a_prompt_that_several_begin_with_is_read_once(tiny, monkeypatch):
     for request, out in zip(later, engine.generate(later, Sampling(max_tokens=5)), strict=True):
         np.testing.assert_allclose(out.logprobs, recomputed(model, request.prompt_ids, out.ids), atol=2e-4)
     assert len(read[1]) == 6
+
+
+def test_a_history_in_common_is_read_once(tiny, monkeypatch):
+    """Greedy tries of one group say and see the same; the third sees something else and is read by itself."""
+    model, tokenizer = tiny
+    rng = np.random.default_rng(8)
+    engine, read = TransformersEngine(model, tokenizer), []
+    prefill = engine._prefill
+
+    def counted(rows, slot_B, start_B):
+        read.append(sum(len(row.prompt_ids) for row in rows) - int(np.sum(start_B)))
+        return prefill(rows, slot_B, start_B)
+
+    monkeypatch.setattr(engine, "_prefill", counted)
+    prompt = rng.integers(300, model.config.vocab_size, 15).astype(np.int32)
+    contexts = dict.fromkeys(range(3), prompt)
+    for turn in range(4):
+        requests = [Request(s, ids, 10 * turn + s) for s, ids in contexts.items()]
+        for request, out in zip(requests, engine.generate(requests, Sampling(0.0, max_tokens=4)), strict=True):
+            np.testing.assert_allclose(out.logprobs, recomputed(model, request.prompt_ids, out.ids), atol=2e-4)
+            seen = [301, 302, 303 + (turn > 0 and request.session == 2)]
+            contexts[request.session] = np.concatenate([request.prompt_ids, out.ids, seen]).astype(np.int32)
+    assert read == [15, 4, 8, 8], "once for all three, then for two together and one apart"
 
 
 def test_a_released_session_is_answered_no_more(tiny):

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from gagpo.agents.engines import vllm as vllm_engine
-from gagpo.agents.engines.attention import PackedRows, forward
 from gagpo.agents.engines.base import Request, Sampling
+from gagpo.agents.engines.flat.attention import forward
+from gagpo.agents.engines.flat.packed import PackedRows
 from gagpo.agents.engines.vllm import VLLMEngine
 from gagpo.agents.engines.vllm_arguments import CPU_STEP
 from gagpo.agents.engines.weights import named_tensors

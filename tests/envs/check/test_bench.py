@@ -15,7 +15,7 @@ CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
 
 @pytest.fixture(scope="module")
 def report() -> dict:
-    return bench(CORRIDOR, seconds=0.3, workers=(1, 2), reference_kwargs={"max_turns": 7}, split="test")
+    return bench(CORRIDOR, seconds=0.3, workers=(0, 1, 2), reference_kwargs={"max_turns": 7}, split="test")
 
 
 def test_every_number_is_there_and_positive(report: dict) -> None:
@@ -24,8 +24,8 @@ def test_every_number_is_there_and_positive(report: dict) -> None:
         for name in ("steps_per_second", "resets_per_second", "first_reset_ms", "cold_start_seconds"):
             assert numbers[name] > 0, name
         assert numbers["tasks"] == 4
-        assert set(numbers["pool"]) == {"1", "2"}
-        assert numbers["pool"]["1"]["ratio"] == 1.0
+        assert set(numbers["pool"]) == {"0", "1", "2"}
+        assert numbers["pool"]["0"]["ratio"] == 1.0
         assert all(value > 0 for pool in numbers["pool"].values() for value in pool.values())
     assert report["reference"]["kwargs"] == {"max_turns": 7}
     assert report["machine"]["cores"] >= 1
@@ -42,7 +42,7 @@ def test_the_report_is_json_and_a_table(report: dict) -> None:
     console.print(table(report))
     text = console.export_text()
     assert f"{report['environment']['steps_per_second']:,.0f}" in text
-    assert "max_turns=7" in text and "pool of 2" in text
+    assert "max_turns=7" in text and "pool of 2" in text and "per processor second" in text
 
 
 HEAVY = """

@@ -29,6 +29,8 @@ class LiarEnv(CorridorEnv):
     def __init__(self, lie: str, **kwargs: Any):
         super().__init__(**kwargs)
         self.lie = lie
+        self.can_restore = lie != "says nothing"
+        self.markov_key = {"no key": "state", "odd key": "place", "hidden door": "observation"}.get(lie)
         self.closed = False
 
     def tasks(self, split: str) -> TaskSet:
@@ -56,6 +58,10 @@ class LiarEnv(CorridorEnv):
 
     def act(self, action: str) -> Outcome:
         outcome = super().act(action)
+        if self.lie in ("coarse state", "no key"):
+            outcome.state = "somewhere" if self.lie == "coarse state" else None
+        if self.lie == "hidden door" and not outcome.terminated:
+            outcome.observation = "A corridor."
         if self.lie == "solved at once":
             outcome.terminated = outcome.success = True
         if self.lie == "set order":
@@ -74,6 +80,17 @@ class LiarEnv(CorridorEnv):
             outcome.extras["where"] = float("nan")
         if self.lie == "slow":
             time.sleep(1000)
+        if self.lie == "counts its steps":
+            self.steps = getattr(self, "steps", 0) + 1
+            outcome.extras["steps"] = self.steps
+        return outcome
+
+    def snapshot(self) -> int:
+        return 3 if self.lie == "forgetful" else super().snapshot()
+
+    def resume(self, snapshot: int) -> Outcome:
+        outcome = super().resume(snapshot)
+        outcome.state = f"again {outcome.state}" if self.lie == "other state" else outcome.state
         return outcome
 
     def expert_action(self) -> str:
@@ -93,6 +110,9 @@ class LiarEnv(CorridorEnv):
         if self.lie == "endless" and self.turn:
             self._over = False
         return super().step(action)
+
+    def save(self) -> bytes:
+        return b"" if self.lie == "says nothing" else super().save()
 
     def close(self) -> None:
         if self.lie == "closed once":
@@ -138,6 +158,14 @@ def test_an_honest_environment_passes_every_check() -> None:
         ("no state", "info", "no 'state'"),
         ("not JSON", "info", "cannot be written as JSON"),
         ("NaN", "info", "cannot be written as JSON"),
+        ("coarse state", "equal states", "at one state 'somewhere' 'left' has two answers"),
+        ("no key", "equal states", "markov_key is 'state', and info has none"),
+        ("odd key", "equal states", "markov_key is 'place', not 'observation' or 'state'"),
+        ("hidden door", "equal states", "at one observation 'A corridor.'"),
+        ("forgetful", "put back", "put back to turn"),
+        ("other state", "put back", "in the same instance, turn 0 differs"),
+        ("counts its steps", "put back", "put back to turn"),
+        ("says nothing", "put back", "save() does not raise CannotRestore"),
         ("endless", "end of an episode", "instead of raising gymnasium.error.ResetNeeded"),
         ("lenient", "unknown task", "is not refused"),
         ("closed once", "close", "AssertionError"),
@@ -185,8 +213,8 @@ def test_the_example_of_the_documentation_keeps_the_contract(tmp_path: Path, mon
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     assert [finding for finding in check("guess:Guess-v0", episodes=4) if not finding.ok] == []
     with Pool("guess:Guess-v0", workers=1) as pool:
-        pool.reset(0, "37", seed=0)
+        pool.reset(0, "7-6", seed=0)
         pool.wait()
-        pool.step(0, "37")
+        pool.step(0, "6")
         (event,) = pool.wait()
     assert event.terminated and event.reward == 1.0

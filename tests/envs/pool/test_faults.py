@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 
+import gymnasium
 import psutil
 import pytest
 
+from gagpo.envs.base import Outcome
 from gagpo.envs.pool import EnvironmentBroken, Pool
+from gagpo.envs.testing import CorridorEnv
 from tests.envs.pool.faulty import CORRIDOR, FAULTY, PATIENCE, answers, beginning, gone, start, until, worker_of
 
 
@@ -368,3 +372,27 @@ def test_no_episode_is_lost_or_altered_while_workers_are_killed_and_stopped_agai
     assert disturbed == undisturbed
     assert pool.counters.crashes >= 3 and pool.counters.hangs >= 1
     assert pool.counters.restarts > 0 and pool.counters.failures == 0
+
+
+class TerminatedEnv(CorridorEnv):
+    """A corridor in which a signal to the process arrives in the middle of a step."""
+
+    def act(self, action: str) -> Outcome:
+        signal.raise_signal(signal.SIGTERM)
+        return super().act(action)
+
+
+gymnasium.register("gagpo-test/Terminated-v0", TerminatedEnv, disable_env_checker=True, order_enforce=False)
+
+
+def test_a_termination_of_the_caller_is_not_taken_for_an_error_of_the_world() -> None:
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        with Pool("gagpo-test/Terminated-v0", workers=0) as pool:
+            pool.reset(0, "door-01", seed=0)
+            answers(pool, 1)
+            pool.step(0, "left")
+            with pytest.raises(SystemExit, match="143"):
+                pool.wait()
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -14,7 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gagpo.envs.base import Kwargs
+from gagpo.envs.lookup import find_spec, is_cheap
 from gagpo.envs.pool import Event, Pool
+from gagpo.envs.testing import CorridorEnv
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
 FAULTY = "gagpo.envs.testing:gagpo-test/Faulty-v0"
@@ -52,6 +55,49 @@ def test_every_number_of_workers_gives_the_same_episodes() -> None:
         assert [event.kind for event in events] == ["reset"] + ["step"] * (len(events) - 1)
         assert events[-1].terminated and events[-1].reward == 1.0 and events[-1].info["success"]
         assert [event.info["turn"] for event in events] == list(range(len(events)))
+
+
+class HastyEnv(CorridorEnv):
+    """Not one of the suite's own, whatever it says of itself."""
+
+    @classmethod
+    def cheap(cls, kwargs: Kwargs) -> bool:
+        return True
+
+
+gymnasium.register("gagpo-test/Hasty-v0", HastyEnv, disable_env_checker=True, order_enforce=False)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "kwargs", "here"),
+    [
+        (CORRIDOR, {}, True),
+        (FAULTY, {}, False),
+        ("gagpo-test/Hasty-v0", {}, False),
+        ("CartPole-v1", {}, False),
+        ("gagpo/ALFWorld-v0", {"size": "full"}, True),
+        ("gagpo/ALFWorld-v0", {"engine": "textworld"}, False),
+        ("gagpo/ALFWorld-v0", {"plan": True}, False),
+        ("gagpo/WebShop-v0", {}, True),
+        ("gagpo/WebShopBrowser-v0", {}, False),
+        ("gagpo/Math-v0", {}, False),
+        ("gagpo/SQL-v0", {}, False),
+    ],
+)
+def test_only_our_own_worlds_that_cannot_hang_may_be_stepped_in_the_callers_process(
+    env_id: str, kwargs: dict, here: bool
+) -> None:
+    assert is_cheap(find_spec(env_id), kwargs) is here
+
+
+def test_left_to_itself_the_pool_takes_no_process_for_a_cheap_world_and_plays_the_same() -> None:
+    episodes = [(f"door-{i % 12:02d}", i) for i in range(12)]
+    with Pool(CORRIDOR, workers="auto") as here, Pool(CORRIDOR, workers=2) as elsewhere:
+        assert play(here, episodes) == play(elsewhere, episodes)
+        assert (len(here.processes), len(elsewhere.processes)) == (0, 2)
+    with Pool(FAULTY, workers="auto") as pool:
+        pool.reset(0, "quiet")
+        assert pool.wait(timeout=PATIENCE)[0].kind == "reset" and len(pool.processes) >= 1
 
 
 def test_the_caller_gets_whichever_are_ready_and_nobody_waits_for_the_slowest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,8 +225,9 @@ def test_an_unknown_environment_is_refused_with_advice(env_id: str, words: str) 
     assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_an_unknown_task_fails_its_episode_with_the_nearest_ids() -> None:
-    with Pool(CORRIDOR, workers=1, max_restarts=1) as pool:
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_unknown_task_fails_its_episode_with_the_nearest_ids(workers: int) -> None:
+    with Pool(CORRIDOR, workers=workers, max_restarts=1) as pool:
         pool.reset(0, "door-1", seed=0)
         (event,) = pool.wait(timeout=PATIENCE)
         assert event.kind == "failed"
@@ -193,14 +240,16 @@ def test_a_class_that_other_processes_cannot_import_is_refused_with_advice() -> 
         Pool("gagpo-test/Lambda-v0")
 
 
-def test_keyword_arguments_reach_the_environment() -> None:
-    with Pool(CORRIDOR, {"max_turns": 2}, workers=1) as pool:
+@pytest.mark.parametrize("workers", [0, 1])
+def test_keyword_arguments_reach_the_environment(workers: int) -> None:
+    with Pool(CORRIDOR, {"max_turns": 2}, workers=workers) as pool:
         (events,) = play(pool, [("door-00", 0)])
         assert [event.truncated for event in events] == [False, False, True]
 
 
-def test_actions_and_observations_of_any_size_and_script_pass() -> None:
-    with Pool(FAULTY, workers=1) as pool:
+@pytest.mark.parametrize("workers", [0, 1])
+def test_actions_and_observations_of_any_size_and_script_pass(workers: int) -> None:
+    with Pool(FAULTY, workers=workers) as pool:
         for slot in range(3):
             pool.reset(slot, "quiet", seed=slot)
         pool.wait(timeout=PATIENCE, at_least=3)

@@ -232,3 +232,13 @@ def test_large_integers_are_compared_to_the_last_digit(spider):
     assert verdict(env, 0, "SELECT 9223372036854775807 - 500") == "wrong"
     assert verdict(env, 0, "SELECT 9223372036854775806 + 1") == "right"
     env.close()
+
+
+@pytest.mark.parametrize("key", ["question", "query", "evidence", "difficulty", "db_id"])
+def test_half_a_character_is_refused_with_its_row_and_key(spider, key):
+    rows = json.loads((spider / "train_spider.json").read_text())
+    rows[1][key] = "SELECT '\ud800' FROM singer"
+    (spider / "train_spider.json").write_text(json.dumps(rows))
+    with pytest.raises(BadSource, match=rf"train_spider.json, row 1: .*{key}"):
+        SQLEnv(data=spider).tasks("train")
+    assert len(SQLEnv(data=spider, on_bad_row="skip").tasks("train")) == 2

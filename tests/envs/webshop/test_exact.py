@@ -63,15 +63,65 @@ def test_the_last_page_is_short_unless_exact(tmp_path):
     assert 'Purchased [SEP] asin [SEP] B1 [SEP] options [SEP] {"a": "1", "b": "x\\u0027y"} [SEP] attrs' in ends[True]
 
 
-def test_labels_with_brackets_can_be_clicked_unless_exact(tmp_path):
+def test_labels_with_brackets_are_offered_and_can_be_clicked_unless_exact(tmp_path):
+    """The published environment lists every label, and reads none with a bracket: nothing happens, and nobody is to
+    blame for having taken what was offered."""
     data = write_files(tmp_path, [row("B1", customization_options=options(size=["x [l]", "s"]))])
     for exact in (True, False):
-        env = WebShopEnv(data=data, exact=exact)
+        env = WebShopEnv(data=data, exact=exact, observation="text_rich")
         env.reset(seed=0)
         env.step("search[shirt]")
-        *_, info = env.step("click[b1]")
-        assert ("click[x [l]]" in info["admissible_actions"]) is not exact
-        assert env.step("click[x [l]]")[-1]["valid"] is not exact
+        observation, *_, info = env.step("click[b1]")
+        assert {"click[x [l]]", "click[s]"} <= set(info["admissible_actions"])
+        after, *_, told = env.step("click[x [l]]")
+        assert (told["valid"], told["state"] == info["state"], after == observation) == (True, exact, exact)
+        assert env.step("click[x [m]]")[-1]["valid"] is False
+
+
+def test_the_expert_says_nothing_that_an_exact_shop_cannot_read(tmp_path):
+    choices = options(size=["x [l]", "s"])
+    asked = {
+        "B1": {
+            "attributes": ["soft"],
+            "instruction": "find me a red cotton shirt",
+            "instruction_attributes": ["soft"],
+        }
+    }
+    data = write_files(tmp_path, [row("B1", customization_options=choices)], attributes=asked)
+    env = WebShopEnv(data=data, exact=True, expert=True)
+    for split in env.splits:
+        for task in env.tasks(split):
+            _, info = env.reset(seed=0, options={"task": task.id})
+            turns = 0
+            while info["expert_action"] is not None:
+                assert "[l]" not in info["expert_action"]
+                *_, info = env.step(info["expert_action"])
+                turns += 1
+            assert turns <= 4
+
+
+def test_exact_searches_with_the_lengths_that_lucene_keeps(tmp_path):
+    """Reason for the other default: the suite's models were trained on the exact lengths."""
+    words = " ".join(f"word{n}" for n in range(50))
+    rows = [row("B1", full_description=f"{words} more"), row("B2", "blue cotton shirt", full_description=words)]
+    data = write_files(tmp_path, rows)
+    first = {}
+    for settings in ({}, {"search": "lucene"}, {"exact": True}, {"exact": True, "search": "exact"}):
+        env = WebShopEnv(data=data, **settings)
+        env.reset(seed=0)
+        text = env.step("search[shirt]")[0]
+        first[tuple(settings)] = text.index("B1") < text.index("B2")
+    # 55 and 54 words: to Lucene both are 54, and come in catalogue order.
+    assert first == {(): False, ("search",): True, ("exact",): True, ("exact", "search"): False}
+    with pytest.raises(ValueError, match="unknown search 'bm25'; choose one of exact, lucene"):
+        WebShopEnv(data=data, search="bm25")
+
+
+def test_results_say_which_search_they_are_of_where_it_is_not_the_one_of_always():
+    assert "search" not in WebShopEnv.material({}) and "search" not in WebShopEnv.material({"search": "exact"})
+    assert WebShopEnv.material({"search": "lucene"})["search"] == "lucene"
+    assert WebShopEnv.material({"exact": True})["search"] == "lucene"
+    assert "search" not in WebShopEnv.material({"exact": True, "search": "exact"})
 
 
 def test_long_and_unseen_texts_are_whole_in_exact_only(tmp_path):

@@ -1,18 +1,19 @@
 import math
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gagpo.envs.webshop.search import RESULTS, STOP_WORDS, Analyzer, IndexBuilder, SearchIndex
+from gagpo.envs.webshop.search import LENGTHS, RESULTS, STOP_WORDS, Analyzer, IndexBuilder, SearchIndex, lucene_lengths
 
 
-def build_index(folder, documents):
+def build_index(folder, documents, lengths="exact"):
     builder = IndexBuilder()
     for text in documents:
         builder.add(text)
-    builder.save(folder)
+    builder.save(folder, lengths)
 
 
 DOCUMENTS = [
@@ -32,25 +33,67 @@ def index(tmp_path_factory):
     return SearchIndex(folder)
 
 
-def lucene_scores(query):
-    """BM25 as Lucene defines it, k1 = 0.9, b = 0.4, written out."""
+def bm25(query, texts=DOCUMENTS, kept=lambda length: length):
+    """BM25 by Lucene's formula, k1 = 0.9, b = 0.4, written out; ``kept``: what is kept of a length."""
     words = Analyzer().words
-    documents = [Counter(words(text)) for text in DOCUMENTS]
-    average = sum(sum(d.values()) for d in documents) / len(documents)
+    documents = [Counter(words(text)) for text in texts]
+    filled = [d for d in documents if d]
+    average = sum(sum(d.values()) for d in filled) / len(filled)
     scores = [0.0] * len(documents)
     for word in words(query):
         having = sum(word in d for d in documents)
-        idf = math.log(1 + (len(documents) - having + 0.5) / (having + 0.5))
+        idf = math.log(1 + (len(filled) - having + 0.5) / (having + 0.5))
         for n, d in enumerate(documents):
-            scores[n] += idf * d[word] / (d[word] + 0.9 * (1 - 0.4 + 0.4 * sum(d.values()) / average))
+            scores[n] += idf * d[word] / (d[word] + 0.9 * (1 - 0.4 + 0.4 * kept(sum(d.values())) / average))
     return scores
 
 
 @pytest.mark.parametrize("query", ["red shirt", "cotton shirts", "shoes", "the day", "shirt shirt red", "inch"])
-def test_ranking_is_lucenes(index, query):
-    scores = lucene_scores(query)
+def test_ranking_is_by_lucenes_formula(index, query):
+    scores = bm25(query)
     expected = sorted((n for n, score in enumerate(scores) if score > 0), key=lambda n: (-round(scores[n], 5), n))
     assert index.search(query) == tuple(expected)
+
+
+def test_lengths_are_those_that_one_byte_holds():
+    """``SmallFloat.intToByte4`` and back by hand: 24 numbers as they are, then 24 + a float of four bits.
+
+    41 is 24 + 17 = 24 + 0b10001, which four bits hold as 0b1000|0: 40. 100 is 24 + 76 = 24 + 0b1001100: 24 + 0b1001000
+    = 96. 1000 is 24 + 976 = 24 + 0b1111010000: 24 + 0b1111000000 = 984. The largest is 24 + 0b1111 << 27.
+    """
+    assert lucene_lengths(np.arange(40)).tolist() == list(range(40))
+    assert lucene_lengths(np.array([40, 41, 42, 55, 56, 59, 60])).tolist() == [40, 40, 42, 54, 56, 56, 60]
+    assert lucene_lengths(np.array([87, 88, 95, 96, 100, 1000])).tolist() == [84, 88, 88, 96, 96, 984]
+    assert int(LENGTHS[-1]) == 2_013_265_944 == int(lucene_lengths(np.array([2**31 - 1]))[0])
+    assert len(LENGTHS) == 256 and (np.diff(LENGTHS) > 0).all()
+
+
+@given(st.integers(0, 2**31 - 1))
+def test_a_length_is_kept_to_an_eighth(length):
+    kept = int(lucene_lengths(np.array([length]))[0])
+    assert kept <= length < kept + max(1, kept / 8)
+
+
+LONG = [f"shirt {' '.join(f'w{i}' for i in range(n))} {'red ' * (n % 3)}" for n in (60, 58, 41, 100, 97, 3, 57)]
+
+
+@pytest.mark.parametrize("query", ["shirt", "red shirt", "w1 w50 red", "w96 shirt shirt"])
+@pytest.mark.parametrize("lengths", ["exact", "lucene"])
+def test_ranking_has_the_lengths_that_were_asked_for(tmp_path, query, lengths):
+    texts = LONG if lengths == "exact" else [*LONG, ""]
+    build_index(tmp_path / "index", texts, lengths)
+    kept = (
+        (lambda length: length) if lengths == "exact" else (lambda length: int(lucene_lengths(np.array([length]))[0]))
+    )
+    scores = bm25(query, texts, kept)
+    expected = sorted((n for n, score in enumerate(scores) if score > 0), key=lambda n: (-round(scores[n], 5), n))
+    assert SearchIndex(tmp_path / "index").search(query) == tuple(expected)
+
+
+def test_texts_that_one_byte_cannot_tell_apart_come_in_catalogue_order(tmp_path):
+    for lengths, first in (("exact", 1), ("lucene", 0)):
+        build_index(tmp_path / lengths, ["shirt " + "a1 " * 40, "shirt " + "a1 " * 39], lengths)
+        assert SearchIndex(tmp_path / lengths).search("shirt")[0] == first
 
 
 def test_equal_scores_come_in_catalogue_order(index):
@@ -88,8 +131,9 @@ def test_at_most_fifty_are_found(tmp_path):
 
 
 def test_documents_without_words_are_no_error(tmp_path):
-    build_index(tmp_path, ["", "the", "shirt"])
-    assert SearchIndex(tmp_path).search("shirt") == (2,)
+    for lengths in ("exact", "lucene"):
+        build_index(tmp_path / lengths, ["", "the", "shirt"], lengths)
+        assert SearchIndex(tmp_path / lengths).search("shirt") == (2,)
 
 
 @settings(deadline=None, max_examples=100)

@@ -15,7 +15,13 @@ from gagpo.eval.viewer.export import Exporter, export
 from gagpo.eval.viewer.serve import serving
 from gagpo.evaluation.recredit import Recredit
 
-EXPLAIN = Recredit({"gagpo": Gagpo(), "grpo": Grpo()})
+CREDIT = Recredit({"gagpo": Gagpo(), "grpo": Grpo()})
+
+
+def explain_run(folder):
+    return CREDIT
+
+
 pytestmark = pytest.mark.browser
 
 
@@ -77,7 +83,7 @@ def axe():
 
 
 def test_three_clicks_lead_from_the_curve_to_a_turn_in_dispute(tmp_path, make_groups, browser):
-    pages = Pages(browser, export([make_groups(tmp_path / "run")], tmp_path / "out", EXPLAIN).as_uri())
+    pages = Pages(browser, export([make_groups(tmp_path / "run")], tmp_path / "out", explain_run).as_uri())
     pages.click("a.point", "#/groups")
     assert "GAGPO ≠ GRPO" in pages.text and "% of turns" in pages.text
     pages.click(".rows tbody a", "#/group/")
@@ -91,7 +97,7 @@ def test_three_clicks_lead_from_the_curve_to_a_turn_in_dispute(tmp_path, make_gr
 
 def test_hostile_text_is_shown_and_does_nothing_anywhere(tmp_path, make_groups, browser, hostile):
     run = make_groups(tmp_path / "run", text=hostile)
-    pages = Pages(browser, export([run], tmp_path / "out", EXPLAIN).as_uri())
+    pages = Pages(browser, export([run], tmp_path / "out", explain_run).as_uri())
     addresses = [
         "#/groups",
         "#/episodes",
@@ -121,7 +127,7 @@ def test_an_invalid_turn_says_why(tmp_path, make_groups, browser):
     first["turns"][2]["refusal"] = "<i>Nothing</i> happens."
     rest[0]["turns"][0]["valid"] = False  # of an older version: it does not say
     path.write_text("".join(json.dumps(one) + "\n" for one in (first, *rest)))
-    pages = Pages(browser, export([run], tmp_path / "out", EXPLAIN).as_uri())
+    pages = Pages(browser, export([run], tmp_path / "out", explain_run).as_uri())
     of_task = "return viewer.data.groups.task.findIndex((task, g) => viewer.data.tasks[task] === 'task 0' && "
     group = pages.js(of_task + "viewer.group(g).source.label === 'train-0001')")
     pages.go(pages.js("return viewer.episodeLink(arguments[0], 0)", group))
@@ -133,7 +139,7 @@ def test_an_invalid_turn_says_why(tmp_path, make_groups, browser):
 
 
 def test_filters_sorting_and_keys(tmp_path, make_groups, browser):
-    pages = Pages(browser, export([make_groups(tmp_path / "run")], tmp_path / "out", EXPLAIN).as_uri())
+    pages = Pages(browser, export([make_groups(tmp_path / "run")], tmp_path / "out", explain_run).as_uri())
     pages.press("g")
     pages.wait("#/groups")
     assert "16 groups" in pages.text
@@ -166,9 +172,161 @@ def test_filters_sorting_and_keys(tmp_path, make_groups, browser):
     assert pages.errors() == []
 
 
+def test_the_list_begins_with_what_is_disputed_in_training(tmp_path, make_groups, browser):
+    pages = Pages(browser, export([make_groups(tmp_path / "run")], tmp_path / "out", explain_run).as_uri())
+    pages.go("#/groups")
+    rows = pages.js(
+        "const { groups, sources } = viewer.data; const at = new Map([...groups.size.keys()].map((g) => "
+        "[viewer.groupLink(g), [sources[groups.source[g]].stage === 'train', groups.wins[g] > 0 && "
+        "groups.wins[g] < groups.size[g], groups.differ[g]]]));"
+        "return [...document.querySelectorAll('.rows tbody a')].map((one) => at.get(one.getAttribute('href')))"
+    )
+    assert len(rows) == 16 and rows[0][:2] == [True, True] and rows[0][2] > 0
+    rank = [(mixed, mixed and trained, differ) for trained, mixed, differ in rows]
+    assert rank == sorted(rank, reverse=True)
+    assert "training groups of mixed outcomes first, most disputed first" in pages.text
+    pages.js("document.querySelector('thead button').click()")
+    assert "most disputed" not in pages.text
+
+
+def test_the_frames_are_what_the_words_beside_them_say(tmp_path, make_groups, browser):
+    pages = Pages(browser, export([make_groups(tmp_path / "run")], tmp_path / "out", explain_run).as_uri())
+    seen = 0
+    for group in range(4):
+        pages.go(f"#/group/0/train-0001/{group}")
+        shown = {}
+        for name in ("gagpo", "grpo"):
+            pages.js("document.querySelector(`input[value='${arguments[0]}']`).click()", name)
+            shown[name] = pages.js("return [...document.querySelectorAll('td.turn')].map((one) => one.dataset.sign)")
+        frames = pages.js("return [...document.querySelectorAll('td.turn')].map((one) => one.matches('.differs'))")
+        assert frames == [a != b for a, b in zip(shown["gagpo"], shown["grpo"], strict=True)]
+        said = f"differ in {sum(frames) or 'none'} of {len(frames)} turns; nearer to zero than 0.1 counts as no sign"
+        assert said in pages.text
+        seen += sum(frames)
+    assert seen > 0
+
+
+OVERLAPS = """
+const drawn = document.querySelector('svg.graph');
+const frame = drawn.getBoundingClientRect();
+const boxes = [...drawn.querySelectorAll('text, circle')].map((one) => {
+  const { left, right, top, bottom } = one.getBoundingClientRect();
+  const owner = one.parentNode.getAttribute('transform');
+  return { text: one.textContent || 'circle', owner, left, right, top, bottom };
+});
+const found = [];
+for (const a of boxes) {
+  const inside = a.left >= frame.left && a.right <= frame.right && a.top >= frame.top && a.bottom <= frame.bottom;
+  if (!inside) found.push([a.text, 'outside']);
+  for (const b of boxes) {
+    if (a === b || a.text === 'circle' || (a.owner && a.owner === b.owner)) continue;
+    const beside = a.left >= b.right - 1 || b.left >= a.right - 1 || a.top >= b.bottom - 1 || b.top >= a.bottom - 1;
+    if (!beside) found.push([a.text, b.text]);
+  }
+}
+return [boxes.length, found];
+"""
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["take the remote control 1 from coffeetable 1", "W" * 60, "\u56f3" * 40, "go"],
+    ids=["command", "wide", "wider", "short"],
+)
+def test_labels_of_the_graph_neither_overlap_nor_leave_it(tmp_path, browser, word):
+    """64 tries that part, meet, wait in one place and part again, with actions as long as they come."""
+    run = tmp_path / "run"
+    (run / "episodes").mkdir(parents=True)
+    (run / "metrics.jsonl").write_text('{"iteration": 1, "success_rate": 0.5}\n')
+    lines = []
+    for sample in range(64):
+        ways = [sample % 2, sample // 2 % 2, sample // 4 % 3]
+        path = [
+            ("start", f"{word} {ways[0]}"),
+            *[(f"room {ways[0]}", "wait")] * 12,
+            (f"room {ways[0]}", f"{word} {ways[1]}"),
+        ]
+        path += [("hall", f"{word} {ways[1]} {ways[2]}"), (f"end {ways[1]}{ways[2]}", word), ("last", word)]
+        turns = [{"observation": saw, "response": did, "action": did} for saw, did in path]
+        won = sample % 3 == 0
+        facts = {"task": "a", "group": 0, "sample": sample, "success": won, "reward": float(won)}
+        lines.append(json.dumps({**facts, "outcome": "terminated", "turns": turns}))
+    (run / "episodes" / "train-0001.jsonl").write_text("\n".join(lines) + "\n")
+    pages = Pages(browser, export([run], tmp_path / "out", explain_run).as_uri())
+    pages.go("#/group/0/train-0001/0")
+    count, found = pages.js(OVERLAPS)
+    assert count > 20 and found == []
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_charts_are_as_wide_as_the_page_and_their_axes_are_legible(tmp_path, make_groups, browser, width):
+    run = make_groups(tmp_path / "run")
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    numbers = [row | {"mismatch_kl": 4e-5 * i, "clip_fraction": 0.002 * i} for i, row in enumerate(rows, 1)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in numbers))
+    pages = Pages(browser, export([run], tmp_path / "out", explain_run).as_uri())
+    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    pages.js("document.querySelector('details').open = true")
+    end = time.monotonic() + 30
+    measure = (
+        "const room = document.querySelector('section').getBoundingClientRect().width;"
+        "return [...document.querySelectorAll('svg.chart')].map((one) => { const frame = one.getBoundingClientRect();"
+        "const texts = [...one.querySelectorAll('text')].map((t) => [t.getBoundingClientRect(), t.textContent]);"
+        "return [frame.width / one.closest('figure').getBoundingClientRect().width, frame.width / room, texts.every("
+        "([box]) => box.left >= frame.left && box.right <= frame.right && box.height > 9 && box.height < 20),"
+        "texts.map(([, text]) => text)]; })"
+    )
+    while time.monotonic() < end:  # each chart is drawn anew for itself once the opened list has its width
+        found = pages.js(measure)
+        if found[0][1] > 0.98 and all(beside > 0.98 for beside, *_ in found):
+            break
+        time.sleep(0.05)
+    assert len(found) > 4 and found[0][1] > 0.98
+    for beside, _, legible, texts in found:
+        rows_named = [text for text in texts if "%" in text] or texts
+        assert beside > 0.98 and legible and len(set(rows_named)) == len(rows_named), texts
+    assert "(mismatch_kl)" in pages.text and "(zero_groups)" in pages.text
+    assert pages.js("return document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_runs_of_a_folder_are_sorted_filtered_and_set_side_by_side(tmp_path, make_groups, make_run, browser, hostile):
+    runs = []
+    for name, seed, rate in (("walk-seed1", 1, 1e-3), ("walk-seed2", 2, 1e-3), ("walk-fast", 1, 1e-2)):
+        runs.append(make_run(tmp_path / "runs" / name, seed=seed, rise=0.1 * len(runs)))
+        lines = f"name: {name}\nseed: {seed}\nenvironment: {{id: Walk-v0}}\ntraining: {{learning_rate: {rate}}}\n"
+        (runs[-1] / "config.yaml").write_text(lines)
+    runs.append(make_groups(tmp_path / "runs" / "other"))
+    (runs[-1] / "config.yaml").write_text(json.dumps({"algorithm": hostile, "environment": {"id": hostile}}))
+    pages = Pages(browser, export(runs, tmp_path / "out", explain_run).as_uri())
+    names = "return [...document.querySelectorAll('.rows tbody th a')].map((one) => one.textContent)"
+    assert len(pages.js(names)) == 4 and "<script>document.title" in pages.text and browser.title != "taken"
+    assert pages.js("return document.querySelectorAll('svg.spark polyline').length") == 4
+    assert pages.js("return document.querySelectorAll('.interval').length") == 3
+    pages.js("document.querySelector('thead button').click()")  # by name
+    assert pages.js(names) == ["walk-seed2", "walk-seed1", "walk-fast", "other"]
+    pages.js(
+        "const pick = (name, value) => { const one = document.querySelector(`[name=${name}]`); one.value = value; "
+        "one.dispatchEvent(new Event('change')); }; pick('rows', 'seeds'); pick('world', 'Walk-v0')"
+    )
+    assert pages.js("return [...document.querySelectorAll('.rows tbody tr')].length") == 2
+    assert "1, 2" in pages.text and "2 experiments" in pages.text
+    pages.go("#/runs")
+    for number in (0, 2):
+        pages.js("document.querySelector(`input[data-run='${arguments[0]}']`).click()", number)
+    pages.click(".offer a", "#/runs/0/2")
+    assert "training.learning_rate" in pages.text and "0.001" in pages.text and "0.01" in pages.text
+    assert "environment.id" not in pages.text
+    assert pages.js("return document.querySelector('svg.chart').querySelectorAll('polyline').length") == 2
+    pages.click("thead a", "#/run/0")
+    assert "walk-seed1" in pages.text
+    pages.go("#/runs/0/9")
+    assert "Nothing here" in pages.text and pages.errors() == []
+
+
 def test_before_and_after_and_two_runs_on_one_task(tmp_path, make_groups, browser):
     runs = [make_groups(tmp_path / name, iterations=1) for name in ("one", "two")]
-    pages = Pages(browser, export(runs, tmp_path / "out", EXPLAIN).as_uri())
+    pages = Pages(browser, export(runs, tmp_path / "out", explain_run).as_uri())
     pages.go("#/task/0")
     assert "Before and after training" in pages.text and "one: training, iteration 1" in pages.text
     pages.click("a.button", "#/compare/")
@@ -179,7 +337,8 @@ def test_before_and_after_and_two_runs_on_one_task(tmp_path, make_groups, browse
 
 
 def test_nothing_serious_for_axe_in_light_and_dark(tmp_path, make_groups, browser, axe):
-    pages = Pages(browser, export([make_groups(tmp_path / "run")], tmp_path / "out", EXPLAIN).as_uri())
+    runs = [make_groups(tmp_path / name) for name in ("run", "two")]
+    pages = Pages(browser, export(runs, tmp_path / "out", explain_run).as_uri())
     browser.execute_cdp_cmd("Page.setBypassCSP", {"enabled": True})
     pages.js(axe)
     serious = {}
@@ -187,7 +346,15 @@ def test_nothing_serious_for_axe_in_light_and_dark(tmp_path, make_groups, browse
         if scheme == "dark":
             pages.press("t")
             assert pages.js("return document.documentElement.dataset.theme") == "dark"
-        for address in ("#/", "#/groups", "#/group/0/train-0001/0", "#/episode/0/train-0001/0/0", "#/task/0"):
+        for address in (
+            "#/",
+            "#/run/0",
+            "#/runs/0/1",
+            "#/groups",
+            "#/group/0/train-0001/0",
+            "#/episode/0/train-0001/0/0",
+            "#/task/0",
+        ):
             pages.go(address)
             found = browser.execute_async_script(
                 "const done = arguments[0]; axe.run().then((r) => done(r.violations.map((v) => "
@@ -201,7 +368,7 @@ def test_nothing_serious_for_axe_in_light_and_dark(tmp_path, make_groups, browse
 
 def test_the_viewer_follows_a_run(tmp_path, make_groups, browser):
     run = make_groups(tmp_path / "run", iterations=1)
-    with serving(Exporter([run], tmp_path / "out", EXPLAIN, live=True), every=0.2) as address:
+    with serving(Exporter([run], tmp_path / "out", explain_run, live=True), every=0.2) as address:
         pages = Pages(browser, address)
         assert "live, iteration 1" in pages.text
         make_groups(tmp_path / "later", iterations=2)
@@ -220,7 +387,7 @@ def test_the_server_answers_this_machine_alone(tmp_path, make_groups):
     import urllib.request
 
     run = make_groups(tmp_path / "run", iterations=1)
-    with serving(Exporter([run], tmp_path / "out", EXPLAIN, live=True)) as address:
+    with serving(Exporter([run], tmp_path / "out", explain_run, live=True)) as address:
         assert address.startswith("http://127.0.0.1:")
         assert b"gagpo view" in urllib.request.urlopen(address, timeout=10).read()
         for path, host in (("", "evil.example"), ("data/", None), ("../config.yaml", None)):

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import typer
 
 from gagpo.settings import load
 from gagpo.training.run_folder import RunFolder
@@ -258,3 +260,35 @@ def test_checking_an_environment():
     done = gagpo("check", CORRIDOR, "--episodes", 2, "--json")
     report = json.loads(done.stdout.splitlines()[-1])
     assert done.returncode == 0 and report["ok"] and len(report["findings"]) > 8
+
+
+def test_continuing_a_finished_run_says_how_to_extend_it(inside, finished):
+    done = inside("train", "--resume", finished, "-q")
+    assert done.returncode == 0, done.stderr
+    assert f"To extend it: gagpo train --resume {finished} training.iterations=4" in done.stdout
+
+
+def test_two_runs_are_one_table_with_a_paired_test(inside, finished, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(finished, other)
+    done = inside("report", f"one={finished}", f"two={other}")
+    assert done.returncode == 0, done.stderr
+    (head,) = [line for line in done.stdout.splitlines() if "after %" in line]
+    assert "difference" in head and "McNemar" in done.stdout
+    assert max(len(line) for line in done.stdout.splitlines() if not line.startswith("/")) <= 100
+
+
+WITHOUT_JSON = {"configs show", "play", "serve", "view", "watch", "configs", "bench"}
+"""What prints no results: a file, or what goes on until it is ended."""
+
+
+def test_every_command_that_prints_results_has_json():
+    from gagpo.cli.examples import EXAMPLES
+    from gagpo.cli.main import app
+
+    command = typer.main.get_command(app)
+    for name in EXAMPLES.keys() - WITHOUT_JSON:
+        found = command
+        for part in name.split():
+            found = found.commands[part]
+        assert "as_json" in {one.name for one in found.params}, name

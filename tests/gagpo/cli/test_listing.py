@@ -1,6 +1,9 @@
 """What can be used is listed; a package that breaks cannot break the list."""
 
+import pytest
+
 from gagpo.cli.listing import environments, everything
+from gagpo.envs.lookup import UnknownEnvironment, find_spec
 from gagpo.interop.scaffold import new_world
 
 
@@ -10,9 +13,14 @@ def test_packages_offer_environments(tmp_path, offer):
     offer("deep", "gagpo.environments", **places)
     found = {one.name: one for one in environments()}
     assert found["gagpo/SQL-v0"].package == "gagpo"
-    assert (found["sea_floor:SeaFloor-v0"].package, found["sea_floor:SeaFloor-v0"].problem) == ("deep", "")
-    assert "ModuleNotFoundError" in found["no_such_module:No-v0"].problem
-    assert "registers no Lost-v0" in found["sea_floor:Lost-v0"].problem
+    assert (found["SeaFloor-v0"].package, found["SeaFloor-v0"].problem) == ("deep", "")
+    assert "ModuleNotFoundError" in found["No-v0"].problem
+    assert "registers no Lost-v0" in found["Lost-v0"].problem
+    assert find_spec("SeaFloor-v0").id == "SeaFloor-v0", "an id works as it is listed"
+    with pytest.raises(UnknownEnvironment, match="no_such_module"):
+        find_spec("No-v0")
+    with pytest.raises(UnknownEnvironment, match=r"known here: .*SeaFloor-v0"):
+        find_spec("Nowhere-v0")
 
 
 def test_everything_at_hand_is_listed(tmp_path):

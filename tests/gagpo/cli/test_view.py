@@ -42,13 +42,26 @@ def test_view_writes_beside_the_run_and_watch_says_what_is_wrong(tmp_path):
     assert gagpo("view", "run", cwd=tmp_path).returncode == 0  # written again
 
 
+def test_a_folder_of_runs_is_shown_as_one_and_another_folder_is_left_alone(tmp_path):
+    for name in ("one", "two"):
+        write_run(tmp_path / "runs" / name)
+    done = gagpo("view", "runs", cwd=tmp_path)
+    assert done.returncode == 0 and done.stdout == "open runs/view/index.html\n"
+    assert gagpo("view", "runs/", cwd=tmp_path).returncode == 0  # its own folder in it is no run
+    (tmp_path / "site" / "data").mkdir(parents=True)
+    (tmp_path / "site" / "data" / "index.js").write_text("mine")
+    done = gagpo("view", "runs/one", "--out", "site", cwd=tmp_path)
+    assert done.returncode == 2 and "site is not empty and no viewer's folder" in done.stderr
+    assert [path.name for path in (tmp_path / "site").rglob("*.*")] == ["index.js"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         (("view", "nowhere"), "nowhere: not a run folder (no such folder)"),
         (("watch", "nowhere"), "nowhere: not a run folder (no such folder)"),
         (("view", "foreign"), "train-0001.jsonl holds no episodes of this project"),
-        (("view", "empty"), "not a run folder (neither metrics.jsonl nor evals/*.json in it)"),
+        (("view", "empty"), "empty: neither a run folder nor a folder of runs (no metrics.jsonl, no evals/*.json)"),
     ],
 )
 def test_wrong_input_is_one_line(tmp_path, arguments, told):
@@ -58,3 +71,4 @@ def test_wrong_input_is_one_line(tmp_path, arguments, told):
     done = gagpo(*arguments, cwd=tmp_path)
     assert done.returncode == 2 and done.stdout == ""
     assert told in done.stderr and done.stderr.count("\n") == 1
+    assert not (tmp_path / "nowhere").exists()

@@ -1,10 +1,17 @@
-"""DAPO's dynamic sampling and overlong shaping."""
+"""DAPO's dynamic sampling and overlong shaping, and RAGEN's filter of groups."""
 
 import numpy as np
 import pytest
 
 from gagpo.algorithms import load
-from gagpo.controllers import Controllers, ControllerSettings, DynamicSampling, Overlong, overlong_penalty
+from gagpo.controllers import (
+    Controllers,
+    ControllerSettings,
+    DynamicSampling,
+    Overlong,
+    VarianceFilter,
+    overlong_penalty,
+)
 from gagpo.credit import Turns
 
 
@@ -24,6 +31,38 @@ def test_what_counts_as_alike_may_be_success():
     )
     assert by_reward.keep(turns).all()
     assert not by_success.keep(turns).any()
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        # Deviations of groups 3, 1, 7, 5: 0, sqrt(2)/2, sqrt(2), sqrt(2)/2.
+        ({}, [7]),
+        ({"share": 0.5}, [1, 7]),  # of equal ones the first
+        ({"share": 0.9}, [1, 7, 5]),
+        ({"share": 0.1}, [7]),  # at least one
+        ({"share": 1.0}, [3, 1, 7, 5]),
+        ({"by": "spread", "share": 0.5}, [7]),
+        ({"by": "spread", "share": 0.6}, [1, 7]),
+        ({"by": "spread", "share": 0.9}, [1, 7, 5]),
+        ({"by": "spread", "share": 1.0}, [1, 7, 5]),
+        ({"by": "spread", "share": 0.6, "slack": 0.3}, [7]),
+        ({"by": "spread", "share": 0.5, "reward": "success"}, [3]),
+    ],
+)
+def test_the_variance_filter_keeps_the_groups_that_differ_most(options, kept):
+    group_E = np.array([3, 3, 1, 1, 7, 7, 5, 5])
+    turns = Turns([4, 4, 0, 1, 0, 2, 1, 0], range(8), group_E, success_E=[True, False, *[True] * 6])
+    controllers = Controllers(ControllerSettings(variance_filter=VarianceFilter(**options)))
+    assert controllers.keep(turns).tolist() == np.isin(group_E, kept).tolist()
+    assert controllers.sampling_rounds == 1
+
+
+def test_where_nothing_differs_the_filter_by_spread_keeps_nothing():
+    turns = Turns([1, 1, 2, 2], range(4), [0, 0, 1, 1])
+    for by, kept in (("spread", 0), ("groups", 2)):
+        settings = ControllerSettings(variance_filter=VarianceFilter(by=by))
+        assert Controllers(settings).keep(turns).sum() == kept
 
 
 def test_overlong_penalty_by_hand():

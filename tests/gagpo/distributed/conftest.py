@@ -122,6 +122,8 @@ def require_same_run(one, two, atol=1e-5):
     for row, other in zip(*rows, strict=True):
         assert row.keys() == other.keys()
         for key, value in row.items():
+            if key == "train_tokens_read":  # a tree that is dealt out in parts is read by each from its beginning
+                continue
             assert value == pytest.approx(other[key], abs=2e-4, rel=2e-3), key
     for kind in ("evals/after-test.json", "episodes/after-test.jsonl"):
         assert (one / kind).read_text() == (two / kind).read_text()

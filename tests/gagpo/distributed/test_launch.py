@@ -103,21 +103,25 @@ def test_a_run_of_two_is_started_by_either(tmp_path, warm_model, torchrun):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_a_rank_that_dies_ends_the_other_and_the_run_goes_on(tmp_path, warm_model, number):
+@pytest.mark.parametrize(
+    ("number", "dead"),
+    [(signal.SIGKILL, 1), (signal.SIGSTOP, 1), (signal.SIGSTOP, 0)],
+    ids=["killed", "stopped", "first"],
+)
+def test_a_rank_that_dies_ends_the_other_and_the_run_goes_on(tmp_path, warm_model, number, dead):
     config = config_of(tmp_path, warm_model, training={"iterations": 400, "save_every": 1, "keep": 3})
     process = gagpo("gagpo", "train", config, "--runs", tmp_path / "runs", "-q", "training.iterations=400")
     made = tmp_path / "runs" / "corridor"
     wait_for_rows(made / "metrics.jsonl", 3, process)
     children = children_of(process)
     every = [*children, *(below for child in children for below in child.children(recursive=True))]
-    victim = rank(children, 1)
+    victim = rank(children, dead)
     os.kill(victim.pid, number)
     output, _ = process.communicate(timeout=SECONDS)
     assert process.returncode == 2, output
     assert output.count("gagpo: ") == 1 and "Traceback" not in output
     said = "was killed by signal 9" if number == signal.SIGKILL else f"has given no sign of life for {DEADLINE} s"
-    assert f"rank 1 of 2 {said}" in output and "--resume" in output
+    assert f"rank {dead} of 2 {said}" in output and "--resume" in output
     assert not psutil.wait_procs(every, timeout=30)[1]
     done = RunFolder.open(made).metrics()[-1]["iteration"]
     kept = checkpoints.latest(made / "checkpoints")
@@ -149,3 +153,18 @@ def test_what_is_wrong_on_both_is_said_once(tmp_path, warm_model):
     output, _ = process.communicate(timeout=SECONDS)
     assert process.returncode == 2 and output.count("gagpo: rollout.max_tokens=128 leaves no room") == 1, output
     assert not (tmp_path / "runs" / "corridor").exists()
+
+
+@pytest.mark.slow
+def test_torchrun_goes_on_with_a_run_whose_rank_was_killed(tmp_path, warm_model):
+    training = {"iterations": 8, "save_every": 1}
+    config = config_of(tmp_path, warm_model, training=training, evaluation={"splits": [], "before": False})
+    torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1", "-m"]
+    process = gagpo(*torchrun, "gagpo", "train", config, "--auto", "--runs", tmp_path / "runs", "-q")
+    made = tmp_path / "runs" / "corridor"
+    wait_for_rows(made / "metrics.jsonl", 2, process)
+    rank(children_of(process), 1).kill()
+    output, _ = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, output
+    assert [row["iteration"] for row in RunFolder.open(made).metrics()] == list(range(1, 9))
+    assert RunFolder.open(made).finished and [path.name for path in made.parent.iterdir()] == ["corridor"]

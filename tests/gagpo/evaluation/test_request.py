@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 import gagpo
-from gagpo.agents.api.client import ApiSettings
+from gagpo.agents.api.settings import ApiSettings
 from gagpo.envs.errors import InvalidArgument
 from gagpo.evaluation.models import evaluate
 from gagpo.evaluation.request import EvaluationRequest, settings_like

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("openai")
 pytest.importorskip("flask")
 
-from gagpo.agents.api.client import ApiSettings, LimitReached
+from gagpo.agents.api.client import LimitReached
+from gagpo.agents.api.settings import ApiSettings
 from gagpo.cli.main import main
 from gagpo.eval.journal import read_journal
 from gagpo.eval.results import EvalResult
@@ -20,7 +20,6 @@ from gagpo.evaluation.request import EvaluationRequest
 from gagpo.evaluation.served import measure, play_demonstrations
 from tests.agents.chat_server import serving
 
-pytestmark = pytest.mark.interop
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
 
 LONG = """
@@ -38,14 +37,14 @@ gymnasium.register("Long-v0", "long_corridor:LongEnv", disable_env_checker=True,
 KILLED = """
 import json, os, random, signal, sys, time
 from pathlib import Path
-from gagpo.agents.api.client import ApiSettings
+from gagpo.agents.api.settings import ApiSettings
 from gagpo.evaluation.request import EvaluationRequest
 from gagpo.evaluation.served import measure
 
 url, folder, rng, kills = sys.argv[1], Path(sys.argv[2]), random.Random(7), 0
 
 def lines():
-    return sum(path.read_bytes().count(b"\\n") for path in folder.glob("*.jsonl"))
+    return sum(path.read_bytes().count(b'"episode": ') for path in folder.glob("*.jsonl"))
 
 while True:
     child = os.fork()
@@ -56,25 +55,29 @@ while True:
             journals=folder, quiet=True,
         ))
         report.result.save(folder / "result.json")
+        (folder / "usage.json").write_text(json.dumps(report.usage))
         os._exit(0)
-    until = lines() + rng.randrange(5, 15)
-    while kills < 10 and lines() < until:
+    until, status = lines() + rng.randrange(5, 15), None
+    while kills < 10 and lines() < until and status is None:
         time.sleep(0.003)
-    if kills < 10:
+        done, ended = os.waitpid(child, os.WNOHANG)
+        status = ended if done else None
+    if kills < 10 and status is None:
         time.sleep(rng.random() * 0.05)
         os.kill(child, signal.SIGKILL)
         kills += 1
-    _, status = os.waitpid(child, 0)
+    if status is None:
+        _, status = os.waitpid(child, 0)
     if status == 0:
         break
-    if kills == 10 and os.WIFEXITED(status):
-        sys.exit("the last evaluation failed")
+    if os.WIFEXITED(status):
+        sys.exit("an evaluation ended by itself")
 print(kills)
 """
 
 
 @pytest.mark.slow
-def test_two_hundred_tasks_killed_ten_times_are_each_played_exactly_once(tmp_path):
+def test_two_hundred_tasks_killed_ten_times_are_each_played_exactly_once_and_every_request_counted(tmp_path):
     (tmp_path / "long_corridor.py").write_text(LONG)
     root = str(Path(__file__).parents[2])
     with serving(faults=("error", "limit", "garbage"), rate=0.05, delay=0.005) as server:
@@ -86,6 +89,7 @@ def test_two_hundred_tasks_killed_ten_times_are_each_played_exactly_once(tmp_pat
             timeout=1500,  # a busy machine
         )
         assert done.returncode == 0 and done.stdout.strip() == "10", done.stderr[-2000:]
+        asked, answered = len(server.requests), server.answered
         begun = sum(len(one["messages"]) == 1 for one in server.requests)
     result = EvalResult.load(tmp_path / "evals" / "result.json")
     wanted = [f"t{n:03d}" for n in range(200)]
@@ -94,6 +98,9 @@ def test_two_hundred_tasks_killed_ten_times_are_each_played_exactly_once(tmp_pat
     (path,) = (tmp_path / "evals").glob("*.jsonl")
     texts = [json.loads(line.rpartition(" ")[0]) for line in path.read_text().splitlines()]
     assert sorted(one["episode"]["task"] for one in texts if "episode" in one) == wanted
+    usage = json.loads((tmp_path / "evals" / "usage.json").read_text())
+    assert asked <= usage["requests"] <= asked + 10 * 8  # those that a kill kept from being sent are counted
+    assert usage["prompt"] <= 10 * answered <= usage["prompt"] + 10 * usage["unanswered"]
     assert begun <= 200 * 1.3 + 10 * 8  # at most what was under way at a kill was begun again, faults aside
 
 

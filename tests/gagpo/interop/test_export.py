@@ -1,12 +1,13 @@
 """Exports, read back by the packages they are for."""
 
 import json
+import zlib
 
 import numpy as np
 import pytest
 
 from gagpo.agents.episodes import Episode, Turn, write_episodes
-from gagpo.envs.errors import InvalidArgument
+from gagpo.envs.errors import GagpoError, InvalidArgument
 from gagpo.eval.journal import Journal
 from gagpo.interop.export import export
 
@@ -92,3 +93,63 @@ def test_what_cannot_be_exported(journal, tmp_path):
     (tmp_path / "empty").write_text("")
     with pytest.raises(InvalidArgument, match="no whole episode"):
         export(tmp_path / "empty", "jsonl", tmp_path / "x")
+
+
+DAMAGES = {  # path of a key in an episode's record, what it is made, and what is said
+    "a turn that is none": (["turns", 0], 3, "turn 0: not an object"),
+    "turns that are none": (["turns"], None, "key 'turns' must be a list"),
+    "a task that is a number": (["task"], 7, "key 'task' must be a text"),
+    "a task type that is a list": (["task_type"], [], "key 'task_type' must be a text"),
+    "a sample that is text": (["sample"], "0", "key 'sample' must be a whole number"),
+    "a response that is null": (["turns", 0, "response"], None, "turn 0: key 'response' must be a text"),
+    "a reward that is text": (["turns", 1, "reward"], "1", "turn 1: key 'reward' must be a finite number"),
+    "a reward without end": (["turns", 1, "reward"], float("inf"), "turn 1: key 'reward' must be a finite number"),
+    "info that is text": (["info"], "x", "key 'info' must be an object"),
+    "an outcome of its own": (["outcome"], "won", "key 'outcome' must be terminated, truncated or failed"),
+    "an unhashable reason": (["turns", 0, "invalid"], [], "key 'invalid' must be why a turn is invalid"),
+    "ids that are too large": (["turns", 0, "response_ids"], [2**40], "must be lists of numbers"),
+    "ids that are text": (["turns", 0, "response_ids"], ["a"], "must be lists of numbers"),
+}
+
+
+@pytest.mark.parametrize("form", ["jsonl", "atif"])
+@pytest.mark.parametrize(("path", "value", "said"), DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_episode_is_named_with_its_line_and_key(tmp_path, form, path, value, said):
+    record = played().record(tokens=True)
+    record["turns"][0] |= {"prompt_ids": [1], "response_ids": [1], "logprobs": [-0.5]}
+    *above, last = path
+    place = record
+    for key in above:
+        place = place[key]
+    place[last] = value
+    source = tmp_path / "e.jsonl"
+    source.write_text(json.dumps(played().record()) + "\n" + json.dumps(record) + "\n")
+    with pytest.raises(InvalidArgument) as caught:
+        export(source, form, tmp_path / "out")
+    assert str(caught.value).startswith(f"{source}, line 2: not an episode (") and said in str(caught.value)
+
+
+@pytest.mark.parametrize("line", [b"\xff\xfe{}", b"[" * 100_000, b"9" * 5000, b"[]", b"{}", b"null"])
+def test_a_line_that_is_no_episode_is_named(tmp_path, line):
+    source = tmp_path / "e.jsonl"
+    source.write_bytes(line + b"\n")
+    with pytest.raises(InvalidArgument, match=r"e.jsonl, line 1: not a"):
+        export(source, "atif", tmp_path / "out")
+
+
+def test_half_a_character_in_a_task_leaves_every_form_whole(tmp_path):
+    source = tmp_path / "e.jsonl"
+    write_episodes(source, [played("a\ud800"), played("a-"), played("a")])
+    assert export(source, "jsonl", tmp_path / "out.jsonl") == export(source, "atif", tmp_path / "atif") == 3
+    assert len(list((tmp_path / "atif").rglob("trajectory.json"))) == 3
+    datasets = pytest.importorskip("datasets")
+    export(source, "hf", tmp_path / "hf")
+    assert datasets.load_from_disk(str(tmp_path / "hf"))["task"][:] == ["a?", "a-", "a"]
+
+
+def test_a_journal_with_a_checked_line_that_is_no_episode_is_named(journal, tmp_path):
+    text = json.dumps({"episode": {**played(sample=2).record(), "task": 3}}).encode()
+    with journal.open("ab") as file:
+        file.write(b"%s %08x\n" % (text, zlib.crc32(text)))
+    with pytest.raises(GagpoError, match=r"line 4: not an episode \(key 'task' must be a text"):
+        export(journal, "jsonl", tmp_path / "out.jsonl")

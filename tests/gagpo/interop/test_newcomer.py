@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import newcomer
 from gagpo.eval.results import EvalResult
+from gagpo.settings import load
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
-SHORTER = ["warm_start.episodes=60", "warm_start.steps=20", "training.iterations=1", "evaluation.tries=1"]
+SHORTER = ["warm_start.episodes=60", "warm_start.most_steps=20", "training.iterations=1", "evaluation.tries=1"]
 
 
 def block(language, begins):
@@ -58,3 +60,21 @@ def test_the_page_does_as_it_says(folder):
     assert (folder / "runs" / "guess" / "report.html").is_file()
     chance = EvalResult.load(folder / "chance.json")
     assert chance.episodes == 10 and chance.successes < 8
+
+
+def test_each_world_is_copied_from_its_page(tmp_path):
+    for world in newcomer.WORLDS:
+        newcomer.write_world(world, tmp_path)
+        assert (tmp_path / f"{world}.py").is_file()
+        assert load(tmp_path / f"{world}.yaml").warm_start.steps is None, "it is left to measure itself"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("world", newcomer.WORLDS)
+def test_the_worlds_of_the_pages_visibly_learn(tmp_path, world, seed):
+    newcomer.write_world(world, tmp_path)
+    row = newcomer.learn(world, seed, tmp_path)
+    assert row["after"] - row["before"] >= newcomer.RISE, row
+    assert row["warm_start"]["invalid"] < 0.1, row

@@ -7,16 +7,21 @@ from pathlib import Path
 import pytest
 
 from gagpo.envs.errors import InvalidArgument
-from gagpo.interop.scaffold import new_world
+from gagpo.interop.scaffold import new_package, new_world
 
 ROOT = Path(__file__).parents[3]
 
 
-def run(folder, *command, timeout=240):
+def run(folder, *command, timeout=240, path=None):
     return subprocess.run(
         [sys.executable, *command],
         cwd=folder,
-        env={"PYTHONPATH": f"{folder}:{ROOT}", "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1", "HOME": str(folder)},
+        env={
+            "PYTHONPATH": f"{path or folder}:{ROOT}",
+            "PATH": "/usr/bin:/bin",
+            "OMP_NUM_THREADS": "1",
+            "HOME": str(folder),
+        },
         capture_output=True,
         text=True,
         timeout=timeout,
@@ -40,6 +45,20 @@ def test_a_new_world_can_be_trained_in_as_it_is(tmp_path):
     assert (tmp_path / "runs/moon_base/report.html").is_file()
 
 
+def test_a_package_installs_and_its_id_works_alone(tmp_path):
+    made = new_package("moon_base", tmp_path)
+    names = {str(path.relative_to(tmp_path / "moon_base")) for path in made}
+    assert {"pyproject.toml", "README.md", ".github/workflows/tests.yml", "moon_base.py", "test_moon_base.py"} <= names
+    assert not any("my_world" in path.read_text() or "MyWorld" in path.read_text() for path in made)
+    command = ["-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index", "--target"]
+    done = run(tmp_path, *command, str(tmp_path / "lib"), str(tmp_path / "moon_base"))
+    assert done.returncode == 0, done.stderr[-3000:]
+    checked = run(tmp_path, "-m", "gagpo", "check", "MoonBase-v0", "--episodes", "2", path=tmp_path / "lib")
+    assert checked.returncode == 0 and "exact task" in checked.stdout, checked.stderr[-3000:]
+    with pytest.raises(InvalidArgument, match="moon_base exists"):
+        new_package("moon_base", tmp_path)
+
+
 def test_what_makes_no_sense_is_refused(tmp_path):
     for name in ("Moon", "moon base", "../x", "", "1st"):
         with pytest.raises(InvalidArgument, match="is a module's"):
@@ -50,3 +69,27 @@ def test_what_makes_no_sense_is_refused(tmp_path):
     with pytest.raises(InvalidArgument, match=r"moon\.py exists"):
         new_world("moon", tmp_path)
     assert not (tmp_path / "moon.yaml").exists() and (tmp_path / "moon.py").read_text() == before
+
+
+@pytest.mark.parametrize("name", ["json", "os", "numpy", "gagpo", "envs", "class", "torch", "test"])
+def test_the_name_of_another_module_is_refused_with_a_suggestion(tmp_path, name):
+    with pytest.raises(InvalidArgument, match=rf"^{name} is .*say {name}_world$"):
+        new_world(name, tmp_path)
+    assert not list(tmp_path.iterdir())
+    assert new_world(f"{name}_world", tmp_path)
+
+
+def test_a_world_that_is_there_already_is_no_installed_package(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    new_world("moon", tmp_path)
+    with pytest.raises(InvalidArgument, match=r"moon\.py exists"):
+        new_world("moon", tmp_path)
+
+
+def test_a_package_of_a_world_that_is_not_there_is_refused_in_one_line(tmp_path):
+    """With OpenEnv installed or without: the one is missing, or the other."""
+    done = run(tmp_path, "-m", "gagpo", "serve", "gagpo/No-v0", "--package", "served")
+    said = done.stderr.strip().splitlines()[-1]
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert said.startswith(("gagpo: gagpo serve needs OpenEnv", "gagpo: environment 'gagpo/No-v0'"))
+    assert not (tmp_path / "served").exists()

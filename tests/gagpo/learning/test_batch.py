@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.credit import Credit
-from gagpo.learning.batch import build_rows, micro_batches, mini_batches
+from gagpo.learning.batch import build_rows, mini_batches
 from gagpo.learning.logprobs import token_logprobs
 from gagpo.learning.loss import with_columns
+from gagpo.learning.packing import Packing
 from gagpo.learning.scoring import OldLogprobs
 
 
@@ -84,10 +85,10 @@ def test_every_token_is_trained_once_with_its_own_numbers(plans, budget, parts):
     turns = np.concatenate([[n] * len(t.response_ids) for n, t in enumerate(t for e in episodes for t in e.turns)])
     seen = np.zeros(len(responses), int)
     for mini in mini_batches(build_rows(episodes), parts, np.random.default_rng(0)):
-        for batch in micro_batches(mini, budget):
+        for batch in Packing(budget).micro_batches(mini):
             token = batch.token_K.numpy()
             seen[token] += 1
-            assert batch.target_K.numpy().tolist() == responses[token].tolist()
+            assert batch.target_U.numpy().tolist() == responses[token].tolist()
             assert batch.turn_K.numpy().tolist() == turns[token].tolist()
             np.testing.assert_allclose(batch.logprob_K.numpy(), -responses[token] / 10, rtol=1e-6)
             rows, longest = batch.packed.shape
@@ -100,7 +101,7 @@ def test_a_micro_batch_moves_with_all_that_belongs_to_it():
     episodes = [conversation(([5, 6], [7, 8]), ([9], [10])), conversation(([5], [6, 7]))]
     for episode in episodes:
         episode.temperature = 0.7
-    (batch,) = micro_batches(build_rows(episodes), 100)
+    (batch,) = Packing(100, trees=True).micro_batches(build_rows(episodes))
     credit = Credit(np.arange(3.0), np.array([2, 1, 2]), "turn", np.ones(3), value_K=np.arange(5.0))
     batch = with_columns(batch, credit, OldLogprobs(np.zeros(5), np.ones(5)))
     moved = batch.to("meta")
@@ -124,7 +125,7 @@ def test_log_probabilities_do_not_depend_on_how_rows_are_cut(tiny):
     columns = []
     for budget in (1, 60, 10_000):
         column = torch.zeros(45)
-        for batch in micro_batches(rows, budget):
+        for batch in Packing(budget).micro_batches(rows):
             with torch.no_grad():
                 column[batch.token_K], _ = token_logprobs(model, batch)
         columns.append(column)
@@ -137,10 +138,11 @@ def test_temperature_and_entropy(tiny, temperature):
     model, _ = tiny
     episode = conversation(([5, 6], [7, 8]))
     episode.temperature = temperature
-    (batch,) = micro_batches(build_rows([episode]), 100)
+    (batch,) = Packing(100).micro_batches(build_rows([episode]))
     logprob, entropy = token_logprobs(model, batch)
     with torch.no_grad():
-        from gagpo.agents.engines.attention import PackedRows, forward
+        from gagpo.agents.engines.flat.attention import forward
+        from gagpo.agents.engines.flat.packed import PackedRows
 
         layout = PackedRows([3])
         logits = forward(model, torch.tensor([5, 6, 7]), layout, torch.tensor([1, 2])) / temperature

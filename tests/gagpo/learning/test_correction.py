@@ -10,6 +10,7 @@ from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Credit
 from gagpo.learning import forward
 from gagpo.learning.batch import build_rows
+from gagpo.learning.packing import Packing
 from gagpo.learning.update import Updater
 from gagpo.objectives import Correction
 from gagpo.settings import load
@@ -80,7 +81,7 @@ def updated(model, rows, correction, minibatches):
         torch.optim.AdamW(model.parameters(), lr=1e-2),
         algorithm,
         minibatches=minibatches,
-        microbatch_tokens=30,
+        packing=Packing(30),
         autocast=lambda: torch.autocast("cpu", torch.bfloat16),
     )
     inner = forward.token_logprobs

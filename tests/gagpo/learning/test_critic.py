@@ -9,9 +9,10 @@ import torch
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.algorithms import load
 from gagpo.credit import advantages, give_credit, turns_for
-from gagpo.learning.batch import build_rows, micro_batches
+from gagpo.learning.batch import build_rows
 from gagpo.learning.critic import Critic
 from gagpo.learning.loss import with_columns
+from gagpo.learning.packing import Packing
 from gagpo.learning.update import Updater
 
 SETTINGS = {"token": load("ppo_token"), "turn": load("ppo_turn")}
@@ -37,7 +38,7 @@ def test_the_head_starts_at_zero_and_values_do_not_depend_on_the_cut(tiny):
     critic = Critic(model, SETTINGS["token"].critic)
     optimizer = torch.optim.AdamW(critic.parameters())
     made = [
-        Updater(model, optimizer, SETTINGS["token"], critic=critic, microbatch_tokens=budget) for budget in (1000, 1)
+        Updater(model, optimizer, SETTINGS["token"], critic=critic, packing=Packing(budget)) for budget in (1000, 1)
     ]
     assert (made[0].values(rows, 36) == 0).all()
     torch.nn.init.normal_(critic.head.weight)
@@ -54,7 +55,7 @@ def test_a_turns_value_is_read_before_its_response(level):
     value_K = np.arange(36.0)
     credit = give_credit(turns, settings, value_K)
     assert len(credit.per_token()) == len(credit.value_K) == 36
-    batches = [with_columns(batch, credit, None) for batch in micro_batches(build_rows(made), 40)]
+    batches = [with_columns(batch, credit, None) for batch in Packing(40).micro_batches(build_rows(made))]
     return_K, old_value_K = (np.zeros(36, np.float32) for _ in range(2))
     for batch in batches:
         assert batch.first_K is None or (batch.token_K[batch.first_K] % 2 == 0).all()
@@ -80,7 +81,7 @@ def test_training_brings_the_values_to_their_targets(tiny, level, head):
     rows, turns = build_rows(made), turns_for(made, algorithm.credit)
     before = copy.deepcopy(model.state_dict())
     optimizer = torch.optim.AdamW([*model.parameters(), *critic.parameters()], lr=3e-3)
-    updater = Updater(model, optimizer, algorithm, critic=critic, microbatch_tokens=40)
+    updater = Updater(model, optimizer, algorithm, critic=critic, packing=Packing(40))
     credit = give_credit(turns, algorithm.credit, updater.values(rows, 36))
     errors = [updater.update(rows, credit, np.random.default_rng(i))["value_error"] for i in range(25)]
     assert errors[-1] < 0.5 * errors[0]

@@ -6,8 +6,9 @@ import torch
 
 from benchmarks import memory
 from gagpo.learning import logprobs
-from gagpo.learning.batch import build_rows, micro_batches
+from gagpo.learning.batch import build_rows
 from gagpo.learning.logprobs import token_logprobs
+from gagpo.learning.packing import Packing
 from tests.gagpo.learning.test_batch import conversation
 
 
@@ -26,7 +27,7 @@ def test_chunks_change_nothing(tiny, monkeypatch, entropy, temperature):
     episodes = [conversation((rng.integers(0, 300, 5), rng.integers(0, 300, n))) for n in (3, 7, 11)]
     for episode in episodes:
         episode.temperature = temperature
-    (batch,) = micro_batches(build_rows(episodes), 1000)
+    (batch,) = Packing(1000).micro_batches(build_rows(episodes))
     whole = passed(model, batch, entropy)
     sizes = []
     inner = logprobs._of_chunk

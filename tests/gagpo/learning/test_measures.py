@@ -65,7 +65,7 @@ def test_a_loss_that_is_not_finite_says_how_many_steps_were_taken(trainer):
     def poisoned(batch, *rest):
         calls.append(1)
         if len(calls) == 3:
-            batch[0].old_logprob_K[0] = -torch.inf
+            batch.micros[0].old_logprob_K[0] = -torch.inf
         return accumulate(batch, *rest)
 
     made.learner.updater._accumulate = poisoned

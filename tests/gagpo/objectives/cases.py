@@ -14,7 +14,7 @@ RATIOS = [("token", "mean", "segment")] + [
     for pool in ("mean", "sum")
     for gradient in ("segment", "token")
 ]
-GATES = ["clip", {"name": "clip", "high": 0.28, "dual": 1.5}, "log_clip", "sapo", "cispo", "none"]
+GATES = ["clip", {"name": "clip", "high": 0.28, "dual": 1.5}, "log_clip", "sapo", "cispo", "dppo", "none"]
 AGGREGATIONS = [
     "token_mean",
     "sequence_mean",
@@ -73,6 +73,10 @@ def one_by_one(new, old, advantage, turn, row, chosen: ObjectiveSettings) -> tor
             return a * 4 / tau * torch.sigmoid(tau * (r - 1))
         if gate.name == "cispo":
             return torch.clamp(r, max=1 + gate.high).detach() * a * new[k]
+        if gate.name == "dppo":
+            moved = torch.exp(new[k].detach()) - torch.exp(old[k])
+            dropped = (a > 0 and moved > 0.15) or (a < 0 and moved < -0.15)
+            return torch.clamp(r, max=gate.cap).detach() * a * new[k] * (not dropped)
         return r * a
 
     def mean_of(ids, inner):
@@ -100,9 +104,11 @@ def one_by_one(new, old, advantage, turn, row, chosen: ObjectiveSettings) -> tor
 
 
 def legal(gate: Any) -> list[Any]:
-    """The aggregations that go with a gate: CISPO's values are negative, and no such mean of them exists."""
+    """The aggregations that go with a gate: CISPO's and DPPO's values are negative: no such mean of them exists."""
     return [
-        cell for cell in AGGREGATIONS if gate != "cispo" or ("geometric" not in str(cell) and "power" not in str(cell))
+        cell
+        for cell in AGGREGATIONS
+        if gate not in ("cispo", "dppo") or ("geometric" not in str(cell) and "power" not in str(cell))
     ]
 
 
@@ -119,6 +125,7 @@ CHOICES = [
     objective(ratio="sequence", gate="sapo", aggregation="sequence_mean"),
     objective(ratio="sequence", ratio_gradient="token", aggregation={"name": "constant", "length": 9}),
     objective(gate="cispo", aggregation="sequence_mean"),
+    objective(gate="dppo", aggregation="action_mean"),
     objective(gate="log_clip", aggregation="geometric"),
     objective(gate="clip", aggregation={"name": "power", "exponent": 0.5, "per": "action"}),
 ]

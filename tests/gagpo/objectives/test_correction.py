@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from gagpo.algorithms import load
 from gagpo.objectives import Correction, Layout, correction_weights, policy_loss, summary
-from tests.gagpo.objectives.cases import CHOICES, ROW, TURN, objective, random_batch
+from tests.gagpo.objectives.cases import CHOICES, GATES, ROW, TURN, objective, random_batch
 
 LAYOUT = Layout.of(torch.tensor([0, 0, 1, 2, 2, 2]), torch.tensor([0, 0, 0, 1, 1, 1]))
 SAMPLER = torch.full((6,), -1.0)
@@ -35,6 +35,44 @@ def test_sequences_that_are_too_far_off_are_left_out():
     assert correction_weights(SAMPLER, TRAINER, LAYOUT, Correction(name="sequence"))[0].tolist() == [1, 1, 1, 0, 0, 0]
     wide = correction_weights(TRAINER, SAMPLER, LAYOUT, Correction(name="sequence", high=4.5))[0]
     assert wide.tolist() == [1] * 6
+
+
+def test_icepop_leaves_out_tokens_beyond_its_range_and_weighs_the_others():
+    weight, metrics = correction_weights(TRAINER, SAMPLER, LAYOUT, Correction(name="icepop"))
+    assert weight.tolist() == pytest.approx([1, 3, 0.5, 4, 4, 4])
+    assert metrics["masked_tokens"].item() == 0 and "masked" not in metrics
+    weight, metrics = correction_weights(TRAINER, SAMPLER, LAYOUT, Correction(name="icepop", low=0.6, high=3.5))
+    assert weight.tolist() == pytest.approx([1, 3, 0, 0, 0, 0])
+    assert summary([metrics | {"tokens": torch.tensor(6.0)}])["masked_tokens"] == pytest.approx(4 / 6)
+
+
+def test_weights_of_tokens_go_with_the_geometric_mask_of_sequences():
+    # Geometric means 1.14 and 4.
+    for name, kept in (("token", [1, 2, 0.5]), ("icepop", [1, 3, 0.5])):
+        weight, metrics = correction_weights(TRAINER, SAMPLER, LAYOUT, Correction(name=name, rows=(0.5, 2.0)))
+        assert weight.tolist() == pytest.approx([*kept, 0, 0, 0])
+        assert (metrics["masked"].item(), metrics["rows"].item()) == (1, 2)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("gate", GATES, ids=str)
+def test_icepop_with_every_gate_is_its_formula_token_by_token(gate, seed):
+    """``M(k) = k`` within [.5, 5] and 0 beyond, times each token's own objective; gradients too."""
+    new, old, advantage = random_batch(seed, per=None)
+    sampler = old + 2 * torch.randn(len(old), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    layout, bare = Layout.of(TURN, ROW), objective(gate=gate)
+    alone, expected = Layout.of(torch.zeros(1, dtype=torch.long)), 0.0
+    for k in range(len(new)):
+        ratio = math.exp(old[k].item() - sampler[k].item())
+        if 0.5 <= ratio <= 5:
+            one = slice(k, k + 1)
+            expected = expected + ratio * policy_loss(new[one], old[one], advantage[one], alone, bare)[0] / len(new)
+    weight, _ = correction_weights(old, sampler, layout, Correction(name="icepop"))
+    loss = policy_loss(new, old, advantage, layout, bare, weight_K=weight)[0]
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
+    mine, theirs = (torch.autograd.grad(x, new)[0].numpy() for x in (loss, expected))
+    assert mine == pytest.approx(theirs, rel=1e-6, abs=1e-12)
+    assert ((mine == 0) >= (weight == 0).numpy()).all() and (weight == 0).any()
 
 
 @pytest.mark.parametrize("name", ["none", "recompute"])
@@ -65,7 +103,7 @@ def test_metrics_add_up_over_micro_batches():
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("name", ["token", "sequence"])
+@pytest.mark.parametrize("name", ["token", "icepop", "sequence"])
 def test_log_probabilities_that_are_not_finite_are_not_weighted_away(value, name):
     broken = TRAINER.clone()
     broken[3] = value
@@ -83,7 +121,7 @@ def test_a_weight_of_one_changes_nothing_and_masked_sequences_have_no_gradient(c
     assert (new.grad[ROW == 1] == 0).all() and (new.grad[ROW != 1] != 0).any()
 
 
-@pytest.mark.parametrize("gate", ["clip", "sapo", "cispo", "none"])
+@pytest.mark.parametrize("gate", ["clip", "sapo", "cispo", "dppo", "none"])
 def test_each_tokens_term_is_weighted_and_kl_and_entropy_are_not(gate):
     new, old, advantage = random_batch(per=None)
     layout = Layout.of(TURN, ROW)
@@ -107,6 +145,10 @@ def test_the_cell():
     assert load("grpo", load("grpo", {"correction": "sequence"}).model_dump()).correction.name == "sequence"
     with pytest.raises(ValueError, match="cap is an option of correction token, and the correction is sequence"):
         load("grpo", {"correction": {"name": "sequence", "cap": 4}})
+    with pytest.raises(ValueError, match="rows is an option of correction token and icepop, and the correction is seq"):
+        load("grpo", {"correction": {"name": "sequence", "rows": [0.5, 2]}})
+    whole = load("grpo", {"correction": {"name": "icepop", "rows": [0.5, 2]}})
+    assert load("grpo", whole.model_dump(mode="json")) == whole and whole.correction.token_range == (0.5, 5.0)
     with pytest.raises(ValidationError):
         Correction(name="both")
     with pytest.raises(ValueError, match=r"logprob_sampler_K must have shape \(6,\)"):

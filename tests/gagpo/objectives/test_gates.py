@@ -5,8 +5,16 @@ import math
 import pytest
 import torch
 
-from gagpo.objectives.gates import Controls, LogBounds, cispo_weight, coefficient, log_bounds, log_coefficient
-from gagpo.objectives.options import Cispo, Clip, LogClip, Sapo, Unclipped
+from gagpo.objectives.gates import (
+    Controls,
+    LogBounds,
+    cispo_weight,
+    coefficient,
+    dppo_weight,
+    log_bounds,
+    log_coefficient,
+)
+from gagpo.objectives.options import Cispo, Clip, Dppo, LogClip, Sapo, Unclipped
 
 GATES = [Clip(), Clip(low=0.2, high=0.28, dual=10.0), LogClip(), Sapo(), Unclipped()]
 
@@ -99,6 +107,44 @@ def test_cispo_caps_its_weight_at_one_plus_high_for_both_signs_and_detaches_it()
     assert clipped.tolist() == [False, False, False, True]
     bounded_below, _ = cispo_weight(log_ratio, log_bounds(Cispo(low=0.5, high=4.0), Controls()))
     assert bounded_below == pytest.approx([0.5, 0.9, 4.9, 5.0])
+
+
+@pytest.mark.parametrize(
+    ("divergence", "sign", "new", "dropped"),
+    [
+        # mu = .5: .64 and .36 are within .15, .66 and .34 beyond it, and only the way the advantage pushes counts.
+        ("tv", 1, 0.64, False),
+        ("tv", 1, 0.66, True),
+        ("tv", 1, 0.34, False),
+        ("tv", -1, 0.66, False),
+        ("tv", -1, 0.36, False),
+        ("tv", -1, 0.34, True),
+        # .5 log(.5/pi) + .5 log(.5/(1-pi)) = .0472 at pi = .65, .0517 at .657.
+        ("kl", 1, 0.65, False),
+        ("kl", 1, 0.657, True),
+        ("kl", -1, 0.657, False),
+        ("kl", -1, 0.35, False),
+        ("kl", -1, 0.343, True),
+        ("tv", 0, 0.9, False),
+    ],
+)
+def test_dppo_drops_probabilities_that_moved_too_far_with_their_advantage(divergence, sign, new, dropped):
+    logprob, old = column(math.log(new)), column(math.log(0.5)).detach()
+    weight, found = dppo_weight(logprob - old, logprob, old, torch.tensor([float(sign)]), Dppo(divergence=divergence))
+    assert found.tolist() == [dropped]
+    assert weight.tolist() == pytest.approx([0.0 if dropped else new / 0.5]) and not weight.requires_grad
+
+
+def test_dppo_lets_rare_tokens_rise_where_a_ratio_would_be_clipped():
+    logprob, old = column(math.log(1e-3)), column(math.log(1e-5)).detach()
+    weight, found = dppo_weight(logprob - old, logprob, old, torch.ones(1), Dppo())
+    assert weight.tolist() == [20.0] and not found.any()
+
+
+def test_dppo_drops_no_token_that_is_not_finite():
+    for broken in (math.nan, math.inf):
+        weight, _ = dppo_weight(column(math.nan), column(broken), column(-1.0), torch.ones(1), Dppo())
+        assert torch.isnan(weight).all()
 
 
 def test_controllers_replace_the_radii():

@@ -13,6 +13,7 @@ from gagpo.agents.model import ModelError
 from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Credit
 from gagpo.learning.batch import build_rows
+from gagpo.learning.packing import Packing
 from gagpo.learning.update import Updater
 from gagpo.planning.allocated import Allocated
 from gagpo.planning.fitting import judge
@@ -49,7 +50,7 @@ def measured(small, settings):
     credit = Credit(np.ones(2 * ROWS), np.full(2 * ROWS, RESPONSE))
     autocast = lambda: torch.autocast("cpu", torch.bfloat16, enabled=training.precision == "bfloat16")  # noqa: E731
     updater = Updater(
-        model, optimizer, load_algorithm("cispo"), microbatch_tokens=training.microbatch_tokens, autocast=autocast
+        model, optimizer, load_algorithm("cispo"), packing=Packing(training.microbatch_tokens), autocast=autocast
     )
     with Allocated() as counted:
         updater.update(rows, credit, rng)

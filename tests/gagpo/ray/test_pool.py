@@ -9,6 +9,7 @@ import pytest
 
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.pool import EnvironmentBroken, Pool
+from gagpo.envs.saved import CannotRestore
 from gagpo.ray.pool import ClusterPool, HostLost, HostsLost, PoolHost
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
@@ -149,11 +150,12 @@ def test_an_episode_that_waited_for_its_agent_starts_over_with_its_next_step():
         assert pool.wait()[0].kind == "step"
 
 
-def test_hosts_that_die_too_often_end_it():
+def test_hosts_that_die_too_often_end_it(caplog):
     with ClusterPool([ThreadConnection(dies=lambda count: True)], ready, restarts=3) as pool:
         pool.reset(0, "door-01")
         with pytest.raises(HostsLost, match=r"too often \(cluster.restarts\); the last: it was killed"):
             pool.wait()
+    assert caplog.messages == ["lost a host of environments, another takes its place: it was killed"] * 3
 
 
 def test_what_a_pool_says_of_its_environment_is_passed_on():
@@ -195,3 +197,33 @@ def test_misuse_is_named():
     pool.close()
     with pytest.raises(InvalidArgument, match="closed"):
         pool.reset(0, "door-01")
+
+
+def test_a_state_that_one_host_saved_is_gone_on_from_at_another():
+    connections = [ThreadConnection(), ThreadConnection()]
+    with ClusterPool(connections, ready) as pool:
+        pool.reset(0, "door-02", seed=3)
+        pool.reset(1, "door-03", seed=3)
+        assert len(pool.wait(timeout=5, at_least=2)) == 2
+        pool.step(0, "left")
+        (seen,) = pool.wait(timeout=5)
+        token = pool.save(0)
+        pool.restore(1, token)
+        (event,) = pool.wait(timeout=5)
+        assert (event.slot, event.kind, event.observation, event.info) == (1, "restored", seen.observation, seen.info)
+        with pytest.raises(InvalidArgument, match="slot 7 holds no episode"):
+            pool.save(7)
+
+
+def test_a_host_that_dies_while_it_saves_is_told_and_its_episode_starts_over():
+    connection = ThreadConnection()
+    with ClusterPool([connection], ready) as pool:
+        pool.reset(0, "door-02", seed=3)
+        (first,) = pool.wait(timeout=5)
+        connection.dies = lambda count: True
+        with pytest.raises(CannotRestore, match="starts over with its next step: it was killed"):
+            pool.save(0)
+        connection.dies = lambda count: False
+        pool.step(0, "left")
+        (event,) = pool.wait(timeout=5)
+        assert (event.kind, event.observation) == ("restarted", first.observation)

@@ -1,5 +1,6 @@
 """Settings: one YAML, typed; what is wrong is named with the nearest thing that is right."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import yaml
 
 from gagpo.settings import SettingsError, dump, load
 
+BOMB = "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 10)}]\n" for a, b in pairwise("abcdefg"))
 MINIMAL = {"name": "x", "model": "m", "environment": {"id": "gagpo/ALFWorld-v0"}, "algorithm": "gagpo"}
 
 
@@ -54,20 +56,62 @@ def test_resolved_settings_are_read_back_as_they_were(config, tmp_path):
         (["lam=0.5"], "unknown key 'lam'; the nearest valid key is 'algorithm.credit.lam'"),
         (["credit.lamda=0.5"], "unknown key 'credit'; the nearest valid key is 'algorithm.credit'"),
         (["algorithm.credit.lamb=3"], "credit gagpo has no option 'lamb'; nearest: lam"),
+        (["algorithm.gate.negative=1"], "'algorithm.gate.negative' is of another choice than the one made in 'algo"),
         (["algorithm.gate.lo=1"], "unknown key 'algorithm.gate.lo'; the nearest valid key is 'algorithm.gate.low'"),
         (["environment.kwargs.x=.inf"], "the value inf of x is not a finite number"),
         (["environment.kwargs.x=[.nan]"], "the value nan of x is not a finite number"),
-        (["environment.kwargs.x=2020-01-01"], "is of type date; quote it"),
+        (["environment.kwargs.x=!!timestamp 2020-01-01"], "not YAML"),
         (["environment.kwargs={1: 2}"], "the key 1 is not text; quote it"),
         (["optimizer.learning_rate=.inf"], "finite number"),
         (["rollout.temperature=.inf"], "finite number"),
         (["threads=100000"], "threads"),
+        (["optimizer.betas=[1.5,-1]"], "optimizer.betas: each must lie in [0, 1), got [1.5, -1.0]"),
+        (["optimizer.learning_rate=1e38"], "less than or equal to 10"),
+        (["lora.rank=1e9"], "lora.rank: Input should be less than or equal to 16384"),
+        (["device=meta"], "a device is one of cpu, cuda"),
+        (["context.history=-5"], "history is full or a number of turns, got -5"),
+        (["trackers=[wandbb]"], "there is no tracker 'wandbb'; nearest: wandb"),
+        (["rollout.samples=1e8"], "1,600,000,000 episodes, all held in memory"),
+        (["warm_start.mixtures=[{share: 1, kwargs: {size: .inf}}]"], "the value inf of size is not a finite number"),
+        (["engine.options={scale: .nan}"], "the value nan of scale is not a finite number"),
+        (["seed=" + "9" * 5000], "a number of 5000 characters"),
+        (["seed=4294967296"], "seed"),
+        (["name=" + "x" * 300], "one plain folder name"),
+        (["rollout.tasks=1:30"], "valid integer"),
+        (["environment.kwargs={a: 1, a: 2}"], "the key a is written twice"),
     ],
 )
 def test_wrong_overrides_are_explained(config, overrides, said):
     with pytest.raises(SettingsError) as caught:
         load(config(), overrides)
-    assert said in str(caught.value) and "\n" not in str(caught.value)
+    assert said in str(caught.value) and "\n" not in str(caught.value) and len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("override", "other"),
+    [("rollout.taks=3", "seed=2"), ("rollout.ahead=9", "seed=2"), ("rollout={tasks: 0}", "rollout.samples=3")],
+)
+def test_the_override_that_is_wrong_is_named_and_no_file(override, other):
+    with pytest.raises(SettingsError) as caught:
+        load("alfworld-first", [override, other])
+    assert str(caught.value).startswith(f"override '{override}': ") and ".yaml" not in str(caught.value)
+
+
+def test_what_is_wrong_in_a_file_is_said_of_the_file(config):
+    path = config(rollout={"taks": 3})
+    with pytest.raises(SettingsError) as caught:
+        load(path, ["rollout.samples=3"])
+    assert str(caught.value).startswith(f"{path}: unknown key 'rollout.taks'")
+
+
+def test_values_mean_what_yaml_1_2_says(config):
+    given = "environment.kwargs={a: yes, b: 010, c: 1:30, d: 2020-01-01, e: 1e-3, f: 0o17, g: Off, h: 1_000}"
+    plain = {"a": "yes", "b": 10, "c": "1:30", "d": "2020-01-01", "e": 0.001, "f": 15, "g": "Off", "h": "1_000"}
+    settings = load(config(), [given])
+    assert settings.environment.kwargs == plain
+    again = config().with_name("again.yaml")
+    again.write_text(dump(settings))
+    assert load(again) == settings
 
 
 @pytest.mark.parametrize(
@@ -76,8 +120,18 @@ def test_wrong_overrides_are_explained(config, overrides, said):
         ("name: [", "not a YAML file"),
         ("- a list", "must hold keys and values"),
         ("name: x", "key 'model' is missing"),
+        ("rollout.tasks: 3", r"key 'rollout\.tasks' is written in sections: rollout: \{tasks: \.\.\.\}$"),
+        ("model: m\na.b: 3", "unknown key 'a.b'"),
         ("\x00\x01", "not a YAML file"),
-        ("[" * 5000, "not a YAML file"),
+        ("[" * 5000, "not a YAML file: nested too deeply"),
+        ("name: x\nmodel: m\nname: y", "line 3: the key name is written twice, first in line 1"),
+        ("name: &a [*a]", "line 1: an alias stands within what it stands for"),
+        ("seed: " + "9" * 5000, "line 1: a number of 5000 characters"),
+        ('name: "\\ud800"', "line 1: half a character"),
+        ('name: "\\U99999999"', "an escape that stands for no character"),
+        ("name: !!python/object/apply:os.abort []", "stands for nothing here"),
+        ("a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + BOMB, "more than 100,000 values"),
+        ("1: x", "the key 1 is not text"),
     ],
 )
 def test_wrong_files_are_explained(tmp_path, text, said):

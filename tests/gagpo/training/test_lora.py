@@ -11,8 +11,9 @@ from safetensors.torch import load_file
 
 from gagpo.agents.engines import adapters
 from gagpo.agents.engines.adapters import AdapterError, Base
-from gagpo.agents.engines.attention import PackedRows, forward
 from gagpo.agents.engines.base import Request, Sampling
+from gagpo.agents.engines.flat.attention import forward
+from gagpo.agents.engines.flat.packed import PackedRows
 from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.engines.weights import copy_tensors, named_tensors
 from gagpo.agents.model import ModelError, choose_path, load_model, load_tokenizer

@@ -73,6 +73,17 @@ def test_what_happens_is_told_in_order_by_kind(corridor, tmp_path):
     assert all(str(one) and "\n" not in str(one) for one in heard)
 
 
+def test_an_iteration_in_which_no_row_can_teach_is_reported(corridor, tmp_path):
+    heard = []
+    alone = {"algorithm": {"preset": "grpo", "kl": {"coefficient": 0.0}}, "rollout": {"samples": 1}}
+    config = corridor(**alone, training={"iterations": 1}, evaluation={"tasks": 1})
+    folder = RunFolder.create(tmp_path / "run", load(config))
+    train(folder, report=lambda event: heard.append(str(event)), quiet=True)
+    (row,) = folder.metrics()
+    assert row["train_tokens_read"] == 0 and "old_kl" not in row and "entropy" not in row
+    assert any("zero groups 100 %" in line and "kl +nan" in line for line in heard)
+
+
 ROW = {
     "iteration": 12,
     "success_rate": 0.256,
@@ -93,4 +104,6 @@ def test_an_iteration_in_one_line():
     assert "zero groups  50 %  coverage nan %  adv nan  clip  1.2 %  kl +0.0012" in str(
         IterationFinished(ROW | LEARNED)
     )
+    unread = {name: value for name, value in LEARNED.items() if name not in ("old_kl", "entropy")}
+    assert "clip  1.2 %  kl +nan  entropy nan  grad 1.00" in str(IterationFinished(ROW | unread))
     assert str(events.StepSkipped("the loss is nan")) == "      the loss is nan"

@@ -16,12 +16,14 @@ import pytest
 from safetensors.torch import load_file
 
 from gagpo.algorithms import PRESETS
+from gagpo.envs import durable
 from gagpo.eval.metrics.register import REGISTER
 from gagpo.eval.results import EvalResult
 from gagpo.learning.skipped_steps import NonFiniteLoss
 from gagpo.settings import SettingsError, load
 from gagpo.training import checkpoint as checkpoints
 from gagpo.training.checkpoint import CheckpointError
+from gagpo.training.launch import started
 from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer, train
 
@@ -180,6 +182,63 @@ def test_a_run_folder_is_used_once_and_by_one_process(corridor, tmp_path):
         pass
     with pytest.raises(SettingsError, match="holds no config"):
         RunFolder.open(tmp_path)
+
+
+def bytes_of(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_a_second_start_of_a_name_changes_nothing_of_the_first(corridor, tmp_path, monkeypatch):
+    config = corridor(training={"iterations": 1})
+    first, second, third = (RunFolder.new(tmp_path / "run", load(config, [f"seed={seed}"])) for seed in range(3))
+    made, go_on, refusals, compared = threading.Event(), threading.Event(), [], []
+
+    class Slow(Trainer):
+        def __init__(self, folder, *more):
+            super().__init__(folder, *more)
+            if folder is second:  # it has found no run of the name, and is about to write
+                made.set()
+                assert go_on.wait(300)
+
+    def start_second():
+        with pytest.raises(SettingsError) as refusal:
+            train(second, quiet=True)
+        refusals.append(str(refusal.value))
+
+    def let_it_go_on(event):
+        if not compared:  # in the midst of the first run
+            compared.append(bytes_of(tmp_path))
+            go_on.set()
+            other.join()
+            compared.append(bytes_of(tmp_path))
+
+    monkeypatch.setattr("gagpo.training.trainer.Trainer", Slow)
+    other = threading.Thread(target=start_second)
+    other.start()
+    assert made.wait(300)
+    train(first, report=let_it_go_on, quiet=True)
+    assert compared[0] == compared[1] and compared[0]
+    assert len(refusals) == 1 and "another process is writing" in refusals[0]
+    done = bytes_of(tmp_path)
+    with pytest.raises(SettingsError, match="holds a run already"):
+        train(third, quiet=True)
+    assert bytes_of(tmp_path) == done
+    assert RunFolder.open(tmp_path / "run").settings.seed == 0
+
+
+def test_a_run_without_evaluations_is_finished_by_its_last_checkpoint(corridor, tmp_path):
+    changes = ["evaluation.splits=[]", "training.iterations=2", "training.save_every=1", "name=plain"]
+    config = corridor()
+    train(started(config, changes, tmp_path, auto=True), quiet=True)
+    run = RunFolder.open(tmp_path / "plain")
+    assert run.finished and started(config, changes, tmp_path, auto=True).path.name == "plain-2"
+    durable.remove(checkpoints.latest(run.path / "checkpoints").path)
+    assert not run.finished  # killed before its last checkpoint was there
+    assert started(config, changes, tmp_path, auto=True).path == run.path
+    train(started(config, changes, tmp_path, auto=True), quiet=True)
+    assert run.finished and not (tmp_path / "plain-2").exists()
+    run.change(["training.iterations=3"])
+    assert not run.finished
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,11 @@ from gagpo.agents.episodes import Episode, Turn
 from gagpo.agents.model import load_model
 from gagpo.learning.batch import Row
 from gagpo.settings import SettingsError, load
+from gagpo.settings.derived import RECIPE
 from gagpo.warm_start import fit as supervised
 from gagpo.warm_start.fit import PROMPT, RESPONSE, STATE, STRAY, SupervisedStateError, everything, fit
-from gagpo.warm_start.run import RECIPE, learned_rows, prepare, warm_start
+from gagpo.warm_start.rows import learned_rows
+from gagpo.warm_start.run import prepare, warm_start
 
 
 def test_strays_are_neither_said_nor_read():

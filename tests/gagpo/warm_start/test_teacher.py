@@ -8,7 +8,10 @@ import yaml
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.envs.errors import InvalidArgument
 from gagpo.settings import SettingsError, dump, load, parse
-from gagpo.warm_start.run import RECIPE, demonstrations, recipe, recipe_difference, warm_start
+from gagpo.settings.derived import RECIPE
+from gagpo.warm_start.demonstrations import demonstrations
+from gagpo.warm_start.recipe import recipe, recipe_difference
+from gagpo.warm_start.run import warm_start
 from gagpo.warm_start.teacher import in_learner_style
 
 TAGGED = "<think>which way?</think><action>{}</action>"
@@ -65,9 +68,7 @@ def test_only_what_the_teacher_plays_belongs_to_the_recipe(corridor, tmp_path):
     assert recipe_difference(other) == "warm_start.teacher.model: m then, n now"
 
 
-@pytest.mark.interop
 def test_a_model_behind_a_server_is_warmed_up_on(corridor, tmp_path):
-    pytest.importorskip("openai")
     from tests.agents.chat_server import serving
 
     model = tmp_path / "taught"
@@ -83,9 +84,7 @@ def test_a_model_behind_a_server_is_warmed_up_on(corridor, tmp_path):
     assert recipe_difference(settings) == ""
 
 
-@pytest.mark.interop
 def test_lessons_go_on_after_a_limit_and_none_is_paid_for_twice(corridor, tmp_path):
-    pytest.importorskip("openai")
     from gagpo.agents.api.client import LimitReached
     from tests.agents.chat_server import serving
 
@@ -104,9 +103,7 @@ def test_lessons_go_on_after_a_limit_and_none_is_paid_for_twice(corridor, tmp_pa
         assert whole <= before <= whole + 16  # at most the lesson that was under way is asked for again
 
 
-@pytest.mark.interop
 def test_a_teacher_that_solves_nothing_ends_the_lessons(corridor):
-    pytest.importorskip("openai")
     from tests.agents.chat_server import serving
 
     with serving(style="no idea {}") as server:

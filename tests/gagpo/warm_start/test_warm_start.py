@@ -1,13 +1,18 @@
 """The warm start: what it learns from, and what it refuses."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from gagpo.learning.batch import Row
 from gagpo.settings import SettingsError, load
+from gagpo.settings.derived import RECIPE
 from gagpo.warm_start.fit import PROMPT, RESPONSE, everything, optimizers
-from gagpo.warm_start.run import recipe_difference, warm_start
+from gagpo.warm_start.recipe import recipe_difference
+from gagpo.warm_start.run import warm_start
 from gagpo.warm_start.small_model import train_tokenizer
 
 
@@ -71,3 +76,13 @@ def test_a_folder_knows_what_it_was_made_with(corridor, tmp_path):
     assert recipe_difference(load(corridor(), ["algorithm.preset=grpo", "seed=7"])) == ""
     assert recipe_difference(load(corridor(), ["warm_start.steps=21"])) == "warm_start.steps: 20 then, 21 now"
     assert recipe_difference(load(corridor(), [f"model={tmp_path}", "warm_start.steps=21"])) == ""
+
+
+def test_a_folder_made_before_a_setting_existed_was_made_with_its_default(corridor, warm_model, tmp_path):
+    made = json.loads((Path(warm_model) / RECIPE).read_text())
+    for name in ("wander", "player", "panel", "most_steps"):
+        del made["warm_start"][name]
+    (tmp_path / RECIPE).write_text(json.dumps(made))
+    assert recipe_difference(load(corridor(), [f"model={tmp_path}"])) == ""
+    other = load(corridor(), [f"model={tmp_path}", "warm_start.wander=0.3"])
+    assert recipe_difference(other) == "warm_start.wander: 0.0 then, 0.3 now"

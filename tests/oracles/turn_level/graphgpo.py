@@ -64,5 +64,32 @@ def advantages(batch, divide=True, **options):
     return per_turn(batch, numbers)
 
 
+def recipe(batch, c=10.0, gamma=0.1):
+    """The released recipe: each turn's own penalty is taken off its step return and off its episode's rewards."""
+    numbers = []
+    for episode in batch:
+        group = mates(batch, episode)
+        far = {v: distance(group, v) for edge in edges(group) for v in edge}
+        reached = [steps for steps in far.values() if steps < math.inf]
+        # Without any success the farthest is infinitely far, and every return 0.
+        beyond = max(reached) + 1 if reached else math.inf
+        rows = []  # source state, step return, score; of every turn of the group
+        for other in group:
+            paid = sum(turn.reward for turn in other.turns)
+            for turn, v in zip(other.turns, path(other)[1:], strict=True):
+                steps = far[v] if far[v] < math.inf else beyond
+                rows.append((other, turn, c * gamma**steps - turn.penalty, paid - turn.penalty))
+        scores = [row[3] for row in rows]
+        numbers.append(
+            [
+                normalised(value, [row[2] for row in rows if row[1].state == turn.state], True)
+                + normalised(score, scores, True)
+                for other, turn, value, score in rows
+                if other is episode
+            ]
+        )
+    return per_turn(batch, numbers)
+
+
 def loss(batch, advantages):
     return -mean_over_tokens(ppo_terms(batch, advantages)) + 0.01 * mean_over_tokens(kl_terms(batch))

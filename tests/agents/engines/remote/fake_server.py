@@ -14,6 +14,8 @@ from gagpo.agents.engines.base import Request, Sampling
 from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.engines.weights import named_tensors
 
+SPELLED = {"400 digits": "9" * 400, "minus 400 digits": "-" + "9" * 400, "1e999": "-1e999"}  # as no writer of JSON does
+
 
 class FakeServer:
     """Samples as the transformers engine does, from weights that arrive in files.
@@ -100,6 +102,19 @@ class FakeServer:
             content[-1]["token_id"] = (ids[-1] + 1) % 5
         elif fault == "nan":
             content[0]["logprob"] = float("nan")
+        elif fault in SPELLED:
+            content[0]["logprob"] = "@"
+            return 200, json.dumps(answer).replace('"@"', SPELLED[fault])
+        elif fault == "a token of 400 digits":
+            ids[0] = content[0]["token_id"] = int("9" * 400)
+        elif fault == "surrogate":
+            return 200, json.dumps({**answer, "request_id": "\ud800"})
+        elif fault == "not UTF-8":
+            return 200, json.dumps(answer).encode().replace(b'"index"', b'"ind\xff"')
+        elif fault == "half":
+            return 200, json.dumps(answer)[:60]
+        elif fault == "nothing":
+            return 200, ""
         elif fault == "positive":
             content[0]["logprob"] = 1.0
         elif fault == "missing":
@@ -172,7 +187,7 @@ class FakeServer:
                 if not status or fake.silent or fake.gone:
                     self.close_connection = True
                     return
-                data = text.encode()
+                data = text if isinstance(text, bytes) else text.encode()
                 try:
                     self.send_response(status)
                     self.send_header("content-length", str(len(data)))

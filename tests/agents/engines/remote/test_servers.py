@@ -122,6 +122,7 @@ def test_answers_are_handed_over_as_they_come(tiny, engine, servers):
 
 FAULTS = [
     *("error", "html", "deep", "huge", "empty", "no tokens", "too many", "foreign token", "text", "short"),
+    *("400 digits", "minus 400 digits", "1e999", "a token of 400 digits", "surrogate", "not UTF-8", "half", "nothing"),
     *("other token", "nan", "positive", "missing", "abort", "cut", "no version", "part of a version", "drop"),
 ]
 
@@ -186,7 +187,7 @@ def test_a_response_that_hangs_at_a_server_that_is_well_ends_at_its_deadline(tin
     engine.close()
 
 
-def test_a_dead_server_loses_nothing(tiny, engine, servers):
+def test_a_dead_server_loses_nothing(tiny, engine, servers, caplog):
     requests = requests_of(tiny[1], 6)
     for fake in servers:
         fake.delay = 0.5
@@ -197,6 +198,8 @@ def test_a_dead_server_loses_nothing(tiny, engine, servers):
         found |= {request.session: out.ids.tolist() for request, out in more}
     assert [found[request.session] for request in requests] == expected(tiny, requests)
     assert engine.counters["lost"] == 1 and engine.counters["again"] >= 3
+    engine.load_weights(named_tensors(tiny[0]))  # it is not lost a second time
+    assert [line.startswith(f"lost the vLLM server {servers[0].url}, 1 of 2") for line in caplog.messages] == [True]
 
 
 def test_when_no_server_is_left_the_message_says_what_became_of_each(tiny, engine, servers):
@@ -208,18 +211,32 @@ def test_when_no_server_is_left_the_message_says_what_became_of_each(tiny, engin
     assert engine.collect() == []
 
 
-def test_a_request_that_the_server_refuses_is_said_and_not_repeated(tiny, engine, servers):
+def test_a_request_that_all_servers_refuse_is_said_and_not_repeated(tiny, engine, servers):
     servers[0].fault = servers[1].fault = "refuse"
     with pytest.raises(RequestRefused, match="the prompt is no good"):
         engine.generate(requests_of(tiny[1], 1), GREEDY)
-    assert len(servers[0].asked) + len(servers[1].asked) == 1
-    servers[0].fault = servers[1].fault = "forbidden"
-    with pytest.raises(
-        RequestRefused, match=r"start the server with `python -m gagpo\.agents\.engines\.remote\.server"
-    ):
-        engine.generate(requests_of(tiny[1], 1), GREEDY)
+    assert len(servers[0].asked) == len(servers[1].asked) == 1
     servers[0].fault = servers[1].fault = ""
     assert len(engine.generate(requests_of(tiny[1], 3), GREEDY)) == 3
+
+
+def test_servers_that_are_not_to_be_used_say_how_they_are_started(tiny, engine, servers):
+    servers[0].fault = servers[1].fault = "forbidden"
+    with pytest.raises(ReplicasLost, match=r"start the server with `python -m gagpo\.agents\.engines\.remote\.server"):
+        engine.generate(requests_of(tiny[1], 1), GREEDY)
+    servers[0].fault = servers[1].fault = ""
+    engine.load_weights(named_tensors(tiny[0]))
+    assert len(engine.generate(requests_of(tiny[1], 3), GREEDY)) == 3
+
+
+@pytest.mark.parametrize("fault", ["refuse", "forbidden"])
+def test_what_one_server_refuses_another_answers(tiny, engine, servers, caplog, fault):
+    servers[0].fault = fault
+    requests = requests_of(tiny[1], 8)
+    assert [out.ids.tolist() for out in engine.generate(requests, GREEDY)] == expected(tiny, requests)
+    assert len(servers[1].asked) == 8 and engine.counters["lost"] == 1
+    (line,) = caplog.messages
+    assert line.startswith(f"lost the vLLM server {servers[0].url}, 1 of 2 are left: ") and "\n" not in line
 
 
 def test_new_weights_reach_every_server_and_each_gap_is_told(tiny, engine, servers):

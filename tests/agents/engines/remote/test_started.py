@@ -10,6 +10,7 @@ from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.model import ModelError
 from gagpo.agents.setup import make_engine
 from gagpo.envs.errors import InvalidArgument
+from gagpo.envs.pool.restarts import RestartBudget
 from tests.agents.engines.remote.fake_server import serving
 
 GREEDY = Sampling(0.0, max_tokens=6)
@@ -141,6 +142,26 @@ def test_restarts_are_bounded_and_the_end_says_why(tiny, starter):
         else:
             answers(engine, tiny)
     assert sum(started.count for started in starter.made) == 3
+    engine.close()
+
+
+def test_restarts_are_counted_by_the_hour(tiny, starter, caplog):
+    engine = engine_of(tiny, starter, restarts=1)
+    now = 0.0
+    engine._restarts = RestartBudget(1, clock=lambda: now)
+    for in_use in (2, 1):  # one restart is allowed, the next comes too soon
+        starter.made[0].fake.die()
+        engine.load_weights(named_tensors(tiny[0]))
+        assert engine.measures()["engine_servers"] == in_use
+    assert caplog.messages[1] == "a vLLM server stays lost: the restarts of this hour (1) are used up"
+    assert caplog.messages[2].startswith(f"lost the vLLM server {starter.made[0].url}, 1 of 2 are left: ")
+    told = len(caplog.messages)
+    engine.load_weights(named_tensors(tiny[0]))
+    assert len(caplog.messages) == told  # once is enough
+    now = 3600.0
+    engine.load_weights(named_tensors(tiny[0]))
+    assert engine.measures()["engine_servers"] == 2
+    assert caplog.messages[-1] == f"started a vLLM server again, now {starter.made[0].url}"
     engine.close()
 
 

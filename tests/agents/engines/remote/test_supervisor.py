@@ -39,7 +39,7 @@ def stubborn(folder):
     real = server_file.subprocess.Popen
 
     def popen(command, **options):
-        command = [*command[:4], sys.executable, "-c", STUBBORN.format(place=str(folder / "pids"))]
+        command = [*command[:5], sys.executable, "-c", STUBBORN.format(place=str(folder / "pids"))]
         return real(command, **options)
 
     server_file.subprocess.Popen = popen

@@ -5,7 +5,7 @@ hundred kernels of a few microseconds each; to launch them one by one takes a pr
 them. A graph is launched as one. It repeats the same kernels on the same memory, so nothing in a step may depend on how
 many responses there are and how long they have become: a step runs over the first ``S`` slots of a cache and ``L``
 tokens of each, both from a short list of sizes, whichever are in use. Shape suffixes as in
-:mod:`gagpo.agents.engines.attention`.
+:mod:`gagpo.agents.engines.flat.attention`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from gagpo.agents.engines.attention import PLAIN, LayerKind, forward, written_out
 from gagpo.agents.engines.base import config_of
+from gagpo.agents.engines.flat.attention import forward
+from gagpo.agents.engines.flat.kernels import PLAIN, LayerKind, bucket, written_out
 from gagpo.agents.shape import key_value_shape
 from gagpo.envs.errors import first_line
 
@@ -62,11 +63,11 @@ class SlotCache:
                 store[layer] = new
         self.slots, self.capacity = slots, capacity
 
-    def share(self, source: int, targets: Sequence[int], length: int) -> None:
-        """Copy the first ``length`` tokens of slot ``source`` over every slot of ``targets``."""
+    def share(self, source: int, targets: Sequence[int], length: int, begin: int = 0) -> None:
+        """Copy the tokens from ``begin`` to ``length`` of slot ``source`` over every slot of ``targets``."""
         index = torch.as_tensor(list(targets), device=self.device)
         for store in (*self.key, *self.value):
-            store[index, :, :length] = store[source, :, :length]
+            store[index, :, begin:length] = store[source, :, begin:length]
 
     def plan(self, slot_B: np.ndarray, start_B: np.ndarray, new_B: np.ndarray) -> None:
         """The next forward pass appends ``new_B`` tokens to slots ``slot_B``, which hold ``start_B`` tokens so far."""
@@ -137,20 +138,11 @@ def _attended(
     return written_out(query, key, value, visible, scale, kind, group)
 
 
-def bucket(count: int, least: int = 1) -> int:
-    """The smallest size of at least ``count``, of ``least`` times 1, 2, 3, 4 and 5, 6, 7, 8 times each power of two."""
-    parts = -(-count // least)
-    step = 1
-    while parts > 8 * step:
-        step *= 2
-    return least * step * max(1, -(-parts // step))
-
-
 class StaticStep:
     """One new token for each of the first ``slots`` slots of ``cache``, of which ``length`` tokens are read.
 
-    A layout of :mod:`gagpo.agents.engines.attention`. ``ids_S`` and ``position_T`` are written before every step; a
-    slot that is not decoded gets any token, at a position where it holds nothing.
+    A layout of :mod:`gagpo.agents.engines.flat.attention`. ``ids_S`` and ``position_T`` are written before every step;
+    a slot that is not decoded gets any token, at a position where it holds nothing.
     """
 
     def __init__(self, cache: SlotCache, slots: int, length: int):

@@ -6,7 +6,8 @@ import torch
 
 from gagpo.agents.engines import families
 from gagpo.agents.engines.base import Request, Sampling
-from gagpo.agents.engines.slots import SHORTEST, StaticDecoder, StaticStep, bucket
+from gagpo.agents.engines.flat.kernels import bucket
+from gagpo.agents.engines.flat.slots import SHORTEST, StaticDecoder, StaticStep
 from gagpo.agents.engines.transformers import TransformersEngine, sample
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.model import choose_path

@@ -1,4 +1,4 @@
-"""The command that says how a run's cost grows with processors."""
+"""The commands that say what an iteration costs: here, part by part, and on many processors."""
 
 from __future__ import annotations
 
@@ -11,8 +11,34 @@ from gagpo.cli.options import Config, Json, Overrides, PromptTokens, ResponseTok
 
 
 def add_to(app: typer.Typer) -> None:
-    """Hang the command of this file under ``app``."""
+    """Hang the commands of this file under ``app``."""
+    app.command()(profile)
     app.command()(simulate)
+
+
+def profile(
+    config: Config,
+    overrides: Overrides = None,
+    iterations: Annotated[int, typer.Option(min=1, help="Measured and averaged, after the first.")] = 3,
+    as_json: Json = False,
+) -> None:
+    """Train for a few iterations and say where their time goes; nothing is kept."""
+    from gagpo.settings import load
+
+    settings = load(config, overrides or [])
+    from gagpo.planning import profile as profiling
+
+    shares = profiling.profile(settings, iterations)
+    rollout = settings.rollout
+    played = f"{rollout.tasks} x {rollout.samples} episodes"
+    print_table(shares.table(f"{config}: {played}, mean of {iterations} iterations"))
+    last = shares.metrics[-1]
+    say(
+        f"{last['tokens_per_second']:,.0f} response tokens a second; of the rows' tokens the update read "
+        f"{last.get('train_tokens_read', 0.0):.0%}"
+    )
+    if as_json:
+        print_json(shares.record())
 
 
 def simulate(
@@ -35,6 +61,8 @@ def simulate(
     from gagpo.envs.errors import InvalidArgument
     from gagpo.settings import load
 
+    settings = load(config, overrides or [])
+    counts, aheads = _numbers("--gpus", gpus, 1), _numbers("--ahead", ahead, 0)
     try:
         from gagpo.planning.simulate import measure as measuring
         from gagpo.planning.simulate import study
@@ -47,8 +75,6 @@ def simulate(
     from gagpo.planning.simulate import rates as known
     from gagpo.planning.simulate.workload import guessed
 
-    settings = load(config, overrides or [])
-    counts, aheads = _numbers("--gpus", gpus, 1), _numbers("--ahead", ahead, 0)
     run = None if measure is None else measuring.measure(measure)
     guess = Guess(prompt_tokens, turns, response_tokens)
     workload = run.workload if run else guessed(settings, guess)

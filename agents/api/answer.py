@@ -1,0 +1,125 @@
+"""What a chat server may answer, and what an answer costs; anything else is malformed, and never believed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, ValidationError
+
+from gagpo.envs.errors import GagpoError
+
+ANSWER_BYTES = 1 << 20  # most bytes of an answer beside what the model says
+TOKEN_BYTES = 512  # and of each token of what it says, however it is spelled in JSON
+MOST_TOKENS = 10**9  # that any answer can have cost
+
+Count = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
+Messages = Sequence[Mapping[str, str]]
+
+
+class MalformedReply(GagpoError):
+    """The server answered something else than the protocol has; worth another try."""
+
+
+@dataclass
+class Usage:
+    """Requests, tokens and dollars.
+
+    requests: all that were sent. unanswered: those of them whose answers were lost or malformed; what these cost is not
+    known, so with any of them tokens and cost are at least what is said here. cached: the part of ``prompt`` that the
+    server had at hand. reasoning: the part of ``completion`` that is not in the answer. estimated: answers whose server
+    reported no tokens.
+    """
+
+    requests: int = 0
+    unanswered: int = 0
+    prompt: int = 0
+    completion: int = 0
+    cached: int = 0
+    reasoning: int = 0
+    estimated: int = 0
+    cost: float = 0.0
+
+    def add(self, other: Usage) -> None:
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt + self.completion
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the model said. reasoning: what the server gives apart from the text. cut: it ended at the token limit."""
+
+    text: str
+    reasoning: str
+    usage: Usage
+    cut: bool = False
+
+
+class _Details(BaseModel):
+    cached_tokens: Count | None = None
+    reasoning_tokens: Count | None = None
+
+
+class _Reported(BaseModel):
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
+    prompt_tokens_details: _Details | None = None
+    completion_tokens_details: _Details | None = None
+
+
+class _Message(BaseModel):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
+class _ChatChoice(BaseModel):
+    message: _Message
+    finish_reason: str | None = None
+
+
+class _Completion(BaseModel):
+    choices: list[_ChatChoice] = Field(min_length=1)
+    usage: _Reported | None = None
+
+
+def answer_limit(max_tokens: int) -> int:
+    """Most bytes that an honest answer takes."""
+    return ANSWER_BYTES + TOKEN_BYTES * max_tokens
+
+
+def read_answer(body: bytes, messages: Messages) -> Answer:
+    """The answer to ``messages`` that ``body`` holds, its cost left at 0; raises :class:`MalformedReply`."""
+    try:
+        found = _Completion.model_validate_json(body)
+    except ValidationError as error:
+        raise MalformedReply(f"the answer is none at {_first(error)}: {body[:100]!r}") from None
+    choice = found.choices[0]
+    text, reasoning = choice.message.content or "", choice.message.reasoning_content or choice.message.reasoning or ""
+    usage = _usage(found.usage) if found.usage else estimate(messages, text + reasoning)
+    return Answer(text, reasoning, usage, choice.finish_reason == "length")
+
+
+def estimate(messages: Messages, said: str) -> Usage:
+    """About what a question and its answer take, at four characters a token."""
+    return Usage(estimated=1, prompt=sum(len(one["content"]) for one in messages) // 4, completion=len(said) // 4)
+
+
+def _usage(reported: _Reported) -> Usage:
+    prompt = reported.prompt_tokens or 0
+    cached = (reported.prompt_tokens_details or _Details()).cached_tokens or 0
+    reasoning = (reported.completion_tokens_details or _Details()).reasoning_tokens or 0
+    # More from the cache than was read at all would lower the cost of the rest.
+    return Usage(
+        prompt=prompt, completion=reported.completion_tokens or 0, cached=min(cached, prompt), reasoning=reasoning
+    )
+
+
+def _first(error: ValidationError) -> str:
+    first: Any = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'its beginning'}: {first['msg']}"

@@ -1,0 +1,83 @@
+"""Who is asked, how patiently, and at what price; nothing that asks is imported for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from pydantic import JsonValue
+
+from gagpo.envs.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from gagpo.agents.api.answer import Usage
+
+OPENAI = "https://api.openai.com/v1"
+
+
+@dataclass(frozen=True)
+class ApiSettings:
+    """Who is asked, how patiently, and at what price.
+
+    model: as the server calls it. base_url: of a compatible server; None for OpenAI's own. key_variable: environment
+    variable that holds the key (a local server needs none).
+    timeout: seconds for one answer, to the last byte of it. attempts: how often one request is tried. backoff,
+    longest_wait: seconds of the first wait and of the longest one; a wait doubles each time, with chance in it, unless
+    the server names one.
+    requests_per_minute, tokens_per_minute: what the server allows; None for no limit of ours.
+    input_price, cached_price, output_price: dollars per million tokens.
+    limit_cost, limit_tokens: dollars, and tokens in and out together, after which nothing more is asked.
+    token_parameter: ``max_tokens``, or ``max_completion_tokens`` for models that refuse the former.
+    extra: further fields of every request.
+    """
+
+    model: str
+    base_url: str | None = None
+    key_variable: str = "OPENAI_API_KEY"
+    timeout: float = 120.0
+    attempts: int = 8
+    backoff: float = 1.0
+    longest_wait: float = 60.0
+    requests_per_minute: float | None = None
+    tokens_per_minute: float | None = None
+    input_price: float = 0.0
+    cached_price: float | None = None
+    output_price: float = 0.0
+    limit_cost: float | None = None
+    limit_tokens: int | None = None
+    token_parameter: str = "max_tokens"
+    extra: Mapping[str, JsonValue] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.model:
+            raise InvalidArgument("name the model, as in openai:MODEL")
+        if self.attempts < 1 or self.timeout <= 0:
+            raise InvalidArgument("attempts and timeout must be positive")
+        for name, value in vars(self).items():
+            if isinstance(value, float | int) and not 0 <= value < float("inf"):
+                raise InvalidArgument(f"{name} must be a finite number of at least 0, got {value}")
+        if self.limit_cost is not None and not (self.input_price or self.output_price):
+            raise InvalidArgument("a limit on the cost needs prices: give --price-in and --price-out")
+        if self.base_url is not None and not _is_address(self.base_url):
+            raise InvalidArgument(f"{self.base_url!r:.80} is no http address of a server, as http://127.0.0.1:8000/v1")
+
+    @property
+    def url(self) -> str:
+        """Where questions go."""
+        return f"{(self.base_url or OPENAI).rstrip('/')}/chat/completions"
+
+    def cost(self, usage: Usage) -> float:
+        """Dollars."""
+        cached = self.input_price if self.cached_price is None else self.cached_price
+        fresh = usage.prompt - usage.cached
+        return (fresh * self.input_price + usage.cached * cached + usage.completion * self.output_price) / 1e6
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of a port that is no number
+        return False

@@ -1,0 +1,136 @@
+"""Attention over a flat token axis, for every transformers model that takes its attention function from the registry.
+
+A forward pass of this project has shape ``(1, T)``: the tokens of many rows one after the other, without padding. Only
+attention needs to know where rows begin, so only attention sees them apart: a *layout* object travels through the
+model's keyword arguments and does it. Shape suffixes: T flat tokens, B rows, L positions, H heads, D head size.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface
+from transformers.modeling_outputs import BaseModelOutputWithPast
+
+from gagpo.agents.engines.flat.kernels import PLAIN, LayerKind
+from gagpo.agents.engines.flat.packed import PackedRows
+from gagpo.envs.errors import GagpoError, InvalidArgument
+
+NAME = "flat"
+
+
+class AttentionLayout(Protocol):
+    """Attends from the queries of one layer; tensors are ``(T, H, D)``, keys and values with their own head count."""
+
+    position_T: Tensor
+
+    def attend(
+        self, layer: int, query_THD: Tensor, key_THD: Tensor, value_THD: Tensor, scale: float, kind: LayerKind = PLAIN
+    ) -> Tensor: ...
+
+
+class UnknownAttention(GagpoError, ValueError):
+    """A model asks of its attention what the flat one does not know; the message names it."""
+
+
+# What models hand to every attention function, and what changes nothing in it.
+HARMLESS = {
+    *("dropout", "is_causal", "position_ids", "cache_position", "use_cache", "output_attentions", "return_dict"),
+    *("output_hidden_states", "output_router_logits", "past_key_values", "position_embeddings", "logits_to_keep"),
+    *("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "num_items_in_batch", "deterministic"),
+}
+
+
+def _flat_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    layout: AttentionLayout | None = None,
+    **more: Any,
+) -> tuple[Tensor, None]:
+    if layout is None:
+        raise InvalidArgument(
+            "a model with flat attention is called through gagpo.agents.engines.flat.attention.forward"
+        )
+    for name, asked in more.items():
+        if name not in HARMLESS and asked is not None:
+            raise UnknownAttention(f"the attention of {type(module).__name__} takes {name}, which is not known here")
+    scale = scaling if scaling is not None else query.shape[-1] ** -0.5
+    query_THD, key_THD, value_THD = (x[0].transpose(0, 1) for x in (query, key, value))
+    layer: int = module.layer_idx  # type: ignore[assignment]
+    plain = sliding_window is None and softcap is None and s_aux is None
+    kind = PLAIN if plain else LayerKind(sliding_window, softcap, s_aux)
+    return layout.attend(layer, query_THD, key_THD, value_THD, scale, kind)[None], None
+
+
+AttentionInterface.register(NAME, _flat_attention)
+
+
+def is_flat(model: torch.nn.Module) -> bool:
+    """Whether the model reads the flat token axis; the others read padded rows with their own attention."""
+    return getattr(model.config, "_attn_implementation", None) == NAME
+
+
+def backbone_of(model: torch.nn.Module) -> Any:
+    """The model without its output layer."""
+    backbone: Any = model.base_model
+    return model.model if backbone is model and hasattr(model, "model") else backbone
+
+
+def hidden_states(model: torch.nn.Module, ids_T: Tensor, layout: AttentionLayout, keep_K: Tensor) -> Tensor:
+    """What enters the output layer after the tokens at flat positions ``keep_K``: ``(K, width)``.
+
+    A model that is not flat reads the rows of a :class:`PackedRows` padded on the right, where whatever is causal does
+    not see the padding; so this is right for every causal model.
+    """
+    backbone = backbone_of(model)
+    if is_flat(model):
+        out = backbone(input_ids=ids_T[None], position_ids=layout.position_T[None], use_cache=False, layout=layout)
+        flat_KD: Tensor = out.last_hidden_state[0, keep_K]
+        return flat_KD
+    if not isinstance(layout, PackedRows):
+        raise InvalidArgument("a model without flat attention reads packed rows only")
+    ids_BL = ids_T.index_select(0, layout.to_padded).view(layout.shape)
+    hidden_BLD: Tensor = backbone(input_ids=ids_BL, use_cache=False).last_hidden_state
+    return hidden_BLD.flatten(0, 1).index_select(0, layout.to_flat.index_select(0, keep_K))
+
+
+class _Given(BaseModelOutputWithPast):
+    """A backbone's output that holds hidden states and, of whatever else is asked for, nothing."""
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
+def head(model: torch.nn.Module, hidden_KD: Tensor) -> Tensor:
+    """Logits ``(K, vocabulary)`` of hidden states, with all that the model does to them (scales, soft caps).
+
+    The model's own forward pass runs with its backbone taken out.
+    """
+    backbone = backbone_of(model)
+    given = _Given(last_hidden_state=hidden_KD[None])  # type: ignore[arg-type]
+    backbone.forward = lambda *_, **__: given
+    try:
+        logits_KV: Tensor = model(inputs_embeds=hidden_KD[None], use_cache=False).logits[0]
+        return logits_KV
+    finally:
+        del backbone.forward
+
+
+def forward(model: torch.nn.Module, ids_T: Tensor, layout: AttentionLayout, keep_K: Tensor) -> Tensor:
+    """Logits ``(K, vocabulary)`` after the tokens at flat positions ``keep_K``."""
+    if not is_flat(model):
+        return head(model, hidden_states(model, ids_T, layout, keep_K))
+    position_1T = layout.position_T[None]
+    out = model(input_ids=ids_T[None], position_ids=position_1T, use_cache=False, logits_to_keep=keep_K, layout=layout)
+    logits_KV: Tensor = out.logits[0]
+    return logits_KV

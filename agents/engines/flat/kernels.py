@@ -1,0 +1,172 @@
+"""Attention of rows of like size: which kernel computes it where, and what each of them may leave out.
+
+Shape suffixes: T flat tokens, B rows, Q queries of a row, L positions of a row, H heads, D head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+SMALL_SCORES = 2**26  # attention scores of one layer of a micro-batch, up to which they are written out on a CPU
+BLOCK = 128  # queries whose scores are written out together
+
+
+@dataclass(frozen=True)
+class LayerKind:
+    """What a layer's attention has besides the softmax of scaled products.
+
+    window: a token sees itself and the ``window - 1`` before it. softcap: scores pass ``c tanh(score / c)``. sinks_H: a
+    logit per query head that takes part in the softmax and attends nowhere.
+    """
+
+    window: int | None = None
+    softcap: float | None = None
+    sinks_H: Tensor | None = None
+
+    @property
+    def fused(self) -> bool:
+        """Whether the fused kernels can do it, with a mask."""
+        return self.softcap is None and self.sinks_H is None
+
+
+PLAIN = LayerKind()
+
+
+def bucket(count: int, least: int = 1) -> int:
+    """The smallest size of at least ``count``, of ``least`` times 1, 2, 3, 4 and 5, 6, 7, 8 times each power of two."""
+    parts = -(-count // least)
+    step = 1
+    while parts > 8 * step:
+        step *= 2
+    return least * step * max(1, -(-parts // step))
+
+
+def written_out(
+    query: Tensor, key: Tensor, value: Tensor, visible: Tensor, scale: float, kind: LayerKind, group: int
+) -> Tensor:
+    """Attention without a fused kernel: ``(B, H, Q, D)`` queries, where ``H`` are key heads and the ``group`` query
+    heads that share one lie one after the other on the query axis. visible: broadcasts to ``(B, H, Q, L)``.
+    """
+    score = (query.float() @ key.float().transpose(2, 3)) * scale
+    if kind.softcap is not None:
+        score = kind.softcap * torch.tanh(score / kind.softcap)
+    score = score.masked_fill(~visible, -torch.inf)
+    if kind.sinks_H is not None:
+        heads, queries = query.shape[1:3]
+        sink = kind.sinks_H.float().view(1, heads, group, 1).expand(len(query), -1, -1, queries // group)
+        score = torch.cat([score, sink.reshape(len(query), heads, queries, 1)], -1)
+        return (score.softmax(-1)[..., :-1].to(value.dtype) @ value).to(query.dtype)
+    return (score.softmax(-1).to(value.dtype) @ value).to(query.dtype)
+
+
+class CausalAttention:
+    """Attention of ``B`` padded rows: query ``q`` of row ``b`` sees the keys up to position ``before[b] + q``.
+
+    before: positions of each row that are keys and no queries; none of a row that asks for all it has. Padding stands
+    on the right, where no query of the row looks; a query that is padding sees some keys, so that nothing is NaN.
+    step: what is read of the keys is made up to a multiple of it.
+    """
+
+    def __init__(
+        self, before: Sequence[int], queries: int, keys: int, device: torch.device | str = "cpu", step: int = 1
+    ):
+        self.queries, self.keys, self.device = queries, keys, device
+        self.most_before = -(-max(before) // step) * step
+        self._before_B = torch.as_tensor(before if self.most_before else [0], device=device)
+        self._visible: dict[int | None, Tensor] = {}
+        self._bias: Tensor | None = None
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: LayerKind = PLAIN) -> Tensor:
+        """``(B, H, Q, D)`` from ``(B, H, Q, D)`` queries and ``(B, H', L, D)`` keys and values."""
+        if kind.window is not None and kind.window >= self.keys:  # as wide as the longest row: no window
+            kind = LayerKind(None, kind.softcap, kind.sinks_H)
+        if not kind.fused:
+            return self._written(query, key, value, scale, kind)
+        grouped = query.shape[1] != key.shape[1]
+        if kind.window is None and self._small(query):
+            return self._written_in_half(query, key, value, scale)
+        if kind.window is None and not self.most_before:
+            return scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=grouped)
+        visible = self._seen(kind.window)[:, None]
+        return scaled_dot_product_attention(query, key, value, attn_mask=visible, scale=scale, enable_gqa=grouped)
+
+    def _small(self, query: Tensor) -> bool:
+        rows, heads, queries, _ = query.shape
+        half = query.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu")
+        return query.device.type == "cpu" and half and rows * heads * queries * self.keys <= SMALL_SCORES
+
+    def _seen(self, window: int | None) -> Tensor:
+        """``(B, Q, L)``, or ``(1, Q, L)`` where all rows are alike: which keys a query sees."""
+        if window not in self._visible:
+            position_BQ = self._before_B[:, None] + torch.arange(self.queries, device=self.device)
+            position_BQ1 = position_BQ.clamp(max=self.keys - 1)[:, :, None]  # padding sees as much as the last key does
+            key_L = torch.arange(self.keys, device=self.device)
+            seen = key_L <= position_BQ1
+            self._visible[window] = seen if window is None else seen & (key_L > position_BQ1 - window)
+        return self._visible[window]
+
+    def _written(self, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: LayerKind) -> Tensor:
+        rows, heads, queries, size = query.shape
+        shared = key.shape[1]
+        group = heads // shared
+        query = query.reshape(rows, shared, group * queries, size)
+        visible = self._seen(kind.window).repeat(1, group, 1)[:, None]
+        return written_out(query, key, value, visible, scale, kind, group).reshape(rows, heads, queries, -1)
+
+    def _written_in_half(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+        """Attention written out in bfloat16 on a CPU, where the fused kernel takes 1.3 to 4 times as long.
+
+        A block of queries at a time reads no key after its last one's position, and its scores stay in the cache.
+        """
+        rows, heads, queries, size = query.shape
+        shared = key.shape[1]
+        group = heads // shared
+        # What autocast would cast in every block is cast once.
+        query, key, value = ((query * scale).bfloat16(), key.bfloat16(), value.bfloat16())
+        if self._bias is None:
+            unseen = ~self._seen(None)
+            self._bias = torch.zeros(unseen.shape, dtype=torch.bfloat16).masked_fill(unseen, -torch.inf)
+        query = query.reshape(rows, shared, group, queries, size)
+        blocks = []
+        for begin in range(0, queries, BLOCK):
+            end = min(begin + BLOCK, queries)
+            last = min(self.most_before + end, self.keys)
+            asked = query[:, :, :, begin:end].reshape(rows, shared, -1, size)
+            score = (asked @ key[:, :, :last].transpose(2, 3)).view(rows, shared, group, -1, last)
+            weight = (score + self._bias[:, None, None, begin:end, :last]).softmax(-1)
+            block = weight.view(rows, shared, -1, last) @ value[:, :, :last]
+            blocks.append(block.view(rows, shared, group, -1, value.shape[-1]))
+        return torch.cat(blocks, 3).view(rows, heads, queries, value.shape[-1])
+
+
+def attend_ragged(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    edges: tuple[Tensor, Tensor],
+    most: tuple[int, int],
+    scale: float,
+    window: int,
+) -> Tensor:
+    """Rows of any length without padding, on a GPU in half precision; a row's queries are the last of its positions.
+
+    edges: int32, where the rows' queries and keys begin and end; most: of the longest row. window: as in
+    :class:`LayerKind`, 0 for none.
+    """
+    from torch.nn.attention.varlen import varlen_attn
+
+    return varlen_attn(  # type: ignore[return-value]
+        query.to(value.dtype),
+        key.to(value.dtype),
+        value,
+        *edges,
+        *most,
+        scale=scale,
+        window_size=(window - 1, 0),
+        enable_gqa=query.shape[1] != key.shape[1],
+    )

@@ -1,0 +1,237 @@
+"""Rows of a training micro-batch on one token axis: one after the other, or as trees that share their beginnings.
+
+Shape suffixes: T flat tokens, B rows, L positions of a row, H heads, D head size.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gagpo.agents.engines.flat.kernels import PLAIN, CausalAttention, LayerKind, attend_ragged, bucket
+
+UNEVEN, WORTHWHILE = 1.2, 2**16  # padded over real scores of rows read together on a CPU; those worth a call
+SIZES = 32  # queries and keys of a row are made up to multiples of this where sizes are rounded
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A row's way along the flat axis. path_L: place of each of its tokens; own: how many of the last are its own.
+
+    What comes before them stands there for an earlier row, which has it in common with this one.
+    """
+
+    path_L: np.ndarray
+    own: int
+
+    @property
+    def before(self) -> int:
+        """Tokens that an earlier row had already."""
+        return len(self.path_L) - self.own
+
+    @property
+    def own_places(self) -> np.ndarray:
+        return self.path_L[self.before :]
+
+
+def in_order(rows: Sequence[np.ndarray]) -> list[int]:
+    """Places of the rows in alphabetical order, in which each has its longest common beginning with a neighbour."""
+    return sorted(range(len(rows)), key=lambda place: rows[place].astype(">i4").tobytes())
+
+
+def common(one: np.ndarray, other: np.ndarray) -> int:
+    """How many tokens two rows begin with alike."""
+    length = min(len(one), len(other))
+    differs = np.flatnonzero(one[:length] != other[:length])
+    return int(differs[0]) if len(differs) else length
+
+
+def grow(rows: Sequence[np.ndarray], share: bool = True) -> tuple[np.ndarray, list[Branch]]:
+    """The tokens of all rows, what several begin with only once, and each row's branch; without ``share``, in order."""
+    parts: list[np.ndarray] = []
+    branches: dict[int, Branch] = {}
+    previous, path_L, count = np.zeros(0, np.int32), np.zeros(0, np.int64), 0
+    for place in in_order(rows) if share else range(len(rows)):
+        row = rows[place]
+        before = common(previous, row) if share else 0
+        own = len(row) - before
+        path_L = np.concatenate([path_L[:before], np.arange(count, count + own)])
+        branches[place] = Branch(path_L, own)
+        parts.append(row[before:])
+        previous, count = row, count + own
+    return np.concatenate(parts), [branches[place] for place in range(len(rows))]
+
+
+class PackedTrees:
+    """Causal attention along the branches of prefix trees.
+
+    Every layer but attention works once on what rows have in common. Attention takes the whole branch of a row for its
+    keys and only the row's own tokens for its queries. Gradients of common tokens are the sums over the rows that have
+    them, so all of it is exact.
+
+    own: tokens that are read of the rows. blank: tokens at the end of the flat axis that are of no row, and that none
+    sees. rounded: padded sizes are made up to multiples of :data:`SIZES`, for kernels that are compiled once for every
+    size.
+    """
+
+    def __init__(
+        self,
+        branches: Sequence[Branch],
+        blank: int = 0,
+        rounded: bool = False,
+        device: torch.device | str = "cpu",
+    ):
+        self.own = sum(branch.own for branch in branches)
+        tokens = self.own + blank
+        position_T = np.zeros(tokens, np.int64)
+        for branch in branches:
+            position_T[branch.own_places] = np.arange(branch.before, len(branch.path_L))
+        self._asking = sorted((one for one in branches if one.own), key=lambda one: (one.own, len(one.path_L)))
+        self._common = any(branch.before for branch in branches)
+        self._tokens, self._step = tokens, SIZES if rounded else 1
+        self._settle(torch.as_tensor(position_T), device)
+
+    def _settle(self, position_T: Tensor, device: torch.device | str) -> None:
+        self.position_T = position_T.to(device, non_blocking=True)
+        self._padded: _Padded | None = None
+        self._ragged: _Ragged | None = None
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same layout with its indices on ``device``."""
+        moved = copy.copy(self)
+        moved._settle(self.position_T, device)
+        return moved
+
+    def attend(
+        self, layer: int, query_THD: Tensor, key_THD: Tensor, value_THD: Tensor, scale: float, kind: LayerKind = PLAIN
+    ) -> Tensor:
+        """``(T, H, D)``; see :class:`gagpo.agents.engines.flat.attention.AttentionLayout`."""
+        if self._masked(kind) and query_THD.is_cuda and value_THD.dtype == torch.bfloat16:
+            self._ragged = self._ragged or _Ragged(self._asking, self._tokens, query_THD.device)
+            return self._ragged.attend(query_THD, key_THD, value_THD, scale, kind.window or 0)
+        self._padded = self._padded or _Padded(self._asking, self._tokens, self._step, query_THD.device)
+        return self._padded.attend(query_THD, key_THD, value_THD, scale, kind)
+
+    def _masked(self, kind: LayerKind) -> bool:
+        """Whether a fused kernel would have to be given a mask, which the one for ragged rows need not."""
+        return kind.fused and (self._common or kind.window is not None)
+
+
+class PackedRows(PackedTrees):
+    """Causal attention within rows that stand one after the other and share nothing."""
+
+    def __init__(self, lengths: Sequence[int], device: torch.device | str = "cpu"):
+        edges = np.cumsum([0, *lengths])
+        rows = [Branch(np.arange(a, b), b - a) for a, b in itertools.pairwise(edges.tolist())]
+        self.lengths = list(lengths)
+        super().__init__(rows, device=device)
+
+    def _settle(self, position_T: Tensor, device: torch.device | str) -> None:
+        super()._settle(position_T, device)
+        longest = max(self.lengths)
+        length_B = torch.as_tensor(self.lengths)
+        inside_BL = torch.arange(longest)[None, :] < length_B[:, None]
+        first_B = torch.cumsum(length_B, 0) - length_B
+        padded_BL = torch.where(inside_BL, first_B[:, None] + torch.arange(longest)[None, :], 0)
+        self.shape = (len(self.lengths), longest)
+        self.to_padded = padded_BL.reshape(-1).to(device, non_blocking=True)
+        self.to_flat = inside_BL.reshape(-1).nonzero()[:, 0].to(device, non_blocking=True)
+
+
+class _Padded:
+    """Branches padded for attention alone: on a CPU in runs of like size, elsewhere all to the largest.
+
+    step: queries and keys are padded to multiples of it; above 1, rows to a :func:`bucket` too.
+    """
+
+    def __init__(self, branches: Sequence[Branch], tokens: int, step: int, device: torch.device):
+        runs = _alike(branches) if device.type == "cpu" else [branches]
+        queries, keys, answer_T, first = [], [], np.zeros(tokens, np.int64), 0
+        self.shapes, self.attentions = [], []
+        for run in runs:
+            rows = bucket(len(run)) if step > 1 else len(run)
+            most, longest = (-(-max(sizes) // step) * step for sizes in zip(*map(_sizes, run), strict=True))
+            query_BQ, key_BL = np.zeros((rows, most), np.int64), np.zeros((rows, longest), np.int64)
+            for row, branch in enumerate(run):
+                query_BQ[row, : branch.own] = branch.own_places
+                key_BL[row, : len(branch.path_L)] = branch.path_L
+                # Where the answers of the row's own tokens stand when all runs' answers stand one after the other.
+                answer_T[branch.own_places] = first + row * most + np.arange(branch.own)
+            first += rows * most
+            queries.append(query_BQ.reshape(-1))
+            keys.append(key_BL.reshape(-1))
+            self.shapes.append((rows, most, longest))
+            before = [one.before for one in run] + [0] * (rows - len(run))
+            self.attentions.append(CausalAttention(before, most, longest, device, step))
+        self.query_T, self.key_T, self.answer_T = (
+            _index(places, tokens, device) for places in (np.concatenate(queries), np.concatenate(keys), answer_T)
+        )
+
+    def attend(self, query_THD: Tensor, key_THD: Tensor, value_THD: Tensor, scale: float, kind: LayerKind) -> Tensor:
+        # One gathering for all runs, so that going back a token's gradients are added up once.
+        query, key, value = _taken(query_THD, self.query_T), _taken(key_THD, self.key_T), _taken(value_THD, self.key_T)
+        queries = query.split([rows * most for rows, most, _ in self.shapes])
+        keys, values = (x.split([rows * longest for rows, _, longest in self.shapes]) for x in (key, value))
+        answers = []
+        for (rows, *_), attention, *flat in zip(self.shapes, self.attentions, queries, keys, values, strict=True):
+            query, key, value = (x.view(rows, -1, *x.shape[1:]).transpose(1, 2) for x in flat)
+            out = attention(query, key, value, scale, kind)
+            answers.append(out.transpose(1, 2).reshape(-1, out.shape[1], out.shape[3]))
+        return _taken(torch.cat(answers) if len(answers) > 1 else answers[0], self.answer_T)
+
+
+class _Ragged:
+    """Branches without padding, for the kernel of a GPU that takes rows of any length."""
+
+    def __init__(self, branches: Sequence[Branch], tokens: int, device: torch.device):
+        own = [branch.own for branch in branches]
+        length = [len(branch.path_L) for branch in branches]
+        places = np.concatenate([branch.own_places for branch in branches])
+        answer_T = np.zeros(tokens, np.int64)
+        answer_T[places] = np.arange(len(places))
+        self.query_T, self.answer_T = _index(places, tokens, device), _index(answer_T, tokens, device)
+        self.key_T = _index(np.concatenate([branch.path_L for branch in branches]), tokens, device)
+        edges = (torch.as_tensor(np.cumsum([0, *counts]), dtype=torch.int32) for counts in (own, length))
+        self.query_edges, self.key_edges = (one.to(device) for one in edges)
+        self.most = (max(own), max(length))
+
+    def attend(self, query_THD: Tensor, key_THD: Tensor, value_THD: Tensor, scale: float, window: int) -> Tensor:
+        query, key, value = _taken(query_THD, self.query_T), _taken(key_THD, self.key_T), _taken(value_THD, self.key_T)
+        edges = (self.query_edges, self.key_edges)
+        return _taken(attend_ragged(query, key, value, edges, self.most, scale, window), self.answer_T)
+
+
+def _sizes(branch: Branch) -> tuple[int, int]:
+    """Queries and keys."""
+    return branch.own, len(branch.path_L)
+
+
+def _index(places: np.ndarray, tokens: int, device: torch.device) -> Tensor | None:
+    """Places as an index; None where taking them changes nothing."""
+    if np.array_equal(places, np.arange(tokens)):
+        return None
+    return torch.as_tensor(places).to(device, non_blocking=True)
+
+
+def _taken(x_THD: Tensor, index: Tensor | None) -> Tensor:
+    return x_THD if index is None else x_THD.index_select(0, index)
+
+
+def _alike(branches: Sequence[Branch]) -> list[Sequence[Branch]]:
+    """Runs of branches of like size: what is padded is bounded, and calls are few."""
+    runs: list[Sequence[Branch]] = []
+    begin = 0
+    for end in range(1, len(branches) + 1):
+        run = branches[begin:end]
+        padded = len(run) * max(one.own for one in run) * max(len(one.path_L) for one in run)
+        if padded > max(WORTHWHILE, UNEVEN * sum(one.own * len(one.path_L) for one in run)):
+            runs.append(branches[begin : end - 1])
+            begin = end - 1
+    return [*runs, branches[begin:]]

@@ -1,0 +1,142 @@
+"""Worlds of a newcomer, from no model to the last evaluation: do they visibly learn with the commands as printed?
+
+    python benchmarks/newcomer.py                        # three worlds, five seeds each, about a minute and a half each
+    python benchmarks/newcomer.py --worlds walk --seeds 2
+    python benchmarks/newcomer.py table docs/results/newcomer.jsonl
+
+``walk`` is what `gagpo new walk` writes, ``guess`` stands in docs/environments.md, ``tickets`` in docs/first-world.md.
+A seed is that of demonstrations, model and training. One line per world and seed is added to ``--out`` (those that it
+holds are not played again): success on the unseen tasks before and after, the warm start's last panel, and seconds of
+the clock and of the processors, all processes together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gagpo.envs import durable
+from gagpo.envs.tables import Table
+from gagpo.eval.results import EvalResult
+from gagpo.interop.scaffold import new_world
+
+ROOT = Path(__file__).parents[1]
+PAGES = {"guess": ROOT / "docs" / "environments.md", "tickets": ROOT / "docs" / "first-world.md"}
+WORLDS = ("walk", *PAGES)
+RISE = 25.0  # points that each seed should gain
+
+
+def write_world(world: str, folder: Path) -> None:
+    """Write the files of ``world`` as a newcomer would: by `gagpo new`, or copied from its page."""
+    if world not in PAGES:
+        new_world(world, folder)
+        return
+    page = PAGES[world].read_text(encoding="utf-8")
+    for language, name in (("python", f"{world}.py"), ("yaml", f"{world}.yaml")):
+        blocks = re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
+        (folder / name).write_text(next(text for text in blocks if text.startswith(f"# {name}")), encoding="utf-8")
+
+
+def learn(world: str, seed: int, folder: Path, quiet: bool = True) -> dict[str, Any]:
+    """Warm-start and train in ``folder``, which holds the world's files; what came of it, shares in percent."""
+    model = f"data/models/{world}-{seed}"
+    begun, used = time.monotonic(), _processor_seconds()
+    _gagpo(folder, "warm-start", f"{world}.yaml", f"model={model}", f"warm_start.seed={seed}", quiet=quiet)
+    warm = time.monotonic() - begun
+    _gagpo(folder, "train", f"{world}.yaml", f"model={model}", f"seed={seed}", f"name={world}-{seed}", quiet=quiet)
+    results = {
+        stage: EvalResult.load(folder / "runs" / f"{world}-{seed}" / "evals" / f"{stage}-test.json")
+        for stage in ("before", "after")
+    }
+    measured = json.loads((folder / model / "warm_start.json").read_text(encoding="utf-8"))["measured"][-1]
+    return {
+        "world": world,
+        "seed": seed,
+        "episodes": results["after"].episodes,
+        **{stage: round(100 * result.success.value, 1) for stage, result in results.items()},
+        "warm_start": measured,
+        "warm_start_seconds": round(warm),
+        "seconds": round(time.monotonic() - begun),
+        "processor_seconds": round(_processor_seconds() - used),
+    }
+
+
+def table(rows: Sequence[dict[str, Any]]) -> Table:
+    """A row per world: the seeds' gains, and how many are as large as they should be."""
+    lines = []
+    for world in dict.fromkeys(row["world"] for row in rows):
+        own = [row for row in rows if row["world"] == world]
+        gains = [row["after"] - row["before"] for row in own]
+        lines.append(
+            [
+                world,
+                " ".join(f"{row['before']:.0f}" for row in own),
+                " ".join(f"{row['after']:.0f}" for row in own),
+                " ".join(f"{gain:+.0f}" for gain in gains),
+                f"{sum(gain >= RISE for gain in gains)} of {len(gains)}",
+                " ".join(str(row["processor_seconds"]) for row in own),
+            ]
+        )
+    head = ["world", "before %", "after %", "points", f"at least {RISE:.0f}", "processor s"]
+    return Table(head, lines)
+
+
+def _gagpo(folder: Path, *words: str, quiet: bool) -> None:
+    where = os.pathsep.join([str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    hidden = subprocess.DEVNULL if quiet else None
+    subprocess.run(
+        [sys.executable, "-m", "gagpo", *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": where},
+        stdout=hidden,
+        stderr=hidden,
+        check=True,
+    )
+
+
+def _processor_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Do a newcomer's worlds learn?")
+    commands = parser.add_subparsers(dest="command")
+    shown = commands.add_parser("table", help="print the table of raw rows")
+    shown.add_argument("rows", type=Path)
+    parser.add_argument("--worlds", nargs="+", choices=WORLDS, default=WORLDS)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "newcomer.jsonl")
+    given = parser.parse_args()
+    if given.command == "table":
+        print("\n".join(table(_read(given.rows)).markdown()))
+        return
+    for seed in range(1, given.seeds + 1):
+        for world in given.worlds:
+            # One world and seed in a folder of its own, unless it has been played.
+            if any((row["world"], row["seed"]) == (world, seed) for row in _read(given.out)):
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                write_world(world, Path(folder))
+                row = learn(world, seed, Path(folder))
+            durable.append_line(given.out, json.dumps(row))
+            print(json.dumps(row), flush=True)
+    print("\n".join(table(_read(given.out)).markdown()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,262 @@
+"""Credit against the truth: what it makes of a batch, beside what every turn was really worth.
+
+    python -m benchmarks.studies.truth run                      the settings of the page, one row each
+    python -m benchmarks.studies.truth run --world small --horizon 20 --group 8 --success 0.25
+    python -m benchmarks.studies.truth table                    what the rows say
+    python -m benchmarks.studies.truth compare graph@state gagpo@state      difference in cosine, batch by batch
+
+The truth of a turn is what it earned and what is to be earned after it, less what was to be earned before it, from
+``--tries`` continuations of the world restored to where it stood; undiscounted (an ALFWorld success earns 1). A credit
+is judged by the policy gradient that it makes of a batch (its cosine with the true one, and signal over noise) and by
+the sign that it gives to turns that mattered. Rows go to ``docs/studies/truth.jsonl``; a setting that stands there is
+not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.studies.continuations import SavingAgent, true_advantages, true_values
+from benchmarks.studies.policy import WIDTH, SmallAgent, SmallPolicy, code
+from benchmarks.studies.rows import FOLDER, append_row, has_row, read_rows
+from benchmarks.studies.worlds import WORLDS, ScriptedAgent, StudyWorld, altered, start
+from gagpo.agents.agent import Agent
+from gagpo.agents.episodes import Episode
+from gagpo.agents.rollout import group_jobs, rollout
+from gagpo.credit import CreditSettings, advantages, names, turns_for
+from gagpo.credit.registry import find, make
+from gagpo.envs.tables import Table
+from gagpo.eval.statistics import mean_over_seeds
+from gagpo.eval.study import paired_t
+
+KEYS = ("observation", "state", "tracked", "history")
+MATTERS = 0.1
+"""Turns that change what is to be earned by more than this, and by more than two standard errors, have a sign."""
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "gagpo lam=0": {"name": "gagpo", "lam": 0.0},
+    "gagpo lam=.5": {"name": "gagpo", "lam": 0.5},
+    "gagpo lam=1": {"name": "gagpo", "lam": 1.0},
+    "gagpo keep_zeros": {"name": "gagpo", "keep_zeros": True},
+    "graph": {"name": "gagpo", "proxy": "graph", "lam": 0.0},
+    "graph lam=.5": {"name": "gagpo", "proxy": "graph", "lam": 0.5},
+    "graph keep_zeros": {"name": "gagpo", "proxy": "graph", "lam": 0.0, "keep_zeros": True},
+}
+"""Credits beside the defaults of the table."""
+
+SETTINGS: list[dict[str, Any]] = [
+    {"world": "small", "horizon": 20, "group": 8, "success": 0.25},
+    {"world": "shop", "horizon": 15, "group": 8, "success": 0.25},
+    {"world": "small", "horizon": 40, "group": 8, "success": 0.25},
+    {"world": "small", "horizon": 20, "group": 2, "success": 0.25},
+    {"world": "small", "horizon": 20, "group": 16, "success": 0.25},
+    {"world": "small", "horizon": 20, "group": 8, "success": 0.05},
+    {"world": "small", "horizon": 20, "group": 8, "success": 0.6},
+    {"world": "full", "horizon": 40, "group": 8, "success": 0.25},
+    {"world": "small", "horizon": 20, "group": 8, "slips": 0.8},
+]
+"""What the page reports: one thing changed at a time, as far as it goes."""
+
+
+@dataclass
+class Batch:
+    """One batch of groups, what its turns were worth, and the direction that advantages for them move the policy in."""
+
+    episodes: list[Episode]
+    true_N: np.ndarray
+    error_N: np.ndarray
+    policy: SmallPolicy | None
+
+    def gradient(self, advantage_N: np.ndarray) -> np.ndarray:
+        """Mean over turns of advantage times the gradient of the log-probability, float64[weights].
+
+        A script has no weights: each pair of state and action is a direction of its own.
+        """
+        turns = [turn for episode in self.episodes for turn in episode.turns]
+        if self.policy is None:
+            tasks = [episode.task for episode in self.episodes for _ in episode.turns]
+            pair_N = [code(task, str(t.state), t.action) % WIDTH for task, t in zip(tasks, turns, strict=True)]
+            return np.bincount(pair_N, advantage_N, WIDTH) / len(turns)
+        logprob_N, _ = self.policy.logprobs(turns)
+        mean = (torch.as_tensor(advantage_N, dtype=torch.float32) * logprob_N).mean()
+        (gradient,) = torch.autograd.grad(mean, [self.policy.weight])
+        return np.asarray(gradient.numpy(), np.float64)
+
+
+def main() -> int:
+    options = _options()
+    torch.set_num_threads(1)
+    rows = options.rows / "truth.jsonl"
+    if options.command != "run":
+        for row in read_rows(rows):
+            print("\n".join(table(row) if options.command == "table" else compared(row, *options.credits)))
+        return 0
+    starts = Path(os.environ.get("GAGPO_DATA") or "data") / "studies"
+    asked = {name: getattr(options, name) for name in ("world", "horizon", "group", "success", "slips")}
+    asked = {name: value for name, value in asked.items() if value is not None}
+    for setting in [{**SETTINGS[0], **asked}] if asked else SETTINGS:
+        if "slips" in setting:  # a script succeeds as often as it does
+            setting = {name: value for name, value in setting.items() if name != "success"}
+        how = {"tries": options.tries, "tasks": options.tasks, "batches": options.batches}
+        if not has_row(rows, **setting, **how):
+            row = {**setting, **how, **measure(setting, options, starts)}
+            append_row(rows, row)
+            print("\n".join(table(row)), flush=True)
+    return 0
+
+
+def measure(setting: Mapping[str, Any], options: argparse.Namespace, starts: Path) -> dict[str, Any]:
+    """Every credit on the same batches."""
+    world = altered(WORLDS[setting["world"]], max_turns=setting["horizon"])
+    policy = None if "slips" in setting else start(setting["world"], setting["success"], starts)
+    agent = SmallAgent(policy) if policy else ScriptedAgent(setting["slips"])
+    batches = [
+        Batch(*sample(agent, world, setting["group"], number, options), policy) for number in range(options.batches)
+    ]
+    exact = np.stack([batch.gradient(batch.true_N) for batch in batches])
+    judged: dict[str, Any] = {"exact": judge(batches, [batch.true_N for batch in batches], exact)}
+    for label, credit in credits_of(options.credit).items():
+        found = []
+        for batch in batches:
+            # A credit's own columns: its key, its texts.
+            turns = turns_for(batch.episodes, credit)
+            found.append(advantages(turns, credit))
+        judged[label] = judge(batches, [one.advantage_N for one in found], exact)
+        for name in ("aliasing", "coverage"):
+            told = [one.stats[name] for one in found if name in one.stats]
+            judged[label] |= {name: float(np.mean(told))} if told else {}
+    true_N, error_N = (np.concatenate([getattr(b, name) for b in batches]) for name in ("true_N", "error_N"))
+    return {
+        "measured_success": float(np.mean([e.success for batch in batches for e in batch.episodes])),
+        "turns": len(true_N),
+        "error": float(error_N.mean()),
+        "judged_turns": int(_matters(true_N, error_N).sum()),
+        "credits": judged,
+    }
+
+
+def sample(
+    agent: Agent, world: StudyWorld, group: int, number: int, options: argparse.Namespace
+) -> tuple[list[Episode], np.ndarray, np.ndarray]:
+    """Episodes of the same tasks each time, the worth of their turns and its standard error."""
+    tasks = world.tasks("train")[: options.tasks]
+    with world.pool(**({"expert": True} if isinstance(agent, ScriptedAgent) else {})) as pool:
+        saving = SavingAgent(agent, pool)
+        episodes, _ = rollout(saving, pool, group_jobs(tasks, group, number, "truth"))
+        value_N, variance_N = true_values(agent, pool, episodes, saving.points, options.tries)
+    return episodes, *true_advantages(episodes, value_N, variance_N)
+
+
+def judge(batches: Sequence[Batch], credit: Sequence[np.ndarray], exact: np.ndarray) -> dict[str, Any]:
+    """Cosine with the true gradient of the other batches, signal over noise, and wrong signs (a zero is half of one).
+
+    Signal over noise: squared length of the mean gradient over the mean squared distance from it, both unbiased.
+    """
+    gradients = np.stack([batch.gradient(advantage_N) for batch, advantage_N in zip(batches, credit, strict=True)])
+    cosines = []
+    for place in range(len(batches)):
+        rest = np.delete(exact, place, 0).mean(0)
+        size = np.linalg.norm(rest) * np.linalg.norm(gradients[place])
+        cosines.append(float(rest @ gradients[place] / size) if size else 0.0)
+    mean = gradients.mean(0)
+    noise = float(((gradients - mean) ** 2).sum() / (len(gradients) - 1))
+    signal = float(mean @ mean) - noise / len(gradients)
+    together = exact.mean(0)
+    bias = float(mean @ together / (np.linalg.norm(mean) * np.linalg.norm(together) + 1e-300))
+    wrong = []
+    for batch, advantage_N in zip(batches, credit, strict=True):
+        told = _matters(batch.true_N, batch.error_N)
+        agree = np.sign(batch.true_N[told]) * np.sign(advantage_N[told])
+        wrong.append((agree < 0) + 0.5 * (agree == 0))
+    return {
+        "cosines": cosines,
+        "signal_to_noise": max(signal, 0.0) / noise if noise else 0.0,
+        "cosine_of_mean": bias,
+        "wrong_signs": float(np.concatenate(wrong).mean()),
+    }
+
+
+def _matters(true_N: np.ndarray, error_N: np.ndarray) -> np.ndarray:
+    return (np.abs(true_N) > MATTERS) & (np.abs(true_N) > 2 * error_N)
+
+
+def credits_of(more: Sequence[str]) -> dict[str, CreditSettings]:
+    """Every credit of the table without a critic, the variants, and those named; each with every key that it takes."""
+    cells = {name: {"name": name} for name in names() if not find(name).critic} | VARIANTS
+    cells |= {name: {"name": name} for name in more}
+    found: dict[str, CreditSettings] = {}
+    for label, cell in cells.items():
+        keys = KEYS if "key" in find(cell["name"]).model_fields else (None,)
+        for key in keys:
+            found[f"{label}@{key}" if key else label] = make({**cell, **({"key": key} if key else {})})
+    return found
+
+
+def table(row: Mapping[str, Any]) -> list[str]:
+    """One setting's credits, best first."""
+    credits = sorted(row["credits"].items(), key=lambda one: -float(np.mean(one[1]["cosines"])))
+    lines = []
+    for label, one in credits:
+        # Mean and half an interval over the batches.
+        cosine = mean_over_seeds(one["cosines"])
+        lines.append(
+            [
+                label,
+                f"{cosine.value:.2f} ± {(cosine.high - cosine.low) / 2:.2f}",
+                f"{one['signal_to_noise']:.2f}",
+                f"{one['cosine_of_mean']:.2f}",
+                f"{one['wrong_signs']:.2f}",
+                f"{one['aliasing']:.2f}" if "aliasing" in one else "",
+            ]
+        )
+    head = ["credit@key", "cosine", "signal/noise", "cosine of the mean", "wrong signs", "aliasing"]
+    return [f"\n{title(row)}\n", *Table(head, lines).markdown()]
+
+
+def title(row: Mapping[str, Any]) -> str:
+    who = f"{row['world']}, a script" if "slips" in row else row["world"]
+    return (
+        f"{who}, {row['horizon']} turns, groups of {row['group']}, {row['measured_success']:.0%} success; "
+        f"{row['batches']} batches of {row['tasks']} tasks, {row['turns']} turns, {row['tries']} continuations of each "
+        f"(error of an advantage {row['error']:.3f}), signs over {row['judged_turns']} turns"
+    )
+
+
+def compared(row: Mapping[str, Any], ours: str, theirs: str) -> list[str]:
+    """Difference in cosine between two credits on the same batches, with its interval and paired t test."""
+    gaps = [a - b for a, b in zip(*(row["credits"][label]["cosines"] for label in (ours, theirs)), strict=True)]
+    found = mean_over_seeds(gaps)
+    half = (found.high - found.low) / 2
+    return [f"{ours} less {theirs}: {found.value:+.2f} ± {half:.2f}, p = {paired_t(gaps):.3f} ({title(row)})"]
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Credit against the truth.")
+    parser.add_argument("command", choices=("run", "table", "compare"))
+    parser.add_argument("credits", nargs="*", help="the two that are compared, as the table names them")
+    parser.add_argument("--world", choices=list(WORLDS))
+    parser.add_argument("--horizon", type=int)
+    parser.add_argument("--group", type=int)
+    parser.add_argument("--success", type=float, help="of the small policy, by which its weights are scaled")
+    parser.add_argument("--slips", type=float, help="judge a script in its place: the expert, drawing so many actions")
+    parser.add_argument("--credit", nargs="*", default=[], help="more credits, by name or module:Class")
+    parser.add_argument("--tries", type=int, default=12)
+    parser.add_argument("--tasks", type=int, default=4)
+    parser.add_argument("--batches", type=int, default=6)
+    parser.add_argument("--rows", type=Path, default=FOLDER)
+    options = parser.parse_args()
+    if (options.command == "compare") != (len(options.credits) == 2):
+        parser.error("compare takes two credits, and nothing else does")
+    return options
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

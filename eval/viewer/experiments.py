@@ -1,0 +1,143 @@
+"""Runs of a folder, as a table sets them beside each other: what was run, in which world, with which seeds."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import yaml
+
+from gagpo.eval.reading import BadResult
+from gagpo.eval.runs import Evaluation, Run, load_run
+from gagpo.eval.statistics import Interval, mean_over_seeds
+
+OWN = ("name", "seed")  # settings in which the runs of one experiment differ
+DEEPEST, MOST = 8, 2000  # sections in sections, and settings, that are read of one file
+LONGEST = 200  # characters of one setting
+SECRET = re.compile(r"(?i)api_?key|secret|password|token$")
+
+
+def runs_in(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """Run folders among ``folders`` and, for a folder that is none, those directly in it; and what cannot be read.
+
+    Raises :class:`BadResult` for a folder that neither is a run nor holds one.
+    """
+    found: list[Path] = []
+    problems: list[str] = []
+    for folder in folders:
+        if not folder.is_dir():
+            raise BadResult(f"{folder}: not a run folder (no such folder)")
+        if is_run(folder):
+            found.append(folder)
+            continue
+        inside = sorted(one for one in folder.iterdir() if not one.name.startswith(".") and is_run(one))
+        if not inside:
+            raise BadResult(f"{folder}: neither a run folder nor a folder of runs (no metrics.jsonl, no evals/*.json)")
+        for one in inside:
+            # One broken run does not hide the others.
+            try:
+                load_run(one)
+            except BadResult as error:
+                problems.append(str(error))
+            else:
+                found.append(one)
+    if not found:
+        raise BadResult(f"none of the runs can be read: {problems[0]}")
+    return found, problems
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder looks like a run's: it has metrics or an evaluation."""
+    return (folder / "metrics.jsonl").exists() or any((folder / "evals").glob("*.json"))
+
+
+def experiments(runs: Sequence[Run]) -> list[dict[str, object]]:
+    """Runs whose settings differ in name and seed alone, together: one row of the table for each.
+
+    ``success`` holds, by split, the last success rate with its interval: of one run by its episodes, of several over
+    their seeds. A run without settings stands alone.
+    """
+    together: dict[str, list[int]] = {}
+    flat = [_settings(run.folder) for run in runs]
+    for number, settings in enumerate(flat):
+        key = json.dumps([pair for pair in sorted(settings.items()) if pair[0] not in OWN]) if settings else str(number)
+        together.setdefault(key, []).append(number)
+    return [
+        _experiment([runs[n] for n in numbers], [flat[n] for n in numbers], numbers) for numbers in together.values()
+    ]
+
+
+def settings_that_differ(runs: Sequence[Run]) -> dict[str, list[str | None]]:
+    """Every setting that is not the same in all of ``runs``, with its value in each; None where it is not set."""
+    flat = [_settings(run.folder) for run in runs]
+    names = dict.fromkeys(name for settings in flat for name in settings)
+    found = {name: [settings.get(name) for settings in flat] for name in names}
+    return {name: values for name, values in found.items() if len(set(values)) > 1}
+
+
+def _experiment(runs: Sequence[Run], settings: Sequence[dict[str, str]], numbers: Sequence[int]) -> dict[str, object]:
+    splits = dict.fromkeys(split for run in runs for split in run.splits())
+    success = {split: [one for run in runs if (one := last_of(run, split))] for split in splits}
+    return {
+        "name": _name([run.name for run in runs]),
+        "runs": list(numbers),
+        "world": settings[0].get("environment.id", ""),
+        "seeds": [one.get("seed", "") for one in settings],
+        "success": {split: _interval(ends).record() for split, ends in success.items()},
+    }
+
+
+def last_of(run: Run, split: str) -> Evaluation | None:
+    """The last evaluation of ``split``."""
+    of_split = [one for one in run.evaluations if one.split == split and one.stage]
+    return of_split[-1] if of_split else None
+
+
+def _interval(ends: Sequence[Evaluation]) -> Interval:
+    if len(ends) == 1:
+        return ends[0].result.success
+    return mean_over_seeds([one.result.success.value for one in ends])
+
+
+def _name(names: Sequence[str]) -> str:
+    """What the names begin with, without a seed's mark at the end: ``walk-seed1`` and ``walk-seed2`` are ``walk``."""
+    if len(names) == 1:
+        return names[0]
+    alike = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
+    return re.sub(r"[-_.]*(seed|s)?[-_.]*$", "", "".join(letters[0] for letters in alike)) or names[0]
+
+
+def _settings(folder: Path) -> dict[str, str]:
+    """The settings of a run by dotted name, as short texts, none of them a secret; empty without a file."""
+    try:
+        settings = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError, RecursionError):
+        return {}
+    pairs = _flat(settings, "", 0) if isinstance(settings, dict) else iter(())
+    return {name: text for (name, text), _ in zip(pairs, range(MOST), strict=False)}
+
+
+def _flat(value: object, name: str, depth: int) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict) and value and depth < DEEPEST:
+        for key, inner in value.items():
+            yield from _flat(inner, f"{name}.{key}" if name else str(key), depth + 1)
+    elif SECRET.search(name.rpartition(".")[2]):
+        yield name, "(not shown)"
+    else:
+        yield name, _text(value)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, dict | list):
+        return "{}" if value == {} else "[]" if value == [] else _listed(value)
+    return ("null" if value is None else str(value).lower() if isinstance(value, bool) else str(value))[:LONGEST]
+
+
+def _listed(value: object) -> str:
+    try:
+        return json.dumps(value, default=str, sort_keys=False)[:LONGEST]
+    except (ValueError, RecursionError, TypeError):
+        return "(not shown)"

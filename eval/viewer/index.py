@@ -1,0 +1,133 @@
+"""The viewer's index: which files of episodes there are, every group and episode in columns, and what runs achieved."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+
+from gagpo.eval.metrics.register import Display, shown_in
+from gagpo.eval.runs import Run, read_label
+from gagpo.eval.viewer.experiments import experiments, settings_that_differ
+
+FORMAT = "gagpo view 2"
+DEAD_ZONE = 0.1  # advantages nearer to zero have no sign
+Notes = Callable[[Run], list[str]]
+
+
+@dataclass(frozen=True)
+class GroupEntry:
+    """One group in the index. differ: share of its turns whose credit is disputed; place: where in its shard it is."""
+
+    task: str
+    type: str
+    size: int
+    wins: int
+    turns: float
+    differ: float
+    shard: int
+    place: int
+
+
+@dataclass(frozen=True)
+class EpisodeEntry:
+    """One episode in the index. flags: success in bit 0, the outcome in bits 1 and 2, left out of training in bit 3."""
+
+    flags: int
+    reward: float
+    turns: int
+
+
+@dataclass
+class EpisodeFile:
+    """One episode file, as the index describes it."""
+
+    run: int
+    label: str
+    stage: str
+    split: str
+    iteration: int | None
+    shards: list[str] = field(default_factory=list)
+    groups: list[GroupEntry] = field(default_factory=list)
+    episodes: list[EpisodeEntry] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def record(self) -> dict[str, object]:
+        """What the index holds of it beside its groups and episodes."""
+        names = ("run", "label", "stage", "split", "iteration", "shards")
+        return {name: getattr(self, name) for name in names}
+
+
+def described(run: int, label: str) -> EpisodeFile:
+    """What an episode file is, from its name: ``train-0005``, ``after-valid_unseen``, ``iteration-0010-test``."""
+    training = re.fullmatch(r"train-(\d{1,9})", label)
+    if training:
+        return EpisodeFile(run, label, "train", "train", int(training[1]))
+    stage, split, iteration = read_label(label)
+    return EpisodeFile(run, label, stage or "other", split, iteration)
+
+
+def reading_order(source: EpisodeFile) -> tuple[int, int, int, str]:
+    """A key to sort files by: run after run, from before training to after it."""
+    order = {"before": 0, "train": 1, "iteration": 2, "after": 3, "other": 4}
+    return (source.run, order[source.stage], source.iteration or 0, source.label)
+
+
+def index(
+    runs: Sequence[Run],
+    sources: Sequence[EpisodeFile],
+    notes: Notes | None = None,
+    live: bool = False,
+    problems: Sequence[str] = (),
+) -> dict[str, object]:
+    """The index, JSON-ready. Names of tasks and types stand in it once, and are referred to by their number."""
+    entries = [entry for source in sources for entry in source.groups]
+    tasks = {name: number for number, name in enumerate(dict.fromkeys(entry.task for entry in entries))}
+    types = {name: number for number, name in enumerate(dict.fromkeys(entry.type for entry in entries))}
+    groups: dict[str, list[object]] = {"source": [n for n, source in enumerate(sources) for _ in source.groups]}
+    groups |= _columns(GroupEntry, entries)
+    groups |= {"task": [tasks[entry.task] for entry in entries], "type": [types[entry.type] for entry in entries]}
+    return {
+        "format": FORMAT,
+        "live": live,
+        "dead_zone": DEAD_ZONE,
+        "runs": [_run(run, notes) for run in runs],
+        "experiments": experiments(runs),
+        "settings": settings_that_differ(runs),
+        "curves": [
+            {"name": metric.name, "caption": metric.caption, "share": metric.share}
+            for metric in shown_in(Display.VIEWER)
+        ],
+        "sources": [source.record() for source in sources],
+        "tasks": list(tasks),
+        "types": list(types),
+        "groups": groups,
+        "episodes": _columns(EpisodeEntry, [entry for source in sources for entry in source.episodes]),
+        "problems": [*problems, *(problem for source in sources for problem in source.problems)],
+    }
+
+
+def _columns(kind: type[GroupEntry | EpisodeEntry], entries: Sequence[object]) -> dict[str, list[object]]:
+    return {column.name: [getattr(entry, column.name) for entry in entries] for column in fields(kind)}
+
+
+def _run(run: Run, notes: Notes | None) -> dict[str, object]:
+    keys = sorted({key for row in run.metrics for key in row})
+    return {
+        "name": run.name,
+        "algorithm": run.algorithm,
+        "metrics": {key: [row.get(key) for row in run.metrics] for key in keys},
+        "notes": notes(run) if notes else [],
+        "evaluations": [
+            {
+                "label": one.label,
+                "stage": one.stage,
+                "split": one.split,
+                "iteration": one.iteration,
+                "panel": one.result.panel.split_hash,
+                "success": one.result.success.record(),
+                "episodes": one.result.episodes,
+            }
+            for one in run.evaluations
+        ],
+    }

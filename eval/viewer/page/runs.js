@@ -1,0 +1,123 @@
+"use strict";
+// All runs of a folder as a table, one row for each or one for all seeds of an experiment; and two of them side by side.
+(() => {
+  const { h } = viewer;
+
+  const runRow = (number) => {
+    const { runs, experiments } = viewer.data;
+    const of = experiments.find((one) => one.runs.includes(number));
+    const run = runs[number];
+    const success = Object.fromEntries([...new Set(run.evaluations.map((one) => one.split))].map((split) => [split, viewer.ends(run, split)?.last.success]));
+    return { name: run.name, numbers: [number], world: of.world, seeds: [of.seeds[of.runs.indexOf(number)]], success };
+  };
+  const seedsRow = (one) => ({ name: one.name, numbers: one.runs, world: one.world, seeds: one.seeds, success: one.success });
+
+  // Success of the split asked for; of the first that the row has where none is.
+  const found = (row, query) => (query.split ? row.success[query.split] : Object.values(row.success).find(Boolean));
+  const algorithm = (row) => viewer.data.runs[row.numbers[0]].algorithm;
+  const iterations = (row) => Math.max(0, ...row.numbers.map((n) => viewer.data.runs[n].metrics.iteration?.at(-1) ?? 0));
+  const mean = (row) => {
+    const curves = row.numbers.map((n) => viewer.data.runs[n].metrics.success_rate || []);
+    return Array.from({ length: Math.max(0, ...curves.map((one) => one.length)) }, (_, i) => {
+      const there = curves.map((one) => one[i]).filter(Number.isFinite);
+      return there.length ? there.reduce((a, b) => a + b, 0) / there.length : NaN;
+    });
+  };
+
+  function interval(success, colour = "c0") {
+    if (!success) return "-";
+    const { value, low, high } = success;
+    const whole = Number.isFinite(low) && Number.isFinite(high);
+    return [whole && h("span", { class: `interval ${colour}`, role: "img", "aria-label": `95 % interval ${viewer.range(success)}`, "--low": Math.max(0, low), "--high": Math.min(1, high), "--value": value }, h("i"), h("b")),
+      h("span", null, `${viewer.percent(value)} `), h("small", { class: "soft" }, viewer.range(success))];
+  }
+
+  viewer.runs = (query) => {
+    const { runs, experiments, sources, groups } = viewer.data;
+    const single = runs.map((_, n) => runRow(n));
+    const together = experiments.map(seedsRow);
+    const splits = [...new Set(single.flatMap((row) => Object.keys(row.success)))];
+    const worlds = [...new Set(together.map((row) => row.world))];
+    const algorithms = [...new Set(runs.map((run) => run.algorithm))];
+    const chosen = [];
+    const offer = h("p", { role: "status", class: "offer" });
+    const offered = () => offer.replaceChildren(chosen.length === 2
+      ? h("a", { class: "button", href: viewer.link(["runs", ...chosen]) }, `${viewer.short(runs[chosen[0]].name, 30)} beside ${viewer.short(runs[chosen[1]].name, 30)}`)
+      : h("span", { class: "soft" }, "Choose two runs to set them side by side."));
+    offered();
+    const choose = (row) => {
+      const number = row.numbers[0];
+      const box = h("input", {
+        type: "checkbox", "aria-label": `Choose ${viewer.short(row.name, 60)}`, "data-run": number, checked: chosen.includes(number),
+        onchange: () => {
+          const at = chosen.indexOf(number);
+          if (at >= 0) chosen.splice(at, 1); else chosen.push(number);
+          while (chosen.length > 2) chosen.shift();
+          document.querySelectorAll("input[data-run]").forEach((one) => { one.checked = chosen.includes(Number(one.dataset.run)); });
+          offered();
+        },
+      });
+      return box;
+    };
+    const name = (row) => (row.numbers.length === 1 ? h("a", { href: viewer.link(["run", row.numbers[0]]) }, viewer.short(row.name, 60))
+      : [viewer.short(row.name, 60), " ", row.numbers.map((n, i) => h("a", { class: "seed", href: viewer.link(["run", n]), title: viewer.visible(runs[n].name) }, `${row.seeds[i] || "?"}`))]);
+    const columns = (state) => [
+      ["name", "Run", (row) => [row.numbers.length === 1 && choose(row), " ", name(row)], (row) => row.name],
+      ["success", "Success", (row) => interval(found(row, state)), (row) => found(row, state)?.value ?? -1],
+      ["curve", "While training", (row) => viewer.sparkline(mean(row), `success while training, last ${viewer.percent(mean(row).at(-1))}`), (row) => mean(row).at(-1) ?? -1],
+      ["algorithm", "Algorithm", (row) => viewer.short(algorithm(row), 40), algorithm],
+      ["world", "World", (row) => viewer.short(row.world, 50), (row) => row.world],
+      ["seeds", "Seeds", (row) => viewer.short(row.seeds.join(", "), 30), (row) => row.seeds.length * 1e6 + (Number(row.seeds[0]) || 0)],
+      ["iterations", "Iterations", iterations, iterations],
+    ];
+    const find = (state) => {
+      const wanted = (state.name || "").toLowerCase();
+      return (state.rows === "seeds" ? together : single).filter((row) => (!wanted || row.name.toLowerCase().includes(wanted)) &&
+        (!state.world || row.world === state.world) && (!state.algorithm || algorithm(row) === state.algorithm) && (!state.split || row.success[state.split]));
+    };
+    const form = (state, changed) => [
+      viewer.search(state, "name", "Run", "part of a run's name", changed),
+      viewer.pick(state, "rows", "Rows", [["", "each run"], ["seeds", "seeds together"]], changed),
+      viewer.pick(state, "world", "World", [["", "any world"], ...worlds.map((one) => [one, viewer.short(one || "(none)", 50)])], changed),
+      viewer.pick(state, "algorithm", "Algorithm", [["", "any algorithm"], ...algorithms.map((one) => [one, viewer.short(one || "(none)", 50)])], changed),
+      splits.length > 1 && viewer.pick(state, "split", "Success on", [["", "what was measured first"], ...splits.map((one) => [one, viewer.visible(one)])], changed),
+    ];
+    const table = viewer.table("Runs", query, { form, find, columns, noun: "run", counted: (state) => (state.rows === "seeds" ? "experiment" : "run"), standard: { value: (row) => found(row, {})?.value ?? -1, words: "highest success first" } });
+    const played = groups.size.length ? h("p", null, h("a", { href: viewer.link(["groups"]) }, `All ${viewer.times(groups.size.length, "group")}`), ` in ${viewer.times(sources.length, "file")} of episodes.`) : null;
+    table.page.splice(3, 0, offer);
+    return { ...table, title: viewer.times(runs.length, "run"), trail: [], page: [...table.page, played, viewer.problems()] };
+  };
+
+  // Two runs: what they were measured at, in which settings they differ, and their curves in one frame each.
+  viewer.twoRuns = (left, right) => {
+    const { runs, settings, curves } = viewer.data;
+    const pair = [runs[left], runs[right]];
+    const names = pair.map((run, i) => (pair[0].name === pair[1].name ? `${run.name} (${i + 1})` : run.name)).map((name) => viewer.visible(name));
+    const splits = [...new Set(pair.flatMap((run) => run.evaluations.map((one) => one.split)))];
+    const heads = (first) => h("thead", null, h("tr", null, h("th", { scope: "col" }, first), names.map((name, i) => h("th", { scope: "col" }, h("i", { class: `key c${i}` }), h("a", { href: viewer.link(["run", [left, right][i]]) }, name)))));
+    const results = splits.map((split) => {
+      const ends = pair.map((run) => viewer.ends(run, split));
+      const same = ends[0] && ends[1] && ends[0].last.panel === ends[1].last.panel;
+      return h("tr", null, h("th", { scope: "row" }, viewer.visible(split), ends[0] && ends[1] && !same && h("small", { class: "bad" }, " not the same tasks")),
+        ends.map((one, i) => h("td", null, one ? [one.before && `${viewer.percent(one.before.success.value)} → `, interval(one.last.success, `c${i}`)] : "-")));
+    });
+    const differ = Object.entries(settings).filter(([name, values]) => name !== "name" && values[left] !== values[right]);
+    const chart = (title, ys, share, height) => viewer.chart(title, pair.map((run, i) => ({ name: names[i], x: run.metrics.iteration || [], y: ys(run) })), { share, height });
+    const measured = splits.map((split) => viewer.chart(`success on ${viewer.visible(split)}`, pair.map((run, i) => {
+      const of = run.evaluations.filter((one) => one.split === split && one.stage).map((one) => [one.iteration ?? run.metrics.iteration?.at(-1) ?? 1, one.success]).sort((a, b) => a[0] - b[0]);
+      return { name: names[i], x: of.map(([x]) => x), y: of.map(([, one]) => one.value), low: of.map(([, one]) => one.low), high: of.map(([, one]) => one.high) };
+    }), { share: true, height: 260 }));
+    return {
+      title: `${names[0]} beside ${names[1]}`, trail: [["Runs", "#/"], [`${viewer.short(names[0], 24)} beside ${viewer.short(names[1], 24)}`]],
+      page: [h("h1", null, `${names[0]} beside ${names[1]}`),
+        h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Results" }, h("table", null, heads("success"), h("tbody", null, results))),
+        h("p", { class: "soft" }, h("code", null, `gagpo report ${pair.map((run) => viewer.short(run.name, 60)).join(" ")}`), ", where they lie, sets them against each other task by task, with tests."),
+        measured, chart("success while training", (run) => run.metrics.success_rate || [], true, 260),
+        h("h2", { id: "settings" }, differ.length ? "Settings in which they differ" : "No setting differs"),
+        differ.length ? h("div", { class: "wide", tabindex: 0, role: "region", "aria-labelledby": "settings" }, h("table", null, heads("setting"),
+          h("tbody", null, differ.map(([name, values]) => h("tr", null, h("th", { scope: "row" }, h("code", null, viewer.visible(name))), [left, right].map((n) => h("td", { class: "said" }, values[n] === null ? "-" : viewer.visible(values[n])))))))) : null,
+        h("h2", null, "Curves"),
+        h("div", { class: "charts" }, curves.filter(({ name }) => pair.some((run) => run.metrics[name]?.some(Number.isFinite))).map(({ name, caption, share }) => chart(viewer.caption(name, caption), (run) => run.metrics[name] || [], share)))],
+    };
+  };
+})();

@@ -1,0 +1,64 @@
+"""Two examples of every command, shown at the end of its help."""
+
+from __future__ import annotations
+
+import typer
+
+EXAMPLES: dict[str, tuple[str, str]] = {
+    "train": ("gagpo train alfworld-first training.iterations=3", "gagpo train --resume runs/alfworld-first"),
+    "warm-start": ("gagpo warm-start alfworld-small", "gagpo warm-start mine.yaml warm_start.steps=1200 --again"),
+    "eval": (
+        "gagpo eval runs/alfworld-first --split valid_seen --out after.json",
+        "gagpo eval random --like runs/alfworld-first --out chance.json",
+    ),
+    "compare": ("gagpo compare chance.json after.json", "gagpo compare runs/a runs/b --json"),
+    "report": ("gagpo report runs/alfworld-first", "gagpo report GAGPO=runs/a GAGPO=runs/a-2 GRPO=runs/b --markdown"),
+    "curves": ("gagpo curves runs/a runs/b -o both.png", "gagpo curves GAGPO=runs/a GRPO=runs/b --x turns --smooth 5"),
+    "view": ("gagpo view runs/alfworld-first --open", "gagpo view runs/a runs/b --out pages"),
+    "watch": ("gagpo watch runs/alfworld-first", "gagpo watch runs/alfworld-first --web"),
+    "check": ("gagpo check gagpo/ALFWorld-v0 -k size=small", "gagpo check walk:Walk-v0 --json"),
+    "games": ("gagpo games --size small --train 200", "gagpo games --size full --seed 7 --folder data/rooms"),
+    "models": ("gagpo models", "gagpo models --json"),
+    "play": ("gagpo play webshop", "gagpo play webshop --products 100 --port 8080"),
+    "plan": (
+        "gagpo plan alfworld-qwen --gpu-memory 80",
+        "gagpo plan alfworld-first rollout.tasks=32 --run runs/alfworld-first",
+    ),
+    "doctor": ("gagpo doctor", "gagpo doctor --device cuda --engine vllm --dtype bfloat16 --no-learn"),
+    "profile": ("gagpo profile alfworld-first", "gagpo profile mine.yaml training.share_prefixes=false --iterations 5"),
+    "simulate": (
+        "gagpo simulate alfworld-qwen --gpus 8,64",
+        "gagpo simulate alfworld-first --measure runs/alfworld-first --ahead 0,1,2",
+    ),
+    "export": ("gagpo export runs/alfworld-first@best model", "gagpo export episodes.jsonl logs --to inspect"),
+    "serve": ("gagpo serve gagpo/ALFWorld-v0 --port 8000", "gagpo serve walk:Walk-v0 --package walk-server"),
+    "new": ("gagpo new walk", "gagpo new walk --folder worlds"),
+    "list": ("gagpo list", "gagpo list --runs elsewhere/runs --json"),
+    "configs": ("gagpo configs", "gagpo configs show alfworld-first > mine.yaml"),
+    "configs show": ("gagpo configs show alfworld-first", "gagpo configs show sql-small > mine.yaml"),
+    "bench": ("gagpo bench env --env gagpo/Math-v0", "gagpo bench credit --json"),
+    "bench env": ("gagpo bench env --seconds 1", "gagpo bench env --env gagpo/WebShop-v0 -k products=100"),
+    "bench credit": ("gagpo bench credit", "gagpo bench credit --turns 10000 --json"),
+    "bench alfworld": ("gagpo bench alfworld --rounds 1", "gagpo bench alfworld --games data/games --json"),
+    "bench alfworld-parity": (
+        "gagpo bench alfworld-parity --steps 2000",
+        "gagpo bench alfworld-parity --games data/games --journal parity.jsonl",
+    ),
+}
+
+
+def add_to(app: typer.Typer, above: str = "") -> None:
+    """Give every command under ``app`` that has a name its examples; KeyError for one without."""
+    for command in app.registered_commands:
+        name = command.name or getattr(command.callback, "__name__", "")
+        command.epilog = _shown(EXAMPLES[f"{above} {name}".strip()])
+    for group in app.registered_groups:
+        name = str(group.name)
+        group.epilog = _shown(EXAMPLES[name])
+        if group.typer_instance is not None:
+            add_to(group.typer_instance, name)
+
+
+def _shown(examples: tuple[str, str]) -> str:
+    """A paragraph each: lines of one paragraph are joined."""
+    return "\n\n".join(["For example:", *examples])

@@ -1,0 +1,119 @@
+"""A value predicted from text, corrected by task and state as far as the data say that those differ; then TD."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from gagpo.credit.gagpo import Norm, normalised
+from gagpo.credit.registry import CreditSettings, Level
+from gagpo.credit.turns import StateKey, Turns, renumber
+from gagpo.credit.turns.grouping import (
+    generalised_advantage,
+    group_mean,
+    next_in_episode,
+    return_to_go,
+    temporal_difference,
+)
+
+PRECISION = 1e-5
+"""Of the fit, relative to the largest reward: features are float32."""
+
+
+class EmpiricalBayes(CreditSettings):
+    """Generalised advantages on a value that is fitted to the batch, leaving out the episode that it is the value for.
+
+    ``V = x w + u_task + u_state``: a ridge regression of discounted returns on a turn's words, then the mean residual
+    of the task's other episodes, then that of the other episodes' visits to the state. Each mean of n is shrunk by
+    ``n/(n + k)``, with k the variance within over that between, estimated from the batch (Efron and Morris 1973). Since
+    no episode is in its own value, the value is a baseline without bias, and a state met once still has one.
+
+    features: numbers made of a turn's words, see :func:`gagpo.credit.turns.features.feature_columns`. ridge: the
+    penalty, in turns. lam, norm: as in :class:`gagpo.credit.gagpo.Gagpo`; ``group`` would blow up what the value left
+    unexplained in a group without success to the size of a success.
+    """
+
+    level: ClassVar[Level] = "turn"
+    name: Literal["empirical_bayes"] = "empirical_bayes"
+    key: StateKey = "auto"
+    gamma: float = Field(default=0.95, ge=0, le=1)
+    lam: float = Field(default=0.5, ge=0, le=1)
+    features: int = Field(default=64, ge=2)
+    ridge: float = Field(default=10.0, gt=0)
+    norm: Norm = "batch"
+
+    def advantage(self, turns: Turns) -> np.ndarray:
+        value_N = self.value(turns)
+        next_value_N = next_in_episode(value_N, turns.last_N)
+        delta_N = temporal_difference(turns.net_reward_N, value_N, next_value_N, self.gamma)
+        if np.ptp(delta_N) <= PRECISION * np.abs(turns.net_reward_N).max():
+            return np.zeros(turns.turns)  # the error of the fit is not to be normalised
+        advantage_N = generalised_advantage(delta_N, turns.last_N, self.gamma, self.lam)
+        return normalised(advantage_N, turns, self.norm)
+
+    def value(self, turns: Turns) -> np.ndarray:
+        """``V`` of each turn, float64[N]; where turns have no ``feature_NF``, a constant is all that is fitted."""
+        return_N = return_to_go(turns.net_reward_N, turns.last_N, self.gamma)
+        feature_NF = np.ones((turns.turns, 1)) if turns.feature_NF is None else turns.feature_NF
+        value_N = ridge_without_own_episode(feature_NF, return_N, turns.episode_N, self.ridge)
+
+        # A task's unit is an episode, whatever its length; a state's is an episode's visits to it.
+        residual_E = group_mean(return_N - value_N, turns.episode_N, turns.episodes)
+        task_E = shrunk_without_own(residual_E, turns.group_index_E, np.arange(turns.episodes))
+        value_N = value_N + task_E[turns.episode_N]
+        return np.asarray(value_N + shrunk_without_own(return_N - value_N, turns.states(), turns.episode_N))
+
+
+def ridge_without_own_episode(
+    feature_NF: np.ndarray, target_N: np.ndarray, episode_N: np.ndarray, ridge: float
+) -> np.ndarray:
+    """Prediction of each turn by the regression on the turns of all other episodes, float64[N].
+
+    ``min |y - X w|^2 + ridge |w|^2``, where the first feature is the constant and its weight costs nothing; 0 where
+    there is one episode alone. One regression serves all: with the hat matrix H of an episode's own turns, the
+    residuals without it are ``(I - H)^-1`` times those with it.
+    """
+    if episode_N[-1] == 0:
+        return np.zeros(len(target_N))
+    penalty_F = np.full(feature_NF.shape[1], ridge, feature_NF.dtype)
+    penalty_F[0] = 0.0
+    gram_FF = feature_NF.T @ feature_NF + np.diag(penalty_F)
+    root_FF = np.linalg.cholesky(gram_FF)
+    white_NF = feature_NF @ np.linalg.inv(root_FF).T  # X A^-1/2, so that H is a product of its rows
+    error_N = target_N - white_NF @ (white_NF.T @ target_N.astype(white_NF.dtype))
+    length_E = np.bincount(episode_N)
+    first_E = np.cumsum(length_E) - length_E
+    left_out_N = np.empty(len(target_N))
+    for length in np.unique(length_E):
+        # Episodes of one length are solved together.
+        place_ET = first_E[length_E == length][:, None] + np.arange(length)
+        own_ETF = white_NF[place_ET]
+        rest_ETT = np.eye(length) - own_ETF @ own_ETF.transpose(0, 2, 1)
+        left_out_N[place_ET] = np.linalg.solve(rest_ETT, error_N[place_ET][..., None])[..., 0]
+    return np.asarray(target_N - left_out_N)
+
+
+def shrunk_without_own(value: np.ndarray, group: np.ndarray, owner: np.ndarray) -> np.ndarray:
+    """Mean over the group's values of other owners, shrunk by ``n/(n + k)`` with n their number, float64.
+
+    k is the variance within groups over that between them, both by the moments of the one-way layout; where groups
+    differ no more than chance would have it, all means are shrunk to 0. A group of one owner has 0.
+    """
+    groups, pair = int(group.max()) + 1, renumber(group * (int(owner.max()) + 1) + owner)
+    total = np.bincount(group, value, groups)[group] - np.bincount(pair, value)[pair]
+    count = np.bincount(group, minlength=groups)[group] - np.bincount(pair)[pair]
+    shrunk = np.maximum(count, 1) + variance_ratio(value, group, groups)
+    return np.where(count > 0, total / shrunk, 0.0)
+
+
+def variance_ratio(value: np.ndarray, group: np.ndarray, groups: int) -> float:
+    """Variance within groups over variance between them by the method of moments; infinite where the latter is 0."""
+    size_G = np.bincount(group, minlength=groups).astype(np.float64)
+    mean_G = group_mean(value, group, groups)
+    within = float(((value - mean_G[group]) ** 2).sum()) / max(len(value) - groups, 1)
+    between = float((size_G * (mean_G - value.mean()) ** 2).sum()) / max(groups - 1, 1)
+    typical = (len(value) - float((size_G**2).sum()) / len(value)) / max(groups - 1, 1)
+    effect = (between - within) / typical if typical > 0 else 0.0
+    return within / effect if effect > 0 else np.inf

@@ -1,0 +1,102 @@
+"""State keys: what makes two turns of a task group the same state."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Literal
+
+import numpy as np
+
+from gagpo.agents.episodes import Episode
+from gagpo.credit.turns.errors import BadTurns
+
+StateKey = Literal["auto", "state", "observation", "tracked", "history"]
+"""``state``: the key of the true state that the environment hands over. ``observation``: the text that is shown.
+``tracked``: the last text that was no refusal, and which of the actions have been done that nobody of the task group
+did twice with effect in one episode: those change something, while places are gone to and looked at again.
+``history``: all observations and actions up to the turn. ``auto``: ``state`` where the environment names one at every
+turn, ``observation`` elsewhere."""
+
+
+def intern(keys: Iterable[Hashable]) -> np.ndarray:
+    """Give equal keys equal numbers: int64[len(keys)], numbered by first appearance.
+
+    >>> intern(["kitchen", "hall", "kitchen"]).tolist()
+    [0, 1, 0]
+    """
+    numbers: dict[Hashable, int] = {}
+    return np.fromiter((numbers.setdefault(key, len(numbers)) for key in keys), dtype=np.int64)
+
+
+def resolved(episodes: Sequence[Episode], key: StateKey) -> StateKey:
+    """What ``auto`` stands for in ``episodes``; any other key is itself."""
+    if key != "auto":
+        return key
+    named = all(turn.state is not None for episode in episodes for turn in episode.turns)
+    return "state" if named else "observation"
+
+
+def state_ids(episodes: Sequence[Episode], key: StateKey) -> tuple[np.ndarray, np.ndarray]:
+    """Ids of the states in which turns were made, int64[N], and of those in which episodes ended, int64[E].
+
+    What an episode ended in has an id of its own where it is not known, and for the keys that hold the past.
+
+    Raises :class:`BadTurns` when ``key="state"`` and the environment named no state.
+    """
+    key = resolved(episodes, key)
+    if key == "state":
+        _require_states(episodes)
+    if key in ("tracked", "history"):
+        past = _tracked(episodes) if key == "tracked" else _histories(episodes)
+        keys, ends = list(past), [("end of episode", number) for number in range(len(episodes))]
+    elif key in ("observation", "state"):
+        keys = [getattr(turn, key) for episode in episodes for turn in episode.turns]
+        ends = [
+            ("end of episode", number) if (end := getattr(episode, f"end_{key}")) is None else end
+            for number, episode in enumerate(episodes)
+        ]
+    else:
+        raise BadTurns(f"unknown key {key!r}; choose auto, state, observation, tracked or history")
+    ids = intern([*keys, *ends])
+    return ids[: len(keys)], ids[len(keys) :]
+
+
+def _require_states(episodes: Sequence[Episode]) -> None:
+    for number, episode in enumerate(episodes):
+        for place, turn in enumerate(episode.turns):
+            if turn.state is None:
+                raise BadTurns(
+                    f"key='state' needs the environment's state, and turn {place} of episode {number} "
+                    f"(task {episode.task!r}) has none: use key='observation' or key='tracked'"
+                )
+
+
+def _histories(episodes: Sequence[Episode]) -> Iterable[Hashable]:
+    """A number per turn, equal exactly when everything seen and done so far is equal; linear in the turns."""
+    numbers: dict[Hashable, int] = {}
+    for episode in episodes:
+        past, action = -1, ""
+        for turn in episode.turns:
+            # A history is the one before it, the action that followed, and what was seen then.
+            past = numbers.setdefault((past, action, turn.observation), len(numbers))
+            action = turn.action
+            yield past
+
+
+def _tracked(episodes: Sequence[Episode]) -> Iterable[Hashable]:
+    """A key per turn: the last text that was no refusal, and the set of the changing actions that were done."""
+    again: dict[int, set[str]] = {}
+    for episode in episodes:
+        effective = Counter(turn.action for turn in episode.turns if turn.valid)
+        again.setdefault(episode.group, set()).update(action for action, times in effective.items() if times > 1)
+    for episode in episodes:
+        changed: frozenset[str] = frozenset()
+        shown, valid = "", True
+        for turn in episode.turns:
+            # A refusal leaves things as they were, and an action counts from the next turn on.
+            shown = turn.observation if valid else shown
+            yield shown, changed
+            valid = turn.valid
+            if valid and turn.action not in again[episode.group]:
+                changed |= {turn.action}

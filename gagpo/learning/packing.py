@@ -1,0 +1,215 @@
+"""Micro-batches: rows on one token axis without padding, one after the other or as trees that share beginnings.
+
+Shape suffixes: K response tokens, U predictions made for them, T flat tokens of a micro-batch, L tokens of a row.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gagpo.agents.engines.flat.attention import is_flat
+from gagpo.agents.engines.flat.packed import PackedRows, PackedTrees, common, grow, in_order
+from gagpo.learning.batch import Row
+from gagpo.objectives import Layout
+from gagpo.settings import RunSettings
+
+SIZES = 256
+"""Flat tokens and predictions are made up to multiples of this."""
+REACH = 4
+"""Keys that the rows of a tree look back at, over the tokens of a forward pass: what is kept of them stays small."""
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """What one forward pass reads, and what is known of the response tokens in it.
+
+    ids_T: the tokens read; packed: which of them make a row. keep_U: flat position whose logits predict a token;
+    target_U: the token; temperature_U: what it was sampled at (None where all are 1). of_K: the prediction that each
+    response token is; None where they are one for one. turn_K and token_K: a response token's numbers in the whole
+    batch. logprob_K: what the engine sampled it with. layout: which tokens make an action and which a row. padding:
+    read for company, so that a rank makes as many passes as the others; nothing of it counts.
+
+    Columns of a training step, float32[K], put in by :func:`gagpo.learning.loss.with_columns`. old_logprob_K: what
+    ratios start from, before that the engine's. weight_K: the correction's. Of a critic, old_value_K: its values when
+    the batch was sampled; return_K: what they should have been; first_K, int64: the places whose values are trained,
+    None for all.
+
+    Made on the CPU; :meth:`to` moves it when its turn comes, without waiting for the device.
+    """
+
+    ids_T: Tensor
+    packed: PackedTrees
+    keep_U: Tensor
+    target_U: Tensor
+    temperature_U: Tensor | None
+    of_K: Tensor | None
+    turn_K: Tensor
+    token_K: Tensor
+    group_K: Tensor
+    logprob_K: Tensor
+    layout: Layout
+    old_logprob_K: Tensor
+    advantage_K: Tensor | None = None
+    weight_K: Tensor | None = None
+    old_value_K: Tensor | None = None
+    return_K: Tensor | None = None
+    first_K: Tensor | None = None
+    padding: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of rows that a forward pass reads."""
+        return self.packed.own
+
+    def each(self, value_U: Tensor) -> Tensor:
+        """Of each response token, what was found of its prediction: ``(K, ...)`` from ``(U, ...)``."""
+        return value_U if self.of_K is None else value_U.index_select(0, self.of_K)
+
+    def to(self, device: torch.device | str) -> MicroBatch:
+        """The same on ``device``."""
+        if torch.device(device).type == "cpu":
+            return self
+        tensors = {f.name: value for f in fields(self) if isinstance(value := getattr(self, f.name), Tensor)}
+        moved = {name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()}
+        rest = {"packed": self.packed.to(device), "layout": self.layout.to(device)}
+        return replace(self, **moved, **rest)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How rows become micro-batches. It changes memory and speed, never the result.
+
+    tokens: most of one forward pass, but for a single row: padded to the longest row, or of trees those that are read.
+    trees: what rows begin with alike is read once, which takes a model with flat attention. rounded: sizes are made up
+    to some multiple, because the kernels of half precision on a CPU are compiled once for every size.
+    """
+
+    tokens: int = 16384
+    trees: bool = False
+    rounded: bool = False
+
+    def micro_batches(self, rows: Sequence[Row]) -> Iterator[MicroBatch]:
+        """Micro-batches of rows that are alike: in length, or of trees in what they begin with."""
+        yield from map(self.micro_batch, self.cut(rows))
+
+    def cut(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
+        """The rows of each of :meth:`micro_batches`."""
+        yield from self._cut_trees(rows) if self.trees else self._cut_lengths(rows)
+
+    def _cut_lengths(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
+        by_length = sorted(rows, key=lambda row: row.length)
+        begin = 0
+        while begin < len(by_length):
+            # Rows are added while all fit, padded to the longest, which is the one added last.
+            end = begin + 1
+            while end < len(by_length) and (end + 1 - begin) * by_length[end].length <= self.tokens:
+                end += 1
+            yield by_length[begin:end]
+            begin = end
+
+    def _cut_trees(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
+        part: list[Row] = []
+        read = reach = 0
+        for place in in_order([row.read_L for row in rows]):
+            row = rows[place]
+            # A row adds what it does not have in common with the one before it.
+            own = row.length - common(part[-1].read_L, row.read_L) if part else row.length
+            if part and (read + own > self.tokens or reach + row.length > REACH * self.tokens):
+                yield part
+                part, read, reach, own = [], 0, 0, row.length
+            part.append(row)
+            read, reach = read + own, reach + row.length
+        if part:
+            yield part
+
+    def shares(self, rows: Sequence[Row], world: int) -> list[list[Row]]:
+        """What may be dealt out to ``world`` processes one by one: rows, or trees of a group's rows.
+
+        A tree larger than half a process's part of all tokens is halved, neighbours with most in common together.
+        """
+        if not self.trees:
+            return [[row] for row in rows]
+        by_group = sorted(rows, key=lambda row: row.group)
+        groups = [list(part) for _, part in itertools.groupby(by_group, key=lambda row: row.group)]
+        fair = sum(map(self.size, groups)) / (2 * world)
+        shares: list[list[Row]] = []
+        while groups:
+            group = groups.pop()
+            if len(group) == 1 or self.size(group) <= fair:
+                shares.append(group)
+                continue
+            ordered = [group[place] for place in in_order([row.read_L for row in group])]
+            groups += [ordered[: len(ordered) // 2], ordered[len(ordered) // 2 :]]
+        return shares
+
+    def size(self, rows: Sequence[Row]) -> int:
+        """Tokens that are read of these rows together."""
+        if not self.trees:
+            return sum(row.length for row in rows)
+        ordered = [rows[place].read_L for place in in_order([row.read_L for row in rows])]
+        return sum(map(len, ordered)) - sum(common(a, b) for a, b in itertools.pairwise(ordered))
+
+    def micro_batch(self, rows: Sequence[Row]) -> MicroBatch:
+        """Lay the rows on the flat token axis."""
+        ids_T, packed, paths = self._lay_out(rows)
+        counts = [len(row.place_K) for row in rows]
+        keep_K = np.concatenate([path_L[row.place_K - 1] for row, path_L in zip(rows, paths, strict=True)])
+        target_K = np.concatenate([row.ids[row.place_K] for row in rows])
+        temperature_K = np.repeat([row.temperature for row in rows], counts).astype(np.float32)
+
+        # One prediction for all rows of a tree that say the same at the same place.
+        of_K: np.ndarray | None = None
+        if self.trees and (temperature_K == temperature_K[0]).all():
+            _, first_U, of_K = np.unique(keep_K * 2**32 + target_K, return_index=True, return_inverse=True)
+            keep_K, target_K, temperature_K = keep_K[first_U], target_K[first_U], temperature_K[first_U]
+        if self.rounded:
+            of_K = np.arange(len(keep_K)) if of_K is None else of_K
+            keep_K, target_K, temperature_K = (_made_up(x) for x in (keep_K, target_K, temperature_K))
+
+        def as_long(values: np.ndarray | Sequence[np.ndarray]) -> Tensor:
+            return torch.as_tensor(values if isinstance(values, np.ndarray) else np.concatenate(values)).long()
+
+        turn_K, row_K = as_long([row.turn_K for row in rows]), as_long(np.repeat(np.arange(len(rows)), counts))
+        logprob_K = torch.as_tensor(np.concatenate([row.logprob_K for row in rows]))
+        return MicroBatch(
+            ids_T=as_long(ids_T),
+            packed=packed,
+            keep_U=as_long(keep_K),
+            target_U=as_long(target_K),
+            temperature_U=torch.as_tensor(temperature_K) if (temperature_K != 1).any() else None,
+            of_K=None if of_K is None else as_long(of_K),
+            turn_K=turn_K,
+            token_K=as_long([row.token_K for row in rows]),
+            group_K=as_long(np.repeat([row.group for row in rows], counts)),
+            logprob_K=logprob_K,
+            layout=Layout.of(turn_K, row_K),
+            old_logprob_K=logprob_K,
+        )
+
+    def _lay_out(self, rows: Sequence[Row]) -> tuple[np.ndarray, PackedTrees, list[np.ndarray]]:
+        """Tokens, what attention sees of them, and the flat place of every token of every row."""
+        ids_T, branches = grow([row.read_L for row in rows], share=self.trees)
+        paths = [branch.path_L for branch in branches]
+        if not (self.trees or self.rounded):  # the only layout that models without flat attention can read
+            return ids_T, PackedRows([row.length for row in rows]), paths
+        read = len(ids_T)
+        ids_T = _made_up(ids_T) if self.rounded else ids_T
+        return ids_T, PackedTrees(branches, blank=len(ids_T) - read, rounded=self.rounded), paths
+
+
+def _made_up(values: np.ndarray) -> np.ndarray:
+    """The values, and more of the first, up to a whole number of :data:`SIZES`."""
+    return np.concatenate([values, np.full(-len(values) % SIZES, values[0])])
+
+
+def packing_of(model: torch.nn.Module, settings: RunSettings) -> Packing:
+    """How the rows of a run are read: trees where the model can and the settings let it."""
+    training, flat = settings.training, is_flat(model)
+    half_on_cpu = torch.device(settings.device).type == "cpu" and training.precision == "bfloat16"
+    return Packing(training.microbatch_tokens, training.share_prefixes and flat, half_on_cpu and flat)

@@ -1,0 +1,90 @@
+"""Where the time of an iteration goes, measured in a short run of the config itself."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gagpo.agents.engines.spans import Profile
+from gagpo.envs.tables import Table
+from gagpo.settings import RunSettings
+from gagpo.training.events import Event, IterationFinished, Metrics
+from gagpo.training.run_folder import RunFolder
+from gagpo.training.trainer import Trainer
+
+PARTS = {
+    "environments": "waiting for the worlds",
+    "prompts and actions": "texts to tokens and back, all of sampling with an engine elsewhere",
+    "reading": "the engine reads prompts",
+    "decoding": "the engine samples tokens",
+    "collecting": "the rest of collecting",
+    "scoring": "log-probabilities before the first step",
+    "forward": "the update's forward passes",
+    "backward": "gradients",
+    "optimiser": "clipping and steps",
+    "credit and batches": "advantages, micro-batches, losses, weights to the engine",
+    "writing": "metrics and episodes",
+}
+BAR = 24
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Seconds of an iteration by part, in the order of :data:`PARTS`; metrics: of every iteration measured."""
+
+    wall: dict[str, float]
+    processor: dict[str, float]
+    metrics: list[Metrics]
+
+    def table(self, title: str) -> Table:
+        """A row and a bar for each part that took any time."""
+        total, most = sum(self.wall.values()), max(self.wall.values())
+        rows = [
+            [part, f"{wall:.2f}", f"{wall / total:.0%}", f"{self.processor[part]:.2f}", "#" * round(BAR * wall / most)]
+            for part, wall in self.wall.items()
+            if wall > 0
+        ]
+        rows.append(["an iteration", f"{total:.2f}", "100%", f"{sum(self.processor.values()):.2f}", ""])
+        return Table(["part", "seconds", "share", "processor", ""], rows, title, words=(0, 4), total=True)
+
+    def record(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"seconds": self.wall, "processor_seconds": self.processor, "metrics": self.metrics}
+
+
+def profile(settings: RunSettings, iterations: int) -> Shares:
+    """Train for one iteration that is left out and ``iterations`` that are measured, in a folder that is thrown away.
+
+    The run is the config's but for its evaluations and checkpoints. On a GPU every part waits for its kernels, which
+    makes the whole a little slower.
+    """
+    training = settings.training.model_copy(
+        update={"iterations": iterations + 1, "turns": None, "save_every": iterations + 2, "keep_episodes": 0}
+    )
+    measured = settings.evaluation.model_copy(update={"before": False, "every": 0, "splits": []})
+    settings = settings.model_copy(update={"training": training, "evaluation": measured})
+    running = Profile(_waiting(settings.device))
+    found: list[Metrics] = []
+
+    def report(event: Event) -> None:
+        if isinstance(event, IterationFinished):
+            if event.metrics["iteration"] == 1:  # compiles kernels, starts workers, fills caches
+                running.clear()
+            else:
+                found.append(event.metrics)
+
+    with tempfile.TemporaryDirectory(prefix="gagpo-profile-") as folder, running.running():
+        Trainer(RunFolder.create(Path(folder) / "run", settings), report, quiet=True).run()
+    wall, processor = (
+        {part: seconds.get(part, 0.0) / iterations for part in PARTS} for seconds in (running.wall, running.processor)
+    )
+    return Shares(wall, processor, found)
+
+
+def _waiting(device: str) -> functools.partial[None] | None:
+    import torch
+
+    return None if torch.device(device).type != "cuda" else functools.partial(torch.cuda.synchronize, device)

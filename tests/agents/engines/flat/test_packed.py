@@ -1,0 +1,126 @@
+"""Prefix trees: what rows have in common is read once, and values and gradients are those of the rows apart."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gagpo.agents.engines.families import FAMILIES, tiny
+from gagpo.agents.engines.flat import packed
+from gagpo.agents.engines.flat.attention import hidden_states, is_flat
+from gagpo.agents.engines.flat.packed import PackedRows, PackedTrees, grow
+
+ROWS = st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=9), min_size=1, max_size=8)
+
+
+def arrays(rows):
+    return [np.asarray(row, np.int32) for row in rows]
+
+
+@settings(max_examples=200, deadline=None)
+@given(ROWS)
+def test_every_row_is_spelled_along_its_branch_and_nothing_stands_twice(rows):
+    ids_T, branches = grow(arrays(rows))
+    for row, branch in zip(rows, branches, strict=True):
+        assert ids_T[branch.path_L].tolist() == row
+    beginnings = {tuple(row[: n + 1]) for row in rows for n in range(len(row))}
+    assert len(ids_T) == len(beginnings), "a token for each different beginning"
+    own = np.concatenate([branch.own_places for branch in branches])
+    assert sorted(own.tolist()) == list(range(len(ids_T)))
+
+
+def rows_that_branch(rng, vocabulary):
+    """Groups with one prompt each: tries that part at different turns, one that begins another, two that are equal."""
+    rows = []
+    for _ in range(2):
+        prompt = rng.integers(5, vocabulary, 12)
+        first = np.concatenate([prompt, rng.integers(5, vocabulary, 20)])
+        rows += [first, np.concatenate([first[:20], rng.integers(5, vocabulary, 7)]), first[:15], first.copy()]
+        rows.append(np.concatenate([first[:26], rng.integers(5, vocabulary, 1)]))
+    return [row.astype(np.int32) for row in rows]
+
+
+def apart_and_together(model, rows, blank=0):
+    """Hidden states after every token of every row, and all gradients, from packed rows and from trees."""
+    ids_T, branches = grow(rows)
+    blanks = np.full(blank, 1, np.int32)
+    paths = torch.as_tensor(np.concatenate([branch.path_L for branch in branches]))
+    weight = torch.randn(len(paths), model.config.hidden_size, generator=torch.Generator().manual_seed(3))
+    flat = torch.as_tensor(np.concatenate(rows), dtype=torch.long)
+    tree = torch.as_tensor(np.concatenate([ids_T, blanks]), dtype=torch.long)
+    found = []
+    for ids, layout, keep in (
+        (flat, PackedRows([len(row) for row in rows]), torch.arange(len(flat))),
+        (tree, PackedTrees(branches, blank), paths),
+    ):
+        model.zero_grad()
+        hidden = hidden_states(model, ids, layout, keep)
+        (hidden * weight.to(hidden.dtype)).sum().backward()
+        found.append([hidden.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
+    return found
+
+
+@pytest.mark.parametrize("blank", [0, 5])
+@pytest.mark.parametrize("worthwhile", [1, 2**16])
+def test_a_tree_gives_what_its_rows_give_apart(tiny, monkeypatch, worthwhile, blank):
+    monkeypatch.setattr(packed, "WORTHWHILE", worthwhile)  # runs of like size, or one
+    rows = rows_that_branch(np.random.default_rng(0), 300)
+    assert sum(branch.own for branch in grow(rows)[1]) < 0.5 * sum(map(len, rows))
+    for one, other in zip(*apart_and_together(tiny[0], rows, blank), strict=True):
+        assert (other - one).norm() <= 2e-6 * one.norm()
+
+
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family.kind in (
+    "qwen2", "llama", "gemma2", "gemma3_text", "mistral", "gpt_oss", "qwen3_moe", "cohere2",
+)], ids=lambda family: family.name)  # fmt: skip
+def test_families_with_windows_caps_sinks_and_experts(family):
+    model = tiny_of(family)
+    rows = rows_that_branch(np.random.default_rng(1), 100)
+    apart, together = apart_and_together(model, rows)
+    for one, other in zip(apart, together, strict=True):
+        assert (other - one).norm() <= 1e-5 * one.norm() + 1e-6  # these models' weights are large
+
+
+def tiny_of(family):
+    model = tiny(family)
+    assert is_flat(model) or family.name
+    if not is_flat(model):
+        pytest.skip(f"{family.name} reads padded rows")
+    return model
+
+
+def test_half_precision_is_as_near_as_rows_apart(tiny):
+    rows = rows_that_branch(np.random.default_rng(2), 300)
+    exact, _ = apart_and_together(tiny[0], rows)
+    with torch.autocast("cpu", torch.bfloat16):
+        apart, together = apart_and_together(tiny[0], rows)
+    for whole, one, other in zip(exact, apart, together, strict=True):
+        assert (other - whole).norm() <= 2 * (one - whole).norm() + 0.01 * whole.norm()
+
+
+def test_a_ragged_kernel_is_asked_for_the_branches(monkeypatch):
+    """The GPU's kernel by its documentation: queries are the last of a row's keys, and see none after themselves."""
+
+    def attend_ragged(query, key, value, edges, most, scale, window):
+        out = []
+        for (a, b), (c, d) in zip(*(zip(e[:-1].tolist(), e[1:].tolist(), strict=True) for e in edges), strict=True):
+            assert b - a <= most[0] and d - c <= most[1]
+            score = torch.einsum("qhd,khd->hqk", query[a:b], key[c:d]) * scale
+            place = torch.arange(d - c - (b - a), d - c)[:, None]
+            seen = torch.arange(d - c) <= place
+            if window:
+                seen &= torch.arange(d - c) > place - window
+            out.append(torch.einsum("hqk,khd->qhd", score.masked_fill(~seen, -torch.inf).softmax(-1), value[c:d]))
+        return torch.cat(out)
+
+    monkeypatch.setattr(packed, "attend_ragged", attend_ragged)
+    _, branches = grow(rows_that_branch(np.random.default_rng(3), 300))
+    layout = PackedTrees(branches, blank=2)
+    parts = [torch.randn(layout._tokens, 2, 8, generator=torch.Generator().manual_seed(n)) for n in range(3)]
+    ragged = packed._Ragged(layout._asking, layout._tokens, torch.device("cpu"))
+    for window in (0, 4):
+        kind = packed.LayerKind(window or None)
+        torch.testing.assert_close(
+            ragged.attend(*parts, 0.3, window)[:-2], layout.attend(0, *parts, 0.3, kind)[:-2], atol=1e-5, rtol=1e-4
+        )

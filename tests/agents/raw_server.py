@@ -1,0 +1,78 @@
+"""A server that sends whatever bytes it is told to, at whatever pace: what no web framework would send."""
+
+import contextlib
+import socketserver
+import threading
+from contextlib import contextmanager
+
+
+def reply(body, status="200 OK", *headers):
+    """A sound HTTP answer around ``body``."""
+    lines = [
+        f"HTTP/1.1 {status}",
+        "content-type: application/json",
+        f"content-length: {len(body)}",
+        "connection: close",
+        *headers,
+        "",
+        "",
+    ]
+    return "\r\n".join(lines).encode() + body
+
+
+class RawServer(socketserver.ThreadingTCPServer):
+    """``script`` is called with the number of the request (from 0) and gives what is done: bytes are sent, numbers are
+    seconds to wait. The connection ends with it. ``requests`` counts, ``sent`` is the bytes that went out."""
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 64
+
+    def __init__(self, script):
+        self.script, self.requests, self.sent, self.free = script, 0, 0, threading.Event()
+        self.lock = threading.Lock()
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class Handler(socketserver.BaseRequestHandler):
+    def handle(self):
+        server = self.server
+        with contextlib.suppress(OSError, ValueError):
+            data = b""
+            while b"\r\n\r\n" not in data:
+                if not (chunk := self.request.recv(1 << 16)):
+                    return
+                data += chunk
+            head, _, body = data.partition(b"\r\n\r\n")
+            size = next(
+                (int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if b"content-length" in line), 0
+            )
+            while len(body) < size and (chunk := self.request.recv(1 << 16)):
+                body += chunk
+            with server.lock:
+                number, server.requests = server.requests, server.requests + 1
+            for step in server.script(number):
+                if isinstance(step, bytes):
+                    self.request.sendall(step)
+                    server.sent += len(step)
+                elif server.free.wait(step):
+                    return
+
+    def finish(self):
+        with contextlib.suppress(OSError):
+            self.request.shutdown(1)
+
+
+@contextmanager
+def answering(script):
+    """A running server on a free port."""
+    with RawServer(script) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.free.set()
+            server.shutdown()
+            thread.join(5)

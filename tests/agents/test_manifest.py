@@ -1,0 +1,62 @@
+"""Damage to the list of files is the list's own: no healthy file is blamed."""
+
+import json
+import os
+import random
+import re
+
+import pytest
+
+from gagpo.agents import manifest
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in ("config.json", "weights/é.bin", "weights/b.bin"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(name.encode() * 5)
+    manifest.write(tmp_path)
+    manifest.verify(tmp_path)
+    return tmp_path
+
+
+def damages(healthy, rng):
+    """Every byte changed once by one bit and once to another printable, left out and doubled; every length."""
+    for place, byte in enumerate(healthy):
+        before, after = healthy[:place], healthy[place + 1 :]
+        yield before + bytes([byte ^ 1 << rng.randrange(8)]) + after
+        yield before + bytes([byte % 94 + 33]) + after
+        yield before + after
+        yield before + bytes([byte, byte]) + after
+        yield before
+
+
+def test_every_damage_to_a_manifest_blames_the_manifest(folder):
+    path = folder / "manifest.json"
+    healthy = path.read_bytes()
+    for damaged in damages(healthy, random.Random(0)):
+        if damaged == healthy:
+            continue
+        path.write_bytes(damaged)
+        with pytest.raises(manifest.ManifestError, match=f"^{re.escape(str(path))} is damaged"):
+            manifest.verify(folder)
+
+
+def test_a_manifest_that_is_a_pipe_is_refused_in_one_line(folder):
+    path = folder / "manifest.json"
+    path.unlink()
+    os.mkfifo(path)
+    assert manifest.has_one(folder)
+    with pytest.raises(manifest.ManifestError, match="cannot be read"):
+        manifest.verify(folder)
+
+
+def test_a_manifest_of_an_earlier_version_is_read(folder):
+    path = folder / "manifest.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({"format": "gagpo manifest 1", "files": record["files"]}, indent=1) + "\n")
+    manifest.verify(folder)
+    (folder / "config.json").write_text("other")
+    with pytest.raises(manifest.ManifestError, match=r"config\.json is damaged"):
+        manifest.verify(folder)

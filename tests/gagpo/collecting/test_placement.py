@@ -1,0 +1,38 @@
+"""What a run's settings say to its pool of environments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gagpo.collecting.placement import LocalPlacement, pool_options
+from gagpo.settings import EnvironmentSettings, RolloutSettings, load
+
+CONFIG = Path(__file__).parents[3] / "configs" / "alfworld-first.yaml"
+
+
+def test_left_alone_a_run_steps_cheap_worlds_itself_and_others_in_processes() -> None:
+    run = load(CONFIG)
+    for world, processes in (("Corridor", 0), ("Faulty", 2)):
+        world_settings = EnvironmentSettings(id=f"gagpo.envs.testing:gagpo-test/{world}-v0")
+        run = run.model_copy(update={"environment": world_settings})
+        with LocalPlacement().open_pool(run) as pool:
+            pool.reset(0, "door-01" if world == "Corridor" else "quiet", seed=0)
+            assert pool.wait()[0].kind == "reset"
+            assert (len(pool.processes) > 0) is (processes > 0)
+
+
+def test_a_thread_that_samples_ahead_steps_nothing_itself() -> None:
+    assert pool_options(RolloutSettings())["workers"] == "auto"
+    assert pool_options(RolloutSettings(ahead=1))["workers"] == 2
+    assert pool_options(RolloutSettings(ahead=1, workers=3))["workers"] == 3
+    with pytest.raises(ValueError, match="set workers=1"):
+        RolloutSettings(ahead=1, workers=0)
+
+
+def test_estimates_count_the_environments_that_are_stepped_side_by_side() -> None:
+    assert [RolloutSettings(workers=workers).lanes for workers in ("auto", 0, 1, 5)] == [2, 1, 1, 5]
+    for workers in (-1, 1025):
+        with pytest.raises(ValueError, match="workers is auto, or a number from 0 to 1024"):
+            RolloutSettings(workers=workers)

@@ -1,0 +1,108 @@
+"""Graph value: small chains by hand, and what holds for the fixed point of every group."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gagpo.credit import Turns, gagpo_advantage, intern, value_proxy
+from gagpo.credit.gagpo import Gagpo
+from gagpo.credit.turns.graph_value import graph_value
+
+
+def turns_of(*episodes: list[tuple[str, float]], group: int = 0, **more) -> Turns:
+    """Episodes as lists of (state, reward)."""
+    steps = [step for episode in episodes for step in episode]
+    return Turns(
+        [reward for _, reward in steps],
+        np.repeat(np.arange(len(episodes)), [len(episode) for episode in episodes]),
+        [group] * len(episodes),
+        state_N=intern(state for state, _ in steps),
+        **more,
+    )
+
+
+def test_two_states_by_hand():
+    """From a half of the visits end with 10 and half go on to b; from b a third goes back to a, and the rest ends."""
+    turns = turns_of([("a", 10.0)], [("a", 0.0), ("b", 0.0), ("a", 10.0)], [("a", 0.0), ("b", 0.0)], [("b", 0.0)])
+    # V(a) = 5 + gamma/2 V(b), V(b) = gamma/3 V(a)
+    a = 5 / (1 - 0.9**2 / 6)
+    expected = {0: a, 1: 0.3 * a}
+    assert graph_value(turns, 0.9).tolist() == pytest.approx([expected[s] for s in turns.state_N], abs=1e-9)
+
+
+def test_worked_example():
+    """Two episodes part at the first state and meet again: the one that was lucky afterwards lends its luck."""
+    turns = turns_of(
+        [("s", 0.0), ("a", 0.0), ("m", 10.0)], [("s", 0.0), ("b", 0.0), ("m", 0.0)], [("s", 0.0), ("c", 0.0)]
+    )
+    value = dict(zip(["s", "a", "m", "s", "b", "m", "s", "c"], graph_value(turns, 0.95), strict=True))
+    assert value == pytest.approx({"m": 5, "a": 4.75, "b": 4.75, "c": 0, "s": 0.95 * 9.5 / 3})
+    assert gagpo_advantage(turns, proxy="graph", lam=0.0, norm="none") == pytest.approx(
+        [1.5042, 0, 5, 1.5042, 0, -5, -3.0083, 0], abs=5e-5
+    )
+    # By returns b is worth nothing, and the step to it is blamed for what came after.
+    assert value_proxy(turns)[4] == 0
+
+
+def test_a_refused_action_is_a_loop_that_costs_time():
+    turns = turns_of([("a", 0.0), ("a", 0.0), ("a", 1.0)])
+    assert graph_value(turns, 0.5)[0] == pytest.approx((1 / 3) / (1 - 0.5 * 2 / 3), abs=1e-12)
+
+
+def test_a_certain_path_has_no_advantage_to_hand_out():
+    turns = turns_of(*[[(f"s{k}", 10.0 * (k == 30)) for k in range(31)]] * 8)
+    assert not gagpo_advantage(turns, proxy="graph", lam=0.0).any()
+    assert graph_value(turns, 0.95)[0] == pytest.approx(10 * 0.95**30, abs=1e-9)
+
+
+def test_an_episode_that_was_cut_off_can_be_valued_by_where_it_stood():
+    rows = ([("a", 0.0), ("b", 10.0)], [("a", 0.0)])
+    cut = turns_of(*rows, truncated_E=[False, True], end_state_E=[9, 1])
+    assert graph_value(cut, 0.9)[0] == pytest.approx(4.5)
+    assert graph_value(cut, 0.9, bootstrap_truncated=True)[0] == pytest.approx(9)
+    assert gagpo_advantage(cut, gamma=0.9, proxy="graph", lam=0.0, bootstrap_truncated=True, norm="none") == (
+        pytest.approx([0, 0, 0])
+    )
+    # Nobody acted in the state after the cut: its own last state stands in.
+    elsewhere = turns_of(*rows, truncated_E=[False, True], end_state_E=[9, 7])
+    assert graph_value(elsewhere, 0.9, bootstrap_truncated=True)[0] == pytest.approx(4.5 / (1 - 0.45))
+
+
+def test_what_has_no_fixed_point_is_refused():
+    for wrong in ({"gamma": 1.0}, {"leave_one_out": True}):
+        with pytest.raises(ValueError, match="set gamma below 1 and leave_one_out=false"):
+            Gagpo(proxy="graph", **wrong)
+
+
+@st.composite
+def rollouts(draw) -> Turns:
+    lengths = draw(st.lists(st.integers(1, 8), min_size=1, max_size=6))
+    count = sum(lengths)
+    return Turns(
+        draw(st.lists(st.sampled_from([0.0, 10.0, -0.1]), min_size=count, max_size=count)),
+        np.repeat(np.arange(len(lengths)), lengths),
+        draw(st.lists(st.integers(0, 1), min_size=len(lengths), max_size=len(lengths))),
+        state_N=draw(st.lists(st.integers(0, 4), min_size=count, max_size=count)),
+    )
+
+
+@settings(deadline=None, max_examples=100)
+@given(rollouts(), st.sampled_from([0.0, 0.5, 0.95, 0.99]))
+def test_it_is_the_fixed_point(turns, gamma):
+    value_N, state_N = graph_value(turns, gamma), turns.states()
+    ahead_N = np.where(turns.last_N, 0.0, np.append(value_N[1:], 0.0))
+    for state in range(state_N.max() + 1):
+        visits = state_N == state
+        assert np.ptp(value_N[visits]) == 0  # equal states, equal value
+        assert (turns.reward_N + gamma * ahead_N)[visits].mean() == pytest.approx(value_N[visits][0], abs=1e-8)
+    # What is above the mean of a state is paid for by what is below it.
+    advantage_N = gagpo_advantage(turns, gamma=gamma, proxy="graph", lam=0.0, norm="none")
+    assert np.bincount(state_N, advantage_N) == pytest.approx(0, abs=1e-7)
+
+
+@settings(deadline=None, max_examples=50)
+@given(rollouts())
+def test_without_meetings_it_is_the_return(turns):
+    lonely = Turns(turns.reward_N, turns.episode_N, turns.group_E, state_N=np.arange(turns.turns))
+    assert graph_value(lonely, 0.95) == pytest.approx(value_proxy(lonely), abs=1e-8)

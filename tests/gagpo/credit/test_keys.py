@@ -1,0 +1,99 @@
+"""What makes two turns the same state, and how it shows that a key is none."""
+
+import math
+
+import numpy as np
+import pytest
+
+from gagpo.agents.episodes import Episode, Turn
+from gagpo.credit import BadTurns, Turns, turns_for
+from gagpo.credit.empirical_bayes import EmpiricalBayes
+from gagpo.credit.graphgpo import Graphgpo
+from gagpo.credit.turns.aliasing import aliasing
+from gagpo.credit.turns.features import feature_columns, hashed_words
+from gagpo.eval.metrics.health import health
+
+
+def episode(*steps: tuple[str, str, str | None], refused: tuple[int, ...] = (), **more) -> Episode:
+    """Steps are (observation, action, state)."""
+    turns = [Turn(text, action, action, state=state) for text, action, state in steps]
+    for place in refused:
+        turns[place].invalid = "refused"
+    return Episode("t", turns=turns, **more)
+
+
+SHUT = episode(("Hall.", "open", "shut"), ("Nothing happens.", "go", "shut"), refused=(0,))
+OPEN = episode(("Hall.", "lift", "shut"), ("Nothing happens.", "go", "shut"), ("Attic.", "go", "up"), refused=(0,))
+
+
+def test_auto_is_the_state_where_the_world_names_one():
+    assert Turns.from_episodes([SHUT, OPEN], "auto").state_N.tolist() == [0, 0, 0, 0, 1]
+    nameless = episode(("Hall.", "open", None))
+    assert Turns.from_episodes([SHUT, nameless], "auto").state_N.tolist() == [0, 1, 0]
+    assert turns_for([SHUT, OPEN], Graphgpo()).states().max() == 1
+    with pytest.raises(BadTurns, match="use key='observation' or key='tracked'"):
+        Turns.from_episodes([nameless], "state")
+
+
+def test_tracked_is_the_last_text_and_what_was_changed():
+    """Somebody goes to the shelf twice, nobody takes the mug twice: to go is a look, to take is a change."""
+    walk = episode(*[("Hall.", "to shelf", None), ("Shelf.", "to hall", None)] * 2)
+    taken = episode(("Hall.", "to shelf", None), ("Shelf.", "take", None), ("Taken.", "to hall", None))
+    after = episode(("Hall.", "take", None), ("Taken.", "to hall", None), ("Hall.", "to shelf", None))
+    refused = episode(("Hall.", "fly", None), ("No.", "take", None), ("No!", "to shelf", None), refused=(0, 1))
+    ids = Turns.from_episodes([walk, taken, after, refused], "tracked").state_N.tolist()
+    hall, shelf, held = ids[0], ids[1], ids[6]
+    assert ids[:6] == [hall, shelf, hall, shelf, hall, shelf] and held not in (hall, shelf)
+    assert ids[7:10] == [hall, held, ids[9]] and ids[9] not in (hall, shelf, held)  # the hall, with the mug
+    assert ids[10:] == [hall, hall, hall]
+    # In another task group the same walk is looked at by itself.
+    walk.group = 1
+    alone = Turns.from_episodes([walk, taken], "tracked").state_N.tolist()
+    assert alone[0] == alone[4] and alone[1] != alone[5]  # where nobody goes twice, going counts as a change
+
+
+def test_a_key_is_aliased_where_one_action_leads_to_two_places():
+    by_text, by_state = (Turns.from_episodes([SHUT, OPEN, OPEN], key) for key in ("observation", "state"))
+    # "open" and "lift" are two actions; "lift" then "go" is repeated, and always came to the same.
+    assert aliasing(by_text) == 0 and aliasing(by_state) == 0
+    other = episode(("Hall.", "lift", "dark"), ("Nothing happens.", "go", "dark"), ("Cellar.", "go", "down"))
+    assert aliasing(Turns.from_episodes([OPEN, other], "observation")) == 0.5  # "go" after a refusal, not "lift"
+    assert math.isnan(aliasing(Turns.from_episodes([OPEN, other], "state")))
+    assert aliasing(Turns.from_episodes([OPEN, other, other], "state")) == 0
+
+
+def test_aliasing_is_within_a_task():
+    turns = [("Hall.", "go", None), ("Attic.", "go", None)]
+    one = episode(*turns, group=0)
+    two = episode(turns[0], ("Cellar.", "go", None), group=1)
+    assert math.isnan(aliasing(Turns.from_episodes([one, two])))
+    two.group = 0
+    assert aliasing(Turns.from_episodes([one, two])) == 1
+
+
+@pytest.mark.parametrize(("share", "level"), [(0.0, "good"), (0.1, "watch"), (0.3, "bad")])
+def test_health_says_that_a_key_is_no_state(share, level):
+    (found,) = [one for one in health([{"aliasing": share}]) if one.name == "aliasing"]
+    assert found.level == level
+    assert ("algorithm.credit.key" in found.sentence) == (level == "bad")
+
+
+def test_words_are_told_apart_by_the_part_that_they_stand_in():
+    assert np.linalg.norm(hashed_words("goal", "a mug", 64)) == pytest.approx(1)
+    assert not np.allclose(hashed_words("goal", "a mug", 64), hashed_words("observation", "a mug", 64))
+    assert np.array_equal(hashed_words("goal", "A mug!", 64), hashed_words("goal", "mug a", 64))
+    assert not hashed_words("goal", "...", 64).any()
+
+
+def test_features_are_of_goal_observation_and_last_actions():
+    first, again = episode(("Find it.", "look", None), ("Hall.", "go", None)), episode(("Find it.", "wait", None))
+    feature_NF = feature_columns([first, again], 32)
+    assert feature_NF.shape == (3, 32) and feature_NF.dtype == np.float32
+    assert (feature_NF[:, 0] == 1).all()
+    assert np.array_equal(feature_NF[0], feature_NF[2])  # what is about to be done is not known yet
+    words = [hashed_words(*part, 32) for part in (("goal", "Find it."), ("observation", "Hall."), ("action 0", "look"))]
+    assert feature_NF[1, 1:] == pytest.approx(sum(words)[1:], abs=1e-6)
+    assert turns_for([first], EmpiricalBayes(features=16)).feature_NF.shape == (2, 16)
+    assert turns_for([first], Graphgpo()).feature_NF is None
+    with pytest.raises(BadTurns, match="feature_NF has 1 rows"):
+        Turns([0, 0], [0, 0], [0], feature_NF=np.zeros((1, 2)))

@@ -1,0 +1,169 @@
+"""Sums of credits in units of their deviation; a fitted value that never sees its own episode; zeros that stay."""
+
+import doctest
+import importlib
+
+import numpy as np
+import pytest
+
+from gagpo.algorithms import Algorithm, load
+from gagpo.credit import Turns, advantages, gagpo_advantage, graphgpo_advantage, step_advantage, value_proxy
+from gagpo.credit.empirical_bayes import (
+    EmpiricalBayes,
+    ridge_without_own_episode,
+    shrunk_without_own,
+    variance_ratio,
+)
+from gagpo.credit.weighted_sum import WeightedSum
+
+
+@pytest.mark.parametrize("module", ["weighted_sum", "turns.aliasing", "turns.keys", "gagpo"])
+def test_examples_in_docstrings_are_true(module):
+    found = doctest.testmod(importlib.import_module(f"gagpo.credit.{module}"))
+    assert found.attempted > 0 and found.failed == 0
+
+
+def some_turns(seed: int = 0, episodes: int = 12, longest: int = 6, width: int = 5) -> Turns:
+    rng = np.random.default_rng(seed)
+    length_E = rng.integers(1, longest + 1, episodes)
+    count, success_E = int(length_E.sum()), rng.random(episodes) < 0.5
+    reward_N = np.zeros(count)
+    reward_N[np.cumsum(length_E) - 1] = 10.0 * success_E
+    return Turns(
+        reward_N,
+        np.repeat(np.arange(episodes), length_E),
+        np.arange(episodes) // 4,
+        state_N=rng.integers(0, 6, count),
+        success_E=success_E,
+        feature_NF=rng.normal(size=(count, width)),
+    )
+
+
+def test_a_sum_is_that_of_its_parts_in_units_of_their_deviation():
+    turns = some_turns()
+    step, value = graphgpo_advantage(turns, episode_weight=0.0), gagpo_advantage(turns, proxy="graph", lam=0.0)
+    assert WeightedSum().advantage(turns) == pytest.approx(step / step.std() + value / value.std())
+    uneven = WeightedSum(weights=[0.5, -2.0]).advantage(turns)
+    assert uneven == pytest.approx(0.5 * step / step.std() - 2 * value / value.std())
+    assert WeightedSum(weights=[0.0, 1.0]).advantage(turns).std() == pytest.approx(1.0)
+    assert WeightedSum(unit="none").advantage(turns) == pytest.approx(step + value)
+
+
+def test_a_credit_that_says_nothing_adds_nothing():
+    turns = some_turns()
+    flat = Turns(np.zeros(turns.turns), turns.episode_N, turns.group_E, state_N=turns.state_N, success_E=[False] * 12)
+    assert not WeightedSum(credits=["grpo", "graphgpo"]).advantage(flat).any()
+
+
+def test_one_key_serves_all_parts_and_survives_being_written_down():
+    algorithm = load("graph_sum", {"credit": {"key": "tracked"}})
+    assert [part.key for part in algorithm.credit.credits] == ["tracked", "tracked"]
+    assert Algorithm.model_validate(algorithm.model_dump(mode="json")) == algorithm
+    with pytest.raises(ValueError, match="one key serves all credits of a sum: set key=history beside credits"):
+        load("graph_sum", {"credit": {"credits": [{"name": "gagpo", "key": "history"}]}})
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"credits": ["ppo_turn"]}, "ppo_turn needs a critic"),
+        ({"credits": ["reinforce_plus_plus"]}, "is one of tokens"),
+        ({"weights": [1.0]}, "2 credits and 1 weights"),
+        ({"credits": []}, "at least 1 item"),
+    ],
+)
+def test_what_cannot_be_summed(changes, reason):
+    with pytest.raises(ValueError, match=reason):
+        load("graph_sum", {"credit": changes})
+
+
+def test_the_fit_without_an_episode_is_a_fit_without_it():
+    turns = some_turns(3)
+    target_N = np.random.default_rng(1).normal(size=turns.turns)
+    found = ridge_without_own_episode(turns.feature_NF, target_N, turns.episode_N, ridge=2.0)
+    for episode in range(turns.episodes):
+        own = turns.episode_N == episode
+        x, y = turns.feature_NF[~own], target_N[~own]
+        weights = np.linalg.solve(x.T @ x + np.diag([0.0, 2, 2, 2, 2]), x.T @ y)
+        assert found[own] == pytest.approx(turns.feature_NF[own] @ weights, abs=1e-9)
+
+
+def test_no_episode_is_in_its_own_value():
+    """Another outcome of one episode changes the values of the others, and not its own, but for what is estimated."""
+    turns, credit = some_turns(5), EmpiricalBayes()
+    own = turns.episode_N == 3
+    changed = Turns(
+        turns.reward_N + 50.0 * (own & turns.last_N),
+        turns.episode_N,
+        turns.group_E,
+        state_N=turns.state_N,
+        feature_NF=turns.feature_NF,
+    )
+    fixed = [ridge_without_own_episode(t.feature_NF, value_proxy(t), t.episode_N, 3.0) for t in (turns, changed)]
+    assert fixed[0].shape == credit.value(turns).shape
+    target = [np.where(own, x, 1.0) for x in (0.0, 50.0)]
+    before, after = (ridge_without_own_episode(turns.feature_NF, y, turns.episode_N, 3.0) for y in target)
+    assert before[own] == pytest.approx(after[own], abs=1e-9)
+    assert not np.allclose(before[~own], after[~own])
+
+
+def test_means_are_shrunk_by_what_is_estimated():
+    group, owner = np.repeat([0, 1, 2], 4), np.arange(12)
+    clear = np.repeat([-10.0, 0.0, 10.0], 4) + np.tile([-1.0, 1.0, -1.0, 1.0], 3)
+    ratio = variance_ratio(clear, group, 3)
+    assert ratio == pytest.approx((4 / 3) / (100 - 1 / 3))
+    found = shrunk_without_own(clear, group, owner)
+    assert found[0] == pytest.approx((1.0 - 1.0 + 1.0 - 30.0) / (3 + ratio))
+    alike = np.tile([-1.0, 1.0, -1.0, 1.0], 3)
+    assert variance_ratio(alike, group, 3) == np.inf and not shrunk_without_own(alike, group, owner).any()
+    assert not shrunk_without_own(clear, group, group).any()  # nobody else owns anything
+
+
+@pytest.mark.parametrize(
+    ("returns", "value"), [([10, 10, 0, 0], [10, 10, 0, 0]), ([10, 0, 0, 0], [0, 10 / 3, 10 / 3, 10 / 3])]
+)
+def test_worked_example_of_a_value_by_task(returns, value):
+    turns = Turns(returns, range(4), [0, 0, 1, 1], state_N=range(4))
+    assert EmpiricalBayes().value(turns) == pytest.approx(value, abs=5e-5)
+
+
+def test_turns_without_words_are_valued_by_task_and_state():
+    turns = some_turns(7)
+    bare = Turns(turns.reward_N, turns.episode_N, turns.group_E, state_N=turns.state_N)
+    assert np.isfinite(EmpiricalBayes().advantage(bare)).all()
+
+
+def test_a_turn_that_nothing_is_known_of_keeps_its_zero():
+    """Two singletons after a shared state: nothing is known of them, and a mean below 0 would praise them."""
+    turns = Turns([0, 0, 0, 0, 10], [0, 0, 1, 2, 2], [0, 0, 0], state_N=[0, 1, 0, 0, 2])
+    raw = gagpo_advantage(turns, norm="none")
+    assert np.flatnonzero(raw == 0).tolist() == [1, 4]
+    assert gagpo_advantage(turns)[1] == gagpo_advantage(turns)[4] != 0
+    kept = gagpo_advantage(turns, keep_zeros=True)
+    told = raw[[0, 2, 3]]
+    assert kept[[1, 4]].tolist() == [0, 0]
+    assert kept[[0, 2, 3]] == pytest.approx((told - told.mean()) / (told.std(ddof=1) + 1e-6))
+    assert gagpo_advantage(turns, keep_zeros=True, norm="none") == pytest.approx(raw)
+    scaled = gagpo_advantage(turns, keep_zeros=True, norm="scale_only")
+    assert scaled[[0, 2, 3]] == pytest.approx(told / (told.std(ddof=1) + 1e-6))
+
+
+@pytest.mark.parametrize("function", [gagpo_advantage, graphgpo_advantage, value_proxy, step_advantage])
+def test_a_key_that_would_do_nothing_is_refused(function):
+    with pytest.raises(ValueError, match=r"numbered already: leave key out.*from_episodes\(key="):
+        function(some_turns(), key="state")
+
+
+def test_credit_that_follows_states_warns_of_keys_that_are_none():
+    turns = Turns(
+        [0] * 4 + [10],
+        [0, 0, 1, 1, 1],
+        [0, 0],
+        state_N=[0, 1, 0, 2, 2],
+        success_E=[False, True],
+        action_N=[0, 0, 0, 0, 1],
+    )
+    for name in ("graphgpo", "milegpo", "graph_value", "graph_sum"):
+        with pytest.warns(UserWarning, match=r"follows states, and its key is none.*key=state, or, where"):
+            assert advantages(turns, load(name).credit).stats["aliasing"] == 1.0
+    assert "aliasing" in advantages(turns, load("gagpo").credit).stats  # said, and no reason to warn: it averages

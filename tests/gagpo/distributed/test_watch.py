@@ -1,0 +1,135 @@
+"""Ranks that stop, die, are started again or sit on hosts of their own: real processes that meet again and again."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gagpo.distributed.environment import ENVIRONMENT, INTERFACE, LOST
+from gagpo.distributed.errors import RankLost
+from gagpo.distributed.ranks import joined
+from tests.gagpo.distributed.conftest import start_ranks
+
+WORKER = Path(__file__).with_name("meeting_worker.py")
+TWO_HOSTS = WORKER.with_name("two_hosts.py")
+SECONDS = 300
+
+
+@pytest.fixture
+def ranks(tmp_path):
+    """Starts ranks that meet until :func:`end`; whatever is left of them is killed."""
+    started = []
+
+    def start(deadline, world=2):
+        started.extend(start_ranks([WORKER, tmp_path, deadline], world))
+        return started
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def wait_for_meetings(folder, world=2):
+    """Until every rank has met the others again."""
+    for path in (folder / f"meetings {rank}" for rank in range(world)):
+        path.unlink(missing_ok=True)
+    until = time.monotonic() + SECONDS
+    while not all((folder / f"meetings {rank}").exists() for rank in range(world)):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_a_stopped_rank_is_noticed_by_the_others_whoever_holds_the_store(ranks, tmp_path, stopped):
+    processes = ranks(8, world=3)
+    wait_for_meetings(tmp_path, 3)
+    os.kill(processes[stopped].pid, signal.SIGSTOP)
+    others = [processes[rank] for rank in range(3) if rank != stopped]
+    said = "".join(process.communicate(timeout=SECONDS)[0] for process in others)
+    assert all(process.returncode in (1, LOST) for process in others), said
+    assert f"rank {stopped} of 3 has given no sign of life for 8 s" in said
+
+
+def test_ranks_that_were_all_stopped_go_on(ranks, tmp_path):
+    processes = ranks(8)
+    wait_for_meetings(tmp_path)
+    for process in processes:
+        os.kill(process.pid, signal.SIGSTOP)
+    time.sleep(12)  # longer than the deadline
+    for process in processes:
+        os.kill(process.pid, signal.SIGCONT)
+    wait_for_meetings(tmp_path)
+    (tmp_path / "end").touch()
+    for rank, process in enumerate(processes):
+        said, _ = process.communicate(timeout=SECONDS)
+        assert process.returncode == 0 and f"{rank} ended well" in said, said
+
+
+def test_a_store_that_never_answers_is_no_place_to_meet(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        place = ("1", "2", "1", "127.0.0.1", str(silent.getsockname()[1]))
+        for name, value in zip(ENVIRONMENT, place, strict=True):
+            monkeypatch.setenv(name, value)
+        with pytest.raises(RankLost, match="the 2 ranks did not find each other"), joined(patience=2):
+            pass
+
+
+def test_what_torchrun_starts_again_meets_anew(tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["--max-restarts", "2", WORKER, tmp_path, "30", "1 in 0", "0 in 1"]
+    process = subprocess.Popen(
+        list(map(str, command)),
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        until = time.monotonic() + SECONDS
+        while not (tmp_path / "meetings 0").exists() or int((tmp_path / "meetings 0").read_text() or 0) < 5:
+            assert process.poll() is None and time.monotonic() < until, process.communicate(timeout=SECONDS)[0]
+            time.sleep(0.05)
+        (tmp_path / "end").touch()
+        said, _ = process.communicate(timeout=SECONDS)
+    finally:
+        process.kill()
+    assert process.returncode == 0, said
+    assert said.count("ended well") == 2 and said.count("0 met") == 3, said
+
+
+def on_two_hosts(folder, deadline, address, order):
+    """What becomes of two ranks in network namespaces of their own; skipped where there can be none."""
+    for tool in ("unshare", "nsenter", "ip"):
+        if shutil.which(tool) is None:
+            pytest.skip(f"needs {tool}")
+    alone = ["unshare", "-rnm"]
+    allowed = subprocess.run([*alone, "ip", "link", "add", "near0", "type", "veth"], capture_output=True, text=True)
+    if allowed.returncode:
+        pytest.skip(f"network namespaces are not allowed here: {allowed.stderr.strip()}")
+    command = [*alone, sys.executable, TWO_HOSTS, folder, deadline, address, order]
+    environment = {name: value for name, value in os.environ.items() if name != INTERFACE}
+    done = subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("address", ["10.77.0.1", "head"])  # which is 127.0.1.1 at home
+def test_two_hosts_whose_names_stand_for_loopback_find_their_interfaces(tmp_path, address):
+    for rank, (status, said) in enumerate(on_two_hosts(tmp_path, 30, address, "end")):
+        name, place = (("near0", "10.77.0.1"), ("far0", "10.77.0.2"))[rank]
+        assert status == 0 and f"{rank} met over {name}" in said, said
+        assert f"gagpo: rank {rank} talks over {name} ({place})" in said
+
+
+def test_a_link_that_is_cut_ends_both_hosts(tmp_path):
+    for rank, (status, said) in enumerate(on_two_hosts(tmp_path, 8, "10.77.0.1", "cut")):
+        assert status in (1, LOST), said
+        assert f"rank {1 - rank} of 2 has given no sign of life for 8 s" in said, said

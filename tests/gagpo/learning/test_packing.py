@@ -1,0 +1,143 @@
+"""What rows share is read once and what cannot teach is not read: the update is the same."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from gagpo.algorithms import PRESETS
+from gagpo.algorithms import load as load_algorithm
+from gagpo.credit import Credit
+from gagpo.learning.batch import build_rows, mini_batches
+from gagpo.learning.critic import Critic
+from gagpo.learning.packing import Packing
+from gagpo.learning.update import Updater
+from gagpo.objectives import Correction
+from tests.gagpo.learning.test_batch import conversation
+
+WAYS = [Packing(60, trees=True), Packing(60, trees=True, rounded=True), Packing(60, rounded=True), Packing(10**6, True)]
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """Four groups of three tries: a first turn in common, often a second, and one try that is another's beginning."""
+    rng = np.random.default_rng(1)
+    episodes = []
+    for group in range(4):
+        prompt, first = rng.integers(5, 99, 9), rng.integers(5, 99, 4)
+        second = np.concatenate([prompt, first, rng.integers(5, 99, 5)])
+        said = [rng.integers(5, 99, 4) for _ in range(2)]
+        tries = [conversation((prompt, first), (second, one)) for one in said]
+        tries.append(conversation((prompt, first), (second, said[0])) if group % 2 else conversation((prompt, first)))
+        for one in tries:
+            one.group = group
+        episodes += tries
+    return build_rows(episodes)
+
+
+def credit_of(rows, level, silent=()):
+    """Random advantages; none in the groups of ``silent``."""
+    tokens, turns = (1 + max(int(getattr(row, name)[-1]) for row in rows) for name in ("token_K", "turn_K"))
+    rng = np.random.default_rng(2)
+    advantage = rng.normal(size=tokens if level == "token" else turns)
+    for row in rows:
+        if row.group in silent:
+            advantage[row.token_K if level == "token" else row.turn_K] = 0.0
+    return Credit(advantage, np.full(turns, 4), level)
+
+
+def updated(model, rows, algorithm, credit, packing, **more):
+    """Weights after two epochs of two mini-batches, the metrics, and the ratios."""
+    model = copy.deepcopy(model)
+    critic = Critic(model, algorithm.critic) if algorithm.critic else None
+    if critic is not None:
+        values = np.zeros(credit.tokens)
+        credit = Credit(credit.advantage, credit.tokens_N, credit.level, credit.advantage + 1, {}, values)
+    parameters = [*model.parameters(), *(critic.parameters() if critic else ())]
+    reference = copy.deepcopy(model) if algorithm.kl.coefficient > 0 else None
+    updater = Updater(
+        model,
+        torch.optim.SGD(parameters, lr=0.05),
+        algorithm,
+        **{"epochs": 2, "minibatches": 2, **more},
+        packing=packing,
+        reference=reference,
+        critic=critic,
+    )
+    metrics = updater.update(rows, credit, np.random.default_rng(3))
+    metrics.pop("train_tokens_per_second")
+    return torch.cat([p.detach().flatten() for p in parameters]), metrics, updater.ratio_K
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_every_algorithm_learns_the_same(tiny, rows, name):
+    algorithm = load_algorithm(name).resolved(16)
+    credit = credit_of(rows, algorithm.credit.level)
+    weights, metrics, ratio_K = updated(tiny[0], rows, algorithm, credit, Packing(60))
+    for way in WAYS[:2]:
+        other, found, ratios = updated(tiny[0], rows, algorithm, credit, way)
+        torch.testing.assert_close(other, weights, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(ratios, ratio_K, rtol=1e-5)
+        read = found.pop("train_tokens_read"), metrics["train_tokens_read"]
+        assert read[0] < read[1]
+        assert {key: pytest.approx(metrics[key], rel=1e-4, abs=1e-6) for key in found} == found
+
+
+@pytest.mark.parametrize("correction", ["none", "recompute", "token", "sequence"])
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_every_correction_learns_the_same(tiny, rows, correction, way):
+    algorithm = load_algorithm("gspo").model_copy(update={"correction": Correction(name=correction)})
+    credit = credit_of(rows, "turn")
+    expected, got = (updated(tiny[0], rows, algorithm, credit, p, epochs=1)[0] for p in (Packing(60), way))
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+@pytest.mark.parametrize("silent", [(1,), (0, 1, 2, 3)])
+def test_rows_without_advantage_are_not_read(tiny, rows, name, silent, monkeypatch):
+    """Their tokens, turns and rows count in the mean as before, and a step of nothing is still a step."""
+    algorithm = load_algorithm(name).resolved(16)
+    algorithm = algorithm.model_copy(
+        update={"kl": algorithm.kl.model_copy(update={"coefficient": 0.0}), "entropy": 0.0}
+    )
+    credit = credit_of(rows, algorithm.credit.level, silent)
+    weights, metrics, ratio_K = updated(tiny[0], rows, algorithm, credit, Packing(60, trees=True))
+    monkeypatch.setattr(Updater, "_teaching", lambda self, rows, credit: rows)
+    whole, plain, ratios = updated(tiny[0], rows, algorithm, credit, Packing(60, trees=True))
+    torch.testing.assert_close(weights, whole, rtol=0, atol=1e-6)
+    assert metrics["loss"] == pytest.approx(plain["loss"], abs=1e-6) and metrics["updates"] == plain["updates"] == 4
+    if algorithm.critic is None:
+        assert metrics["train_tokens_read"] < plain["train_tokens_read"]
+        assert (metrics["train_tokens_read"] == 0) == (len(silent) == 4)
+        trained = np.concatenate([row.token_K for row in rows if row.group not in silent] or [np.zeros(0, int)])
+        assert np.delete(ratio_K, trained).tolist() == [1.0] * (len(ratio_K) - len(trained))
+        np.testing.assert_allclose(ratio_K[trained], ratios[trained], rtol=1e-5)
+
+
+def test_what_is_said_alike_is_predicted_once(rows):
+    (batch,) = Packing(10**6, trees=True).micro_batches(rows)
+    assert len(batch.keep_U) < len(batch.token_K) and batch.of_K is not None
+    spelled = {
+        int(token): int(word) for row in rows for token, word in zip(row.token_K, row.ids[row.place_K], strict=True)
+    }
+    assert batch.each(batch.target_U).tolist() == [spelled[token] for token in batch.token_K.tolist()]
+
+
+def test_tries_at_several_temperatures_are_predicted_apart(rows):
+    from dataclasses import replace
+
+    mixed = [replace(row, temperature=1.0 + (number % 2)) for number, row in enumerate(rows)]
+    (batch,) = Packing(10**6, trees=True).micro_batches(mixed)
+    assert batch.of_K is None and len(batch.keep_U) == len(batch.token_K) == len(batch.temperature_U)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_mini_batches_of_groups_hold_whole_groups(rows, count):
+    parts = [{row.group for row in part} for part in mini_batches(rows, count, np.random.default_rng(0), "group")]
+    assert len(parts) == count and sorted(group for part in parts for group in part) == [0, 1, 2, 3]
+
+
+def test_fewer_groups_than_mini_batches_are_dealt_out_by_rows(rows):
+    parts = list(mini_batches(rows, 5, np.random.default_rng(0), "group"))
+    assert sum(map(len, parts)) == len(rows) and {len(part) for part in parts} <= {2, 3}

@@ -1,0 +1,131 @@
+"""Every kind of process that is started from a folder with files called like modules, and what it imports of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("agents", "envs", "eval", "gagpo")
+NAMES = ("gagpo", "json", "torch", "numpy", "pickle", "runpy", "multiprocessing", "contextlib", "signal", "vllm")
+MARK = "import pathlib; pathlib.Path({folder!r}, 'imported', __name__).touch(); raise SystemExit('the wrong module')\n"
+
+POOL = """
+from gagpo.envs.pool import Pool
+with Pool("gagpo.envs.testing:gagpo-test/Corridor-v0", workers=1) as pool:
+    pool.reset(0, "door-01", seed=0)
+    print(pool.wait()[0].kind)
+"""
+FRESH = """
+from gagpo.envs.check.fresh_process import call
+call("os:getcwd", timeout=60)
+"""
+RANKS = """
+from gagpo.distributed.launch import run
+run(2, ["configs"])
+"""
+QUERIES = """
+import gymnasium, gagpo.envs
+world = gymnasium.make("gagpo/SQL-v0")
+world.reset(seed=0)
+world.step("SELECT 1")
+world.close()
+"""
+GAMES = """
+import sys
+from gagpo.cli.main import main
+if __name__ == "__main__":
+    sys.argv[1:] = ["games", "--train", "4", "--folder", sys.argv[1], "-q"]
+    main()
+"""
+SPEED = """
+import sys
+from gagpo.envs.alfworld.reference.speed import bench
+if __name__ == "__main__":
+    bench(None, engines=("native",), rounds=1, episodes=1)
+"""
+SERVER = """
+import os, sys
+from pathlib import Path
+from gagpo.agents.engines.remote.server import Server, ServerPlan
+server = Server(ServerPlan(sys.argv[1] + "/model", max_length=64), Path(sys.argv[1], "log"))
+server.start()
+server._supervisor.wait(60)
+server.close()
+print(Path(sys.argv[1], "log").read_text())
+"""
+BECOMING = """
+import sys
+from gagpo.agents.engines.remote.server import main
+main([sys.argv[1] + "/model", "--max-length", "64"])
+"""
+KINDS = {
+    "worlds": (POOL, "reset"),
+    "checks": (FRESH, ""),
+    "ranks": (RANKS, "alfworld-first"),
+    "queries": (QUERIES, ""),
+    "makers of games": (GAMES, "train: 4 games"),
+    "measured engines": (SPEED, ""),
+    "servers": (SERVER, "api_server was started"),
+    "what becomes a server": (BECOMING, "api_server was started"),
+}
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    folder = tmp_path / "here"
+    (folder / "imported").mkdir(parents=True)
+    for name in NAMES:
+        (folder / f"{name}.py").write_text(MARK.format(folder=str(folder)))
+    return folder
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """A place on the path with a model's config, and a package that stands for vLLM."""
+    place = tmp_path / "installed"
+    (place / "vllm" / "entrypoints" / "openai").mkdir(parents=True)
+    (place / "vllm" / "__init__.py").touch()
+    (place / "vllm" / "entrypoints" / "openai" / "api_server.py").write_text(
+        "import json, pickle, torch; raise SystemExit('api_server was started')"
+    )
+    (place / "model").mkdir()
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1}
+    (place / "model" / "config.json").write_text(json.dumps({"model_type": "qwen2", **sizes}))
+    return place
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_kind_of_child_imports_a_file_of_the_working_directory(kind: str, hostile: Path, installed: Path) -> None:
+    program, said = KINDS[kind]
+    script = installed / "program.py"
+    script.write_text(program)
+    done = subprocess.run(
+        [sys.executable, str(script), str(installed)],  # as the command `gagpo`, whose own folder is on the path
+        cwd=hostile,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{installed}"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert sorted(path.name for path in (hostile / "imported").iterdir()) == [], done.stderr
+    assert said in done.stdout + done.stderr and "Traceback" not in done.stderr, (done.stdout, done.stderr)
+
+
+def test_processes_are_started_by_one_file() -> None:
+    own = re.compile(r"sys\.executable|multiprocessing import|get_context\(|multiprocessing\.(Process|Pool)")
+    found = {
+        str(path.relative_to(ROOT)): line
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        for line in path.read_text().splitlines()
+        if own.search(line) and '"-I"' not in line
+    }
+    # The worlds of testing stand for those of users, who may start what they like.
+    assert set(found) - {"envs/testing.py"} == {"envs/interpreter.py"}, found
