@@ -43,7 +43,7 @@ def make_optimizer(
     Block-wise Quantization", 2022). As there, moments of embeddings stay in float32, and so do those of tensors below
     4,096 numbers.
     """
-    chosen: Group = {"weight_decay": settings.weight_decay, "betas": settings.betas}
+    chosen: Group = {"weight_decay": settings.weight_decay, "betas": settings.betas, "eps": settings.epsilon}
     if settings.name not in EIGHT_BIT:
         return torch.optim.AdamW(groups, **chosen)
     with warnings.catch_warnings():
@@ -102,6 +102,16 @@ def rate_scale(settings: OptimizerSettings, iteration: int, iterations: int) -> 
         return _risen(iteration, settings.warmup)
     done = min(1.0, (iteration - settings.warmup) / max(1, iterations - settings.warmup))
     return 1.0 - done if settings.schedule == "linear" else _half_cosine(math.pi * done)
+
+
+def share_scale(settings: OptimizerSettings, zero_groups: float) -> float:
+    """What the rate is multiplied by where the share ``zero_groups`` of the task groups teaches nothing.
+
+    Adam divides a gradient by its usual size, so that the noise of one group in ten moves the weights as far as that of
+    ten. A gradient's noise falls with the root of the share that it comes from: multiplied by that, a step is as long as
+    it would be if the divisor had stayed that of a batch which teaches as a whole.
+    """
+    return math.sqrt(1.0 - zero_groups) if settings.by_groups else 1.0
 
 
 def warm_start_rate(settings: WarmStartSettings, step: int) -> float:

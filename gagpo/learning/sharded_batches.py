@@ -18,21 +18,18 @@ from gagpo.learning.batch import Row
 from gagpo.learning.packing import MicroBatch, Packing
 
 
-def rank_batches(
-    rows: Sequence[Row], packing: Packing, ranks: Ranks, company: Sequence[Row] | None = None
-) -> list[MicroBatch]:
+def rank_batches(rows: Sequence[Row], packing: Packing, ranks: Ranks) -> list[MicroBatch]:
     """This rank's micro-batches of ``rows``; of one rank, all of them.
 
     Sharded weights are gathered by all ranks together, layer after layer. So all make as many forward passes: who has
-    fewer micro-batches than another reads padding after its own, the shortest row of ``company`` (of ``rows`` unless
-    given). Where there are no rows at all that is what everyone reads.
+    fewer micro-batches than another reads padding after its own, the shortest of ``rows``.
     """
     cuts = [list(packing.cut(shard)) for shard in shard_rows(rows, packing, ranks.world)]
     own = [packing.micro_batch(part) for part in cuts[ranks.rank]]
-    missing = max(1, *map(len, cuts)) - len(own)
+    missing = max(map(len, cuts)) - len(own)
     if not missing:
         return own
-    padding = packing.micro_batch([min(company or rows, key=lambda row: row.length)])
+    padding = packing.micro_batch([min(rows, key=lambda row: row.length)])
     return [*own, *[replace(padding, padding=True)] * missing]
 
 

@@ -36,7 +36,7 @@ from gagpo.objectives.policy import LOG_RATIO_LIMIT, Metrics
 class MiniBatch:
     """What one optimiser step is made of.
 
-    micros: what this rank reads of it; padding, if any, is at the end. normaliser: of all rows of all ranks, whether
+    micros: what this rank reads of it; padding, if any, is at the end; none where no row teaches. normaliser: of all rows of all ranks, whether
     or not they are read. tokens: of those rows.
     """
 
@@ -136,7 +136,8 @@ class Updater:
         """Each mini-batch of an epoch."""
         made = []
         for part in mini_batches(rows, self.minibatches, rng, self.minibatch_of):
-            micros = rank_batches(self._teaching(part, credit), self.packing, self.ranks, company=part)
+            teaching = self._teaching(part, credit)
+            micros = rank_batches(teaching, self.packing, self.ranks) if teaching else []
             made.append(MiniBatch(micros, normaliser_of(part), sum(row.length for row in part)))
         return made
 
@@ -181,7 +182,10 @@ class Updater:
     def _train_on(
         self, batch: MiniBatch, controls: Callable[[Tensor], Controls] | None, log: StepLog, scores: bool
     ) -> None:
-        """One optimiser step, left out where its loss or gradient is not finite."""
+        """One optimiser step, left out where no row teaches, and where its loss or gradient is not finite."""
+        log.tokens += batch.tokens
+        if not batch.micros:  # on any rank: Adam would move on by what it remembers, with nothing to move for
+            return
         try:
             loss, sums, mismatch = self._accumulate(batch, controls, scores)
             with span("optimiser"):
@@ -194,7 +198,6 @@ class Updater:
         log.norms.append(norm)
         log.sums += sums
         log.mismatch += mismatch
-        log.tokens += batch.tokens
         log.read += sum(micro.tokens for micro in batch.micros if not micro.padding)
 
     def _accumulate(

@@ -96,6 +96,28 @@ class RunSettings(Options):
         return self
 
     @model_validator(mode="after")
+    def _average_that_can_be_used(self) -> RunSettings:
+        average = self.training.average
+        if average is None:
+            return self
+        if average.sample and self.rollout.ahead:
+            raise InvalidArgument(
+                "training.average.sample swaps the weights between sampling and updates, and rollout.ahead does both at "
+                "once: set rollout.ahead=0"
+            )
+        if average.reference and self.lora is not None:
+            raise InvalidArgument(
+                "training.average.reference needs a reference model of its own, and with lora it is the model without "
+                "its adapter: set training.average.reference=false, or lora=null"
+            )
+        if average.reference and self.algorithm.kl.coefficient <= 0:
+            raise InvalidArgument(
+                "training.average.reference measures KL to the average, and algorithm.kl.coefficient is 0: raise it, or "
+                "set training.average.reference=false"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _rate_of_an_adapter(self) -> RunSettings:
         if self.lora is not None and "learning_rate" not in self.optimizer.model_fields_set:
             optimizer = self.optimizer.model_copy(update={"learning_rate": LORA_RATE})

@@ -23,6 +23,10 @@ class OptimizerSettings(Options):
     learning_rate: float = Field(1e-6, gt=0, le=10, description="the highest rate")
     weight_decay: float = Field(0.0, ge=0, description="AdamW's, of matrices only")
     betas: tuple[float, float] = Field((0.9, 0.999), description="AdamW's averages of gradient and square")
+    epsilon: float = Field(1e-8, gt=0, le=1, description="AdamW's, added to the root of the square")
+    by_groups: bool = Field(
+        False, description="multiply the rate by the root of the share of task groups that teach anything"
+    )
     max_grad_norm: float = Field(1.0, gt=0, description="gradients are clipped to this norm")
     warmup: int = Field(0, ge=0, description="iterations over which the rate rises")
     schedule: Literal["constant", "linear", "cosine"] = Field(
@@ -47,6 +51,16 @@ class LoraSettings(Options):
     )
 
 
+class AverageSettings(Options):
+    """A moving average of the weights, taken after every iteration: saved, measured at the end, and named RUN@average."""
+
+    decay: float = Field(0.9, gt=0, lt=1, description="share of the average that an iteration keeps")
+    sample: bool = Field(False, description="sample from the average in place of the weights in training")
+    reference: bool = Field(
+        False, description="measure KL to the average in place of the model that the run began with"
+    )
+
+
 class TrainingSettings(Options):
     """minibatches: updates per epoch; microbatch_tokens: padded tokens of one forward pass."""
 
@@ -66,6 +80,7 @@ class TrainingSettings(Options):
     trust_region: TrustRegion | None = Field(
         TrustRegion(), description="how far an iteration may move the policy; null for as far as its steps go"
     )
+    average: AverageSettings | None = Field(None, description="a moving average of the weights; null for none")
     precision: Literal["float32", "bfloat16"] = Field(
         "float32", description="what forward and backward passes compute in; weights are float32"
     )

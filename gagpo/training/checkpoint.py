@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 NAME = re.compile(r"iteration-(\d{6})")
 
+WEIGHTS, AVERAGE = "model", "average"
+"""The folders of a checkpoint that hold weights, each usable wherever a model is."""
+
 State = dict[str, Any]
 """The trainer's counters and controllers, plain JSON values."""
 
@@ -42,15 +45,22 @@ class CheckpointError(GagpoError, ValueError):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """iteration: iterations done."""
+    """iteration: iterations done. weights: which of its weights are meant, those in training or their average."""
 
     path: Path
     iteration: int
+    weights: str = WEIGHTS
 
     @property
     def model(self) -> str:
         """The Hugging Face folder of the weights, or the adapter's; usable wherever a model is."""
-        return str(self.path / "model")
+        return str(self.path / self.weights)
+
+    @property
+    def average(self) -> str | None:
+        """The folder of the averaged weights, where the run keeps an average."""
+        path = self.path / AVERAGE
+        return str(path) if path.is_dir() else None
 
     def verify(self) -> None:
         """Compare every file with the manifest; CheckpointError names the first that is missing or damaged."""
@@ -122,7 +132,7 @@ class Snapshot:
 
     model, base: for the folder's layout, their weights are not read. tensors: the model's or the adapter's, whole, on
     the first rank. optimizer and critic: this rank's parts by name. opaque: the state of an optimiser whose moments
-    are not tensors shaped like the parameters (in 8 bits), as it gives it.
+    are not tensors shaped like the parameters (in 8 bits), as it gives it. average: like tensors, where one is kept.
     """
 
     model: torch.nn.Module
@@ -132,6 +142,7 @@ class Snapshot:
     critic: dict[str, torch.Tensor]
     state: State
     opaque: dict[str, Any] | None = None
+    average: dict[str, torch.Tensor] | None = None
 
     @classmethod
     def of(
@@ -142,32 +153,46 @@ class Snapshot:
         critic: torch.nn.Module | None = None,
         base: adapters.Base | None = None,
         ranks: Ranks | None = None,
+        average: dict[str, torch.Tensor] | None = None,
     ) -> Snapshot:
-        """Take the copy; all ranks together. CheckpointError for parameters that are not finite."""
+        """Take the copy; all ranks together. average: of :func:`copied`, with the average in the model's place.
+
+        CheckpointError for parameters that are not finite.
+        """
         ranks = ranks or Ranks()
         mesh = None if ranks.alone else mesh_of(ranks)
-        named = adapters.stored(model) if base else model.state_dict(keep_vars=True)
-        tensors: dict[str, torch.Tensor] = {}
-        copies: dict[int, torch.Tensor] = {}
-        for name, tensor in named.items():
-            if id(tensor) not in copies:  # tied weights are one tensor
-                full = whole(tensor.detach())
-                copies[id(tensor)] = full.to("cpu", copy=True).contiguous() if ranks.first else full[:0]
-            tensors[name] = copies[id(tensor)]
-        if ranks.first:
-            require_finite(tensors)
         known = isinstance(optimizer, torch.optim.AdamW)
         parts = optimizer_tensors(optimizer, names_of(model, critic)) if known else {}
         own = {} if critic is None else critic.state_dict()
         return cls(
             model,
             base,
-            tensors if ranks.first else {},
+            copied(model, base, ranks),
             local_parts(parts.items(), mesh),
             local_parts(own.items(), mesh),
             state,
             None if known else copy.deepcopy(optimizer.state_dict()),
+            average,
         )
+
+
+def copied(model: torch.nn.Module, base: adapters.Base | None, ranks: Ranks) -> dict[str, torch.Tensor]:
+    """What a checkpoint holds of a model, whole, in the first rank's memory; all ranks together, nothing on the others.
+
+    CheckpointError for parameters that are not finite.
+    """
+    named = adapters.stored(model) if base else model.state_dict(keep_vars=True)
+    tensors: dict[str, torch.Tensor] = {}
+    copies: dict[int, torch.Tensor] = {}
+    for name, tensor in named.items():
+        if id(tensor) not in copies:  # tied weights are one tensor
+            full = whole(tensor.detach())
+            copies[id(tensor)] = full.to("cpu", copy=True).contiguous() if ranks.first else full[:0]
+        tensors[name] = copies[id(tensor)]
+    if not ranks.first:
+        return {}
+    require_finite(tensors)
+    return tensors
 
 
 class Saver(Background):
@@ -244,11 +269,14 @@ def _emptied(folder: Path, temporary: Path) -> None:
 
 def _finished(temporary: Path, taken: Snapshot, tokenizer: PreTrainedTokenizerBase) -> None:
     """What the first rank writes, and the list of all files."""
-    if taken.base is None:
-        save(taken.model, tokenizer, temporary / "model", taken.tensors)
-    else:
-        adapters.save(taken.model, taken.base, temporary / "model", taken.tensors)
-        tokenizer.save_pretrained(temporary / "model")
+    for name, tensors in ((WEIGHTS, taken.tensors), (AVERAGE, taken.average)):
+        if tensors is None:
+            continue
+        if taken.base is None:
+            save(taken.model, tokenizer, temporary / name, tensors)
+        else:
+            adapters.save(taken.model, taken.base, temporary / name, tensors)
+            tokenizer.save_pretrained(temporary / name)
     if taken.opaque is not None:
         torch.save(taken.opaque, temporary / "optimizer.pt")
     (temporary / "state.json").write_text(json.dumps(taken.state, indent=1) + "\n", encoding="utf-8")

@@ -9,13 +9,16 @@ from gagpo.eval.results import EvalResult
 
 Metrics = dict[str, float]
 """The numbers of an iteration: a line of ``metrics.jsonl``."""
-_NOT_ALWAYS = (
-    "zero_groups",
-    "coverage",
-    "advantage_std",
-    "old_kl",
-    "entropy",
-)  # the last two: of tokens that were read
+_OF_UPDATE = {
+    "zero_groups": "zero groups {:4.0%}",
+    "coverage": "coverage {:4.0%}",
+    "advantage_std": "adv {:.2f}",
+    "clip_fraction": "clip {:5.1%}",
+    "old_kl": "kl {:+.4f}",
+    "entropy": "entropy {:.3f}",
+    "grad_norm": "grad {:.2f}",
+}
+"""What the line says of an update, where it was measured: the last four are of tokens that were read."""
 
 
 @dataclass(frozen=True)
@@ -25,18 +28,15 @@ class IterationFinished:
     metrics: Metrics
 
     def __str__(self) -> str:
-        m = dict.fromkeys(_NOT_ALWAYS, float("nan")) | self.metrics
+        m = self.metrics
         line = (
             f"{m['iteration']:>4}  success {100 * m['success_rate']:5.1f} %  turns {m['mean_turns']:4.1f}  "
             f"invalid {100 * m['invalid_rate']:4.1f} %"
         )
-        if "loss" in m:
-            line += (
-                f"  zero groups {100 * m['zero_groups']:3.0f} %  coverage {100 * m['coverage']:3.0f} %  "
-                f"adv {m['advantage_std']:.2f}  clip {100 * m['clip_fraction']:4.1f} %  kl {m['old_kl']:+.4f}  "
-                f"entropy {m['entropy']:.3f}  grad {m['grad_norm']:.2f}"
-            )
-        return line + (
+        said = [form.format(m[name]).replace("%", " %") for name, form in _OF_UPDATE.items() if name in m]
+        if m.get("updates") == 0:
+            said.append("nothing to learn from")
+        return "  ".join([line, *said]) + (
             f"  {m['tokens_per_second']:.0f} tok/s  env {m['seconds_env']:.1f} s  gen {m['seconds_generate']:.1f} s  "
             f"train {m['seconds_train']:.1f} s"
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -18,8 +19,8 @@ from gagpo.eval.runs import metric_rows
 from gagpo.learning.optimizer import moment_bytes
 from gagpo.settings import SettingsError, TrainingSettings
 from gagpo.training import checkpoint as checkpoints
-from gagpo.training.checkpoint import Checkpoint, CheckpointError
-from gagpo.training.run_folder import BEST
+from gagpo.training.checkpoint import AVERAGE, Checkpoint, CheckpointError
+from gagpo.training.run_folder import AVERAGED, BEST
 
 BESIDE = 2**24  # bytes of tokenizer, state and manifest
 GB = 1e9
@@ -61,6 +62,8 @@ def spared(folder: Path, iteration: int, rows: Sequence[Mapping[str, float]], tr
 def chosen(run: Path, which: str | None, training: TrainingSettings) -> Checkpoint:
     """A run's checkpoint, verified: the last one (None), ``best``, or that of an iteration (a number in digits).
 
+    ``average``: the last one, of which the averaged weights are meant.
+
     Raises SettingsError where there is none such, CheckpointError for a damaged one.
     """
     found = {one.iteration: one for one in checkpoints.checkpoints(run / "checkpoints")}
@@ -71,8 +74,12 @@ def chosen(run: Path, which: str | None, training: TrainingSettings) -> Checkpoi
         if best is None:
             raise SettingsError(f"run {run} has no best checkpoint: training.best is not set, or was never measured")
         one = found[best]
-    elif which is None:
+    elif which in (None, AVERAGED):
         one = found[max(found)]
+        if which == AVERAGED:
+            if one.average is None:
+                raise SettingsError(f"run {run} keeps no average of its weights: set training.average={{decay: 0.9}}")
+            one = replace(one, weights=AVERAGE)
     elif int(which) in found:
         one = found[int(which)]
     else:
@@ -85,10 +92,14 @@ def chosen(run: Path, which: str | None, training: TrainingSettings) -> Checkpoi
 
 
 def bytes_of(
-    model: torch.nn.Module, optimizer: torch.optim.Optimizer, critic: torch.nn.Module | None, adapter: bool
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    critic: torch.nn.Module | None,
+    adapter: bool,
+    averaged: bool = False,
 ) -> int:
-    """Bytes of a checkpoint. adapter: only what is trained is written of the model."""
-    weights = sum(_size(p) for p in model.parameters() if p.requires_grad or not adapter)
+    """Bytes of a checkpoint. adapter: only what is trained is written of the model. averaged: once more as an average."""
+    weights = (1 + averaged) * sum(_size(p) for p in model.parameters() if p.requires_grad or not adapter)
     values = sum(_size(x) for x in critic.state_dict().values()) if critic is not None else 0
     return weights + moment_bytes(optimizer) + values + BESIDE
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,10 @@ from gagpo.credit.turns.grouping import group_mean
 from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.sharding import shard
 from gagpo.distributed.states import names_of
+from gagpo.learning.average import AveragedWeights
 from gagpo.learning.batch import Row, build_rows
 from gagpo.learning.critic import Critic
-from gagpo.learning.optimizer import make_optimizer, parameter_groups, rate_scale
+from gagpo.learning.optimizer import make_optimizer, parameter_groups, rate_scale, share_scale
 from gagpo.learning.packing import packing_of
 from gagpo.learning.precision import autocast
 from gagpo.learning.skipped_steps import NonFiniteLoss
@@ -27,7 +29,7 @@ from gagpo.learning.update import Updater, divergence
 from gagpo.settings import RunSettings
 from gagpo.training import keeping
 from gagpo.training.annotations import annotate
-from gagpo.training.checkpoint import Checkpoint, Snapshot, State
+from gagpo.training.checkpoint import Checkpoint, Snapshot, State, copied
 from gagpo.training.events import Metrics
 from gagpo.training.policy import TrainedPolicy
 from gagpo.training.recorder import Recorder
@@ -84,6 +86,9 @@ class Learner:
         )
         if saved:
             saved.load_optimizer(self.optimizer, names_of(self.model, self.critic), ranks)
+        averaging = training.average
+        self.average = averaging and AveragedWeights(policy.trained(), averaging.decay, policy.average)
+        self._release_average()
 
     @property
     def model(self) -> torch.nn.Module:
@@ -105,9 +110,36 @@ class Learner:
         The metrics are those of credit, update and controllers, and the learning rate. Raises :class:`NonFiniteLoss`
         where the updater does, naming the file with the evidence. A collection without episodes teaches nothing.
         """
+        self._take_average()
         learned = self._update(collected, iteration) if collected.episodes else {}
         bound = self.trust_region.values() if self.trust_region and collected.episodes else {}
+        if self.average:
+            self.average.update()
+            learned["average_distance"] = self.average.distance(self.ranks)
+        self._release_average()
         return {**learned, **self.controllers.values(), **bound, "learning_rate": self.optimizer.param_groups[0]["lr"]}
+
+    # Between updates the model holds what samples: the weights in training, or their average.
+
+    def _take_average(self) -> None:
+        """The model gets the weights in training back."""
+        if self.average and self.settings.training.average.sample:
+            self.average.swap()
+
+    def _release_average(self) -> None:
+        """The reference policy, and the model between updates, become the average where the settings say so."""
+        averaging, reference = self.settings.training.average, self.policy.reference
+        if not self.average or not averaging:
+            return
+        if averaging.reference and reference is not None:
+            self.average.copy_to(list(reference.parameters()))
+        if averaging.sample:
+            self.average.swap()
+
+    @property
+    def measures_average(self) -> bool:
+        """Whether there is an average to be measured beside the weights that sample."""
+        return self.average is not None and not self.settings.training.average.sample
 
     def _update(self, collected: Collection, iteration: int) -> Metrics:
         settings, credit_settings, episodes = self.settings, self.settings.algorithm.credit, collected.episodes
@@ -117,6 +149,7 @@ class Learner:
         region, value_K = self.trust_region, self.updater.values(rows, tokens)
         credit = give_credit(turns, credit_settings, value_K)
         scale = rate_scale(settings.optimizer, iteration, settings.training.iterations)
+        scale *= share_scale(settings.optimizer, credit.stats["zero_groups"])
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * scale * (region.scale if region else 1.0)
         rng = np.random.default_rng([settings.seed, iteration])
@@ -187,8 +220,14 @@ class Learner:
 
     @property
     def checkpoint_bytes(self) -> int:
-        return keeping.bytes_of(self.model, self.optimizer, self.critic, self.policy.base is not None)
+        adapter, averaged = self.policy.base is not None, self.average is not None
+        return keeping.bytes_of(self.model, self.optimizer, self.critic, adapter, averaged)
 
     def snapshot(self, state: State) -> Snapshot:
         """A copy of everything that a checkpoint holds; all ranks together. state: of the whole trainer."""
-        return Snapshot.of(self.model, self.optimizer, state, self.critic, self.policy.base, self.ranks)
+        averaging, base, average = self.settings.training.average, self.policy.base, None
+        if self.average and averaging:
+            with nullcontext() if averaging.sample else self.average.applied():
+                average = copied(self.model, base, self.ranks)
+        with self.average.applied() if self.average and averaging and averaging.sample else nullcontext():
+            return Snapshot.of(self.model, self.optimizer, state, self.critic, base, self.ranks, average)

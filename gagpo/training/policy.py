@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.learning.optimizer import require_optimizer
 from gagpo.settings import RunSettings, SettingsError
 from gagpo.settings.machine import require_device
-from gagpo.training.checkpoint import Checkpoint
+from gagpo.training.checkpoint import AVERAGE, Checkpoint
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -28,6 +28,7 @@ class TrainedPolicy:
 
     reference: the policy that KL is measured to, None where the algorithm asks for none; it may be the model itself.
     reference_scope: a context in which the reference is the model that the run began with, without its adapter.
+    average: what is trained of the model as the checkpoint's average has it, whole tensors; None where there is none.
     """
 
     model: torch.nn.Module
@@ -35,6 +36,10 @@ class TrainedPolicy:
     base: adapters.Base | None = None
     reference: torch.nn.Module | None = None
     reference_scope: Callable[[], AbstractContextManager[None]] = nullcontext
+    average: list[torch.Tensor] | None = None
+
+    def trained(self) -> list[torch.nn.Parameter]:
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
 
 def require_trainable(settings: RunSettings) -> None:
@@ -51,6 +56,14 @@ def require_trainable(settings: RunSettings) -> None:
 
 def load_policy(settings: RunSettings, saved: Checkpoint | None, commit: str | None = None) -> TrainedPolicy:
     """What a run trains, as ``saved`` left it. commit: of a hub model, which the run began with."""
+    policy = _load(settings, saved, commit)
+    if saved is None or saved.average is None or settings.training.average is None:
+        return policy
+    averaged = _load(settings, replace(saved, weights=AVERAGE), commit)
+    return replace(policy, average=[parameter.detach() for parameter in averaged.trained()])
+
+
+def _load(settings: RunSettings, saved: Checkpoint | None, commit: str | None) -> TrainedPolicy:
     load = functools.partial(load_model, device=settings.device, trust_remote_code=settings.trust_remote_code)
     tokenizer = load_tokenizer(settings.model, commit, trust_remote_code=settings.trust_remote_code)
     base = None

@@ -31,8 +31,8 @@ VERSIONED = (
 COMMIT = "model_commit"
 """Where ``versions.json`` names the commit of a hub model."""
 
-BEST = "best"
-_AT = re.compile(r"(?P<run>.+)@(?P<which>\d+|best)")
+BEST, AVERAGED = "best", "average"
+_AT = re.compile(r"(?P<run>.+)@(?P<which>\d+|best|average)")
 
 CHANGEABLE = (
     "processes",
@@ -244,7 +244,7 @@ def enough(training: TrainingSettings, iterations: int, turns: float) -> bool:
 
 
 def named(run: Path) -> tuple[Path, str | None]:
-    """The run folder of ``runs/X``, ``runs/X@20`` or ``runs/X@best``, and which of its checkpoints is meant."""
+    """The run folder of ``runs/X``, ``runs/X@20``, ``runs/X@best`` or ``runs/X@average``, and which of its checkpoints is meant."""
     match = _AT.fullmatch(str(run))
     if match and not (run / "config.yaml").is_file():
         return Path(match["run"]), match["which"]

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 import torch
 
 from gagpo.agents.engines.spans import span
+from gagpo.agents.engines.weights import refreshed
 from gagpo.agents.episodes import Episode
 from gagpo.agents.model import commit_of
 from gagpo.agents.setup import make_world, tasks_of
@@ -133,6 +134,8 @@ class Trainer:
             if self.iteration % training.save_every == 0 or self.done:
                 self._save()
         self._evaluate(pool, "after")
+        if self.learner.measures_average:
+            self._evaluate_average(pool)
 
     def _learn(self, collected: Collection, pool: Pool, begun: float) -> Metrics:
         """Learn from an iteration whose collection began at ``begun``, and count it; its metrics."""
@@ -173,6 +176,17 @@ class Trainer:
                 with self.collector.paused(self.sampler.engine):
                     result, episodes = self.sampler.evaluate(pool, panel, name, self.quiet)
                 self.recorder.evaluation(label, result, episodes)
+
+    def _evaluate_average(self, pool: Pool) -> None:
+        """Measure the averaged weights at the end of the run: the engine has them from now on."""
+        average, engine = self.learner.average, self.sampler.engine
+        if average is None or all(self.recorder.has_measured(f"average-{split}") for split in self.panels):
+            return
+        self.collector.close()
+        with average.applied():
+            with refreshed(engine, self.learner.model, self.settings.engine.sleep):
+                pass
+            self._evaluate(pool, "average")
 
     # Checkpoints ------------------------------------------------------------------------------------------------------
 
