@@ -108,8 +108,8 @@ def share_scale(settings: OptimizerSettings, zero_groups: float) -> float:
     """What the rate is multiplied by where the share ``zero_groups`` of the task groups teaches nothing.
 
     Adam divides a gradient by its usual size, so that the noise of one group in ten moves the weights as far as that of
-    ten. A gradient's noise falls with the root of the share that it comes from: multiplied by that, a step is as long as
-    it would be if the divisor had stayed that of a batch which teaches as a whole.
+    ten. A gradient's noise falls with the root of the share that it comes from: multiplied by that, a step is as long
+    as if the divisor had stayed that of a batch which teaches as a whole.
     """
     return math.sqrt(1.0 - zero_groups) if settings.by_groups else 1.0
 

@@ -36,8 +36,8 @@ from gagpo.objectives.policy import LOG_RATIO_LIMIT, Metrics
 class MiniBatch:
     """What one optimiser step is made of.
 
-    micros: what this rank reads of it; padding, if any, is at the end; none where no row teaches. normaliser: of all rows of all ranks, whether
-    or not they are read. tokens: of those rows.
+    micros: what this rank reads of it; padding, if any, is at the end; none where no row teaches. normaliser: of all
+    rows of all ranks, whether or not they are read. tokens: of those rows.
     """
 
     micros: list[MicroBatch]

@@ -7,6 +7,7 @@ from gagpo.settings.files import dump, find_config, load, parse, shipped_configs
 from gagpo.settings.rollout import EngineSettings, RolloutSettings
 from gagpo.settings.run import RunSettings
 from gagpo.settings.training import (
+    AverageSettings,
     EvaluationSettings,
     LoraSettings,
     OptimizerSettings,
@@ -16,6 +17,7 @@ from gagpo.settings.training import (
 from gagpo.settings.warm_start import MixtureSettings, SmallModelSettings, TeacherSettings, WarmStartSettings
 
 __all__ = [
+    "AverageSettings",
     "ClusterSettings",
     "ContextSettings",
     "EngineSettings",

@@ -102,8 +102,8 @@ class RunSettings(Options):
             return self
         if average.sample and self.rollout.ahead:
             raise InvalidArgument(
-                "training.average.sample swaps the weights between sampling and updates, and rollout.ahead does both at "
-                "once: set rollout.ahead=0"
+                "training.average.sample swaps the weights between sampling and updates, and rollout.ahead does both "
+                "at once: set rollout.ahead=0"
             )
         if average.reference and self.lora is not None:
             raise InvalidArgument(
@@ -112,8 +112,8 @@ class RunSettings(Options):
             )
         if average.reference and self.algorithm.kl.coefficient <= 0:
             raise InvalidArgument(
-                "training.average.reference measures KL to the average, and algorithm.kl.coefficient is 0: raise it, or "
-                "set training.average.reference=false"
+                "training.average.reference measures KL to the average, and algorithm.kl.coefficient is 0: raise it, "
+                "or set training.average.reference=false"
             )
         return self
 

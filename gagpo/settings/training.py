@@ -52,7 +52,7 @@ class LoraSettings(Options):
 
 
 class AverageSettings(Options):
-    """A moving average of the weights, taken after every iteration: saved, measured at the end, and named RUN@average."""
+    """A moving average of the weights, of every iteration: saved, measured at the end, and named RUN@average."""
 
     decay: float = Field(0.9, gt=0, lt=1, description="share of the average that an iteration keeps")
     sample: bool = Field(False, description="sample from the average in place of the weights in training")

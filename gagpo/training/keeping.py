@@ -98,7 +98,7 @@ def bytes_of(
     adapter: bool,
     averaged: bool = False,
 ) -> int:
-    """Bytes of a checkpoint. adapter: only what is trained is written of the model. averaged: once more as an average."""
+    """Bytes of a checkpoint. adapter: of the model only what is trained is written; averaged: and once more."""
     weights = (1 + averaged) * sum(_size(p) for p in model.parameters() if p.requires_grad or not adapter)
     values = sum(_size(x) for x in critic.state_dict().values()) if critic is not None else 0
     return weights + moment_bytes(optimizer) + values + BESIDE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -87,7 +87,7 @@ class Learner:
         if saved:
             saved.load_optimizer(self.optimizer, names_of(self.model, self.critic), ranks)
         averaging = training.average
-        self.average = averaging and AveragedWeights(policy.trained(), averaging.decay, policy.average)
+        self.average = AveragedWeights(policy.trained(), averaging, policy.average) if averaging else None
         self._release_average()
 
     @property
@@ -123,23 +123,22 @@ class Learner:
 
     def _take_average(self) -> None:
         """The model gets the weights in training back."""
-        if self.average and self.settings.training.average.sample:
+        if self.average and self.average.settings.sample:
             self.average.swap()
 
     def _release_average(self) -> None:
         """The reference policy, and the model between updates, become the average where the settings say so."""
-        averaging, reference = self.settings.training.average, self.policy.reference
-        if not self.average or not averaging:
+        if not self.average:
             return
-        if averaging.reference and reference is not None:
-            self.average.copy_to(list(reference.parameters()))
-        if averaging.sample:
+        if self.average.settings.reference and self.policy.reference is not None:
+            self.average.copy_to(list(self.policy.reference.parameters()))
+        if self.average.settings.sample:
             self.average.swap()
 
     @property
     def measures_average(self) -> bool:
         """Whether there is an average to be measured beside the weights that sample."""
-        return self.average is not None and not self.settings.training.average.sample
+        return self.average is not None and not self.average.settings.sample
 
     def _update(self, collected: Collection, iteration: int) -> Metrics:
         settings, credit_settings, episodes = self.settings, self.settings.algorithm.credit, collected.episodes
@@ -225,9 +224,14 @@ class Learner:
 
     def snapshot(self, state: State) -> Snapshot:
         """A copy of everything that a checkpoint holds; all ranks together. state: of the whole trainer."""
-        averaging, base, average = self.settings.training.average, self.policy.base, None
-        if self.average and averaging:
-            with nullcontext() if averaging.sample else self.average.applied():
+        base, average = self.policy.base, None
+        if self.average:
+            with self._holding(average=True):
                 average = copied(self.model, base, self.ranks)
-        with self.average.applied() if self.average and averaging and averaging.sample else nullcontext():
+        with self._holding(average=False):
             return Snapshot.of(self.model, self.optimizer, state, self.critic, base, self.ranks, average)
+
+    def _holding(self, average: bool) -> AbstractContextManager[None]:
+        """A context, between updates, in which the model holds the average, or the weights in training."""
+        there = self.average is not None and self.average.settings.sample == average
+        return nullcontext() if there or self.average is None else self.average.applied()

@@ -244,7 +244,7 @@ def enough(training: TrainingSettings, iterations: int, turns: float) -> bool:
 
 
 def named(run: Path) -> tuple[Path, str | None]:
-    """The run folder of ``runs/X``, ``runs/X@20``, ``runs/X@best`` or ``runs/X@average``, and which of its checkpoints is meant."""
+    """The run folder of ``runs/X``, ``runs/X@20``, ``@best`` or ``@average``, and which checkpoint is meant."""
     match = _AT.fullmatch(str(run))
     if match and not (run / "config.yaml").is_file():
         return Path(match["run"]), match["which"]
