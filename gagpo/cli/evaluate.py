@@ -28,7 +28,7 @@ def evaluate(
     model: Annotated[
         str,
         typer.Argument(
-            help="A run folder (runs/X; runs/X@20 or runs/X@best for a checkpoint), a model, `random`, `expert`, or "
+            help="A run folder (runs/X; runs/X@20, @best or @average for a checkpoint), a model, `random`, `expert`, or "
             "openai:MODEL."
         ),
     ],
