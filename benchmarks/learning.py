@@ -110,6 +110,49 @@ STUDIES = {
 }
 
 
+# From starters that play well already: 60 iterations at a constant rate, the weights averaged beside them -------------
+
+AVERAGED = "training.average={decay: 0.95}"
+LASTING = ["training.iterations=60", "optimizer.schedule=constant", AVERAGED]
+SINGLE = "{levels: [1, 2, 3, 4], size: 60000, test_size: 480, attempts: 1, tools: false}"
+ALONE = ["model=starter:maths-single", f"environment.kwargs={SINGLE}", *LASTING]
+STUDIES |= {
+    # Which steps keep what a model can do; chosen on the tasks of validation.
+    "steps": Study(
+        "configs/maths-single-small.yaml",
+        {
+            "3e-4": preset("grpo"),
+            "3e-4 by groups": preset("grpo", "optimizer.by_groups=true"),
+            "3e-4, second moment .99": preset("grpo", "optimizer.betas=[0.9, 0.99]"),
+            "1e-4": preset("grpo", "optimizer.learning_rate=1e-4"),
+            "3e-5": preset("grpo", "optimizer.learning_rate=3e-5"),
+            "3e-4, KL .03": ["algorithm={preset: grpo, kl: {coefficient: 0.03}}"],
+            "3e-4, 64 problems": preset("grpo", "rollout.tasks=64", "training.iterations=15"),
+        },
+        split="validation",
+        common=[*ALONE, "evaluation.splits=[validation]", "evaluation.tasks=300"],
+    ),
+    # What is left after 60 iterations at the settings of the first runs; 500 tasks that nothing was chosen on.
+    "lasting-maths": Study("configs/maths-single-small.yaml", {"GRPO": preset("grpo")}, split="test", common=ALONE),
+    "lasting-shop": Study(
+        "configs/webshop-first.yaml",
+        {"GAGPO": preset("gagpo")},
+        split="test",
+        common=["model=starter:webshop-agent", *LASTING, "evaluation.tasks=500"],
+    ),
+    "lasting-household": Study(
+        "configs/starters/alfworld-agent.yaml",
+        {"GAGPO": preset("gagpo")},
+        common=[
+            "model=starter:alfworld-agent",
+            *LASTING,
+            "environment.kwargs.seed=29",
+            "environment.kwargs.counts={train: 2400, valid_seen: 138, valid_unseen: 500}",
+        ],
+    ),
+}
+
+
 def folder_of(runs: Path, study: str, label: str, seed: int) -> Path:
     name = "".join(c if c.isalnum() else "-" for c in label).strip("-").lower()
     return runs / study / f"{name}-{seed}"
@@ -135,17 +178,19 @@ def play(study_name: str, label: str, seed: int, runs: Path, more: list[str], be
     return folder, status
 
 
-def gather(study_name: str, label: str, seed: int, folder: Path) -> RunRow | None:
-    """One run's numbers, or None when it is not finished."""
+def gather(study_name: str, label: str, seed: int, folder: Path) -> list[RunRow]:
+    """One run's numbers, none when it is not finished; of a run that averages its weights those of the average too."""
     split = STUDIES[study_name].split
     measured = sorted(folder.parent.glob(f"*/evals/before-{split}.json"))
     before = folder / "evals" / f"before-{split}.json"
     if not measured or not (folder / "evals" / f"after-{split}.json").exists():
-        return None
+        return []
     if not before.exists():
         shutil.copyfile(measured[0], before)
-    row = row_of(label, load_run(folder), seed, split)
-    return None if row is None else row.model_copy(update={"seed": seed})
+    run = load_run(folder)
+    named = {"after": label, "average": f"{label}, averaged"}
+    found = [row_of(name, run, seed, split, stage) for stage, name in named.items()]
+    return [row.model_copy(update={"seed": seed}) for row in found if row]
 
 
 def main() -> None:
@@ -172,14 +217,16 @@ def main() -> None:
                 folder, status = future.result()
                 outcome = "done" if status == 0 else f"failed with status {status}, see {folder}.log"
                 print(f"{time.monotonic() - begun:6.0f} s  {label}, seed {seed}: {outcome}", flush=True)
-    found = [gather(arguments.study, *key, folder_of(arguments.runs, arguments.study, *key)) for key in todo]
-    rows = [row for row in found if row]
+    rows = [
+        row for key in todo for row in gather(arguments.study, *key, folder_of(arguments.runs, arguments.study, *key))
+    ]
     if not rows:
         sys.exit("no run is finished yet")
     arguments.out.mkdir(parents=True, exist_ok=True)
     raw = arguments.out / f"{arguments.study}.jsonl"
     write_rows(raw, rows, study=arguments.study)
-    finished = [f"{row.label}={folder_of(arguments.runs, arguments.study, row.label, row.seed)}" for row in rows]
+    trained = [row for row in rows if row.label in labels]
+    finished = [f"{row.label}={folder_of(arguments.runs, arguments.study, row.label, row.seed)}" for row in trained]
     draw = plot_curves if len(labels) <= MOST_IN_ONE else plot_each
     plot = draw(finished, arguments.out / f"{arguments.study}.png", x="turns", smooth=3)
     table = Table.of(rows)

@@ -17,7 +17,7 @@ from gagpo.envs.regular_file import read_bytes
 from gagpo.eval.reading import BadResult
 from gagpo.eval.results import EvalResult
 
-LABEL = re.compile(r"(?:(before|after)|iteration-(\d{1,9}))-(.+)", re.DOTALL)
+LABEL = re.compile(r"(?:(before|after|average)|iteration-(\d{1,9}))-(.+)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def load_run(folder: Path) -> Run:
     ]
     if not metrics and not evaluations:
         raise BadResult(f"{folder}: not a run folder (neither metrics.jsonl nor evals/*.json in it)")
-    order = {"before": 0, "iteration": 1, "after": 2, "": 3}
+    order = {"before": 0, "iteration": 1, "after": 2, "average": 3, "": 4}
     evaluations.sort(key=lambda one: (order[one.stage], one.iteration or 0, one.label))
     return Run(folder, tuple(metrics), broken, tuple(evaluations))
 
@@ -153,7 +153,10 @@ def _is_number(value: object) -> bool:
 
 
 def read_label(label: str) -> tuple[str, str, int | None]:
-    """Stage, split and iteration of ``before-SPLIT``, ``iteration-0010-SPLIT``, ``after-SPLIT``; no stage of others."""
+    """Stage, split and iteration of ``before-SPLIT``, ``iteration-0010-SPLIT``, ``after-SPLIT``, ``average-SPLIT``.
+
+    A label of another form has no stage.
+    """
     match = LABEL.fullmatch(label)
     stage, iteration, split = match.groups() if match else ("", None, "")
     return stage or ("iteration" if match else ""), split, int(iteration) if iteration else None
@@ -161,7 +164,7 @@ def read_label(label: str) -> tuple[str, str, int | None]:
 
 def _evaluation(label: str, last: int | None, result: EvalResult) -> Evaluation:
     stage, split, iteration = read_label(label)
-    at = {"before": 0, "after": last}.get(stage, iteration)
+    at = {"before": 0, "after": last, "average": last}.get(stage, iteration)
     return Evaluation(label, stage, split or result.panel.split, at, result)
 
 

@@ -244,11 +244,14 @@ def study_of(
     return Study.of(rows, baseline), groups
 
 
-def row_of(label: str, run: Run, number: int = 1, split: str | None = None) -> RunRow | None:
-    """One run in numbers, or None before its final evaluation. number: its seed where the folder's name tells none."""
+def row_of(label: str, run: Run, number: int = 1, split: str | None = None, stage: str = "after") -> RunRow | None:
+    """One run in numbers, or None before its final evaluation. number: its seed where the folder's name tells none.
+
+    stage: ``after``, or ``average`` for what its averaged weights do.
+    """
     split = split or next(iter(run.splits()), None)
     stages = {one.stage: one.result for one in run.evaluations if one.split == split}
-    after, before = stages.get("after"), stages.get("before")
+    after, before = stages.get(stage), stages.get("before")
     if after is None or split is None:
         return None
     found = re.search(r"[-_.](?:seed|s)?[-_]?(\d{1,9})$", run.name)

@@ -122,7 +122,7 @@ SECTIONS = {
         Metric("log_ratio_rms", "nats", "Root mean square of the log ratio: how far the policy moved."),
         Metric("entropy", "nats per token", "How undecided the policy is about the tokens that it sampled among.",
                CURVES | HEALTH, "entropy of the policy"),
-        Metric("average_distance", "share", "Length of the way from the averaged weights to those in training over theirs."),
+        Metric("average_distance", "share", "Distance of the weights from their moving average, over their length."),
         Metric("grad_norm", "norm", "Mean length of the gradient before it is clipped.",
                CURVES | HEALTH, "gradient norm"),
         Metric("loss", "loss", "Mean of the loss over the mini-batches.", REPORT),

@@ -60,9 +60,9 @@ def write_report(run_folder: str | Path) -> Path:
 
 
 def before_and_after(run: Run, split: str) -> list[Evaluation]:
-    """The evaluations a table of ``split`` sets side by side: before and after, or whichever there is."""
+    """The evaluations a table of ``split`` sets side by side: before, after and average, or whichever there is."""
     of_split = [one for one in run.evaluations if one.split == split]
-    ends = [one for one in of_split if one.stage in ("before", "after")]
+    ends = [one for one in of_split if one.stage in ("before", "after", "average")]
     return ends or of_split[-1:]
 
 
@@ -72,7 +72,8 @@ def before_and_after(run: Run, split: str) -> list[Evaluation]:
 def _headline(run: Run) -> dict[str, str] | None:
     """The first split that was evaluated before and after, in one sentence."""
     pairs = ((split, before_and_after(run, split)) for split in run.splits())
-    split, pair = next(((split, pair) for split, pair in pairs if len(pair) == 2), ("", []))
+    ends = ((split, [one for one in found if one.stage in ("before", "after")]) for split, found in pairs)
+    split, pair = next(((split, pair) for split, pair in ends if len(pair) == 2), ("", []))
     if not pair:
         return None
     before, after = (one.result.success.value for one in pair)

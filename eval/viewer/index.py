@@ -69,7 +69,7 @@ def described(run: int, label: str) -> EpisodeFile:
 
 def reading_order(source: EpisodeFile) -> tuple[int, int, int, str]:
     """A key to sort files by: run after run, from before training to after it."""
-    order = {"before": 0, "train": 1, "iteration": 2, "after": 3, "other": 4}
+    order = {"before": 0, "train": 1, "iteration": 2, "after": 3, "average": 4, "other": 5}
     return (source.run, order[source.stage], source.iteration or 0, source.label)
 
 

@@ -28,8 +28,7 @@ def evaluate(
     model: Annotated[
         str,
         typer.Argument(
-            help="A run folder (runs/X; runs/X@20, @best or @average for a checkpoint), a model, `random`, `expert`, or "
-            "openai:MODEL."
+            help="A run folder (runs/X; runs/X@20, @best, @average), a model, `random`, `expert`, or openai:MODEL."
         ),
     ],
     env: Annotated[str | None, typer.Option(help="Environment id; a run's own by default.")] = None,

@@ -1,4 +1,4 @@
-"""A run that averages its weights: what is saved, measured, sampled from and held to, and that a resume changes none."""
+"""A run that averages its weights: what is saved, measured, sampled from and held to; a resume changes none of it."""
 
 import json
 
