@@ -21,7 +21,8 @@ MISMATCH = ("mismatch_kl", "mismatch_weight", "mismatch_max", "masked_tokens", "
 class StepLog:
     """Of the steps taken so far: this rank's part of each loss, norms of gradients, sums of micro-batches.
 
-    mismatch: sums of the micro-batches that were compared with the sampler. tokens: of all rows; read: those that this
+    mismatch: sums of the micro-batches that were compared with the sampler. signal: how much of a
+    gradient is signal, where that is measured. tokens: of all rows; read: those that this
     rank's forward passes have read.
     """
 
@@ -29,6 +30,7 @@ class StepLog:
     norms: list[float] = field(default_factory=list)
     sums: list[Metrics] = field(default_factory=list)
     mismatch: list[Metrics] = field(default_factory=list)
+    signal: dict[str, float] = field(default_factory=dict)
     tokens: int = 0
     read: int = 0
     begun: float = field(default_factory=time.perf_counter)
@@ -43,6 +45,7 @@ class StepLog:
         mismatch = summary(_of_all(self.mismatch, ranks))
         return {
             **metrics,
+            **self.signal,
             "clip_fraction": clipped,
             **{name: mismatch.get(name, 0.0) for name in MISMATCH},
             "loss": float(np.mean(losses)),

@@ -27,6 +27,7 @@ from gagpo.learning.packing import MicroBatch, Packing
 from gagpo.learning.precision import Scope
 from gagpo.learning.scoring import OldLogprobs, score
 from gagpo.learning.sharded_batches import rank_batches, token_columns
+from gagpo.learning.signal import GradientSignal
 from gagpo.learning.skipped_steps import NonFiniteLoss, NonFiniteWeights, Skips
 from gagpo.objectives import Controls, Normaliser
 from gagpo.objectives.policy import LOG_RATIO_LIMIT, Metrics
@@ -52,6 +53,7 @@ class Updater:
     it is that (of a model with an adapter, the one without it). autocast: a context for forward passes.
     minibatch_of: what mini-batches are dealt out by; packing: how their rows are read.
     max_skipped: so many steps in a row whose loss or gradient is not finite end the training; fewer are skipped.
+    measure_signal: compare the gradients of the first epoch's mini-batches (:class:`GradientSignal`).
     ranks: each is given all rows, takes its share of every mini-batch, and returns the same numbers.
     """
 
@@ -72,6 +74,7 @@ class Updater:
         autocast: Scope = nullcontext,
         device: torch.device | str = "cpu",
         max_skipped: int = 1,
+        measure_signal: bool = False,
         ranks: Ranks | None = None,
     ):
         self.model, self.optimizer, self.algorithm = model, optimizer, algorithm
@@ -83,6 +86,8 @@ class Updater:
         self.device = device
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.skips = Skips(max_skipped)
+        self.measure_signal = measure_signal
+        self._signal: GradientSignal | None = None
         self.ratio_K = np.zeros(0)  # of every response token of the last batch, when it was last trained on
         self._log_ratio_K = np.zeros(0)  # of those that this rank has trained on
 
@@ -115,6 +120,7 @@ class Updater:
             with span("scoring"):
                 scored = self._score_before(batches, credit.tokens, log)
             for epoch in range(self.epochs):
+                self._signal = GradientSignal() if self.measure_signal and epoch == 0 else None
                 self._log_ratio_K = np.zeros(credit.tokens)
                 if epoch:
                     batches = self._mini_batches(rows, credit, rng)
@@ -123,6 +129,9 @@ class Updater:
                     old = None if number == 0 and self._first_scores_itself else scored
                     batch.micros = [one if one.padding else with_columns(one, credit, old) for one in batch.micros]
                     self._train_on(batch, controls, log, scores=old is None and not log.losses)
+                if self._signal:
+                    groups = len({row.group for row in rows}) / self.minibatches
+                    log.signal = self._signal.values(groups, self.ranks)
         except NonFiniteLoss as error:
             after = "go on from the last checkpoint" if isinstance(error, NonFiniteWeights) else _left(len(log.losses))
             raise NonFiniteLoss(f"{error}; {after}", error.turns) from None
@@ -257,9 +266,13 @@ class Updater:
 
     def _step(self) -> float:
         """Clip the gradient and step; its norm before clipping."""
-        norm = float(whole(torch.nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm)))
+        length = torch.nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
+        norm = float(whole(length))
         if not np.isfinite(norm):
             raise NonFiniteLoss(f"the gradient's norm is {norm}", [])
+        if self._signal:
+            self._signal.observe(self.parameters, self.ranks)
+        torch.nn.utils.clip_grads_with_norm_(self.parameters, self.max_grad_norm, length)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         if not torch.isfinite(whole(torch.nn.utils.get_total_norm(self.parameters))):

@@ -80,6 +80,9 @@ class TrainingSettings(Options):
     trust_region: TrustRegion | None = Field(
         TrustRegion(), description="how far an iteration may move the policy; null for as far as its steps go"
     )
+    measure_signal: bool = Field(
+        False, description="log how much of a mini-batch's gradient is signal; takes the memory of one gradient more"
+    )
     average: AverageSettings | None = Field(None, description="a moving average of the weights; null for none")
     precision: Literal["float32", "bfloat16"] = Field(
         "float32", description="what forward and backward passes compute in; weights are float32"

@@ -82,6 +82,7 @@ class Learner:
             autocast=functools.partial(autocast, settings),
             device=settings.device,
             max_skipped=training.max_skipped,
+            measure_signal=training.measure_signal,
             ranks=ranks,
         )
         if saved:
