@@ -123,7 +123,7 @@ SECTIONS = {
         Metric("entropy", "nats per token", "How undecided the policy is about the tokens that it sampled among.",
                CURVES | HEALTH, "entropy of the policy"),
         Metric("gradient_signal", "share", "Of a mini-batch's squared gradient, what mini-batches agree on."),
-        Metric("critical_groups", "groups", "Task groups of a mini-batch with as much signal as noise."),
+        Metric("critical_groups", "count", "Task groups of a mini-batch with as much signal as noise."),
         Metric("average_distance", "share", "Distance of the weights from their moving average, over their length."),
         Metric("grad_norm", "norm", "Mean length of the gradient before it is clipped.",
                CURVES | HEALTH, "gradient norm"),
