@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gagpo.cli.options import Config, Json, Overrides, PromptTokens, ResponseTokens, Turns, print_json, print_table, say
+
+if TYPE_CHECKING:
+    from gagpo.settings import RunSettings
 
 
 def add_to(app: typer.Typer) -> None:
@@ -78,17 +82,23 @@ def simulate(
     run = None if measure is None else measuring.measure(measure)
     guess = Guess(prompt_tokens, turns, response_tokens)
     workload = run.workload if run else guessed(settings, guess)
+
+    def stated(changed: RunSettings) -> known.Rates:
+        return known.stated(changed, shape, prompt_tokens, workload.mean_turns, workload.mean_response)
+
+    asked: known.Rates | Callable[[RunSettings], known.Rates]
     if rates is not None:
-        used = known.load(rates)
+        asked = used = known.load(rates)
     elif run is not None:
-        used = run.rates
+        asked = used = run.rates
     else:
-        used = known.stated(settings, shape_of(settings), prompt_tokens, workload.mean_turns, workload.mean_response)
+        shape, asked = shape_of(settings), stated
+        used = stated(settings)
     if write_rates is not None:
         from gagpo.envs import durable
 
         durable.write_text(write_rates, known.dump(used))
-    lines = list(study.study(settings, workload, used, counts, aheads, iterations))
+    lines = list(study.study(settings, workload, asked, counts, aheads, iterations))
     rollout = settings.rollout
     title = f"{settings.model}: {rollout.tasks} x {rollout.samples} episodes, {workload.mean_turns:.1f} turns of "
     print_table(study.table(lines, f"{title}{workload.mean_response:.0f} tokens"))

@@ -10,11 +10,6 @@ from transformers import Qwen2Config
 from gagpo.agents.engines.base import Request, Sampling
 from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.model import ModelError
-from gagpo.algorithms import load as load_algorithm
-from gagpo.credit import Credit
-from gagpo.learning.batch import build_rows
-from gagpo.learning.packing import Packing
-from gagpo.learning.update import Updater
 from gagpo.planning.allocated import Allocated
 from gagpo.planning.fitting import judge
 from gagpo.planning.lengths import Guess, guess_from
@@ -22,58 +17,52 @@ from gagpo.planning.memory import GB
 from gagpo.planning.memory import peak as peak_of
 from gagpo.planning.plan import plan, shape_of
 from gagpo.settings import load, with_overrides
-from gagpo.settings.warm_start import SmallModelSettings
 from gagpo.warm_start.small_model import create, train_tokenizer
-from tests.gagpo.learning.test_batch import conversation
+from tests.gagpo.distributed.conftest import start_ranks
+from tests.gagpo.planning.peaks import PROMPT, RESPONSE, ROWS, SIZES, Case, measured, model_of
 
 TOLERANCE = 0.15  # of the measured peak, either way
-SIZES = {
-    "small": SmallModelSettings(layers=2, width=64, heads=4, key_value_heads=2, feed_forward=128, context=512),
-    "middle": SmallModelSettings(layers=4, width=128, heads=4, key_value_heads=1, feed_forward=384, context=512),
-    "wide": SmallModelSettings(layers=3, width=256, heads=8, key_value_heads=8, feed_forward=512, context=512),
-}
-ROWS, PROMPT, RESPONSE = 8, 96, 32
 PASSES = [(False, "float32"), (True, "float32"), (False, "bfloat16"), (True, "bfloat16")]
+CASES = [Case(size, *one) for size in SIZES for one in PASSES]
+CASES += [Case(size, True, "bfloat16", base) for size in ("middle", "wide") for base in ("float32", "bfloat16")]
 
 
-def measured(small, settings):
-    """Peak bytes of the second of two optimiser steps, weights included."""
-    training = settings.training
-    tokenizer = train_tokenizer(["You stand at 12."], 300)
-    model = create(small, tokenizer, 0)
-    if training.gradient_checkpointing:
-        model.gradient_checkpointing_enable()
-    optimizer = torch.optim.AdamW(model.parameters())
-    rng = np.random.default_rng(0)
-    episodes = [conversation((rng.integers(0, 250, PROMPT), rng.integers(0, 250, RESPONSE))) for _ in range(2 * ROWS)]
-    rows = build_rows(episodes)
-    credit = Credit(np.ones(2 * ROWS), np.full(2 * ROWS, RESPONSE))
-    autocast = lambda: torch.autocast("cpu", torch.bfloat16, enabled=training.precision == "bfloat16")  # noqa: E731
-    updater = Updater(
-        model, optimizer, load_algorithm("cispo"), packing=Packing(training.microbatch_tokens), autocast=autocast
-    )
-    with Allocated() as counted:
-        updater.update(rows, credit, rng)
-        updater.update(rows, credit, rng)
-    return counted.peak + sum(4 * parameter.numel() for parameter in model.parameters()), model
-
-
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize(("checkpointing", "precision"), PASSES)
-def test_the_plan_is_what_torch_allocates(corridor, size, checkpointing, precision):
-    changes = {"microbatch_tokens": ROWS * (PROMPT + RESPONSE), "gradient_checkpointing": checkpointing}
-    settings = load(corridor(training={**changes, "precision": precision}, context={"history": 0}))
-    settings = with_overrides(settings, [f"rollout.max_tokens={RESPONSE}"])
-    peak, model = measured(SIZES[size], settings)
+def planned(corridor, case, processes=1):
+    """The peak of an update by the plan."""
+    model = model_of(case)
+    changes = {"microbatch_tokens": ROWS * (PROMPT + RESPONSE), "gradient_checkpointing": case.checkpointing}
+    lora = {"lora": {"rank": 8, "base": case.base}} if case.base else {}
+    training, engine = {**changes, "precision": case.precision}, {"dtype": case.precision}
     folder = corridor().parent / "shape"
     model.config.save_pretrained(folder)
-    settings = with_overrides(settings, [f"model={folder}"])
+    more = {"training": training, "engine": engine, "context": {"history": 0}, "processes": processes, **lora}
+    settings = with_overrides(load(corridor(model=str(folder), **more)), [f"rollout.max_tokens={RESPONSE}"])
     made = plan(settings, Guess(prompt=PROMPT))
-    assert made.shape.parameters == sum(parameter.numel() for parameter in model.parameters())
-    update = ("weights", "gradients", "optimiser", "activations", "one layer again", "half-precision copies", "logits")
-    parts = [part for part in made.parts if part.name in update]
-    planned = peak_of(parts)[0]
-    assert abs(planned - peak) <= TOLERANCE * peak, (planned, peak)
+    parameters = [p for name, p in model.named_parameters() if ".lora_" not in name]
+    assert made.shape.parameters == sum(parameter.numel() for parameter in parameters)
+    of_engine = ("engine weights", "KV cache", "sampling", "a weight on its way")
+    return peak_of([part for part in made.parts if part.name not in of_engine])[0]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_plan_is_what_torch_allocates(corridor, case):
+    peak = measured(case)
+    assert planned(corridor, case) == pytest.approx(peak, rel=TOLERANCE)
+
+
+@pytest.fixture(scope="module")
+def of_two_ranks(tmp_path_factory):
+    """What the first of two gloo ranks allocates at most, by case."""
+    out = tmp_path_factory.mktemp("ranks") / "peaks.json"
+    ranks = start_ranks(["-m", "tests.gagpo.planning.peaks", out, *(case.words() for case in CASES)])
+    outputs = [process.communicate(timeout=600)[0] for process in ranks]
+    assert [process.returncode for process in ranks] == [0, 0], "\n".join(outputs)
+    return dict(zip(CASES, json.loads(out.read_text()), strict=True))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_plan_of_a_rank_is_what_torch_allocates_in_one_of_two(corridor, of_two_ranks, case):
+    assert planned(corridor, case, processes=2) == pytest.approx(of_two_ranks[case], rel=TOLERANCE)
 
 
 def test_the_cache_is_what_the_engine_reserves(corridor):
