@@ -50,7 +50,7 @@ def judge(settings: RunSettings, guess: Guess, gigabytes: float, shape: Shape | 
     available = available_bytes(gigabytes, settings.device)
     needed, phase = plan(settings, guess, sizes, gigabytes).peak()
     if needed <= available:
-        return MemoryVerdict(gigabytes, available, needed, True, [], f"fits; the most is needed in the {phase}")
+        return MemoryVerdict(gigabytes, available, needed, True, [], _fits(needed, available, phase))
 
     def peak(overrides: dict[str, str]) -> float:
         changed = accepted(settings, overrides)
@@ -78,6 +78,10 @@ def judge(settings: RunSettings, guess: Guess, gigabytes: float, shape: Shape | 
         + _way_out(settings, chosen, peak, available)
     )
     return MemoryVerdict(gigabytes, available, needed, False, [], advice)
+
+
+def _fits(needed: float, available: float, phase: str) -> str:
+    return f"fits: {needed / GB:.1f} of {available / GB:.1f} GB; the most is needed in the {phase}"
 
 
 def accepted(settings: RunSettings, overrides: Mapping[str, str]) -> RunSettings | None:

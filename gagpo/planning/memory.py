@@ -18,7 +18,8 @@ from gagpo.settings import RunSettings
 GB = 1e9
 VLLM_SHARE, VLLM_CPU_CACHE = 0.4, 2**30  # the vLLM engine's defaults
 BUCKET = 2**28  # bytes of weights that are on their way to servers at a time
-WRITTEN = 8  # bytes of a score that is written out and kept: after its cap, and after its softmax
+HANDED_ON = 13  # bytes a token, layer and number of its width that a layer keeps less where all of it is in bfloat16
+WRITTEN = 12  # bytes of a score that is written out: after its cap, after its softmax, and one on its way
 PHASES = ("sampling", "loss", "backward", "step")
 
 
@@ -170,7 +171,10 @@ def update_parts(settings: RunSettings, shape: Shape, row: int, prompt: int, tur
     half = training.precision == "bfloat16"
     tokens = max(training.microbatch_tokens, row)
     sharded = settings.processes > 1
+    width = 2 if half and sharded else 4  # of a number that layers hand on: gathered weights are in bfloat16 all of them
     layer = tokens * layer_bytes(shape, half)
+    if width == 2:
+        layer -= tokens * HANDED_ON * shape.width * (1.0 if settings.lora is None else 4 / 3)
     if shape.written:
         layer += WRITTEN * tokens * shape.heads * min(row, tokens)
     if settings.device == "cpu" and half:
@@ -178,12 +182,12 @@ def update_parts(settings: RunSettings, shape: Shape, row: int, prompt: int, tur
     whole = settings.lora is None or settings.lora.base == "float32"
     copies = 2 * (shape.parameters if whole else shape.embeddings) if half and not sharded else 0
     checkpointed = training.gradient_checkpointing
-    ends = 12 * tokens * shape.width  # the last norm's input, what it gives, and the rows that are kept of it
-    held = shape.layers * (tokens * 4 * shape.width if checkpointed else layer) + ends
+    ends = 3 * width * tokens * shape.width  # the last norm's input, what it gives, and the rows that are kept of it
+    held = shape.layers * (tokens * width * shape.width if checkpointed else layer) + ends
     how = "the input of every layer" if checkpointed else "6 D + 4 F + 2 A + 2 C numbers a token and layer"
     parts = [Part("activations", held, ("loss", "backward"), f"{tokens} tokens; {how}")]
     if checkpointed:
-        work = layer + 4 * 2 * tokens * shape.feed_forward * shape.experts
+        work = layer + width * 2 * tokens * shape.feed_forward * shape.experts
         parts.append(Part("one layer again", work, ("backward",), "its activations, computed a second time"))
     if copies:
         phases = ("loss",) if checkpointed else ("loss", "backward")

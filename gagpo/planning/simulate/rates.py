@@ -24,25 +24,33 @@ from gagpo.settings.files import read_mapping
 class DataSheet:
     """A GPU by its maker's numbers, each per second. flops: dense bfloat16; memory, link and network: bytes.
 
-    link: to the GPUs of one node, one way; network: to other nodes, per GPU.
+    size: bytes of memory. link: to the GPUs of one node, one way; network: to other nodes, per GPU.
     """
 
+    name: str
     flops: float
     flops_float32: float
+    size: float
     memory: float
     link: float
     network: float
     per_node: int = 8
 
 
-H100 = DataSheet(flops=989e12, flops_float32=67e12, memory=3.35e12, link=450e9, network=50e9)
+H100 = DataSheet("H100", 989e12, 67e12, 80e9, 3.35e12, link=450e9, network=50e9)
 """NVIDIA's data sheet of the H100 SXM: 989 TFLOP/s, 67 TFLOP/s, 3.35 TB/s, NVLink 900 GB/s both ways; NDR 400 Gb/s."""
+
+SHEETS = {
+    "H100": H100,
+    "A100": DataSheet("A100", 312e12, 19.5e12, 80e9, 2.04e12, link=300e9, network=25e9),
+    "RTX 4090": DataSheet("RTX 4090", 165e12, 82.6e12, 24e9, 1.01e12, link=32e9, network=12.5e9),
+}
+"""Those that can be named; an RTX 4090 has no link but PCIe 4."""
 
 # What of a data sheet is reached: assumptions, and none of them measured here.
 TRAINING, READING, DECODING, SENDING = 0.4, 0.5, 0.6, 0.7
 PASS_SECONDS = 3e-3  # of an engine's own work between two forward passes, where a graph holds all kernels of one
 LAUNCH_SECONDS = 0.3e-3  # of a layer whose kernels are launched one by one
-MEMORY = 80e9  # bytes of the GPU
 LATENCY = 30e-6  # seconds of one step of a ring
 
 
@@ -127,7 +135,7 @@ def stated(
         # Pages are read as far as they are filled, and graphs hold whatever number of responses there is.
         read, own = max(1.0, row - settings.rollout.max_tokens / 2), PASS_SECONDS
         share = (engine.memory or VLLM_SHARE) if engine.name == "vllm" else 0.9
-        room = max(float(row), (share * MEMORY - 2 * parameters) / token)
+        room = max(float(row), (share * gpu.size - 2 * parameters) / token)
     else:
         # Every response has a slot as long as the longest; a graph cannot be captured beside a thread that trains.
         graphs = engine.compile == "auto" and not settings.rollout.ahead
@@ -151,7 +159,7 @@ def stated(
         transfer_seconds=2 * parameters / (SENDING * gpu.network),
         environment_seconds=1e-3,
         reset_seconds=10e-3,
-        source=f"stated: H100 data sheet, 40 % of its operations in training and 50 % in reading, 60 % of its memory's "
+        source=f"stated: {gpu.name} data sheet, 40 % of its operations in training and 50 % in reading, 60 % of its memory's "
         f"speed in decoding, 70 % of its links'; engine {engine.name}; not measured",
     )
 

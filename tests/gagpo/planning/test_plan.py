@@ -1,19 +1,25 @@
 """The plan against what torch really allocates, and what it says about GPUs that are too small."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 import torch
-from transformers import Qwen2Config
+from transformers import Gemma2Config, Qwen2Config
 
 from gagpo.agents.engines.base import Request, Sampling
+from gagpo.agents.engines.flat.attention import hidden_states
+from gagpo.agents.engines.flat.packed import PackedRows
+from gagpo.agents.engines.frozen import BASES
 from gagpo.agents.engines.transformers import TransformersEngine
-from gagpo.agents.model import ModelError
+from gagpo.agents.model import ModelError, untrained
+from gagpo.agents.shape import sizes
+from gagpo.collecting.distributed_rollout import require_fitting
 from gagpo.planning.allocated import Allocated
 from gagpo.planning.fitting import judge
 from gagpo.planning.lengths import Guess, guess_from
-from gagpo.planning.memory import GB
+from gagpo.planning.memory import GB, update_parts
 from gagpo.planning.memory import peak as peak_of
 from gagpo.planning.plan import plan, shape_of
 from gagpo.settings import load, with_overrides
@@ -110,7 +116,80 @@ def test_overrides_make_it_fit_and_none_is_idle(big):
         fewer = [other for other in overrides if other != override]
         assert not judge(load("alfworld-qwen", fewer), Guess(), 36).fits
     hopeless = judge(big, Guess(), 16)
-    assert not hopeless.overrides and "take a smaller model" in hopeless.advice
+    assert not hopeless.overrides and "lora={rank: 32, base: bfloat16} or a smaller model fit" in hopeless.advice
+
+
+GPUS = [10, 16, 24, 40, 48, 80]
+STARTS = [[], ["processes=4"], ["lora={rank: 32}"], ["lora={rank: 32}", "processes=2"], ["engine={name: vllm, dtype: bfloat16}"]]
+
+
+@pytest.mark.parametrize("start", STARTS, ids=str)
+@pytest.mark.parametrize("gigabytes", GPUS)
+def test_what_is_advised_is_accepted_and_fits(big, start, gigabytes):
+    """Overrides can be loaded, ranks take them, and with them the same question is answered with yes."""
+    start = [f"model={big.model}", *start]
+    settings = load("alfworld-qwen", start)
+    verdict = judge(settings, Guess(), gigabytes)
+    changed = load("alfworld-qwen", [*start, *verdict.overrides])
+    if changed.processes > 1:
+        require_fitting(changed, changed.processes)
+    again = judge(changed, Guess(), gigabytes)
+    assert again.fits == (verdict.fits or bool(verdict.overrides))
+    ways = re.findall(r"processes=\d+|lora=\{[^}]*\}", verdict.advice) if not again.fits else []
+    helped = re.search(r"setting that helps \((.*?)\):", verdict.advice)
+    for way in ways:
+        with_it = [*start, *(helped[1].split() if helped else []), way]
+        with_it += ["training.precision=bfloat16", "engine.dtype=bfloat16"]
+        tried = load("alfworld-qwen", with_it)
+        assert judge(tried, Guess(), gigabytes).fits, way
+
+
+def test_a_base_in_fewer_bytes_is_advised_before_four_bits_and_never_four_bits_on_ranks(big):
+    large = Qwen2Config(
+        hidden_size=3584, num_hidden_layers=28, num_attention_heads=28, num_key_value_heads=4, intermediate_size=18944,
+        vocab_size=152064, tie_word_embeddings=False, max_position_embeddings=32768,
+    )  # fmt: skip
+    large.save_pretrained(big.model)
+    start = [f"model={big.model}", "lora={rank: 32}"]
+    alone = judge(load("alfworld-qwen", start), Guess(), 48)
+    assert not alone.fits and "lora.base=bfloat16" in alone.overrides
+    peaks = {base: plan(load("alfworld-qwen", [*start, f"lora.base={base}"])).peak()[0] / GB for base in BASES}
+    assert peaks["float32"] - peaks["bfloat16"] > 13 and peaks["bfloat16"] - peaks["4bit"] > 8
+    tight = judge(load("alfworld-qwen", start), Guess(), 34)
+    assert "lora.base=4bit" in tight.overrides
+    ranks = judge(load("alfworld-qwen", [*start, "processes=2"]), Guess(), 16)
+    assert "4bit" not in ranks.advice and "adamw8bit" not in ranks.advice
+
+
+def test_scores_that_are_written_out_are_counted(big):
+    """A micro-batch of soft-capped attention, measured: never more than planned by 15 %."""
+    config = Gemma2Config(
+        hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=128,
+        vocab_size=300, head_dim=16, sliding_window=4096, max_position_embeddings=2048,
+    )  # fmt: skip
+    shape = sizes(config)
+    assert shape.written and not shape_of(big).written
+    settings = with_overrides(big, ["device=cpu", "training.microbatch_tokens=2048", "training.precision=float32"])
+    settings = with_overrides(settings, ["training.gradient_checkpointing=false", "context.history=full"])
+    torch.manual_seed(0)
+    model = untrained(config).train()
+    with Allocated() as counted:
+        hidden_states(model, torch.arange(2048) % 300, PackedRows([1024, 1024]), torch.arange(2048)).sum().backward()
+    parts = {part.name: part.bytes for part in update_parts(settings, shape, 1024, 0, 1)}
+    assert counted.peak <= 1.15 * (parts["activations"] + 4 * shape.parameters)
+
+
+def test_what_ranks_hold_and_send(big):
+    part = {n: {p.name: p.bytes for p in plan(with_overrides(big, [f"processes={n}"])).parts} for n in (1, 4)}
+    for name in ("weights", "gradients", "optimiser", "reference"):
+        assert part[4][name] == part[1][name] / 4
+    assert part[4]["engine weights"] == part[1]["engine weights"] and part[4]["KV cache"] < part[1]["KV cache"]
+    assert part[4]["a weight on its way"] == 4 * 151936 * 1536 and "gathered" not in part[1]
+    servers = with_overrides(big, ["engine={name: vllm-server, dtype: bfloat16}", "processes=4"])
+    sent = {p.name: p.bytes for p in plan(servers).parts}
+    assert "engine weights" not in sent and sent["a bucket on its way"] == 2 * 151936 * 1536 + 4 * 151936 * 1536
+    files = with_overrides(servers, ["engine.options={transfer: file}"])
+    assert {p.name: p.bytes for p in plan(files).parts}["a bucket on its way"] == 4 * 151936 * 1536
 
 
 def test_an_engine_that_sleeps_makes_room_for_the_update(big):
