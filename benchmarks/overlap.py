@@ -169,10 +169,10 @@ def timed(settings: RunSettings, folder: Path) -> tuple[float, Path]:
     return statistics.fmean(spans), folder
 
 
-def predicted(found: MeasuredRun, settings: RunSettings, processes: int = 1) -> SimulationResult:
+def predicted(found: MeasuredRun, settings: RunSettings) -> SimulationResult:
     """The simulator's iteration: sampling and updating have a core each, so that they do not share one."""
     ahead = settings.rollout.ahead > 0
-    placement = SimulatedPlacement(processes, processes, shared=not ahead)
+    placement = SimulatedPlacement(1, 1, shared=not ahead)
     return Simulation(settings, found.workload, found.rates, placement, iterations=12).run()
 
 

@@ -56,7 +56,9 @@ def test_every_failure_binds(ci, target):
 def test_what_is_left_out_is_the_last_line(ci):
     status, lines, ran = ci(hours=600)
     assert status == 0 and "test-slow" not in ran and "test-interop" in ran
-    assert lines[-1].startswith("left out:") and all(name in lines[-1] for name in ("test-slow", "test-pages", "test-vllm"))
+    assert lines[-1].startswith("left out:") and all(
+        name in lines[-1] for name in ("test-slow", "test-pages", "test-vllm")
+    )
     assert "test-slow (needs 900 s" in lines[-1]
 
 

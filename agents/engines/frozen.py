@@ -1,8 +1,8 @@
 """The frozen weights under an adapter in fewer bytes: matrices of linear layers in bfloat16, or in four bits.
 
 Under ``training.precision: bfloat16`` a linear layer reads its weights rounded to bfloat16 in any case, so holding them
-so changes no bit of an update, nor of a run whose model was published in bfloat16 (of another the adapter is merged into
-the rounded weights for sampling). Four bits are those of QLoRA (Dettmers et al. 2023): normal floats in blocks of
+so changes no bit of an update, nor of a run whose model was published in bfloat16 (of another the adapter is merged
+into the rounded weights for sampling). Four bits are those of QLoRA (Dettmers et al. 2023): normal floats in blocks of
 64, whose scales are eight bits in turn; they do change it. Embeddings, gains, and an output layer that shares the
 embeddings' weights stay float32, and with four bits the output layer is in bfloat16.
 """

@@ -57,7 +57,7 @@ class Allocated(TorchDispatchMode):
 
 
 def _tensors(tree: Any) -> Iterator[torch.Tensor]:
-    """The tensors in ``tree``; of a sharded one this rank's part, since its own storage is that of the whole in name only."""
+    """The tensors in ``tree``; of a sharded one this rank's part: its own storage is the whole's in name only."""
     for leaf in tree_leaves(tree):
         if isinstance(leaf, DTensor):
             yield leaf._local_tensor

@@ -73,8 +73,8 @@ def judge(settings: RunSettings, guess: Guess, gigabytes: float, shape: Shape | 
         advice = f"does not fit: {needed / GB:.1f} of {available / GB:.1f} GB; with {' '.join(overrides)} it does"
         return MemoryVerdict(gigabytes, available, needed, False, overrides, advice)
     advice = (
-        f"does not fit: {needed / GB:.1f} of {available / GB:.1f} GB, and {least / GB:.1f} with every setting that helps "
-        f"({' '.join(f'{name}={value}' for name, value in chosen.items()) or 'none does'}): "
+        f"does not fit: {needed / GB:.1f} of {available / GB:.1f} GB, and {least / GB:.1f} with every setting "
+        f"that helps ({' '.join(f'{name}={value}' for name, value in chosen.items()) or 'none does'}): "
         + _way_out(settings, chosen, peak, available)
     )
     return MemoryVerdict(gigabytes, available, needed, False, [], advice)

@@ -41,7 +41,7 @@ def peak(parts: Sequence[Part]) -> tuple[float, str]:
 
 
 def state_parts(settings: RunSettings, shape: Shape) -> list[Part]:
-    """Weights, gradients and optimiser of the policy, the reference and a critic of its own: one rank's part of each."""
+    """Weights, gradients and optimiser of policy, reference and a critic of its own: one rank's part of each."""
     extra, every, ranks = adapter(settings, shape), PHASES, settings.processes
     count = extra or shape.parameters
     frozen, held_in = base_bytes(settings, shape)
@@ -53,10 +53,14 @@ def state_parts(settings: RunSettings, shape: Shape) -> list[Part]:
         Part("optimiser", state / ranks, phases, note + shares),
     ]
     if settings.device != "cpu" and settings.optimizer.name == "adamw":
-        parts.append(Part("optimiser's step", 4 * count / ranks, ("step",), "the square root of a moment, of all weights"))
+        parts.append(
+            Part("optimiser's step", 4 * count / ranks, ("step",), "the square root of a moment, of all weights")
+        )
     if settings.algorithm.kl.coefficient > 0 and not extra:
         size = _size(settings.engine.dtype)
-        parts.append(Part("reference", size * count / ranks, every, f"{settings.engine.dtype}, for algorithm.kl" + shares))
+        parts.append(
+            Part("reference", size * count / ranks, every, f"{settings.engine.dtype}, for algorithm.kl" + shares)
+        )
     critic = settings.algorithm.critic
     if critic is not None and critic.head == "separate":
         own = frozen + 4 * extra + state
@@ -141,7 +145,9 @@ def engine_parts(settings: RunSettings, shape: Shape, row: int, gigabytes: float
     parts = []
     if engine.dtype != "float32" or rolling.ahead or ranks > 1:
         if ranks > 1:
-            parts.append(Part("a weight on its way", 4 * largest, ("sampling",), "the largest, gathered from all ranks"))
+            parts.append(
+                Part("a weight on its way", 4 * largest, ("sampling",), "the largest, gathered from all ranks")
+            )
         parts.append(Part("engine weights", size * shape.parameters, held, f"a copy in {engine.dtype}"))
     if rolling.ahead:
         parts.append(Part("weights on their way", 4 * shape.parameters, PHASES, "a copy, until the engine has them"))
@@ -171,7 +177,9 @@ def update_parts(settings: RunSettings, shape: Shape, row: int, prompt: int, tur
     half = training.precision == "bfloat16"
     tokens = max(training.microbatch_tokens, row)
     sharded = settings.processes > 1
-    width = 2 if half and sharded else 4  # of a number that layers hand on: gathered weights are in bfloat16 all of them
+    width = (
+        2 if half and sharded else 4
+    )  # of a number that layers hand on: gathered weights are in bfloat16 all of them
     layer = tokens * layer_bytes(shape, half)
     if width == 2:
         layer -= tokens * HANDED_ON * shape.width * (1.0 if settings.lora is None else 4 / 3)

@@ -47,8 +47,8 @@ class LoraSettings(Options):
     )
     base: Literal["float32", "bfloat16", "4bit"] = Field(
         "float32",
-        description="what the frozen matrices of linear layers are held in; with bfloat16 updates are those of float32, "
-        "bit for bit; 4bit (bitsandbytes) rounds them",
+        description="what the frozen matrices of linear layers are held in; with bfloat16 updates are those of "
+        "float32, bit for bit; 4bit (bitsandbytes) rounds them",
     )
 
 

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainedPolicy:
-    """model: float32, with the adapter in it where one is trained, over what ``lora.base`` says. base: of the adapter; None for all weights.
+    """model: float32, with the adapter in it where one is trained, over what ``lora.base`` says.
+
+    base: of the adapter; None for all weights.
 
     reference: the policy that KL is measured to, None where the algorithm asks for none; it may be the model itself.
     reference_scope: a context in which the reference is the model that the run began with, without its adapter.

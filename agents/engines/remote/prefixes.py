@@ -25,7 +25,7 @@ class PrefixTable:
         self._readers: OrderedDict[bytes, set[int]] = OrderedDict()  # by the digest of a block and all before it
 
     def choose(self, ids: np.ndarray, sessions: Mapping[int, int], refused: Collection[int] = ()) -> int:
-        """The server for a new session with the prompt ``ids``, which it will have read then: half of it is worth a detour.
+        """The server for a new session with the prompt ``ids``, which it will have read then.
 
         sessions: how many each server has. refused: servers that are taken only where there is no other.
         """

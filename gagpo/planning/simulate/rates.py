@@ -159,8 +159,8 @@ def stated(
         transfer_seconds=2 * parameters / (SENDING * gpu.network),
         environment_seconds=1e-3,
         reset_seconds=10e-3,
-        source=f"stated: {gpu.name} data sheet, 40 % of its operations in training and 50 % in reading, 60 % of its memory's "
-        f"speed in decoding, 70 % of its links'; engine {engine.name}; not measured",
+        source=f"stated: {gpu.name} data sheet, 40 % of its operations in training and 50 % in reading, 60 % of its "
+        f"memory's speed in decoding, 70 % of its links'; engine {engine.name}; not measured",
     )
 
 

@@ -64,7 +64,7 @@ def study(
             lines = [replace(best[ahead], gpus=count)] if ahead in best else []
             for shared in (True, False):
                 kind = [placed for placed in allowed if placed.shared == shared]
-                kind.sort(key=lambda placed: (expected(*asked, placed), placed.processors))  # noqa: B023
+                kind.sort(key=lambda placed: (expected(*asked, placed), placed.processors))
                 for placement in kind[:TRIED]:
                     outcome = Simulation(*asked, placement, iterations).run()
                     lines.append(StudyRow(count, ahead, placement, outcome))

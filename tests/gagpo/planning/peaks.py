@@ -1,6 +1,6 @@
 """What torch allocates at most on a CPU in an update of a small model, in one process and in several.
 
-    python -m tests.gagpo.planning.peaks OUT CASE...     # one rank, with torchrun's variables; CASE: see `Case`
+python -m tests.gagpo.planning.peaks OUT CASE...     # one rank, with torchrun's variables; CASE: see `Case`
 """
 
 from __future__ import annotations

@@ -120,7 +120,13 @@ def test_overrides_make_it_fit_and_none_is_idle(big):
 
 
 GPUS = [10, 16, 24, 40, 48, 80]
-STARTS = [[], ["processes=4"], ["lora={rank: 32}"], ["lora={rank: 32}", "processes=2"], ["engine={name: vllm, dtype: bfloat16}"]]
+STARTS = [
+    [],
+    ["processes=4"],
+    ["lora={rank: 32}"],
+    ["lora={rank: 32}", "processes=2"],
+    ["engine={name: vllm, dtype: bfloat16}"],
+]
 
 
 @pytest.mark.parametrize("start", STARTS, ids=str)

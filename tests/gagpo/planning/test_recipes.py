@@ -29,7 +29,7 @@ def test_a_recipe_differs_from_the_published_setting_only_where_it_says_so(name)
         one, other = recipe, published
         for key in path.split("."):
             one, other = getattr(one, key), getattr(other, key)
-        same = one == other or path == "evaluation" and one.splits == other.splits
+        same = one == other or (path == "evaluation" and one.splits == other.splits)
         assert same, path
     assert (recipe.rollout.tasks, recipe.rollout.samples) == (16, 8) and recipe.training.iterations == 150
     if recipe.processes > 1:
