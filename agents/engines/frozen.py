@@ -69,11 +69,12 @@ def _quantized(layer: torch.nn.Linear) -> torch.nn.Module:
         warnings.simplefilter("ignore")  # about kernels of its own that are not used here
         import bitsandbytes
 
-    made: Any = bitsandbytes.nn.Linear4bit(
+    kinds: Any = bitsandbytes.nn
+    made = kinds.Linear4bit(
         layer.in_features, layer.out_features, bias=False, compute_dtype=torch.bfloat16, quant_type="nf4", device="meta"
     )
     options = {"quant_type": "nf4", "compress_statistics": True, "module": made}
-    made.weight = bitsandbytes.nn.Params4bit(layer.weight.data, requires_grad=False, **options)
+    made.weight = kinds.Params4bit(layer.weight.data, requires_grad=False, **options)
     made.bias = layer.bias
     made.support_avx512bf16_for_cpu = False  # it would put the bytes in an order that nothing else reads
     quantized: torch.nn.Module = made.to(layer.weight.device).train(layer.training)
