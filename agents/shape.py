@@ -11,7 +11,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Shape:
-    """A model's sizes. experts: feed-forward parts that one token passes; feed_forward: width of each."""
+    """A model's sizes. experts: feed-forward parts that one token passes; feed_forward: width of each.
+
+    embeddings: numbers of the input embeddings and, where they are not the same, of the output layer. linear: those of
+    the other linear layers' matrices. written: whether attention has to write its scores out (soft caps, sinks).
+    """
 
     parameters: int
     layers: int
@@ -23,6 +27,9 @@ class Shape:
     experts: int
     vocabulary: int
     context: int
+    embeddings: int
+    linear: int
+    written: bool = False
 
 
 def key_value_shape(config: PreTrainedConfig) -> tuple[int, int, int]:
@@ -40,6 +47,8 @@ def sizes(config: PreTrainedConfig, trust_remote_code: bool = False) -> Shape:
     text = config.get_text_config()
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+    out, embedded = model.get_output_embeddings(), model.get_input_embeddings().weight
+    matrices = [module for module in model.modules() if isinstance(module, torch.nn.Linear) and module is not out]
     layers, key_value_heads, head_size = key_value_shape(text)
     experts = getattr(text, "num_experts_per_tok", None) or 1
     width = text.hidden_size
@@ -55,4 +64,8 @@ def sizes(config: PreTrainedConfig, trust_remote_code: bool = False) -> Shape:
         experts=experts,
         vocabulary=text.vocab_size,
         context=int(getattr(text, "max_position_embeddings", None) or 4096),
+        embeddings=embedded.numel() + (0 if out is None or out.weight is embedded else out.weight.numel()),
+        linear=sum(module.weight.numel() for module in matrices),
+        written=bool(getattr(text, "attn_logit_softcapping", None))
+        or any(name.endswith("sinks") for name, _ in model.named_parameters()),
     )

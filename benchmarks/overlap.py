@@ -30,7 +30,7 @@ from gagpo.collecting.collector import Collection
 from gagpo.planning.simulate.measure import MeasuredRun, measure
 from gagpo.planning.simulate.simulation import SimulatedPlacement, Simulation, SimulationResult
 from gagpo.settings import RunSettings, parse
-from gagpo.training.events import Metrics
+from gagpo.training.events import Event, IterationFinished, Metrics
 from gagpo.training.learner import Learner
 from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import train
@@ -159,15 +159,20 @@ def timed(settings: RunSettings, folder: Path) -> tuple[float, Path]:
     """Seconds of an iteration (median) of a run in ``folder``."""
     moments: list[float] = []
     run = RunFolder.create(folder, settings)
-    train(run, lambda metrics: moments.append(time.perf_counter()) if "iteration" in metrics else None, quiet=True)
+
+    def note(event: Event) -> None:
+        if isinstance(event, IterationFinished):
+            moments.append(time.perf_counter())
+
+    train(run, note, quiet=True)
     spans = [after - before for before, after in zip(moments[LEFT_OUT - 1 :], moments[LEFT_OUT:], strict=False)]
     return statistics.fmean(spans), folder
 
 
-def predicted(found: MeasuredRun, settings: RunSettings, processes: int = 1) -> SimulationResult:
+def predicted(found: MeasuredRun, settings: RunSettings) -> SimulationResult:
     """The simulator's iteration: sampling and updating have a core each, so that they do not share one."""
     ahead = settings.rollout.ahead > 0
-    placement = SimulatedPlacement(processes, processes, shared=not ahead)
+    placement = SimulatedPlacement(1, 1, shared=not ahead)
     return Simulation(settings, found.workload, found.rates, placement, iterations=12).run()
 
 

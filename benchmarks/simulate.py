@@ -3,7 +3,7 @@
     python benchmarks/simulate.py [--iterations 10] [--asleep]
 
 The rates of one small run (see `benchmarks/overlap.py`) predict runs with more episodes, fewer workers, faster worlds,
-without lockstep, and, where runs have a setting `processes`, with two of them. The target is 15 %.
+without lockstep, and with `ahead`. The target is 15 %.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from overlap import BASE, LEFT_OUT, fall_asleep, make_model, predicted, settings
 
 from gagpo.eval.runs import metric_rows
 from gagpo.planning.simulate.measure import measure
-from gagpo.settings import RunSettings
 
 TARGET = 0.15
 OTHERS: dict[str, dict[str, dict[str, Any]]] = {
@@ -55,10 +54,6 @@ def main() -> None:
                 rates = replace(found.rates, environment_seconds=found.rates.environment_seconds - slept)
                 told = replace(found, rates=rates)
             _print(title, seconds, predicted(told, settings).seconds)
-        if "processes" in RunSettings.model_fields:
-            settings = settings_of(model, options.iterations).model_copy(update={"processes": 2})
-            seconds = iteration_seconds(timed(settings, folder / "two")[1])
-            _print("two processes", seconds, predicted(found, settings, processes=2).seconds)
 
 
 def iteration_seconds(folder: Path) -> float:

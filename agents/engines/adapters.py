@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from gagpo.agents.engines import frozen
 from gagpo.envs.errors import GagpoError, first_line
 
 ALL_LINEAR = "all-linear"
@@ -137,10 +138,10 @@ def switched_off(model: torch.nn.Module) -> Iterator[None]:
 
 
 def base_tensors(model: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Every parameter of the model without its adapter, once, by its own name."""
+    """Every parameter of the model without its adapter, once, by its own name; what is in four bits in float32."""
     for name, parameter in model.named_parameters():
         if not _is_of_adapter(name):
-            yield name.replace(".base_layer.", "."), parameter.detach()
+            yield name.replace(".base_layer.", "."), frozen.unpacked(parameter)
 
 
 def merged_tensors(model: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -156,16 +157,22 @@ def merged_tensors(model: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 @torch.no_grad()
 def _sum(layer: Any, weight: Tensor) -> Tensor:
-    delta: Tensor = layer.get_delta_weight(_NAME)
-    return weight + delta.to(weight.dtype)
+    delta: Tensor = layer.get_delta_weight(_NAME)  # float32: a sum with a base in half precision is too
+    return weight + delta
 
 
 def merge(model: torch.nn.Module) -> torch.nn.Module:
     """Add the adapter to the weights and take its layers out, in place; a model without one is left as it is."""
     for name, layer in adapted_layers(model).items():  # the plain layer takes the place of the adapted one
         plain = layer.get_base_layer()
-        plain.weight.data.copy_(_sum(layer, plain.weight.detach()))
+        whole = _sum(layer, frozen.unpacked(plain.weight))
+        if frozen.is_quantized(plain):
+            plain = frozen.plain(plain, whole)
+        else:
+            plain.weight.data.copy_(whole)
         model.set_submodule(name, plain)
+    for name, quantized in frozen.quantized_layers(model):  # those without an adapter
+        model.set_submodule(name, frozen.plain(quantized, frozen.unpacked(quantized.weight)))  # type: ignore[arg-type]
     if hasattr(model, "peft_config"):
         del model.peft_config
     return model.requires_grad_(True)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gagpo.cli.options import Config, Json, Overrides, PromptTokens, ResponseTokens, Turns, print_json, print_table, say
+
+if TYPE_CHECKING:
+    from gagpo.settings import RunSettings
 
 
 def add_to(app: typer.Typer) -> None:
@@ -46,6 +50,7 @@ def simulate(
     overrides: Overrides = None,
     gpus: Annotated[str, typer.Option(help="Numbers of processors, 8,64,512.")] = "8,64,512",
     ahead: Annotated[str, typer.Option(help="Values of rollout.ahead, 0,1.")] = "0,1",
+    gpu: Annotated[str, typer.Option(help="Whose data sheet the rates are stated by: H100, A100, RTX 4090.")] = "H100",
     rates: Annotated[Path | None, typer.Option(help="A file of rates; `--write-rates` makes one.")] = None,
     measure: Annotated[
         Path | None, typer.Option(help="A run whose rates and lengths of turns and episodes are taken.")
@@ -75,25 +80,39 @@ def simulate(
     from gagpo.planning.simulate import rates as known
     from gagpo.planning.simulate.workload import guessed
 
+    sheet = known.SHEETS.get(gpu)
+    if sheet is None:
+        raise InvalidArgument(f"--gpu is one of {', '.join(known.SHEETS)}, got {gpu!r}; others by --rates")
     run = None if measure is None else measuring.measure(measure)
     guess = Guess(prompt_tokens, turns, response_tokens)
     workload = run.workload if run else guessed(settings, guess)
+
+    def stated(changed: RunSettings) -> known.Rates:
+        return known.stated(changed, shape, prompt_tokens, workload.mean_turns, workload.mean_response, sheet)
+
+    asked: known.Rates | Callable[[RunSettings], known.Rates]
     if rates is not None:
-        used = known.load(rates)
+        asked = used = known.load(rates)
     elif run is not None:
-        used = run.rates
+        asked = used = run.rates
     else:
-        used = known.stated(settings, shape_of(settings), prompt_tokens, workload.mean_turns, workload.mean_response)
+        shape, asked = shape_of(settings), stated
+        used = stated(settings)
     if write_rates is not None:
         from gagpo.envs import durable
 
         durable.write_text(write_rates, known.dump(used))
-    lines = list(study.study(settings, workload, used, counts, aheads, iterations))
+    lines = list(study.study(settings, workload, asked, counts, aheads, iterations))
     rollout = settings.rollout
     title = f"{settings.model}: {rollout.tasks} x {rollout.samples} episodes, {workload.mean_turns:.1f} turns of "
     print_table(study.table(lines, f"{title}{workload.mean_response:.0f} tokens"))
     for line in study.price_of_waiting(lines):
         say(line)
+    count = settings.training.iterations
+    for one in lines:
+        hours = one.outcome.seconds * count / 3600
+        where = f"{one.gpus} GPU{'s' if one.gpus > 1 else ''}, ahead {one.ahead}: "
+        say(f"{where}{hours:,.3g} hours for {count} iterations of {one.outcome.seconds:,.0f} s, evaluations aside")
     say(f"rates: {used.source}\nlengths: {workload.source}")
     if as_json:
         record = {"rates": used.record(), "workload": workload.source, "lines": [line.record() for line in lines]}

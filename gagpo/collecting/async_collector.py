@@ -32,13 +32,18 @@ def collector_for(
     settings: RunSettings, tasks: TaskSet, controllers: Controllers, rollout: Rollout, ranks: Ranks
 ) -> Collector:
     """The collector that ``rollout.ahead`` asks for; SettingsError where several processes train one model."""
-    if settings.rollout.ahead and not ranks.alone:
+    require_ahead(settings, ranks.world)
+    kind = AsyncCollector if settings.rollout.ahead else Collector
+    return kind(settings, tasks, controllers, rollout)
+
+
+def require_ahead(settings: RunSettings, world: int) -> None:
+    """SettingsError where ``world`` processes cannot sample ahead. The simulator asks the same."""
+    if settings.rollout.ahead and world > 1:
         raise SettingsError(
             "rollout.ahead samples in a thread of one process, and several train this model: set rollout.ahead=0, or "
             "train in one process"
         )
-    kind = AsyncCollector if settings.rollout.ahead else Collector
-    return kind(settings, tasks, controllers, rollout)
 
 
 class AsyncCollector(Collector):

@@ -50,6 +50,11 @@ def require_fitting(settings: RunSettings, world: int) -> None:
             f"optimizer.name={settings.optimizer.name} keeps its moments in blocks that cannot be sharded over "
             f"{world} processes: set optimizer.name=adamw, or processes=1"
         )
+    if settings.lora is not None and settings.lora.base == "4bit":
+        raise SettingsError(
+            f"lora.base=4bit keeps weights in blocks that cannot be sharded over {world} processes: set "
+            "lora.base=bfloat16, which every process holds a part of, or processes=1"
+        )
     tasks = settings.rollout.tasks
     if tasks % world:
         raise SettingsError(

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 
 from gagpo.agents.shape import Shape
+from gagpo.collecting.distributed_rollout import require_fitting
 from gagpo.envs.errors import InvalidArgument
 from gagpo.planning.lengths import Guess
 from gagpo.planning.memory import GB, VLLM_SHARE
 from gagpo.planning.plan import plan, shape_of
-from gagpo.settings import RunSettings, with_overrides
+from gagpo.settings import RunSettings, SettingsError, with_overrides
 
 CONTEXT = 1.0 * GB  # what CUDA and its libraries take of a GPU before the first tensor
 FRAGMENTS = 0.05  # share of a GPU that the allocator cannot hand out
@@ -39,7 +41,8 @@ def available_bytes(gigabytes: float, device: str) -> float:
 def judge(settings: RunSettings, guess: Guess, gigabytes: float, shape: Shape | None = None) -> MemoryVerdict:
     """Whether the run fits ``gigabytes``, and if not, the fewest changes of settings (tried in order) that make it fit.
 
-    Those that leave the result as it is come first; the KL term and the number formats last.
+    Those that leave the result as it is come first; the KL term and the number formats last. Nothing is advised that a
+    run would refuse.
     """
     if not gigabytes > 0:
         raise InvalidArgument(f"a GPU's memory is a positive number of GB, got {gigabytes}")
@@ -47,11 +50,11 @@ def judge(settings: RunSettings, guess: Guess, gigabytes: float, shape: Shape | 
     available = available_bytes(gigabytes, settings.device)
     needed, phase = plan(settings, guess, sizes, gigabytes).peak()
     if needed <= available:
-        return MemoryVerdict(gigabytes, available, needed, True, [], f"fits; the most is needed in the {phase}")
+        return MemoryVerdict(gigabytes, available, needed, True, [], _fits(needed, available, phase))
 
     def peak(overrides: dict[str, str]) -> float:
-        changed = with_overrides(settings, [f"{key}={value}" for key, value in overrides.items()])
-        return plan(changed, guess, sizes, gigabytes).peak()[0]
+        changed = accepted(settings, overrides)
+        return math.inf if changed is None else plan(changed, guess, sizes, gigabytes).peak()[0]
 
     chosen: dict[str, str] = {}
     least = needed
@@ -70,11 +73,44 @@ def judge(settings: RunSettings, guess: Guess, gigabytes: float, shape: Shape | 
         advice = f"does not fit: {needed / GB:.1f} of {available / GB:.1f} GB; with {' '.join(overrides)} it does"
         return MemoryVerdict(gigabytes, available, needed, False, overrides, advice)
     advice = (
-        f"does not fit: {needed / GB:.1f} of {available / GB:.1f} GB, and {least / GB:.1f} with every setting that "
-        f"helps; weights, gradients and Adam alone take {16 * sizes.parameters / GB:.1f}: "
-        + ("take a smaller model" if settings.lora else "take a smaller model, or lora={rank: 32}")
+        f"does not fit: {needed / GB:.1f} of {available / GB:.1f} GB, and {least / GB:.1f} with every setting "
+        f"that helps ({' '.join(f'{name}={value}' for name, value in chosen.items()) or 'none does'}): "
+        + _way_out(settings, chosen, peak, available)
     )
     return MemoryVerdict(gigabytes, available, needed, False, [], advice)
+
+
+def _fits(needed: float, available: float, phase: str) -> str:
+    return f"fits: {needed / GB:.1f} of {available / GB:.1f} GB; the most is needed in the {phase}"
+
+
+def accepted(settings: RunSettings, overrides: Mapping[str, str]) -> RunSettings | None:
+    """The settings with ``overrides``; None where a run would refuse them."""
+    try:
+        changed = with_overrides(settings, [f"{key}={value}" for key, value in overrides.items()])
+        if changed.processes > 1:
+            require_fitting(changed, changed.processes)
+    except SettingsError:
+        return None
+    return changed
+
+
+def _way_out(
+    settings: RunSettings, chosen: dict[str, str], peak: Callable[[dict[str, str]], float], available: float
+) -> str:
+    """What no setting of memory alone can do: more cards, or an adapter; only what fits then is named."""
+    ways = []
+    for processes in (2, 4, 8, 16, 32, 64):
+        if processes > settings.processes and peak({**chosen, "processes": str(processes)}) <= available:
+            ways.append(f"processes={processes} with a card each")
+            break
+    if settings.lora is None:
+        half = {**chosen, "training.precision": "bfloat16", "engine.dtype": "bfloat16"}
+        for base in ("float32", "bfloat16", "4bit"):
+            if peak({**half, "lora": f"{{rank: 32, base: {base}}}"}) <= available:
+                ways.append(f"an adapter: lora={{rank: 32, base: {base}}}")
+                break
+    return " or ".join([*ways, "a smaller model"]) + f" {'fit' if ways else 'might'}"
 
 
 def _candidates(settings: RunSettings) -> Iterator[tuple[str, str]]:
@@ -100,8 +136,12 @@ def _candidates(settings: RunSettings) -> Iterator[tuple[str, str]]:
         yield "engine.dtype", "bfloat16"
     if training.precision == "float32":
         yield "training.precision", "bfloat16"
+    if settings.lora is not None and settings.lora.base == "float32":
+        yield "lora.base", "bfloat16"
     if settings.optimizer.name == "adamw":
         yield "optimizer.name", "adamw8bit"
+    if settings.lora is not None and settings.lora.base != "4bit":
+        yield "lora.base", "4bit"
     if settings.algorithm.kl.coefficient > 0:
         yield "algorithm.kl.coefficient", "0.0"
 

@@ -17,6 +17,9 @@ from gagpo.settings import RunSettings
 
 GB = 1e9
 VLLM_SHARE, VLLM_CPU_CACHE = 0.4, 2**30  # the vLLM engine's defaults
+BUCKET = 2**28  # bytes of weights that are on their way to servers at a time
+HANDED_ON = 13  # bytes a token, layer and number of its width that a layer keeps less where all of it is in bfloat16
+WRITTEN = 12  # bytes of a score that is written out: after its cap, after its softmax, and one on its way
 PHASES = ("sampling", "loss", "backward", "step")
 
 
@@ -38,25 +41,61 @@ def peak(parts: Sequence[Part]) -> tuple[float, str]:
 
 
 def state_parts(settings: RunSettings, shape: Shape) -> list[Part]:
-    """Weights, gradients and optimiser of the policy, the reference and a critic of its own."""
-    extra, every = adapter(settings, shape), PHASES
+    """Weights, gradients and optimiser of policy, reference and a critic of its own: one rank's part of each."""
+    extra, every, ranks = adapter(settings, shape), PHASES, settings.processes
     count = extra or shape.parameters
+    frozen, held_in = base_bytes(settings, shape)
+    shares = f"; 1 of {ranks} parts" if ranks > 1 else ""
+    state, phases, note = moments(settings, shape, count)
     parts = [
-        Part("weights", 4 * (shape.parameters + extra), every, "float32"),
-        Part("gradients", 4 * count, ("loss", "backward", "step"), "float32; freed after each step"),
-        Part("optimiser", *moments(settings, shape, count)),
+        Part("weights", (frozen + 4 * extra) / ranks, every, held_in + shares),
+        Part("gradients", 4 * count / ranks, ("loss", "backward", "step"), "float32; freed after each step" + shares),
+        Part("optimiser", state / ranks, phases, note + shares),
     ]
     if settings.device != "cpu" and settings.optimizer.name == "adamw":
-        parts.append(Part("optimiser's step", 4 * count, ("step",), "the square root of a moment, of all weights"))
+        parts.append(
+            Part("optimiser's step", 4 * count / ranks, ("step",), "the square root of a moment, of all weights")
+        )
     if settings.algorithm.kl.coefficient > 0 and not extra:
         size = _size(settings.engine.dtype)
-        parts.append(Part("reference", size * count, every, f"{settings.engine.dtype}, for algorithm.kl"))
+        parts.append(
+            Part("reference", size * count / ranks, every, f"{settings.engine.dtype}, for algorithm.kl" + shares)
+        )
     critic = settings.algorithm.critic
     if critic is not None and critic.head == "separate":
-        own = 4 * (shape.parameters + extra) + moments(settings, shape, count)[0]
-        parts.append(Part("critic", own, every, "weights and optimiser of its own backbone"))
-        parts.append(Part("critic's gradients", 4 * count, ("loss", "backward", "step")))
+        own = frozen + 4 * extra + state
+        parts.append(Part("critic", own / ranks, every, "weights and optimiser of its own backbone" + shares))
+        parts.append(Part("critic's gradients", 4 * count / ranks, ("loss", "backward", "step")))
+    if ranks > 1:
+        parts += gathered_parts(settings, shape)
     return parts
+
+
+def base_bytes(settings: RunSettings, shape: Shape) -> tuple[float, str]:
+    """Bytes of all weights but an adapter's, and what they are in. See :mod:`gagpo.agents.engines.frozen`."""
+    base = "float32" if settings.lora is None else settings.lora.base
+    if base == "float32":
+        return 4.0 * shape.parameters, "float32"
+    # An output layer that is no embedding is in bfloat16 with either; a block of 64 has a scale of 8 bits and a bit.
+    out = max(0, shape.embeddings - shape.vocabulary * shape.width)
+    small = (2.0 if base == "bfloat16" else 0.5 + (1 + 4 / 256) / 64) * shape.linear + 2 * out
+    return 4 * (shape.parameters - shape.linear - out) + small, f"{base} matrices, else float32"
+
+
+def gathered_parts(settings: RunSettings, shape: Shape) -> list[Part]:
+    """What ``fully_shard`` gathers and scatters: a layer's weights with the next one's, each with the buffer that it is
+    sent through; of trained ones the gradients too. Embeddings and output layer stay gathered through a pass.
+    """
+    size = _size(settings.training.precision)
+    layer = (shape.parameters - shape.embeddings) / shape.layers
+    trained = settings.lora is None
+    work = max(4 * size, 3 * size + 4) if trained else 4 * size
+    ends = shape.embeddings * (2 * size + 4 if trained else size)
+    return [
+        Part("gathered ends", shape.embeddings * size, ("loss",), "embeddings and output layer, whole"),
+        Part("gathered layers", 2 * size * layer, ("loss",), "of one layer, and the next one's on their way"),
+        Part("gathered", ends + work * layer, ("backward",), "the same, and gradients on their way"),
+    ]
 
 
 def moments(settings: RunSettings, shape: Shape, count: int) -> tuple[float, tuple[str, ...], str]:
@@ -86,10 +125,11 @@ def engine_parts(settings: RunSettings, shape: Shape, row: int, gigabytes: float
     """
     engine, rolling = settings.engine, settings.rollout
     held = ("sampling",) if engine.sleep and not rolling.ahead else PHASES
-    size = _size(engine.dtype)
+    size, ranks = _size(engine.dtype), settings.processes
+    largest = shape.vocabulary * shape.width
     token = 2 * shape.layers * shape.key_value_heads * shape.head_size * size
     if engine.name == "vllm-server" and engine.options.get("placement") != "colocated":
-        return []  # on devices of its own
+        return _sending(settings, largest, size)  # its engines are on devices of their own
     if engine.name in ("vllm", "vllm-server"):
         if settings.device == "cpu":
             cache = max(VLLM_CPU_CACHE, token * row)
@@ -101,13 +141,17 @@ def engine_parts(settings: RunSettings, shape: Shape, row: int, gigabytes: float
         least = size * shape.parameters + token * row
         taken = max(least, share * gigabytes * GB) if gigabytes else least
         note = f"engine.memory={share:g} of the GPU; weights and one response need {least / GB:.1f} GB"
-        return [Part("engine weights and KV cache", taken, held, note)]
+        return [Part("engine weights and KV cache", taken, held, note), *_sending(settings, largest, size)]
     parts = []
-    if engine.dtype != "float32" or rolling.ahead:
+    if engine.dtype != "float32" or rolling.ahead or ranks > 1:
+        if ranks > 1:
+            parts.append(
+                Part("a weight on its way", 4 * largest, ("sampling",), "the largest, gathered from all ranks")
+            )
         parts.append(Part("engine weights", size * shape.parameters, held, f"a copy in {engine.dtype}"))
     if rolling.ahead:
         parts.append(Part("weights on their way", 4 * shape.parameters, PHASES, "a copy, until the engine has them"))
-    sessions = min(rolling.concurrency, rolling.tasks * rolling.samples)
+    sessions = min(rolling.concurrency, -(-rolling.tasks // ranks) * rolling.samples)
     capacity = -(-(row + 1) // 128) * 128
     if settings.device != "cpu" and engine.compile == "auto":  # graphs want sizes that are rarely outgrown
         sessions, capacity = bucket(sessions), bucket(row + 1, SHORTEST)
@@ -118,24 +162,42 @@ def engine_parts(settings: RunSettings, shape: Shape, row: int, gigabytes: float
     return parts
 
 
+def _sending(settings: RunSettings, largest: int, size: int) -> list[Part]:
+    """What leaves the trainer's device for servers: a bucket at a time, from the shards or the whole weights."""
+    if settings.device == "cpu" or settings.engine.name != "vllm-server":
+        return []
+    transfer = settings.engine.options.get("transfer")
+    buffer = 0 if transfer == "file" or settings.engine.options.get("urls") else max(BUCKET, size * largest)
+    return [Part("a bucket on its way", buffer + 4 * largest, ("sampling",), "a bucket, and the largest weight whole")]
+
+
 def update_parts(settings: RunSettings, shape: Shape, row: int, prompt: int, turns: float) -> list[Part]:
     """What forward and backward passes take; of a row, ``prompt * turns`` tokens are read and not trained on."""
     training = settings.training
     half = training.precision == "bfloat16"
     tokens = max(training.microbatch_tokens, row)
+    sharded = settings.processes > 1
+    width = (
+        2 if half and sharded else 4
+    )  # of a number that layers hand on: gathered weights are in bfloat16 all of them
     layer = tokens * layer_bytes(shape, half)
+    if width == 2:
+        layer -= tokens * HANDED_ON * shape.width * (1.0 if settings.lora is None else 4 / 3)
+    if shape.written:
+        layer += WRITTEN * tokens * shape.heads * min(row, tokens)
     if settings.device == "cpu" and half:
         layer += _written_scores(shape, tokens, row)
-    copies = 2 * shape.parameters if half else 0
+    whole = settings.lora is None or settings.lora.base == "float32"
+    copies = 2 * (shape.parameters if whole else shape.embeddings) if half and not sharded else 0
     checkpointed = training.gradient_checkpointing
-    ends = 12 * tokens * shape.width  # the last norm's input, what it gives, and the rows that are kept of it
-    held = shape.layers * (tokens * 4 * shape.width if checkpointed else layer) + ends
+    ends = 3 * width * tokens * shape.width  # the last norm's input, what it gives, and the rows that are kept of it
+    held = shape.layers * (tokens * width * shape.width if checkpointed else layer) + ends
     how = "the input of every layer" if checkpointed else "6 D + 4 F + 2 A + 2 C numbers a token and layer"
     parts = [Part("activations", held, ("loss", "backward"), f"{tokens} tokens; {how}")]
     if checkpointed:
-        work = layer + 4 * 2 * tokens * shape.feed_forward * shape.experts
+        work = layer + width * 2 * tokens * shape.feed_forward * shape.experts
         parts.append(Part("one layer again", work, ("backward",), "its activations, computed a second time"))
-    if half:
+    if copies:
         phases = ("loss",) if checkpointed else ("loss", "backward")
         parts.append(Part("half-precision copies", copies, phases, "of the weights, for one pass"))
     trained = row - prompt * turns if settings.context.history == "full" else 0.0

@@ -118,6 +118,18 @@ class RunSettings(Options):
         return self
 
     @model_validator(mode="after")
+    def _computed_in_what_is_held(self) -> RunSettings:
+        """A base in fewer bytes than float32 is computed with and sampled from in bfloat16."""
+        if self.lora is not None and self.lora.base != "float32":
+            for key, value in (("training.precision", self.training.precision), ("engine.dtype", self.engine.dtype)):
+                if value != "bfloat16":
+                    raise InvalidArgument(
+                        f"lora.base={self.lora.base} holds weights that float32 cannot be computed with, and {key} is "
+                        f"{value}: set {key}=bfloat16, or lora.base=float32"
+                    )
+        return self
+
+    @model_validator(mode="after")
     def _rate_of_an_adapter(self) -> RunSettings:
         if self.lora is not None and "learning_rate" not in self.optimizer.model_fields_set:
             optimizer = self.optimizer.model_copy(update={"learning_rate": LORA_RATE})

@@ -49,6 +49,11 @@ class LoraSettings(Options):
     targets: str | list[str] = Field(
         "all-linear", description="all-linear (the output layer aside), or names of linear layers: [q_proj, v_proj]"
     )
+    base: Literal["float32", "bfloat16", "4bit"] = Field(
+        "float32",
+        description="what the frozen matrices of linear layers are held in; with bfloat16 updates are those of "
+        "float32, bit for bit; 4bit (bitsandbytes) rounds them",
+    )
 
 
 class AverageSettings(Options):

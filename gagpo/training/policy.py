@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gagpo.agents.engines import adapters
+from gagpo.agents.engines import adapters, frozen
 from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.learning.optimizer import require_optimizer
 from gagpo.settings import RunSettings, SettingsError
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainedPolicy:
-    """model: float32, with the adapter in it where one is trained. base: of the adapter; None for all weights.
+    """model: float32, with the adapter in it where one is trained, over what ``lora.base`` says.
+
+    base: of the adapter; None for all weights.
 
     reference: the policy that KL is measured to, None where the algorithm asks for none; it may be the model itself.
     reference_scope: a context in which the reference is the model that the run began with, without its adapter.
@@ -48,6 +50,7 @@ def require_trainable(settings: RunSettings) -> None:
     require_optimizer(settings.optimizer, settings.device)
     if settings.lora is not None:
         adapters.require_peft()
+        frozen.require_base(settings.lora.base)
         if adapters.is_adapter(Path(settings.model)):
             raise SettingsError(
                 f"model {settings.model} is an adapter already; merge it first: gagpo export RUN FOLDER"
@@ -71,9 +74,13 @@ def _load(settings: RunSettings, saved: Checkpoint | None, commit: str | None) -
         model = load(saved.model, "float32") if saved else load(settings.model, "float32", revision=commit)
     else:
         revision = adapters.base_of(Path(saved.model))[1] if saved else commit
-        model = load(settings.model, "float32", revision=revision)
+        # What is held in fewer bytes is made on the host: the card may have no room for all of it in float32.
+        whole = settings.lora.base == "float32"
+        model = load(settings.model, "float32", revision=revision, device=settings.device if whole else "cpu")
         base = adapters.Base.of(settings.model, model)
         adapters.inject(model, settings.lora.rank, settings.lora.alpha, settings.lora.targets, settings.seed)
+        frozen.shrink(model, settings.lora.base)
+        model.to(torch.device(settings.device))
         if saved:
             adapters.load(model, Path(saved.model), base)
     if settings.training.gradient_checkpointing:

@@ -166,7 +166,8 @@ class VLLMServerEngine(ModelEngine):
     # Sampling ---------------------------------------------------------------------------------------------------------
 
     def submit(self, requests: Sequence[Request], sampling: Sampling) -> None:
-        """Send requests to the servers of their sessions; a new session goes to the server with the fewest."""
+        """Send requests to the servers of their sessions; a new session goes to the server that has read most
+        of its prompt, unless that has many more sessions than another."""
         if not requests:
             return
         self._require_room(requests, sampling)

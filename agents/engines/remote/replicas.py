@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from gagpo.agents.engines.base import Finished, Request, Response, Sampling
 from gagpo.agents.engines.remote.client import Client
+from gagpo.agents.engines.remote.prefixes import PrefixTable
 from gagpo.agents.engines.remote.wire import (
     MalformedAnswer,
     ReplicaError,
@@ -102,6 +103,8 @@ class ReplicaRouter:
         self._recover = recover
         self._recovering: asyncio.Task[None] | None = None
         self._assigned: dict[int, Replica] = {}  # by session
+        self._prefixes = PrefixTable()
+        self._read_under: Terms | None = None  # what the table was filled under
         self._tasks: dict[asyncio.Task[Response], Request] = {}
         self._finished: queue.SimpleQueue[asyncio.Task[Response]] = queue.SimpleQueue()
         self._loop = asyncio.new_event_loop()
@@ -173,7 +176,7 @@ class ReplicaRouter:
         fault: ReplicaError | RequestRefused | None = None
         refused: dict[int, RequestRefused] = {}  # by the number of the server that said it
         for attempt in range(MOST_TRIES):  # at the session's server, then wherever the fault has left it
-            replica = await self._assign(request.session, refused)
+            replica = await self._assign(request, refused)
             self.counters.asked += 1
             self.counters.again += attempt > 0
             try:
@@ -209,17 +212,21 @@ class ReplicaRouter:
         replica.faults = 0
         return response
 
-    async def _assign(self, session: int, refused: Collection[int]) -> Replica:
-        """The server of the session: the one that it was at, or of those that have not ``refused`` the one with the
-        fewest."""
-        replica = self._assigned.get(session)
+    async def _assign(self, request: Request, refused: Collection[int]) -> Replica:
+        """The server of the session: the one that it was at, or of those that have not ``refused`` the one that
+        :class:`PrefixTable` chooses."""
+        replica = self._assigned.get(request.session)
         if replica is not None and replica.alive:
             return replica
-        while not (alive := [replica for replica in self.all if replica.alive]):
+        while not (alive := {replica.number: replica for replica in self.all if replica.alive}):
             await self._wait_for_recovery()
-        replica = min(alive, key=lambda replica: (replica.number in refused, len(replica.sessions), replica.number))
-        replica.sessions.add(session)
-        self._assigned[session] = replica
+        if self.terms is not self._read_under:  # new weights: what was read before is of no use
+            self._prefixes.clear()
+            self._read_under = self.terms
+        sessions = {number: len(one.sessions) for number, one in alive.items()}
+        replica = alive[self._prefixes.choose(request.prompt_ids, sessions, refused)]
+        replica.sessions.add(request.session)
+        self._assigned[request.session] = replica
         return replica
 
     async def _wait_for_recovery(self) -> None:
@@ -282,6 +289,7 @@ class ReplicaRouter:
     async def withdraw(self, replica: Replica, reason: str) -> None:
         """Take a server out of use, its sessions and requests with it."""
         replica.last_error = reason
+        self._prefixes.forget(replica.number)
         for session in replica.sessions:
             self._assigned.pop(session, None)
         replica.sessions.clear()

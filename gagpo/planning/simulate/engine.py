@@ -31,9 +31,10 @@ class Device:
 
 @dataclass
 class SimulatedResponse:
-    """A response under way. left: tokens; done: the event of its end."""
+    """A response under way. left: tokens; held: of the cache, at its end; done: the event of that."""
 
     left: float
+    held: float
     done: simpy.Event
 
 
@@ -51,15 +52,15 @@ class SimulatedReplica:
         self.passing = 0.0  # of decoding: seconds that a pass takes however few responses it continues
         self.sampled = 0.0  # tokens
         self.newest = 0
-        self._new: list[tuple[int, float, simpy.Event]] = []
+        self._new: list[tuple[int, float, float, simpy.Event]] = []
         self._active: list[SimulatedResponse] = []
         self._change = clock.event()
         clock.process(self._work())
 
-    def request(self, read: int, tokens: int) -> simpy.Event:
-        """The event of a finished response of ``tokens`` tokens after ``read`` new ones of a prompt."""
+    def request(self, read: int, tokens: int, context: int = 0) -> simpy.Event:
+        """The event of a finished response of ``tokens`` tokens to a prompt of ``context``, ``read`` of them new."""
         done = self.clock.event()
-        self._new.append((read, float(tokens), done))
+        self._new.append((read, float(tokens), float(context + tokens), done))
         self.poke()
         return done
 
@@ -79,22 +80,42 @@ class SimulatedReplica:
             if self.newest != self.version and not self._active:
                 yield self.clock.timeout(self.loading)
                 self.version = self.newest
-            elif self._new and self.newest == self.version:
-                yield from self._read()
+            elif self.newest == self.version and (new := self._admitted()):
+                yield from self._read(new)
             elif self._active:
                 yield from self._decode()
             else:
                 self._change = self.clock.event()
                 yield self._change
 
-    def _read(self) -> Process:
-        """One pass over the prompts that wait; it gives the first token of each response."""
-        new, self._new = self._new, []
-        seconds = self.rates.pass_seconds + self.rates.read_seconds * sum(read for read, _, _ in new)
+    def _admitted(self) -> list[tuple[int, float, float, simpy.Event]]:
+        """The requests that the cache has room for, in their order; one at least where nothing is under way."""
+        room = self.rates.cache_tokens - sum(response.held for response in self._active)
+        count = 0
+        for _, _, held, _ in self._new:
+            if held > room and (count or self._active):
+                break
+            room -= held
+            count += 1
+        new, self._new = self._new[:count], self._new[count:]
+        return new
+
+    def _read(self, new: list[tuple[int, float, float, simpy.Event]]) -> Process:
+        """Read prompts, which gives the first token of each response.
+
+        Mixed passes continue the others by a token each meanwhile; else those wait.
+        """
+        tokens = sum(read for read, *_ in new)
+        rates, others = self.rates, self._active if self.rates.mixed else []
+        passes = max(1, -(-tokens // rates.chunk)) if rates.mixed else 1
+        passes = min([passes, *(max(1, int(response.left)) for response in others)]) if others else passes
+        seconds = passes * (rates.pass_seconds + rates.sequence_seconds * len(others)) + rates.read_seconds * tokens
         self.reading += yield from self._spend(seconds * self.device.slow_sampling(), interruptible=False)
-        for _, tokens, done in new:
-            self.sampled += tokens
-            self._active.append(SimulatedResponse(tokens - 1, done))
+        for response in others:
+            response.left -= passes
+        for _, count, held, done in new:
+            self.sampled += count
+            self._active.append(SimulatedResponse(count - 1, held, done))
         self._hand_over()
 
     def _decode(self) -> Process:

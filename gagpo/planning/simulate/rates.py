@@ -9,9 +9,12 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
+from gagpo.agents.engines.flat.kernels import bucket
+from gagpo.agents.engines.flat.slots import SHORTEST
 from gagpo.agents.shape import Shape
 from gagpo.options import explain
 from gagpo.planning.lengths import row_tokens
+from gagpo.planning.memory import VLLM_SHARE
 from gagpo.settings import RunSettings, SettingsError
 from gagpo.settings.core_schema import write_yaml
 from gagpo.settings.files import read_mapping
@@ -21,23 +24,33 @@ from gagpo.settings.files import read_mapping
 class DataSheet:
     """A GPU by its maker's numbers, each per second. flops: dense bfloat16; memory, link and network: bytes.
 
-    link: to the GPUs of one node, one way; network: to other nodes, per GPU.
+    size: bytes of memory. link: to the GPUs of one node, one way; network: to other nodes, per GPU.
     """
 
+    name: str
     flops: float
     flops_float32: float
+    size: float
     memory: float
     link: float
     network: float
     per_node: int = 8
 
 
-H100 = DataSheet(flops=989e12, flops_float32=67e12, memory=3.35e12, link=450e9, network=50e9)
+H100 = DataSheet("H100", 989e12, 67e12, 80e9, 3.35e12, link=450e9, network=50e9)
 """NVIDIA's data sheet of the H100 SXM: 989 TFLOP/s, 67 TFLOP/s, 3.35 TB/s, NVLink 900 GB/s both ways; NDR 400 Gb/s."""
+
+SHEETS = {
+    "H100": H100,
+    "A100": DataSheet("A100", 312e12, 19.5e12, 80e9, 2.04e12, link=300e9, network=25e9),
+    "RTX 4090": DataSheet("RTX 4090", 165e12, 82.6e12, 24e9, 1.01e12, link=32e9, network=12.5e9),
+}
+"""Those that can be named; an RTX 4090 has no link but PCIe 4."""
 
 # What of a data sheet is reached: assumptions, and none of them measured here.
 TRAINING, READING, DECODING, SENDING = 0.4, 0.5, 0.6, 0.7
-PASS_SECONDS = 3e-3  # of an engine's own work between two forward passes
+PASS_SECONDS = 3e-3  # of an engine's own work between two forward passes, where a graph holds all kernels of one
+LAUNCH_SECONDS = 0.3e-3  # of a layer whose kernels are launched one by one
 LATENCY = 30e-6  # seconds of one step of a ring
 
 
@@ -55,6 +68,8 @@ class Rates:
     step_seconds: for a step of the optimiser; update_seconds: for the rest of an update (credit, rows).
     gather_bytes: that a micro-batch moves between the ranks; link, network: bytes per second within a node and
     between nodes; latency: seconds of one of the ring's steps; per_node: processors of a node.
+    mixed: whether prompts are read by the passes that decode, ``chunk`` tokens of them at a time, or by passes of their
+    own that decoding waits for. cache_tokens: that a replica's cache holds of all responses under way together.
     transfer_seconds: from the last step until the engine samples with the new weights.
     environment_seconds, reset_seconds: of a worker, for a step and for the beginning of an episode; environment_spread:
     standard deviation of the logarithm of a step's time.
@@ -66,6 +81,9 @@ class Rates:
     pass_seconds: Amount = 0.0
     sequence_seconds: Amount = 0.0
     read_seconds: Amount = 0.0
+    mixed: bool = False
+    chunk: Annotated[int, Field(ge=1, strict=True)] = 8192
+    cache_tokens: Rate = math.inf
     train_seconds: Amount = 0.0
     score_share: Amount = 1 / 3
     step_seconds: Amount = 0.0
@@ -107,16 +125,29 @@ def stated(
     keys and values of its context. A micro-batch gathers bfloat16 weights twice and scatters float32 gradients.
     """
     parameters = shape.parameters
-    training = settings.training
+    training, engine = settings.training, settings.engine
     flops = gpu.flops if training.precision == "bfloat16" else gpu.flops_float32
     operations = (8 if training.gradient_checkpointing else 6) * parameters
-    context = max(1.0, row_tokens(settings, prompt, turns, response, shape.context) - settings.rollout.max_tokens / 2)
-    cache = 2 * shape.layers * shape.key_value_heads * shape.head_size * 2 * context
+    row = row_tokens(settings, prompt, turns, response, shape.context)
+    token = 2 * shape.layers * shape.key_value_heads * shape.head_size * 2
+    paged = engine.name in ("vllm", "vllm-server", "sglang-server")
+    if paged:
+        # Pages are read as far as they are filled, and graphs hold whatever number of responses there is.
+        read, own = max(1.0, row - settings.rollout.max_tokens / 2), PASS_SECONDS
+        share = (engine.memory or VLLM_SHARE) if engine.name == "vllm" else 0.9
+        room = max(float(row), (share * gpu.size - 2 * parameters) / token)
+    else:
+        # Every response has a slot as long as the longest; a graph cannot be captured beside a thread that trains.
+        graphs = engine.compile == "auto" and not settings.rollout.ahead
+        read, own = float(bucket(row + 1, SHORTEST)), PASS_SECONDS if graphs else LAUNCH_SECONDS * shape.layers
+        room = math.inf
     memory = DECODING * gpu.memory
     return Rates(
-        pass_seconds=PASS_SECONDS + 2 * parameters / memory,
-        sequence_seconds=cache / memory + 2 * parameters / (READING * gpu.flops),
+        pass_seconds=own + 2 * parameters / memory,
+        sequence_seconds=token * read / memory + 2 * parameters / (READING * gpu.flops),
         read_seconds=2 * parameters / (READING * gpu.flops),
+        mixed=paged,
+        cache_tokens=room,
         train_seconds=operations / (TRAINING * flops),
         score_share=2 * parameters / operations,
         step_seconds=28 * parameters / gpu.memory,
@@ -128,8 +159,8 @@ def stated(
         transfer_seconds=2 * parameters / (SENDING * gpu.network),
         environment_seconds=1e-3,
         reset_seconds=10e-3,
-        source="stated: H100 data sheet, 40 % of its operations in training and 50 % in reading, 60 % of its memory's "
-        "speed in decoding, 70 % of its links'; not measured",
+        source=f"stated: {gpu.name} data sheet, 40 % of its operations in training and 50 % in reading, 60 % of its "
+        f"memory's speed in decoding, 70 % of its links'; engine {engine.name}; not measured",
     )
 
 

@@ -296,7 +296,7 @@ class Actor:
         """New weights have emptied the cache: then all of the context is new."""
         turn = episode.turns[number]
         kept = number > 0 and episode.last == self.replica.version == self.replica.newest
-        return self.replica.request(turn.read if kept else turn.context, turn.response)
+        return self.replica.request(turn.read if kept else turn.context, turn.response, turn.context)
 
     def _play_together(self) -> Process:
         """All live episodes are gathered before any is answered, and all are answered before any goes on."""

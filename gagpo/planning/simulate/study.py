@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 
+from gagpo.collecting.async_collector import require_ahead
+from gagpo.collecting.distributed_rollout import require_fitting
 from gagpo.envs.tables import Table
 from gagpo.planning.simulate.rates import Rates
 from gagpo.planning.simulate.simulation import SimulatedPlacement, Simulation, SimulationResult
 from gagpo.planning.simulate.update import update_seconds
 from gagpo.planning.simulate.workload import Workload
-from gagpo.settings import RunSettings
+from gagpo.settings import RunSettings, SettingsError
 
+SERVERS = ("vllm-server", "sglang-server")
+TRIED = 2  # placements of each kind that are simulated
 TAIL = 1.5  # the longest episodes over the mean one, for choosing a placement only
 
 
@@ -39,31 +43,50 @@ class StudyRow:
 def study(
     settings: RunSettings,
     workload: Workload,
-    rates: Rates,
+    rates: Rates | Callable[[RunSettings], Rates],
     gpus: Sequence[int],
     aheads: Sequence[int] = (0, 1),
     iterations: int = 3,
 ) -> Iterator[StudyRow]:
-    """A line for every number of processors and every ``ahead``, each with the faster of two placements.
+    """A line for every number of processors and every ``ahead``: the fastest placement that ``train`` accepts.
 
-    Of those that put both roles on the same processors, and of those that keep them apart, the one expected to be the
-    fastest is simulated.
+    Of those that put both roles on the same processors, and of those that keep them apart, the ``TRIED`` expected to be
+    the fastest are simulated, and with them what was best on fewer processors: more may be left idle. rates: what is
+    known, or what gives it for settings: an engine samples otherwise beside a thread that trains.
     """
-    for count in gpus:
+    changed = {ahead: with_ahead(settings, ahead) for ahead in aheads}
+    known = {ahead: rates if isinstance(rates, Rates) else rates(changed[ahead]) for ahead in aheads}
+    best: dict[int, StudyRow] = {}
+    for count in sorted(set(gpus)):
         for ahead in aheads:
-            changed = with_ahead(settings, ahead)
-            lines = []
-            # Of each kind the one that should be the fastest; on a tie the one with fewer processors.
+            asked = (changed[ahead], workload, known[ahead])
+            allowed = [placed for placed in placements(count, ahead) if accepts(changed[ahead], placed)]
+            lines = [replace(best[ahead], gpus=count)] if ahead in best else []
             for shared in (True, False):
-                kind = [placed for placed in placements(count, ahead) if placed.shared == shared]
-                if not kind:
-                    continue
-                placement = min(
-                    kind, key=lambda placed: (expected(changed, workload, rates, placed), placed.processors)
-                )
-                outcome = Simulation(changed, workload, rates, placement, iterations).run()
-                lines.append(StudyRow(count, ahead, placement, outcome))
-            yield min(lines, key=lambda line: (line.outcome.seconds, line.placement.processors))
+                kind = [placed for placed in allowed if placed.shared == shared]
+                kind.sort(key=lambda placed: (expected(*asked, placed), placed.processors))
+                for placement in kind[:TRIED]:
+                    outcome = Simulation(*asked, placement, iterations).run()
+                    lines.append(StudyRow(count, ahead, placement, outcome))
+            # One rank alone is always taken; on a tie the fewer processors.
+            best[ahead] = min(lines, key=lambda line: (line.outcome.seconds, line.placement.processors))
+            yield best[ahead]
+
+
+def accepts(settings: RunSettings, placed: SimulatedPlacement) -> bool:
+    """Whether ``train`` takes the placement, by the very checks that it makes before a run.
+
+    Only servers sample on processors of their own.
+    """
+    if settings.engine.name not in SERVERS and not placed.shared:
+        return False
+    try:
+        if placed.ranks > 1:
+            require_fitting(settings, placed.ranks)
+            require_ahead(settings, placed.ranks)
+    except SettingsError:
+        return False
+    return True
 
 
 def with_ahead(settings: RunSettings, ahead: int) -> RunSettings:

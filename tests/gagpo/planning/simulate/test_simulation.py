@@ -5,15 +5,20 @@ import math
 from dataclasses import replace
 
 import pytest
+import simpy
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gagpo.planning.simulate.rates import Rates
+from gagpo.agents.shape import Shape
+from gagpo.collecting.async_collector import require_ahead
+from gagpo.collecting.distributed_rollout import require_fitting
+from gagpo.planning.simulate.engine import Device, SimulatedReplica
+from gagpo.planning.simulate.rates import Rates, stated
 from gagpo.planning.simulate.simulation import TRANSFER, WAITING, SimulatedPlacement, Simulation
-from gagpo.planning.simulate.study import placements, study, with_ahead
+from gagpo.planning.simulate.study import accepts, placements, study, with_ahead
 from gagpo.planning.simulate.update import passes, update_seconds
 from gagpo.planning.simulate.workload import TurnLengths, Workload
-from gagpo.settings import parse
+from gagpo.settings import load, parse
 from tests.gagpo.conftest import CORRIDOR
 
 
@@ -194,3 +199,74 @@ def test_too_many_processors_for_the_episodes_are_left_idle():
     rates = replace(RATES, gather_bytes=1e6, link=1e8, network=1e6)
     (line,) = study(run_settings(), UNEVEN, rates, [64], [0])
     assert line.placement.processors < 64 and line.record()["bottleneck"] == line.outcome.bottleneck
+
+
+def test_what_is_recommended_is_what_train_accepts():
+    """Every placement of the study passes the checks of a run with so many ranks, and those left out fail them."""
+    made = run_settings(tasks=4)
+    for engine in ("transformers", "vllm-server"):
+        chosen = made.model_copy(update={"engine": type(made.engine)(name=engine)})
+        for line in study(chosen, UNEVEN, RATES, [1, 2, 6, 8], [0, 1], iterations=1):
+            used = with_ahead(chosen, line.ahead)
+            require_fitting(used, line.placement.ranks)
+            require_ahead(used, line.placement.ranks)
+            assert line.placement.shared or engine == "vllm-server"
+    assert not accepts(made, SimulatedPlacement(3, 3, shared=True))  # four task groups
+    assert not accepts(with_ahead(made, 1), SimulatedPlacement(1, 1, shared=False))  # it samples where it trains
+    elsewhere = with_ahead(made.model_copy(update={"engine": type(made.engine)(name="vllm-server")}), 1)
+    assert accepts(elsewhere, SimulatedPlacement(3, 1, shared=False))
+
+
+def test_ahead_can_be_slower():
+    """On one processor the two share it, old log-probabilities cost a pass more, and caches are lost in between."""
+    slow = replace(RATES, environment_seconds=0, reset_seconds=0, update_seconds=0, train_seconds=0.05)
+    by_ahead = {line.ahead: line.outcome.seconds for line in study(run_settings(), UNEVEN, slow, [1], [0, 1])}
+    assert by_ahead[1] > by_ahead[0]
+
+
+def test_more_processors_are_never_slower():
+    rates = replace(RATES, gather_bytes=1e6, link=1e8, network=1e6)
+    lines = list(study(run_settings(tasks=8), UNEVEN, rates, [1, 2, 4, 8, 16, 64], [0]))
+    assert all(more.outcome.seconds <= less.outcome.seconds for less, more in itertools.pairwise(lines))
+
+
+def test_mixed_passes_go_on_decoding_while_prompts_are_read():
+    """Two episodes that come one after the other: with passes of its own a prompt makes the other response wait."""
+    seconds = {}
+    for mixed in (False, True):
+        rates = Rates(pass_seconds=0.01, read_seconds=1e-3, mixed=mixed, chunk=10)
+        clock = simpy.Environment()
+        replica = SimulatedReplica(clock, rates, Device(False))
+        first = replica.request(10, 21)
+        clock.run(until=0.12)  # read in .02; ten of its twenty tokens more are there
+        second = replica.request(40, 1)
+        clock.run(until=first & second)
+        seconds[mixed] = clock.now
+    assert seconds[False] == pytest.approx(0.02 + 20 * 0.01 + 0.01 + 0.04)
+    assert seconds[True] == pytest.approx(0.02 + 20 * 0.01 + 0.04)  # its four passes were the other's too
+
+
+def test_a_full_cache_lets_requests_wait():
+    rates = Rates(pass_seconds=0.01, cache_tokens=30)
+    clock = simpy.Environment()
+    replica = SimulatedReplica(clock, rates, Device(False))
+    ends = [replica.request(10, 10, 10) for _ in range(2)] + [replica.request(50, 1, 50)]
+    clock.run(until=clock.all_of(ends))
+    assert clock.now == pytest.approx(2 * 0.1 + 0.01)  # one after the other; what fits nowhere goes alone
+
+
+def test_engines_have_rates_of_their_own(corridor):
+    shape = Shape(
+        parameters=10**9, layers=28, width=1536, heads=12, key_value_heads=2, head_size=128, feed_forward=8960,
+        experts=1, vocabulary=150_000, context=32768, embeddings=2 * 10**8, linear=8 * 10**8,
+    )  # fmt: skip
+    made = {}
+    for name in ("transformers", "vllm"):
+        chosen = load(corridor(engine={"name": name, "dtype": "bfloat16"}, rollout={"max_tokens": 512}))
+        made[name] = [stated(one, shape, 300, 25, 128) for one in (chosen, with_ahead(chosen, 1))]
+    plain, ahead = made["transformers"]
+    paged = made["vllm"][0]
+    assert paged.mixed and paged.cache_tokens < math.inf and not plain.mixed
+    assert paged.sequence_seconds < plain.sequence_seconds  # a slot is read to its end
+    assert ahead.pass_seconds > plain.pass_seconds == paged.pass_seconds  # without graphs beside a training thread
+    assert made["vllm"][1] == paged

@@ -1,0 +1,110 @@
+"""The frozen weights under an adapter in fewer bytes: matrices of linear layers in bfloat16, or in four bits.
+
+Under ``training.precision: bfloat16`` a linear layer reads its weights rounded to bfloat16 in any case, so holding them
+so changes no bit of an update, nor of a run whose model was published in bfloat16 (of another the adapter is merged
+into the rounded weights for sampling). Four bits are those of QLoRA (Dettmers et al. 2023): normal floats in blocks of
+64, whose scales are eight bits in turn; they do change it. Embeddings, gains, and an output layer that shares the
+embeddings' weights stay float32, and with four bits the output layer is in bfloat16.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gagpo.envs.errors import GagpoError
+
+BASES = ("float32", "bfloat16", "4bit")
+"""What ``lora.base`` may be."""
+
+
+class FrozenError(GagpoError, ValueError):
+    """Weights that cannot be held as asked; the message says what is missing and what to set."""
+
+
+def require_base(kind: str) -> None:
+    """FrozenError where four bits are asked for and their package is not there."""
+    if kind == "4bit" and importlib.util.find_spec("bitsandbytes") is None:
+        raise FrozenError(
+            "lora.base=4bit needs bitsandbytes, which is not installed: pip install 'gagpo[8bit]', or set "
+            "lora.base=bfloat16"
+        )
+
+
+def shrink(model: Any, kind: str) -> None:
+    """Hold the linear layers' frozen matrices as ``kind`` says, in place; the model has its adapter already.
+
+    Raises :class:`FrozenError` for four bits in a model whose layers are not torch's own linear ones.
+    """
+    if kind == "float32":
+        return
+    require_base(kind)
+    from transformers.pytorch_utils import Conv1D
+
+    out, embedded = model.get_output_embeddings(), model.get_input_embeddings().weight
+    found = [
+        (name, layer)
+        for name, layer in model.named_modules()
+        if isinstance(layer, torch.nn.Linear | Conv1D) and not layer.weight.requires_grad
+    ]
+    # One layer at a time: the float32 matrix of one beside the small ones of the others.
+    for name, layer in found:
+        if layer.weight is embedded:
+            continue
+        if kind == "bfloat16" or layer is out:
+            layer.weight.data = layer.weight.data.to(torch.bfloat16)
+        elif isinstance(layer, Conv1D):
+            raise FrozenError(f"lora.base=4bit: {type(model).__name__} has no plain linear layers; set bfloat16")
+        else:
+            model.set_submodule(name, _quantized(layer))
+
+
+def _quantized(layer: torch.nn.Linear) -> torch.nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about kernels of its own that are not used here
+        import bitsandbytes
+
+    kinds: Any = bitsandbytes.nn
+    made = kinds.Linear4bit(
+        layer.in_features, layer.out_features, bias=False, compute_dtype=torch.bfloat16, quant_type="nf4", device="meta"
+    )
+    options = {"quant_type": "nf4", "compress_statistics": True, "module": made}
+    made.weight = kinds.Params4bit(layer.weight.data, requires_grad=False, **options)
+    made.bias = layer.bias
+    made.support_avx512bf16_for_cpu = False  # it would put the bytes in an order that nothing else reads
+    quantized: torch.nn.Module = made.to(layer.weight.device).train(layer.training)
+    return quantized
+
+
+def is_quantized(layer: torch.nn.Module) -> bool:
+    """Whether the layer's matrix is held in four bits."""
+    return getattr(getattr(layer, "weight", None), "quant_state", None) is not None
+
+
+def unpacked(parameter: Tensor) -> Tensor:
+    """The numbers that a parameter stands for: those of four bits in float32, others as they are."""
+    state = getattr(parameter, "quant_state", None)
+    if state is None:
+        return parameter.detach()
+    from bitsandbytes.functional import dequantize_4bit
+
+    whole: Tensor = dequantize_4bit(parameter.data, state)
+    return whole.float()
+
+
+def quantized_layers(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
+    """Names and layers whose matrices are in four bits."""
+    return ((name, layer) for name, layer in list(model.named_modules()) if is_quantized(layer))
+
+
+def plain(layer: Any, weight_OI: Tensor) -> torch.nn.Linear:
+    """An ordinary linear layer in bfloat16 in place of a quantized one, of the given weights."""
+    made = torch.nn.Linear(layer.in_features, layer.out_features, bias=False, device="meta")
+    made.weight = torch.nn.Parameter(weight_OI.to(torch.bfloat16), requires_grad=False)
+    made.bias = layer.bias
+    return made

@@ -1,0 +1,105 @@
+"""What torch allocates at most on a CPU in an update of a small model, in one process and in several.
+
+python -m tests.gagpo.planning.peaks OUT CASE...     # one rank, with torchrun's variables; CASE: see `Case`
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from gagpo.agents.engines import adapters, frozen
+from gagpo.algorithms import load as load_algorithm
+from gagpo.credit import Credit
+from gagpo.distributed.ranks import Ranks, joined
+from gagpo.distributed.sharding import shard
+from gagpo.learning.batch import build_rows
+from gagpo.learning.packing import Packing
+from gagpo.learning.update import Updater
+from gagpo.planning.allocated import Allocated
+from gagpo.settings.warm_start import SmallModelSettings
+from gagpo.warm_start.small_model import create, train_tokenizer
+from tests.gagpo.learning.test_batch import conversation
+
+SIZES = {
+    "small": SmallModelSettings(layers=2, width=64, heads=4, key_value_heads=2, feed_forward=128, context=512),
+    "middle": SmallModelSettings(layers=4, width=128, heads=4, key_value_heads=1, feed_forward=384, context=512),
+    "wide": SmallModelSettings(layers=3, width=256, heads=8, key_value_heads=8, feed_forward=512, context=512),
+}
+ROWS, PROMPT, RESPONSE = 8, 96, 32
+
+
+@dataclass(frozen=True)
+class Case:
+    """base: of an adapter of rank 8, "" without one."""
+
+    size: str
+    checkpointing: bool = False
+    precision: str = "float32"
+    base: str = ""
+
+    @classmethod
+    def of(cls, words: str) -> Case:
+        return cls(**json.loads(words))
+
+    def words(self) -> str:
+        return json.dumps(asdict(self))
+
+
+def model_of(case: Case) -> torch.nn.Module:
+    model = create(SIZES[case.size], train_tokenizer(["You stand at 12."], 300), 0)
+    if case.base:
+        adapters.inject(model, 8, 8.0, adapters.ALL_LINEAR)
+        frozen.shrink(model, case.base)
+    if case.checkpointing:
+        model.gradient_checkpointing_enable()
+    return model
+
+
+def held(model: torch.nn.Module) -> int:
+    """Bytes of this rank's parts of the parameters."""
+    return sum(getattr(p, "_local_tensor", p).nbytes for p in model.parameters())
+
+
+def measured(case: Case, ranks: Ranks | None = None) -> int:
+    """Peak bytes of the second of two optimiser steps, weights included."""
+    ranks, model = ranks or Ranks(), model_of(case)
+    if not ranks.alone:
+        shard(model, ranks, case.precision)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
+    rng = np.random.default_rng(0)
+    count = 2 * ROWS * ranks.world
+    episodes = [conversation((rng.integers(0, 250, PROMPT), rng.integers(0, 250, RESPONSE))) for _ in range(count)]
+    rows = build_rows(episodes)
+    credit = Credit(np.ones(count), np.full(count, RESPONSE))
+    packing = Packing(ROWS * (PROMPT + RESPONSE))
+    updater = Updater(
+        model,
+        optimizer,
+        load_algorithm("cispo"),
+        packing=packing,
+        autocast=lambda: torch.autocast("cpu", torch.bfloat16, enabled=case.precision == "bfloat16"),
+        ranks=ranks,
+    )
+    before = held(model)
+    with Allocated() as counted:
+        updater.update(rows, credit, rng)
+        updater.update(rows, credit, rng)
+    return counted.peak + before
+
+
+def main() -> None:
+    out, *cases = sys.argv[1:]
+    with joined(patience=300, deadline=60) as ranks:
+        found = [measured(Case.of(words), ranks) for words in cases]
+        if ranks.first:
+            Path(out).write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

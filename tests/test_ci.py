@@ -1,0 +1,68 @@
+"""What CI runs, with a ``make`` that does as it is told: failures bind, and what was left out is the last line."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TARGETS = ["test", "test-interop", "test-scale", "test-slow", "test-pages", "test-vllm"]
+
+
+@pytest.fixture
+def ci(tmp_path):
+    """Run the script beside a ``make`` that fails for some targets; gives its status, lines, and the targets it ran."""
+    if shutil.which("timeout") is None:
+        pytest.skip("no timeout(1)")
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci" / "run")
+    programs = tmp_path / "bin"
+    programs.mkdir()
+
+    def run(failing=(), hours=None):
+        log = tmp_path / "ran"
+        log.write_text("")
+        script = f'#!/bin/sh\necho "$1" >> {log}\ncase " {" ".join(failing)} " in *" $1 "*) exit 2;; esac\n'
+        for name, text in {"make": script, "chromium": "#!/bin/sh\n", "chromedriver": "#!/bin/sh\n"}.items():
+            (programs / name).write_text(text)
+            (programs / name).chmod(0o755)
+        text = (ROOT / ".ci" / "run").read_text()
+        if hours is not None:
+            text = text.replace("last=$((80 * 60))", f"last={hours}")
+        (tmp_path / ".ci" / "run").write_text(text)
+        environment = {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
+        done = subprocess.run(
+            ["bash", ".ci/run"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        return done.returncode, done.stdout.splitlines(), log.read_text().split()
+
+    return run
+
+
+def test_everything_runs_in_its_order_and_nothing_is_left_out(ci):
+    status, lines, ran = ci()
+    assert status == 0 and lines[-1] == "left out: nothing"
+    assert [name for name in ran if not name.endswith("-environment")] == TARGETS
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_failure_binds(ci, target):
+    status, lines, ran = ci(failing=[target])
+    assert status == 2 and ran[-1] == target and lines[-2].startswith("FAILED with status 2")
+
+
+def test_what_is_left_out_is_the_last_line(ci):
+    status, lines, ran = ci(hours=600)
+    assert status == 0 and "test-slow" not in ran and "test-interop" in ran
+    assert lines[-1].startswith("left out:") and all(
+        name in lines[-1] for name in ("test-slow", "test-pages", "test-vllm")
+    )
+    assert "test-slow (needs 900 s" in lines[-1]
+
+
+def test_an_environment_that_cannot_be_made_is_told(ci):
+    status, lines, ran = ci(failing=["test-vllm-environment"])
+    assert status == 0 and "test-vllm" not in ran
+    assert lines[-1] == "left out:  test-vllm (its environment could not be made)"
