@@ -208,6 +208,7 @@ class RolloutLoop:
             return
         state = self.states[slot]
         turn.observation, turn.state = state.observation, state.info.get("state")
+        turn.expert = state.info.get("expert_action")
         state.episode.turns.append(turn)
         self.pool.step(slot, turn.action)
         self.waiting.add(slot)

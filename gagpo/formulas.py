@@ -102,6 +102,9 @@ ROWS: dict[str, Formula] = {
         "J = mean over sequences of mean over tokens of PPO(r, A)",
     ),
     "rloo": Formula("RLOO", "2402.14740", "A = R - mean of the group's other episodes"),
+    "rejection_sampling": Formula(
+        "Rejection sampling, ReST-EM", "2312.06585", "J = mean over tokens of 1[y = 1] log pi"
+    ),
     "max_rl": Formula("MaxRL", "2602.02710", "A = (y - p)/p,   0 where p = 0"),
     "reinforce_plus_plus": Formula(
         "REINFORCE++",
@@ -232,6 +235,60 @@ VARIANTS = [
         "2402.14740",
         "as RLOO;   J = mean of r A",
         {"preset": "rloo", "gate": "none"},
+    ),
+    Formula(
+        "DAgger's loss alone",
+        "1011.0686",
+        "J = mean of log pi(a*) over the tokens of the expert's actions a* in the states that the policy visits",
+        {"preset": "gagpo", "credit_weight": 0.0, "kl": {"coefficient": 0.0}, "expert": {}},
+    ),
+    Formula(
+        "GAGPO beside the expert's loss, which falls",
+        "",
+        "J = GAGPO's + c mean of log pi(a*),   c from .5 in the first iteration to 0 after the last",
+        {"preset": "gagpo", "expert": {"coefficient": 0.5, "schedule": "linear"}},
+    ),
+    Formula(
+        "On-policy distillation",
+        "2306.13649",
+        "A_k = log pi_T(y_k) - log pi(y_k) of each token y_k that the policy sampled;   J = mean of PPO(r, A)\n"
+        "here pi_T is the policy that has also read how another try of the task succeeded",
+        {
+            "preset": "dapo",
+            "credit_weight": 0.0,
+            "gate": {"name": "clip", "low": 0.2, "high": 0.2, "dual": None},
+            "distillation": {"teacher": "self", "hint": "success"},
+            "controllers": {"dynamic_sampling": None, "overlong": None},
+        },
+    ),
+    Formula(
+        "Bounded distillation beside GRPO",
+        "2607.04751",
+        "A_k = (R - mean)/(std + 1e-6) + c log(alpha rho + 1 - alpha),   rho = pi_T(y_k)/pi(y_k),   alpha = .5\n"
+        "here pi_T is the policy that has also read what the expert would do",
+        {
+            "preset": "grpo",
+            "distillation": {
+                "teacher": "self",
+                "hint": "expert",
+                "form": "bounded",
+                "coefficient": 0.1,
+                "schedule": "cosine",
+            },
+        },
+    ),
+    Formula(
+        "SPEAR",
+        "2509.22601",
+        "as Dr.GRPO with clip .2/.28 on the three quarters of groups with the largest std of R, beside which episodes\n"
+        "of the last 10 iterations with A > 0 and R > med are trained on with A = c (R - med), med the running median\n"
+        "c = (1 - cos(pi min(i/200, 1)))/2 in iteration i",
+        {
+            "preset": "dr_grpo",
+            "gate": {"high": 0.28},
+            "replay": {},
+            "controllers": {"variance_filter": {"share": 0.75}},
+        },
     ),
     Formula(
         "Truncated importance sampling",

@@ -25,7 +25,7 @@ from gagpo.settings import RunSettings, SettingsError
 
 PLAYED = ("task", "task_type", "split", "group", "sample", "seed", "temperature", "success", "outcome", "restarts")
 EPISODE = (*PLAYED, "end_observation", "end_state", "info")
-TURN = ("observation", "response", "action", "reward", "invalid", "cut", "state", "trainable")
+TURN = ("observation", "response", "action", "reward", "invalid", "cut", "state", "trainable", "expert")
 
 
 class Rollout(Protocol):

@@ -64,6 +64,7 @@ CREDITS: Registry[type[CreditSettings]] = Registry(
         "rloo": "gagpo.credit.episode:Rloo",
         "reinforce_plus_plus": "gagpo.credit.reinforce:ReinforcePlusPlus",
         "reinforce_baseline": "gagpo.credit.reinforce:ReinforceBaseline",
+        "rejection_sampling": "gagpo.credit.episode:RejectionSampling",
         "max_rl": "gagpo.credit.episode:MaxRl",
         "agpo_adaptive": "gagpo.credit.agpo:AgpoAdaptive",
         "agpo_asymmetric": "gagpo.credit.agpo:AgpoAsymmetric",

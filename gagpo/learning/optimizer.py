@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 import warnings
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 
+from gagpo.objectives.imitation import fall
 from gagpo.settings import OptimizerSettings, SettingsError, WarmStartSettings
 
 Group = dict[str, Any]
@@ -98,10 +98,9 @@ def rate_scale(settings: OptimizerSettings, iteration: int, iterations: int) -> 
 
     It rises over the warm-up; a linear or cosine schedule then falls from 1 towards 0 after the last one.
     """
-    if iteration < settings.warmup or settings.schedule == "constant":
+    if iteration < settings.warmup:
         return _risen(iteration, settings.warmup)
-    done = min(1.0, (iteration - settings.warmup) / max(1, iterations - settings.warmup))
-    return 1.0 - done if settings.schedule == "linear" else _half_cosine(math.pi * done)
+    return fall(settings.schedule, (iteration - settings.warmup) / max(1, iterations - settings.warmup))
 
 
 def warm_start_rate(settings: WarmStartSettings, step: int) -> float:
@@ -114,7 +113,7 @@ def warm_start_rate(settings: WarmStartSettings, step: int) -> float:
     steps = settings.bound
     rise = max(1, steps // 20)
     if settings.decay is None:
-        return settings.learning_rate * _risen(step, rise) * _half_cosine(math.pi * step / steps)
+        return settings.learning_rate * _risen(step, rise) * fall("cosine", step / steps)
     left = (steps - step) / max(1.0, settings.decay * steps)
     return settings.learning_rate * min(_risen(step, min(100, rise)), left)
 
@@ -122,8 +121,3 @@ def warm_start_rate(settings: WarmStartSettings, step: int) -> float:
 def _risen(step: int, steps: int) -> float:
     """Share of the highest rate, reached with the last of ``steps``."""
     return min(1.0, (step + 1) / steps) if steps else 1.0
-
-
-def _half_cosine(angle: float) -> float:
-    """From 1 at an angle of 0 to 0 at pi."""
-    return 0.5 * (1.0 + math.cos(angle))

@@ -76,6 +76,12 @@ class Dppo(Options):
         return self.low or usual, self.high or usual
 
 
+class Likelihood(Options):
+    """``A logp``, whatever sampled the token: supervised training on responses weighted by their advantage."""
+
+    name: Literal["likelihood"] = "likelihood"
+
+
 class Unclipped(Options):
     """The bare importance weight, ``r A``."""
 
@@ -83,7 +89,8 @@ class Unclipped(Options):
 
 
 Gate = Annotated[
-    Annotated[Clip | LogClip | Sapo | Cispo | Dppo | Unclipped, Field(discriminator="name")], BeforeValidator(by_name)
+    Annotated[Clip | LogClip | Sapo | Cispo | Dppo | Likelihood | Unclipped, Field(discriminator="name")],
+    BeforeValidator(by_name),
 ]
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 NAME = re.compile(r"iteration-(\d{6})")
+REPLAY = "replay.npz"
 
 State = dict[str, Any]
 """The trainer's counters and controllers, plain JSON values."""
@@ -81,6 +82,11 @@ class Checkpoint:
         else:  # of an earlier version, or with moments in 8 bits
             self._loaded("optimizer.pt", lambda path: optimizer.load_state_dict(_placed(_read(path), optimizer)))
 
+    def load_replay(self, restore: Callable[[bytes], None]) -> None:
+        """Give ``restore`` the replay buffer; a checkpoint of before there was one leaves it empty."""
+        if (self.path / REPLAY).exists():
+            self._loaded(REPLAY, lambda path: restore(path.read_bytes()))
+
     def load_critic(self, critic: torch.nn.Module) -> None:
         """Fill a critic that is not sharded yet."""
         if (self.path / "critic").is_dir():
@@ -122,7 +128,7 @@ class Snapshot:
 
     model, base: for the folder's layout, their weights are not read. tensors: the model's or the adapter's, whole, on
     the first rank. optimizer and critic: this rank's parts by name. opaque: the state of an optimiser whose moments
-    are not tensors shaped like the parameters (in 8 bits), as it gives it.
+    are not tensors shaped like the parameters (in 8 bits), as it gives it. replay: of the replay buffer, if any.
     """
 
     model: torch.nn.Module
@@ -132,6 +138,7 @@ class Snapshot:
     critic: dict[str, torch.Tensor]
     state: State
     opaque: dict[str, Any] | None = None
+    replay: bytes | None = None
 
     @classmethod
     def of(
@@ -142,6 +149,7 @@ class Snapshot:
         critic: torch.nn.Module | None = None,
         base: adapters.Base | None = None,
         ranks: Ranks | None = None,
+        replay: bytes | None = None,
     ) -> Snapshot:
         """Take the copy; all ranks together. CheckpointError for parameters that are not finite."""
         ranks = ranks or Ranks()
@@ -167,6 +175,7 @@ class Snapshot:
             local_parts(own.items(), mesh),
             state,
             None if known else copy.deepcopy(optimizer.state_dict()),
+            replay,
         )
 
 
@@ -251,6 +260,8 @@ def _finished(temporary: Path, taken: Snapshot, tokenizer: PreTrainedTokenizerBa
         tokenizer.save_pretrained(temporary / "model")
     if taken.opaque is not None:
         torch.save(taken.opaque, temporary / "optimizer.pt")
+    if taken.replay is not None:
+        (temporary / REPLAY).write_bytes(taken.replay)
     (temporary / "state.json").write_text(json.dumps(taken.state, indent=1) + "\n", encoding="utf-8")
     manifest.write(temporary)
     for path in [*temporary.rglob("*"), temporary]:

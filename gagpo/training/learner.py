@@ -17,6 +17,7 @@ from gagpo.credit.turns.grouping import group_mean
 from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.sharding import shard
 from gagpo.distributed.states import names_of
+from gagpo.imitation.imitation import Imitation
 from gagpo.learning.batch import Row, build_rows
 from gagpo.learning.critic import Critic
 from gagpo.learning.optimizer import make_optimizer, parameter_groups, rate_scale
@@ -82,6 +83,9 @@ class Learner:
             max_skipped=training.max_skipped,
             ranks=ranks,
         )
+        self.imitation = Imitation(settings, self.model, policy.tokenizer, ranks)
+        if saved and self.imitation.replay is not None:
+            saved.load_replay(self.imitation.replay.restore)
         if saved:
             saved.load_optimizer(self.optimizer, names_of(self.model, self.critic), ranks)
 
@@ -122,7 +126,10 @@ class Learner:
         rng = np.random.default_rng([settings.seed, iteration])
         before = self.updater.weights() if region else []
         try:
-            learned = self.updater.update(rows, credit, rng, self.controllers.controls)
+            lesson = self.imitation.lesson(episodes, rows, credit, iteration)
+            learned = self.updater.update(
+                lesson.rows, lesson.credit, rng, self.controllers.controls, lesson.supervision
+            )
         except NonFiniteLoss as error:
             path = self._save_offenders(iteration, episodes)
             raise NonFiniteLoss(f"iteration {iteration + 1}: {error}; see {path}", error.turns) from None
@@ -134,8 +141,9 @@ class Learner:
         if self.controllers.measures:
             learned["final_kl"] = float(self.updater.score(rows, tokens)[0].mean())
             self.controllers.observe_update(learned["final_kl"])
-        annotate(collected.played, episodes, turns, credit, credit_settings, value_K, self.updater.ratio_K)
-        return {**credit.stats, **learned}
+        self.imitation.remember(episodes, turns, credit, iteration)
+        annotate(collected.played, episodes, turns, credit, credit_settings, value_K, self.updater.ratio_K[:tokens])
+        return {**credit.stats, **lesson.stats, **learned}
 
     def _bound_step(
         self,
@@ -147,7 +155,7 @@ class Learner:
     ) -> None:
         """Take back what the update moved the policy by beyond the trust region."""
         steps = learned["updates"]
-        seen = divergence(np.log(self.updater.ratio_K)) if steps > 1 else None
+        seen = divergence(np.log(self.updater.ratio_K[:tokens])) if steps > 1 else None
         if steps and region.suspects(seen):
             for _ in range(region.ROUNDS):
                 # What sampler and trainer differ by without any step is no distance.
@@ -191,4 +199,6 @@ class Learner:
 
     def snapshot(self, state: State) -> Snapshot:
         """A copy of everything that a checkpoint holds; all ranks together. state: of the whole trainer."""
-        return Snapshot.of(self.model, self.optimizer, state, self.critic, self.policy.base, self.ranks)
+        buffer = self.imitation.replay
+        replay = buffer.state() if buffer is not None and self.ranks.first else None
+        return Snapshot.of(self.model, self.optimizer, state, self.critic, self.policy.base, self.ranks, replay)

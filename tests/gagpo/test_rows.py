@@ -25,6 +25,7 @@ from tests.oracles.episode_level import (
     gspo,
     max_rl,
     reinforce,
+    rejection_sampling,
     rloo,
     sapo,
 )
@@ -58,6 +59,7 @@ PAPERS = {
     "agpo_adaptive": (agpo_adaptive.advantages, agpo_adaptive.loss),
     "agpo_asymmetric": (agpo_asymmetric.advantages, agpo_asymmetric.loss),
     "rloo": (rloo.advantages, rloo.loss),
+    "rejection_sampling": (rejection_sampling.advantages, rejection_sampling.loss),
     "max_rl": (max_rl.advantages, max_rl.loss),
     "reinforce_plus_plus": (reinforce.advantages, reinforce.loss),
     "reinforce_baseline": (reinforce.baseline_advantages, reinforce.loss),
