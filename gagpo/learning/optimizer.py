@@ -37,13 +37,16 @@ def require_optimizer(settings: OptimizerSettings, device: str) -> None:
 def make_optimizer(
     models: Iterable[torch.nn.Module], groups: list[Group], settings: OptimizerSettings
 ) -> torch.optim.Optimizer:
-    """AdamW over the groups of :func:`parameter_groups`, and of a critic.
+    """The optimiser over the groups of :func:`parameter_groups`, and of a critic.
 
     With 8 bits a moment is one byte, in blocks of 256 that share a scale (Dettmers et al., "8-bit Optimizers via
     Block-wise Quantization", 2022). As there, moments of embeddings stay in float32, and so do those of tensors below
     4,096 numbers.
     """
     chosen: Group = {"weight_decay": settings.weight_decay, "betas": settings.betas}
+    if settings.name == "muon":
+        matrices = [group for group in groups if group.get("whole")]
+        return MuonAdamW(matrices, [group for group in groups if not group.get("whole")], **chosen)
     if settings.name not in EIGHT_BIT:
         return torch.optim.AdamW(groups, **chosen)
     with warnings.catch_warnings():
@@ -65,6 +68,55 @@ def make_optimizer(
     return optimizer
 
 
+class MuonAdamW(torch.optim.Optimizer):
+    """Muon for some matrices (Jordan et al. 2024) and AdamW for all else, as one optimiser with one state.
+
+    Muon's steps are scaled to the size of AdamW's (Liu et al. 2025, arXiv 2502.16982), so both take the same rate.
+    """
+
+    def __init__(self, matrices: list[Group], others: list[Group], weight_decay: float, betas: tuple[float, float]):
+        if not any(group["params"] for group in matrices):
+            raise SettingsError("optimizer.name=muon finds no matrix between layers in this model: set adamw")
+        self.muon, self.adamw = muon(matrices, weight_decay), None
+        if any(group["params"] for group in others):
+            self.adamw = torch.optim.AdamW(others, weight_decay=weight_decay, betas=betas)
+        parts = [self.muon] if self.adamw is None else [self.muon, self.adamw]
+        super().__init__([group for part in parts for group in part.param_groups], {})
+        self._share()
+
+    def _share(self) -> None:
+        """Both parts work on this optimiser's groups and state."""
+        of_muon = ["ns_steps" in group for group in self.param_groups]
+        self.muon.param_groups = [group for group, own in zip(self.param_groups, of_muon, strict=True) if own]
+        self.muon.state = self.state
+        if self.adamw is not None:
+            self.adamw.param_groups = [group for group, own in zip(self.param_groups, of_muon, strict=True) if not own]
+            self.adamw.state = self.state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self._share()
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """One step of both."""
+        self.muon.step()
+        if self.adamw is not None:
+            self.adamw.step()
+
+
+def muon(matrices: list[Any], weight_decay: float = 0.0) -> torch.optim.Muon:
+    """Muon over parameters or groups of them, at AdamW's learning rates."""
+    return torch.optim.Muon(matrices, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
+
+
+def hidden_matrices(model: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """The trained matrices between layers: neither embeddings nor the output layer."""
+    embedded = {id(p) for m in model.modules() if isinstance(m, torch.nn.Embedding) for p in m.parameters()}
+    embedded |= {id(p) for p in model.get_output_embeddings().parameters()}  # type: ignore[operator]
+    return [p for p in model.parameters() if p.requires_grad and p.ndim == 2 and id(p) not in embedded]
+
+
 def moment_bytes(optimizer: torch.optim.Optimizer) -> int:
     """Bytes of all moments, as they are or, before the first step, as they will be at most."""
     held = [x for state in optimizer.state.values() for x in state.values() if isinstance(x, torch.Tensor)]
@@ -75,12 +127,22 @@ def moment_bytes(optimizer: torch.optim.Optimizer) -> int:
 
 
 def parameter_groups(model: torch.nn.Module, settings: OptimizerSettings) -> list[Group]:
-    """The trained parameters; with weight decay, gains and biases (whatever is no matrix) in a group without it."""
+    """The trained parameters; with weight decay, gains and biases (whatever is no matrix) in a group without it.
+
+    Before them stand, for Muon, the matrices that it makes steps of, in a group that says so (``whole``).
+    """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     rate = settings.learning_rate
+    first: list[Group] = []
+    if settings.name == "muon":
+        matrices = hidden_matrices(model)
+        first = [{"params": matrices, "lr": rate, "whole": True}]
+        own = {id(parameter) for parameter in matrices}
+        trained = [parameter for parameter in trained if id(parameter) not in own]
     if not settings.weight_decay:
-        return [{"params": trained, "lr": rate}]
+        return [*first, {"params": trained, "lr": rate}]
     return [
+        *first,
         {"params": list(_of_shape(trained, matrices=True)), "lr": rate},
         {"params": list(_of_shape(trained, matrices=False)), "lr": rate, "weight_decay": 0.0},
     ]

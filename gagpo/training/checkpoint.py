@@ -26,6 +26,7 @@ from gagpo.distributed.sharding import local_parts, mesh_of
 from gagpo.distributed.states import names_of, optimizer_tensors
 from gagpo.envs import durable
 from gagpo.envs.errors import GagpoError
+from gagpo.learning.optimizer import MuonAdamW
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -164,7 +165,7 @@ class Snapshot:
             tensors[name] = copies[id(tensor)]
         if ranks.first:
             require_finite(tensors)
-        known = isinstance(optimizer, torch.optim.AdamW)
+        known = isinstance(optimizer, torch.optim.AdamW | MuonAdamW)
         parts = optimizer_tensors(optimizer, names_of(model, critic)) if known else {}
         own = {} if critic is None else critic.state_dict()
         return cls(
