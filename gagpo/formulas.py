@@ -128,6 +128,25 @@ ROWS: dict[str, Formula] = {
         "groups with equal R are sampled anew;   A_t = A^E + step_weight A^S_t as GiGPO\n"
         "J = mean over tokens of min(r_seq A_t, clip(r_seq, 1 - 3e-4, 1 + 4e-4) A_t)",
     ),
+    "g2po": Formula(
+        "G2PO",
+        "2606.22995",
+        "V(s) = mean of gamma^n R over all visits of s, n turns from the end;   V after an end: R where y = 1, else 0\n"
+        "A_t = norm of R in the group + norm of V(s') among turns in s + norm of V(s') - V(s) in the group\n"
+        "norm x = (x - mean)/(std + 1e-6),   an invalid action's penalty off V(s') in the second",
+    ),
+    "empg": Formula(
+        "EMPG",
+        "2509.09265",
+        "A_t = (R - mean)/(std + 1e-6) g(H_t) + .1 f(H_t+1),   less its mean over the batch\n"
+        "g = exp(-H)/mean exp(-H),   f = exp(-H),   H_t the mean entropy of a turn's tokens, min-max to [0, 1]",
+    ),
+    "optimal_token_baseline": Formula(
+        "Optimal token baseline",
+        "2602.07078",
+        "A_k = G_k - sum W_k G_k/(sum W_k + 1e-8) over the group's episodes,   k the token in the episode\n"
+        "W_k = sum over j <= k of 1 - 2 pi_j + sum over a of pi_j(a)^2",
+    ),
     "hgpo": Formula(
         "HGPO",
         "2602.22817",

@@ -330,15 +330,18 @@ class Updater:
 
     # Without a step ---------------------------------------------------------------------------------------------------
 
-    def score(self, rows: Sequence[Row], tokens: int, plain: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    def score(
+        self, rows: Sequence[Row], tokens: int, plain: bool = False, entropy: Entropy = "value"
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Old less present log-probability, and entropy (nats), of all response tokens, float64[K] in their order.
 
-        Both at the temperature the tokens were sampled at, or at temperature 1 where ``plain``.
+        Both at the temperature the tokens were sampled at, or at temperature 1 where ``plain``. entropy: ``squares``
+        for the sum of the squared probabilities in its place.
         """
 
         def read(micro: MicroBatch) -> tuple[Tensor, Tensor]:
             seen = replace(micro, temperature_U=None) if plain else micro
-            logprob_K, entropy_K = self.networks.logprobs(seen, "value")
+            logprob_K, entropy_K = self.networks.logprobs(seen, entropy)
             assert entropy_K is not None
             return micro.logprob_K - logprob_K, entropy_K
 

@@ -65,7 +65,11 @@ def moments(settings: RunSettings, shape: Shape, count: int) -> tuple[float, tup
         return 8 * count, PHASES, "Adam's two moments, float32"
     embedded = 0 if settings.lora is not None else min(count, shape.vocabulary * shape.width)
     if settings.optimizer.name == "muon":
-        return 8 * embedded + 4 * (count - embedded), PHASES, "Muon's momentum, float32; of embeddings Adam's two moments"
+        return (
+            8 * embedded + 4 * (count - embedded),
+            PHASES,
+            "Muon's momentum, float32; of embeddings Adam's two moments",
+        )
     held = 8 * embedded + (2 + 8 / 256) * (count - embedded)
     note = "Adam's two moments, 8 bits; those of the embeddings float32"
     paged = settings.optimizer.name == "paged_adamw8bit"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from gagpo.agents.episodes import Episode
 from gagpo.collecting.collector import Collection, tasks_of_groups
 from gagpo.controllers import Controllers, TrustRegionController
 from gagpo.credit import Turns, give_credit, turns_for
+from gagpo.credit.assign import first_tokens
 from gagpo.credit.turns.grouping import group_mean
 from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.sharding import shard
@@ -119,7 +121,7 @@ class Learner:
         rows, tokens = build_rows(episodes), int(turns.tokens_N.sum())
         self.controllers.observe_batch(turns, tasks_of_groups(episodes), self._entropy(turns, rows))
         region, value_K = self.trust_region, self.updater.values(rows, tokens)
-        credit = give_credit(turns, credit_settings, value_K)
+        credit = give_credit(self._measured(turns, rows), credit_settings, value_K)
         scale = rate_scale(settings.optimizer, iteration, settings.training.iterations)
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * scale * (region.scale if region else 1.0)
@@ -165,6 +167,24 @@ class Learner:
                     break
                 self.updater.retreat(before, part)
         region.observe()
+
+    def _measured(self, turns: Turns, rows: Sequence[Row]) -> Turns:
+        """The turns with what their credit reads of the policy that sampled them."""
+        credit = self.settings.algorithm.credit
+        wanted = {part.measure for part in getattr(credit, "credits", [credit])}
+        tokens_N, first_N = turns.tokens_N, first_tokens(turns.tokens_N)
+        tokens = int(tokens_N.sum())
+        if "entropy" in wanted:
+            entropy_K = np.append(self.updater.score(rows, tokens)[1], 0.0)
+            entropy_N = np.add.reduceat(entropy_K, first_N) / np.maximum(tokens_N, 1)
+            turns = replace(turns, entropy_N=np.where(tokens_N > 0, entropy_N, 0.0))
+        if "energy" in wanted:
+            drift_K, squares_K = self.updater.score(rows, tokens, entropy="squares")
+            logprob_K = np.zeros(tokens)
+            for row in rows:
+                logprob_K[row.token_K] = row.logprob_K
+            turns = replace(turns, energy_K=1.0 - 2.0 * np.exp(logprob_K - drift_K) + squares_K)
+        return turns
 
     def _entropy(self, turns: Turns, rows: Sequence[Row]) -> np.ndarray | None:
         """Mean entropy of the policy at temperature 1 over each task group's response tokens, where it is wanted."""

@@ -28,9 +28,12 @@ from tests.oracles.episode_level import (
     rejection_sampling,
     rloo,
     sapo,
+    token_baseline,
 )
 from tests.oracles.turn_level import (
+    empg,
     empirical_bayes,
+    g2po,
     gagpo,
     gigpo,
     graph_sum,
@@ -65,6 +68,9 @@ PAPERS = {
     "reinforce_baseline": (reinforce.baseline_advantages, reinforce.loss),
     "gigpo": (gigpo.advantages, gigpo.loss),
     "sampo": (sampo.advantages, sampo.loss),
+    "g2po": (g2po.advantages, g2po.loss),
+    "empg": (empg.advantages, empg.loss),
+    "optimal_token_baseline": (token_baseline.advantages, token_baseline.loss),
     "hgpo": (hgpo.advantages, hgpo.loss),
     "graphgpo": (graphgpo.advantages, graphgpo.loss),
     "milegpo": (milegpo.advantages, milegpo.loss),
@@ -91,6 +97,8 @@ def turns_of(batch) -> Turns:
         success_E=[episode.success for episode in batch],
         end_state_E=[episode.end for episode in batch],
         feature_NF=np.array([turn.words for turn in turns]),
+        entropy_N=[float(turn.entropy.mean()) for turn in turns],
+        energy_K=[x for turn in turns for x in token_baseline.energy(turn)],
     )
 
 
