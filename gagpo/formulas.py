@@ -322,6 +322,13 @@ VARIANTS = [
         {"preset": "grpo", "correction": {"name": "icepop", "low": 0.5, "high": 5.0}},
     ),
     Formula(
+        "KPop",
+        "",
+        "each token's term times 1[KL_b(pi || mu) <= 2] 1[KL_b(mu || pi) <= 2],   pi of the trainer, mu of the sampler\n"
+        "KL_b(p || q) = p log(p/q) + (1 - p) log((1 - p)/(1 - q))",
+        {"preset": "grpo", "correction": "kpop"},
+    ),
+    Formula(
         "Geometric mask of sequences",
         "",
         "each token's term times 1[1/3 <= exp(mean log w) <= 3],   the mean over the sequence",

@@ -1,4 +1,4 @@
-"""EMPG (arXiv 2509.09265): GRPO's advantage scaled by how sure each step was, and a bonus for the next one's clarity."""
+"""EMPG (arXiv 2509.09265): GRPO's advantage scaled by how sure each step was, and a bonus for the next one's."""
 
 import math
 
