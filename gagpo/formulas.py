@@ -324,7 +324,7 @@ VARIANTS = [
     Formula(
         "KPop",
         "",
-        "each token's term times 1[KL_b(pi || mu) <= 2] 1[KL_b(mu || pi) <= 2],   pi of the trainer, mu of the sampler\n"
+        "each token's term times 1[KL_b(pi || mu) <= 2] 1[KL_b(mu || pi) <= 2],   pi the trainer's, mu the sampler's\n"
         "KL_b(p || q) = p log(p/q) + (1 - p) log((1 - p)/(1 - q))",
         {"preset": "grpo", "correction": "kpop"},
     ),

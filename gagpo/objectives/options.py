@@ -174,9 +174,10 @@ class Correction(Options):
     sampler's log-probabilities. ``recompute``: they start from the trainer's own; so they do with the others.
     ``token``: each token's term is weighted by ``min(exp(x), cap)``. ``icepop``: it is weighted by ``exp(x)`` within
     [low, high] and left out beyond ([.5, 5]; IcePop, arXiv 2510.18855). ``kpop``: a token is left out where the KL of
-    "this token or another" between trainer and sampler is above ``bound`` nats in either direction. ``sequence``: sequences (rows) whose geometric
-    mean ``exp(mean x)`` leaves [low, high] ([1/3, 3]) are left out. rows: the same mask of sequences beside the weights
-    of ``token``, ``icepop`` or ``kpop``. What is left out still counts in what the objective is divided by.
+    "this token or another" between trainer and sampler is above ``bound`` nats in either direction. ``sequence``:
+    sequences (rows) whose geometric mean ``exp(mean x)`` leaves [low, high] ([1/3, 3]) are left out. rows: the same
+    mask of sequences beside the weights of ``token``, ``icepop`` or ``kpop``. What is left out still counts in what the
+    objective is divided by.
     """
 
     name: Literal["none", "recompute", "token", "icepop", "kpop", "sequence"] = "none"
