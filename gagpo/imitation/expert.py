@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,6 +13,9 @@ from gagpo.agents.parsing import response_of
 from gagpo.envs.base import TextEnv
 from gagpo.learning.batch import Row
 from gagpo.settings import RunSettings, SettingsError
+
+SURROGATE = re.compile("[\ud800-\udfff]")
+"""Half a character, which no tokenizer takes."""
 
 
 def require_expert(world: TextEnv, settings: RunSettings) -> None:
@@ -29,14 +33,14 @@ def expert_rows(episodes: Sequence[Episode], context: Context, longest: int) -> 
     """A row for every turn whose expert is known: what the policy had read, and the expert's action as a response.
 
     Rows are numbered as those of :func:`gagpo.learning.batch.build_rows` in turn and group. An action that takes more
-    than ``longest`` tokens is left out: the policy could not say it.
+    than ``longest`` tokens, or is no text, is left out: the policy could not say it.
     """
     groups = sorted({episode.group for episode in episodes})
     rows: list[Row] = []
     number = tokens = 0
     for episode in episodes:
         for turn in episode.turns:
-            if isinstance(turn.expert, str) and turn.expert:
+            if turn.expert and not SURROGATE.search(turn.expert):
                 response_ids = context.response(response_of(turn.expert, context.style.parser))
                 first, count = len(turn.prompt_ids), len(response_ids)
                 if count <= longest:

@@ -51,7 +51,7 @@ def played(context, *experts, group=0):
 @pytest.mark.parametrize("style", ["plain", "tags"])
 def test_a_row_is_what_was_read_and_the_experts_action_in_the_learners_words(tiny, style):
     context = Context(tiny[1], STYLES[style])
-    episodes = [played(context, "left", None, "", group=5), played(context, "right", "go " * 200, group=3)]
+    episodes = [played(context, "left", None, "", group=5), played(context, "right", "go " * 200, "\ud800", group=3)]
     rows = expert_rows(episodes, context, longest=40)
     assert [(row.turn_K[0], row.group) for row in rows] == [(0, 1), (3, 0)]
     assert np.concatenate([row.token_K for row in rows]).tolist() == list(range(sum(len(r.token_K) for r in rows)))
@@ -61,7 +61,7 @@ def test_a_row_is_what_was_read_and_the_experts_action_in_the_learners_words(tin
         words = tiny[1].decode(row.ids[row.place_K], skip_special_tokens=True)
         assert words == (action if style == "plain" else f"<action>{action}</action>")
         assert row.ids[-1] == tiny[1].eos_token_id
-    assert expert_metrics(episodes, rows) == {"expert_turns": 0.4, "expert_agreement": 1 / 3}
+    assert expert_metrics(episodes, rows) == {"expert_turns": 2 / 6, "expert_agreement": 1 / 4}
 
 
 @pytest.mark.parametrize("minibatches", [1, 2])
@@ -130,6 +130,26 @@ def test_a_world_without_an_expert_is_refused_before_anything_is_made(corridor, 
     with pytest.raises(SettingsError, match=r"Untaught-v0 has none: write its method expert_action"):
         Trainer(folder, quiet=True)
     assert not folder.path.exists()
+
+
+class Raving(CorridorEnv):
+    """An expert who says whatever comes to his mind."""
+
+    def expert_action(self):
+        return (None, "", 7, ["left"], "\ud800", "left " * 500, "\x00", "left")[self.place % 8]
+
+
+gymnasium.register("gagpo-test/Raving-v0", entry_point=Raving)
+
+
+def test_what_an_expert_must_not_say_is_not_learned(corridor, tmp_path):
+    """Numbers, lists, halves of characters, novels: such turns have no expert, and the others teach as ever."""
+    world = {"id": "gagpo-test/Raving-v0", "kwargs": {"max_turns": 16}}
+    config = corridor(algorithm=ALONE, environment=world, training={"iterations": 1}, evaluation=QUICK)
+    folder = RunFolder.create(tmp_path / "run", load_run(config))
+    train(folder, quiet=True)
+    (row,) = folder.metrics()
+    assert 0 < row["expert_turns"] < 0.5 and np.isfinite(row["expert_loss"]) and row["failed_episodes"] == 0
 
 
 def test_another_player_in_the_experts_place_is_refused(corridor):
