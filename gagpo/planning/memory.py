@@ -51,6 +51,12 @@ def state_parts(settings: RunSettings, shape: Shape) -> list[Part]:
     if settings.algorithm.kl.coefficient > 0 and not extra:
         size = _size(settings.engine.dtype)
         parts.append(Part("reference", size * count, every, f"{settings.engine.dtype}, for algorithm.kl"))
+    taught = settings.algorithm.distillation
+    if taught is not None and taught.teacher != "self":
+        size = _size(settings.engine.dtype)
+        parts.append(
+            Part("teacher", size * shape.parameters, every, f"{settings.engine.dtype}, as large as the policy")
+        )
     critic = settings.algorithm.critic
     if critic is not None and critic.head == "separate":
         own = 4 * (shape.parameters + extra) + moments(settings, shape, count)[0]
