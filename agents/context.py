@@ -79,6 +79,21 @@ class Context:
         """``text`` as a response that an engine could have sampled: its tokens and the end token."""
         return np.append(self._encode(text), np.int32(self.tokenizer.eos_token_id))
 
+    def with_hint(self, prompt_ids: np.ndarray, hint: str) -> np.ndarray:
+        """A prompt of :meth:`prompt` with ``hint`` as the last line of the last user's message, int32.
+
+        The rest keeps its tokens. InvalidArgument where the chat template's words after that message are none of the
+        prompt's last tokens, so that there is no place to put it.
+        """
+        end_ids = self._encode(self._template([("user", _MARK)]).split(_MARK, 1)[1])
+        begin = len(prompt_ids) - len(end_ids)
+        if begin < 0 or not np.array_equal(prompt_ids[begin:], end_ids):
+            raise InvalidArgument(
+                "a hint has no place in these prompts: the tokenizer joins the end of a message with what the chat "
+                "template puts behind it"
+            )
+        return np.concatenate([prompt_ids[:begin], self._encode("\n" + hint), end_ids])
+
     def _continuation(self, text: str, ended: str) -> str:
         """What the template puts between the end of a response and the next one, the user's ``text`` included.
 

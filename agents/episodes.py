@@ -35,6 +35,7 @@ class Turn:
     cut: the response ended at the token limit without a stop token, whatever was found in it.
     state: key of the world state in which the response was made (None where the environment cannot tell).
     trainable: False for a deliberate stray move of an expert, which must not be imitated.
+    expert: what the world's expert would have done in that state; None where none was asked or it knows nothing.
     version: of the weights that sampled it, in updates of the run; None where sampling waits for every update.
     advantage, value, group_state: what credit made of the turn, the value of its state group, and which of the batch's
     state groups that is; None before credit is given and for a turn that was not trained on.
@@ -51,6 +52,7 @@ class Turn:
     cut: bool = False
     state: str | None = None
     trainable: bool = True
+    expert: str | None = None
     prompt_ids: Ids = field(default_factory=lambda: np.zeros(0, np.int32))
     response_ids: Ids = field(default_factory=lambda: np.zeros(0, np.int32))
     logprobs: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))

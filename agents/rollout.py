@@ -208,6 +208,8 @@ class RolloutLoop:
             return
         state = self.states[slot]
         turn.observation, turn.state = state.observation, state.info.get("state")
+        expert = state.info.get("expert_action")
+        turn.expert = expert if isinstance(expert, str) else None
         state.episode.turns.append(turn)
         self.pool.step(slot, turn.action)
         self.waiting.add(slot)

@@ -3,26 +3,30 @@
     python benchmarks/learning.py alfworld            # GAGPO, GiGPO and GRPO
     python benchmarks/learning.py algorithms          # every preset
     python benchmarks/learning.py starter             # every preset, from the model that comes with the package
+    python benchmarks/learning.py taught --rates 1e-4 3e-4 1e-3   # newer rows and cells, each at its own best rate
     python benchmarks/learning.py ablations           # GAGPO's options
     python benchmarks/learning.py alfworld --table    # only the table and plot of what is there
 
 Run it again after an interruption and it goes on where it was. Each run is an ordinary ``gagpo train`` in a process of
 one thread. The raw numbers go to ``docs/results/STUDY.jsonl`` (one line per run), the plot beside it, the table to
 standard output. Runs of a study end after equally many environment turns. Settings were chosen on ``valid_seen``; what
-is reported is another split. All runs start from one model and are measured on one panel with the panel's own seeds, so
+is reported is another split. With ``--rates`` every variant is first run once at each of them, on ``valid_seen``
+and with a seed of its own, and then all seeds at the rate with the highest success there; these first runs lie in
+``STUDY-rates``. All runs start from one model and are measured on one panel with the panel's own seeds, so
 only the first measures it before training.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gagpo.algorithms import PRESETS
@@ -47,6 +51,11 @@ class Study:
 def preset(name: str, *more: str) -> list[str]:
     """Overrides that train with a preset, without the reference model's KL."""
     return [f"algorithm={{preset: {name}, kl: {{coefficient: 0.0}}}}", *more]
+
+
+def cells(**changes: object) -> list[str]:
+    """Overrides that train with cells of a row, GAGPO's unless named, without the reference model's KL."""
+    return [f"algorithm={json.dumps({'preset': 'gagpo', 'kl': {'coefficient': 0.0}, **changes})}"]
 
 
 ALFWORLD = "configs/alfworld-small.yaml"
@@ -80,6 +89,33 @@ STUDIES = {
         "configs/alfworld-first.yaml",
         {name: preset(name) for name in PRESETS},
         common=["training.turns=12000", "training.iterations=40", "evaluation.tries=2"],
+    ),
+    "taught": Study(  # every method after as many turns of the world; a teacher's forward passes are not turns
+        "configs/alfworld-first.yaml",
+        {
+            "GAGPO": preset("gagpo"),
+            "GRPO": preset("grpo"),
+            **{name: preset(name) for name in ("rejection_sampling", "g2po", "empg", "optimal_token_baseline")},
+            "SPEAR": cells(
+                preset="dr_grpo",
+                gate={"high": 0.28},
+                replay={},
+                controllers={"variance_filter": {"share": 0.75}},
+            ),
+            "expert alone": cells(credit_weight=0.0, expert={}),
+            "GAGPO and expert": cells(expert={"coefficient": 0.5, "schedule": "linear"}),
+            "self-distillation": cells(
+                preset="dr_grpo",
+                aggregation="token_mean",
+                credit_weight=0.0,
+                distillation={"teacher": "self", "hint": "success"},
+            ),
+            "GAGPO and self-distillation": cells(
+                distillation={"teacher": "self", "hint": "success", "form": "bounded", "coefficient": 0.1}
+            ),
+            "GAGPO, Muon": preset("gagpo", "optimizer.name=muon"),
+        },
+        common=["training.turns=12000", "training.iterations=40", "evaluation.tries=2", "evaluation.every=0"],
     ),
     "ablations": Study(
         ALFWORLD,
@@ -158,9 +194,38 @@ def folder_of(runs: Path, study: str, label: str, seed: int) -> Path:
     return runs / study / f"{name}-{seed}"
 
 
-def play(study_name: str, label: str, seed: int, runs: Path, more: list[str], before: bool) -> tuple[Path, int]:
+SWEEP_SEED, SWEEP_SPLIT = 100, "valid_seen"  # neither is used by what is reported
+
+
+def sweep(study: Study, rates: list[str]) -> Study:
+    """Every variant at every rate, measured where settings are chosen."""
+    variants = {
+        f"{label} {rate}": [*overrides, f"optimizer.learning_rate={rate}"]
+        for label, overrides in study.variants.items()
+        for rate in rates
+    }
+    return replace(
+        study, variants=variants, split=SWEEP_SPLIT, common=[*study.common, f"evaluation.splits=[{SWEEP_SPLIT}]"]
+    )
+
+
+def at_best_rates(study: Study, rows: dict[str, RunRow], rates: list[str]) -> Study:
+    """Every variant at the rate that won most in its sweep; the smallest of equals."""
+    variants = {}
+    for label, overrides in study.variants.items():
+        measured = {rate: rows[f"{label} {rate}"].after for rate in rates if f"{label} {rate}" in rows}
+        if not measured:
+            continue
+        best = max(measured, key=lambda rate: (measured[rate], -float(rate)))
+        print(f"{label}: {', '.join(f'{r} {100 * x:.1f} %' for r, x in measured.items())}; takes {best}", flush=True)
+        variants[label] = [*overrides, f"optimizer.learning_rate={best}"]
+    return replace(study, variants=variants)
+
+
+def play(
+    study: Study, study_name: str, label: str, seed: int, runs: Path, more: list[str], before: bool
+) -> tuple[Path, int]:
     """Start or continue one run; its folder and exit status. before: whether it measures the model it starts from."""
-    study = STUDIES[study_name]
     folder = folder_of(runs, study_name, label, seed)
     if (folder / "evals" / f"after-{study.split}.json").exists():
         return folder, 0
@@ -178,9 +243,22 @@ def play(study_name: str, label: str, seed: int, runs: Path, more: list[str], be
     return folder, status
 
 
-def gather(study_name: str, label: str, seed: int, folder: Path) -> list[RunRow]:
+def play_all(study: Study, name: str, todo: list[tuple[str, int]], arguments: argparse.Namespace) -> None:
+    """Start or continue the runs of ``todo``, labels and seeds, some at a time; a run that is finished stays."""
+    begun = time.monotonic()
+    with ThreadPoolExecutor(arguments.jobs) as executor:
+        waiting = {
+            key: executor.submit(play, study, name, *key, arguments.runs, arguments.overrides, key == todo[0])
+            for key in todo
+        }
+        for (label, seed), future in waiting.items():
+            folder, status = future.result()
+            outcome = "done" if status == 0 else f"failed with status {status}, see {folder}.log"
+            print(f"{time.monotonic() - begun:6.0f} s  {label}, seed {seed}: {outcome}", flush=True)
+
+
+def gather(split: str, label: str, seed: int, folder: Path) -> list[RunRow]:
     """One run's numbers, none when it is not finished; of a run that averages its weights those of the average too."""
-    split = STUDIES[study_name].split
     measured = sorted(folder.parent.glob(f"*/evals/before-{split}.json"))
     before = folder / "evals" / f"before-{split}.json"
     if not measured or not (folder / "evals" / f"after-{split}.json").exists():
@@ -200,26 +278,25 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--only", nargs="+", help="these variants")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
+    parser.add_argument("--rates", nargs="+", help="learning rates, of which every variant takes its best")
     parser.add_argument("--runs", type=Path, default=Path("runs/learning"))
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     parser.add_argument("--table", action="store_true", help="train nothing")
     arguments = parser.parse_intermixed_args()
-    labels = arguments.only or list(STUDIES[arguments.study].variants)
+    study = STUDIES[arguments.study]
+    study = replace(study, variants={label: study.variants[label] for label in arguments.only or study.variants})
+    if arguments.rates:
+        swept, place = sweep(study, arguments.rates), f"{arguments.study}-rates"
+        first = [(label, SWEEP_SEED) for label in swept.variants]
+        if not arguments.table:
+            play_all(swept, place, first, arguments)
+        rows = [row for key in first for row in gather(SWEEP_SPLIT, *key, folder_of(arguments.runs, place, *key))]
+        study = at_best_rates(study, {row.label: row for row in rows}, arguments.rates)
+    labels = list(study.variants)
     todo = [(label, seed) for seed in arguments.seeds for label in labels]
     if not arguments.table:
-        begun = time.monotonic()
-        with ThreadPoolExecutor(arguments.jobs) as executor:
-            waiting = {
-                key: executor.submit(play, arguments.study, *key, arguments.runs, arguments.overrides, key == todo[0])
-                for key in todo
-            }
-            for (label, seed), future in waiting.items():
-                folder, status = future.result()
-                outcome = "done" if status == 0 else f"failed with status {status}, see {folder}.log"
-                print(f"{time.monotonic() - begun:6.0f} s  {label}, seed {seed}: {outcome}", flush=True)
-    rows = [
-        row for key in todo for row in gather(arguments.study, *key, folder_of(arguments.runs, arguments.study, *key))
-    ]
+        play_all(study, arguments.study, todo, arguments)
+    rows = [row for key in todo for row in gather(study.split, *key, folder_of(arguments.runs, arguments.study, *key))]
     if not rows:
         sys.exit("no run is finished yet")
     arguments.out.mkdir(parents=True, exist_ok=True)

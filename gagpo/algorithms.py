@@ -13,7 +13,18 @@ from gagpo.credit import AnyCredit, CreditSettings, find
 from gagpo.credit.gagpo import Gagpo
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.nearest import hint
-from gagpo.objectives.options import Cispo, Clip, Constant, Dppo, Geometric, LogClip, ObjectiveSettings, Power
+from gagpo.objectives.imitation import Distillation, ExpertLoss, Replay
+from gagpo.objectives.options import (
+    Cispo,
+    Clip,
+    Constant,
+    Dppo,
+    Geometric,
+    Likelihood,
+    LogClip,
+    ObjectiveSettings,
+    Power,
+)
 from gagpo.options import Options, by_name, problems
 
 Cells = dict[str, Any]
@@ -70,11 +81,15 @@ PRESETS: dict[str, Cells] = {
     ),
     "agpo_asymmetric": _row("agpo_asymmetric", "token", CLIP, "sequence_mean"),
     "rloo": _row("rloo", "token", CLIP, "token_mean", kl=KL),
+    "rejection_sampling": _row("rejection_sampling", "token", {"name": "likelihood"}, "token_mean"),
     "max_rl": _row("max_rl", "token", CLIP, "token_mean", kl=KL),
     "reinforce_plus_plus": _row("reinforce_plus_plus", "token", CLIP, "token_mean", kl=KL),
     "reinforce_baseline": _row("reinforce_baseline", "token", CLIP, "token_mean", kl=KL),
     "gigpo": _row("gigpo", "token", {**CLIP, "dual": 3.0}, "token_mean", kl=KL, entropy=0.001),
     "sampo": _row("gigpo", "sequence", SEQUENCE_CLIP, "token_mean", controllers={"dynamic_sampling": {}}),
+    "g2po": _row("g2po", "token", CLIP, "token_mean", kl=KL),
+    "empg": _row("empg", "token", CLIP, "token_mean", kl=KL),
+    "optimal_token_baseline": _row("optimal_token_baseline", "token", CLIP, "token_mean"),
     "hgpo": _row("hgpo", "token", CLIP, "token_mean", kl=KL),
     "graphgpo": _row("graphgpo", "token", CLIP, "token_mean", kl=KL),
     "milegpo": _row("milegpo", "token", CLIP, "token_mean", kl=KL),
@@ -123,6 +138,10 @@ class Algorithm(ObjectiveSettings):
 
     preset: str = ""
     credit: AnyCredit = Field(default_factory=Gagpo)
+    credit_weight: float = Field(default=1.0, ge=0)
+    expert: ExpertLoss | None = None
+    distillation: Distillation | None = None
+    replay: Replay | None = None
     controllers: ControllerSettings = ControllerSettings()
     critic: CriticSettings | None = None
 
@@ -161,7 +180,7 @@ def impossibilities(algorithm: Algorithm) -> list[str]:
     credit, gate, aggregation = algorithm.credit, algorithm.gate, algorithm.aggregation
     reasons = []
     if isinstance(aggregation, Geometric | Power):
-        if isinstance(gate, Cispo | Dppo):
+        if isinstance(gate, Cispo | Dppo | Likelihood):
             reasons.append(
                 f"gate {gate.name} has the value weight * log-probability, which is negative: no "
                 f"{aggregation.name} mean of it exists; use token_mean, sequence_mean, action_mean or constant"
@@ -173,11 +192,32 @@ def impossibilities(algorithm: Algorithm) -> list[str]:
             )
     if algorithm.ratio == "token" and algorithm.ratio_pool != "mean":
         reasons.append("ratio_pool says how tokens make one ratio: set ratio=action or ratio=sequence")
-    if algorithm.ratio_gradient == "token" and (algorithm.ratio == "token" or isinstance(gate, Cispo | Dppo)):
+    if algorithm.ratio_gradient == "token" and (
+        algorithm.ratio == "token" or isinstance(gate, Cispo | Dppo | Likelihood)
+    ):
         reasons.append(
             "ratio_gradient=token needs ratio=action or ratio=sequence, and a gate whose ratio has a gradient"
         )
+    reasons += _imitation_impossibilities(algorithm)
     return reasons + _controller_impossibilities(algorithm) + _critic_impossibilities(credit, algorithm.critic)
+
+
+def _imitation_impossibilities(algorithm: Algorithm) -> list[str]:
+    reasons = []
+    taught = algorithm.expert or algorithm.distillation
+    if algorithm.credit_weight == 0 and not taught:
+        reasons.append("credit_weight=0 leaves nothing to learn from: set expert or distillation beside it")
+    if algorithm.critic is not None and (algorithm.distillation or algorithm.replay):
+        what = "distillation" if algorithm.distillation else "replay"
+        reasons.append(f"{what} has no value for a critic to learn: take a credit without one")
+    if algorithm.replay and (algorithm.controllers.apmpo or algorithm.controllers.agpo):
+        reasons.append("replay brings episodes that the controllers apmpo and agpo know nothing of: keep one of them")
+    if algorithm.distillation and isinstance(algorithm.aggregation, Geometric | Power):
+        reasons.append(
+            f"distillation gives each token its own advantage, and a {algorithm.aggregation.name} mean needs one for "
+            "all: use token_mean, sequence_mean, action_mean or constant"
+        )
+    return reasons
 
 
 def _controller_impossibilities(algorithm: Algorithm) -> list[str]:

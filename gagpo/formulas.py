@@ -102,6 +102,9 @@ ROWS: dict[str, Formula] = {
         "J = mean over sequences of mean over tokens of PPO(r, A)",
     ),
     "rloo": Formula("RLOO", "2402.14740", "A = R - mean of the group's other episodes"),
+    "rejection_sampling": Formula(
+        "Rejection sampling, ReST-EM", "2312.06585", "J = mean over tokens of 1[y = 1] log pi"
+    ),
     "max_rl": Formula("MaxRL", "2602.02710", "A = (y - p)/p,   0 where p = 0"),
     "reinforce_plus_plus": Formula(
         "REINFORCE++",
@@ -124,6 +127,25 @@ ROWS: dict[str, Formula] = {
         "2602.21534",
         "groups with equal R are sampled anew;   A_t = A^E + step_weight A^S_t as GiGPO\n"
         "J = mean over tokens of min(r_seq A_t, clip(r_seq, 1 - 3e-4, 1 + 4e-4) A_t)",
+    ),
+    "g2po": Formula(
+        "G2PO",
+        "2606.22995",
+        "V(s) = mean of gamma^n R over all visits of s, n turns from the end;   V after an end: R where y = 1, else 0\n"
+        "A_t = norm of R in the group + norm of V(s') among turns in s + norm of V(s') - V(s) in the group\n"
+        "norm x = (x - mean)/(std + 1e-6),   an invalid action's penalty off V(s') in the second",
+    ),
+    "empg": Formula(
+        "EMPG",
+        "2509.09265",
+        "A_t = (R - mean)/(std + 1e-6) g(H_t) + .1 f(H_t+1),   less its mean over the batch\n"
+        "g = exp(-H)/mean exp(-H),   f = exp(-H),   H_t the mean entropy of a turn's tokens, min-max to [0, 1]",
+    ),
+    "optimal_token_baseline": Formula(
+        "Optimal token baseline",
+        "2602.07078",
+        "A_k = G_k - sum W_k G_k/(sum W_k + 1e-8) over the group's episodes,   k the token in the episode\n"
+        "W_k = sum over j <= k of 1 - 2 pi_j + sum over a of pi_j(a)^2",
     ),
     "hgpo": Formula(
         "HGPO",
@@ -234,6 +256,60 @@ VARIANTS = [
         {"preset": "rloo", "gate": "none"},
     ),
     Formula(
+        "DAgger's loss alone",
+        "1011.0686",
+        "J = mean of log pi(a*) over the tokens of the expert's actions a* in the states that the policy visits",
+        {"preset": "gagpo", "credit_weight": 0.0, "kl": {"coefficient": 0.0}, "expert": {}},
+    ),
+    Formula(
+        "GAGPO beside the expert's loss, which falls",
+        "",
+        "J = GAGPO's + c mean of log pi(a*),   c from .5 in the first iteration to 0 after the last",
+        {"preset": "gagpo", "expert": {"coefficient": 0.5, "schedule": "linear"}},
+    ),
+    Formula(
+        "On-policy distillation",
+        "2306.13649",
+        "A_k = log pi_T(y_k) - log pi(y_k) of each token y_k that the policy sampled;   J = mean of PPO(r, A)\n"
+        "here pi_T is the policy that has also read how another try of the task succeeded",
+        {
+            "preset": "dapo",
+            "credit_weight": 0.0,
+            "gate": {"name": "clip", "low": 0.2, "high": 0.2, "dual": None},
+            "distillation": {"teacher": "self", "hint": "success"},
+            "controllers": {"dynamic_sampling": None, "overlong": None},
+        },
+    ),
+    Formula(
+        "Bounded distillation beside GRPO",
+        "2607.04751",
+        "A_k = (R - mean)/(std + 1e-6) + c log(alpha rho + 1 - alpha),   rho = pi_T(y_k)/pi(y_k),   alpha = .5\n"
+        "here pi_T is the policy that has also read what the expert would do",
+        {
+            "preset": "grpo",
+            "distillation": {
+                "teacher": "self",
+                "hint": "expert",
+                "form": "bounded",
+                "coefficient": 0.1,
+                "schedule": "cosine",
+            },
+        },
+    ),
+    Formula(
+        "SPEAR",
+        "2509.22601",
+        "as Dr.GRPO with clip .2/.28 on the three quarters of groups with the largest std of R, beside which episodes\n"
+        "of the last 10 iterations with A > 0 and R > med are trained on with A = c (R - med), med the running median\n"
+        "c = (1 - cos(pi min(i/200, 1)))/2 in iteration i",
+        {
+            "preset": "dr_grpo",
+            "gate": {"high": 0.28},
+            "replay": {},
+            "controllers": {"variance_filter": {"share": 0.75}},
+        },
+    ),
+    Formula(
         "Truncated importance sampling",
         "",
         "each token's term times sg[min(w, 2)],   w = pi_trainer/pi_sampler before the first update",
@@ -244,6 +320,13 @@ VARIANTS = [
         "2510.18855",
         "each token's term times sg[M(w)],   M(w) = w within [.5, 5], 0 beyond",
         {"preset": "grpo", "correction": {"name": "icepop", "low": 0.5, "high": 5.0}},
+    ),
+    Formula(
+        "KPop",
+        "",
+        "each token's term times 1[KL_b(pi || mu) <= 2] 1[KL_b(mu || pi) <= 2],   pi the trainer's, mu the sampler's\n"
+        "KL_b(p || q) = p log(p/q) + (1 - p) log((1 - p)/(1 - q))",
+        {"preset": "grpo", "correction": "kpop"},
     ),
     Formula(
         "Geometric mask of sequences",

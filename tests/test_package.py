@@ -27,6 +27,7 @@ ORDER = (
     {"distributed"},
     {"learning"},
     {"collecting"},
+    {"imitation"},
     {"training"},
     {"evaluation"},
     {"warm_start"},

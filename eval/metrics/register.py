@@ -163,6 +163,20 @@ SECTIONS = {
         Metric("value_explained", "share",
                "Variance of the targets that the values explain; below 0 is worse than a constant."),
     ),
+    "Imitation": (
+        Metric("expert_loss", "nats per token", "Mean of -log pi over the tokens of the expert's actions.", REPORT,
+               "loss on the expert's actions"),
+        Metric("expert_agreement", "share", "Turns in which the policy did what the expert would have done, of those "
+               "whose expert is known.", REPORT, "agreement with the expert"),
+        Metric("expert_turns", "share", "Turns that the expert's action is learned from."),
+        Metric("expert_coefficient", "ratio", "What the loss on the expert's actions is multiplied by."),
+        Metric("distillation_advantage", "nats per token", "Mean advantage that the teacher gives a sampled token; "
+               "unbounded, minus the divergence from the teacher.", REPORT, "the teacher's advantage"),
+        Metric("distilled_tokens", "share", "Response tokens that the teacher judged."),
+        Metric("distillation_coefficient", "ratio", "What the teacher's advantages are multiplied by."),
+        Metric("replayed_episodes", "count", "Episodes of earlier iterations that are trained on again."),
+        Metric("replay_coefficient", "ratio", "What their advantages are multiplied by."),
+    ),
     "Controllers": (
         Metric("apmpo_exponent", "exponent", "APMPO's exponent, mean over task groups."),
         Metric("apmpo_radius", "ratio", "APMPO's clip radius, mean over task groups."),

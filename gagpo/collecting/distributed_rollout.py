@@ -25,7 +25,12 @@ from gagpo.settings import RunSettings, SettingsError
 
 PLAYED = ("task", "task_type", "split", "group", "sample", "seed", "temperature", "success", "outcome", "restarts")
 EPISODE = (*PLAYED, "end_observation", "end_state", "info")
-TURN = ("observation", "response", "action", "reward", "invalid", "cut", "state", "trainable")
+WHOLE = {
+    **dict.fromkeys(("adamw8bit", "paged_adamw8bit"), "keeps its moments in blocks that cannot be sharded"),
+    "muon": "makes a step of each matrix as a whole",
+}
+"""Why an optimiser is for one process."""
+TURN = ("observation", "response", "action", "reward", "invalid", "cut", "state", "trainable", "expert")
 
 
 class Rollout(Protocol):
@@ -47,8 +52,8 @@ def require_fitting(settings: RunSettings, world: int) -> None:
     """SettingsError unless every rank gets as many task groups as any other, and the optimiser can be sharded."""
     if settings.optimizer.name != "adamw":
         raise SettingsError(
-            f"optimizer.name={settings.optimizer.name} keeps its moments in blocks that cannot be sharded over "
-            f"{world} processes: set optimizer.name=adamw, or processes=1"
+            f"optimizer.name={settings.optimizer.name} {WHOLE[settings.optimizer.name]}, and {world} processes hold "
+            "parts: set optimizer.name=adamw, or processes=1"
         )
     if settings.lora is not None and settings.lora.base == "4bit":
         raise SettingsError(

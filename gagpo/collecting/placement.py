@@ -23,7 +23,7 @@ class LocalPlacement:
 
     def open_pool(self, settings: RunSettings) -> Pool:
         """The environments of a run, or what keeps the contract of a pool elsewhere."""
-        return Pool(settings.environment.id, settings.environment.kwargs, **pool_options(settings.rollout))
+        return Pool(settings.environment.id, settings.world_kwargs, **pool_options(settings.rollout))
 
     def engine_arguments(self, settings: EngineSettings) -> Mapping[str, object]:
         """Keyword arguments of the run's engine."""

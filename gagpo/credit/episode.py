@@ -8,7 +8,7 @@ import numpy as np
 
 from gagpo.credit.registry import CreditSettings
 from gagpo.credit.turns.columns import Coding, Turns
-from gagpo.credit.turns.grouping import centre, group_mean, standardise
+from gagpo.credit.turns.grouping import centre, group_mean, standardise, varies
 
 
 class Grpo(CreditSettings):
@@ -70,3 +70,26 @@ class MaxRl(CreditSettings):
         rate_E = group_mean(success_E, turns.group_index_E, turns.groups)[turns.group_index_E]
         centred_E = centre(success_E, turns.group_index_E, turns.groups)
         return np.asarray((centred_E / np.where(rate_E > 0, rate_E, 1.0))[turns.episode_N])
+
+
+class RejectionSampling(CreditSettings):
+    """1 for the episodes that are imitated and 0 for all others (ReST-EM, arXiv 2312.06585).
+
+    of: those that solved their task (``success``), or those whose return is the highest of a task group in which
+    returns differ (``best``).
+
+    >>> RejectionSampling().advantage(Turns([1, 0], [0, 1], [0, 0], success_E=[True, False])).tolist()
+    [1.0, 0.0]
+    """
+
+    name: Literal["rejection_sampling"] = "rejection_sampling"
+    of: Literal["success", "best"] = "success"
+
+    def advantage(self, turns: Turns) -> np.ndarray:
+        if self.of == "success":
+            return np.asarray(turns.coded_return_E("success")[turns.episode_N])
+        highest_G = np.full(turns.groups, -np.inf)
+        np.maximum.at(highest_G, turns.group_index_E, turns.return_E)
+        best_E = turns.return_E == highest_G[turns.group_index_E]
+        differ_E = varies(turns.return_E, turns.group_index_E, turns.groups)[turns.group_index_E]
+        return np.asarray((best_E & differ_E).astype(np.float64)[turns.episode_N])

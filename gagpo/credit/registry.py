@@ -20,6 +20,7 @@ from gagpo.envs.registry import Registry
 from gagpo.options import Options, by_name, explain
 
 Level = Literal["episode", "turn", "token"]
+Measure = Literal["", "entropy", "energy"]
 Option = bool | int | float | str | None
 
 
@@ -28,11 +29,13 @@ class CreditSettings(Options):
 
     name: what it is found by. level: what shares one advantage, an ``episode``, a ``turn`` or a ``token``. critic: it
     needs a learned value; such a credit has :meth:`advantage_and_target` in place of :meth:`advantage`. A field ``key``
-    says what makes two turns the same state, for the credits that compare states.
+    says what makes two turns the same state, for the credits that compare states. measure: what the trainer measures of
+    the policy for it, before any step: ``entropy`` of each turn, or ``energy`` of each token; see :class:`Turns`.
     """
 
     level: ClassVar[Level] = "episode"
     critic: ClassVar[bool] = False
+    measure: ClassVar[Measure] = ""
     name: str
 
     @property
@@ -64,10 +67,14 @@ CREDITS: Registry[type[CreditSettings]] = Registry(
         "rloo": "gagpo.credit.episode:Rloo",
         "reinforce_plus_plus": "gagpo.credit.reinforce:ReinforcePlusPlus",
         "reinforce_baseline": "gagpo.credit.reinforce:ReinforceBaseline",
+        "rejection_sampling": "gagpo.credit.episode:RejectionSampling",
         "max_rl": "gagpo.credit.episode:MaxRl",
         "agpo_adaptive": "gagpo.credit.agpo:AgpoAdaptive",
         "agpo_asymmetric": "gagpo.credit.agpo:AgpoAsymmetric",
         "gigpo": "gagpo.credit.gigpo:Gigpo",
+        "g2po": "gagpo.credit.edges.g2po:G2po",
+        "empg": "gagpo.credit.measured.empg:Empg",
+        "optimal_token_baseline": "gagpo.credit.measured.token_baseline:OptimalTokenBaseline",
         "hgpo": "gagpo.credit.hgpo:Hgpo",
         "graphgpo": "gagpo.credit.graphgpo:Graphgpo",
         "milegpo": "gagpo.credit.milegpo:Milegpo",

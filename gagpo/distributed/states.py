@@ -25,6 +25,7 @@ warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavai
 
 RATES = "groups.lr"
 MOMENTS = ("exp_avg", "exp_avg_sq")
+MOMENTUM = "momentum_buffer"
 STEP = "step"
 
 
@@ -41,11 +42,11 @@ def names_of(model: torch.nn.Module, critic: torch.nn.Module | None) -> dict[str
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, names: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """AdamW's state under names that say whose it is; parameters that had no step yet are left out."""
+    """AdamW's and Muon's state under names that say whose it is; parameters that had no step yet are left out."""
     found = {RATES: torch.tensor([group["lr"] for group in optimizer.param_groups], dtype=torch.float64)}
     for name, parameter in names.items():  # under the name of the parameter, whatever its place
         state = optimizer.state.get(parameter) or {}
-        found |= {f"{name}.{key}": state[key] for key in (STEP, *MOMENTS) if key in state}
+        found |= {f"{name}.{key}": state[key] for key in (STEP, *MOMENTS, MOMENTUM) if key in state}
     return found
 
 
@@ -56,18 +57,21 @@ def fill_optimizer(optimizer: torch.optim.Optimizer, names: Mapping[str, Tensor]
     """
     there = stored_names(folder)
     wanted: dict[str, Tensor] = {RATES: torch.zeros(len(optimizer.param_groups), dtype=torch.float64)}
+    whole = {id(p) for group in optimizer.param_groups if "ns_steps" in group for p in group["params"]}  # Muon's
+    keys = {name: (MOMENTUM,) if id(parameter) in whole else (STEP, *MOMENTS) for name, parameter in names.items()}
     for name, parameter in names.items():
-        if f"{name}.{STEP}" in there:
-            wanted[f"{name}.{STEP}"] = torch.zeros((), dtype=torch.float32)
-            wanted |= {f"{name}.{key}": torch.zeros_like(parameter.detach()) for key in MOMENTS}
+        if f"{name}.{keys[name][0]}" in there:
+            wanted |= {f"{name}.{key}": torch.zeros_like(parameter.detach()) for key in keys[name]}
+            if STEP in keys[name]:
+                wanted[f"{name}.{STEP}"] = torch.zeros((), dtype=torch.float32)
     if odd := sorted(there - wanted.keys()):
         raise StateError(f"{folder} holds {odd[0]!r}, which is of no parameter of this run")
     read(wanted, folder, ranks)
     for group, rate in zip(optimizer.param_groups, wanted.pop(RATES).tolist(), strict=True):
         group["lr"] = rate
     for name, parameter in names.items():
-        if f"{name}.{STEP}" in wanted:
-            optimizer.state[parameter] = {key: wanted[f"{name}.{key}"] for key in (STEP, *MOMENTS)}
+        if f"{name}.{keys[name][0]}" in wanted:
+            optimizer.state[parameter] = {key: wanted[f"{name}.{key}"] for key in keys[name]}
 
 
 def stored_names(folder: Path) -> set[str]:

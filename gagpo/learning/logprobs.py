@@ -20,7 +20,7 @@ from gagpo.learning.packing import MicroBatch
 CHUNK = 2**25
 """Logits that exist at a time; a batch with no more than these is not cut, and nothing is computed twice."""
 
-Entropy = Literal["none", "value", "gradient"]
+Entropy = Literal["none", "value", "gradient", "squares"]
 
 
 def hidden_of(model: torch.nn.Module, batch: MicroBatch) -> Tensor:
@@ -34,7 +34,8 @@ def token_logprobs(
     """Log-probability and entropy (nats), each ``(K,)`` float32, of every response token under ``model``.
 
     Both are at the temperature the token was sampled at, so that an unchanged model reproduces the engine's numbers.
-    entropy: ``value`` for one without gradient, ``none`` where it is not needed. hidden_UD: :func:`hidden_of` the
+    entropy: ``value`` for one without gradient, ``none`` where it is not needed, ``squares`` for the sum of the squared
+    probabilities in its place, without gradient. hidden_UD: :func:`hidden_of` the
     batch, where the caller has it.
     """
     if hidden_UD is None:
@@ -68,6 +69,8 @@ def _of_chunk(
     logprob_C = logprob_CV.gather(-1, target_C[:, None])[:, 0]
     if entropy == "none":
         return logprob_C, None
+    if entropy == "squares":
+        return logprob_C, (2 * logprob_CV.detach()).exp().sum(-1)
     with torch.set_grad_enabled(torch.is_grad_enabled() and entropy == "gradient"):
         return logprob_C, -(logprob_CV.exp() * logprob_CV).sum(-1)
 

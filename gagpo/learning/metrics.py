@@ -21,8 +21,9 @@ MISMATCH = ("mismatch_kl", "mismatch_weight", "mismatch_max", "masked_tokens", "
 class StepLog:
     """Of the steps taken so far: this rank's part of each loss, norms of gradients, sums of micro-batches.
 
-    mismatch: sums of the micro-batches that were compared with the sampler. signal: how much of a
-    gradient is signal, where that is measured. tokens: of all rows; read: those that this
+    mismatch: sums of the micro-batches that were compared with the sampler. signal: how much of a gradient is signal,
+    where that is measured. taught: the supervised loss of the steps that had such rows, nats a token. tokens: of all
+    rows; read: those that this
     rank's forward passes have read.
     """
 
@@ -31,6 +32,7 @@ class StepLog:
     sums: list[Metrics] = field(default_factory=list)
     mismatch: list[Metrics] = field(default_factory=list)
     signal: dict[str, float] = field(default_factory=dict)
+    taught: list[float] = field(default_factory=list)
     tokens: int = 0
     read: int = 0
     begun: float = field(default_factory=time.perf_counter)
@@ -43,9 +45,11 @@ class StepLog:
         metrics = summary(_of_all(self.sums, ranks))
         clipped = metrics.pop("clip", 0.0)  # a soft gate clips nothing
         mismatch = summary(_of_all(self.mismatch, ranks))
+        taught = {"expert_loss": float(np.mean(ranks.total(np.asarray(self.taught))))} if self.taught else {}
         return {
             **metrics,
             **self.signal,
+            **taught,
             "clip_fraction": clipped,
             **{name: mismatch.get(name, 0.0) for name in MISMATCH},
             "loss": float(np.mean(losses)),

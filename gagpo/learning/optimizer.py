@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from gagpo.objectives.imitation import fall
 from gagpo.settings import OptimizerSettings, SettingsError, WarmStartSettings
 
 Group = dict[str, Any]
@@ -37,13 +38,16 @@ def require_optimizer(settings: OptimizerSettings, device: str) -> None:
 def make_optimizer(
     models: Iterable[torch.nn.Module], groups: list[Group], settings: OptimizerSettings
 ) -> torch.optim.Optimizer:
-    """AdamW over the groups of :func:`parameter_groups`, and of a critic.
+    """The optimiser over the groups of :func:`parameter_groups`, and of a critic.
 
     With 8 bits a moment is one byte, in blocks of 256 that share a scale (Dettmers et al., "8-bit Optimizers via
     Block-wise Quantization", 2022). As there, moments of embeddings stay in float32, and so do those of tensors below
     4,096 numbers.
     """
     chosen: Group = {"weight_decay": settings.weight_decay, "betas": settings.betas, "eps": settings.epsilon}
+    if settings.name == "muon":
+        matrices = [group for group in groups if group.get("whole")]
+        return MuonAdamW(matrices, [group for group in groups if not group.get("whole")], **chosen)
     if settings.name not in EIGHT_BIT:
         return torch.optim.AdamW(groups, **chosen)
     with warnings.catch_warnings():
@@ -65,6 +69,55 @@ def make_optimizer(
     return optimizer
 
 
+class MuonAdamW(torch.optim.Optimizer):
+    """Muon for some matrices (Jordan et al. 2024) and AdamW for all else, as one optimiser with one state.
+
+    Muon's steps are scaled to the size of AdamW's (Liu et al. 2025, arXiv 2502.16982), so both take the same rate.
+    """
+
+    def __init__(self, matrices: list[Group], others: list[Group], weight_decay: float, betas: tuple[float, float]):
+        if not any(group["params"] for group in matrices):
+            raise SettingsError("optimizer.name=muon finds no matrix between layers in this model: set adamw")
+        self.muon, self.adamw = muon(matrices, weight_decay), None
+        if any(group["params"] for group in others):
+            self.adamw = torch.optim.AdamW(others, weight_decay=weight_decay, betas=betas)
+        parts = [self.muon] if self.adamw is None else [self.muon, self.adamw]
+        super().__init__([group for part in parts for group in part.param_groups], {})
+        self._share()
+
+    def _share(self) -> None:
+        """Both parts work on this optimiser's groups and state."""
+        of_muon = ["ns_steps" in group for group in self.param_groups]
+        self.muon.param_groups = [group for group, own in zip(self.param_groups, of_muon, strict=True) if own]
+        self.muon.state = self.state
+        if self.adamw is not None:
+            self.adamw.param_groups = [group for group, own in zip(self.param_groups, of_muon, strict=True) if not own]
+            self.adamw.state = self.state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self._share()
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """One step of both."""
+        self.muon.step()
+        if self.adamw is not None:
+            self.adamw.step()
+
+
+def muon(matrices: list[Any], weight_decay: float = 0.0) -> torch.optim.Muon:
+    """Muon over parameters or groups of them, at AdamW's learning rates."""
+    return torch.optim.Muon(matrices, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
+
+
+def hidden_matrices(model: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """The trained matrices between layers: neither embeddings nor the output layer."""
+    embedded = {id(p) for m in model.modules() if isinstance(m, torch.nn.Embedding) for p in m.parameters()}
+    embedded |= {id(p) for p in model.get_output_embeddings().parameters()}  # type: ignore[operator]
+    return [p for p in model.parameters() if p.requires_grad and p.ndim == 2 and id(p) not in embedded]
+
+
 def moment_bytes(optimizer: torch.optim.Optimizer) -> int:
     """Bytes of all moments, as they are or, before the first step, as they will be at most."""
     held = [x for state in optimizer.state.values() for x in state.values() if isinstance(x, torch.Tensor)]
@@ -75,12 +128,22 @@ def moment_bytes(optimizer: torch.optim.Optimizer) -> int:
 
 
 def parameter_groups(model: torch.nn.Module, settings: OptimizerSettings) -> list[Group]:
-    """The trained parameters; with weight decay, gains and biases (whatever is no matrix) in a group without it."""
+    """The trained parameters; with weight decay, gains and biases (whatever is no matrix) in a group without it.
+
+    Before them stand, for Muon, the matrices that it makes steps of, in a group that says so (``whole``).
+    """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     rate = settings.learning_rate
+    first: list[Group] = []
+    if settings.name == "muon":
+        matrices = hidden_matrices(model)
+        first = [{"params": matrices, "lr": rate, "whole": True}]
+        own = {id(parameter) for parameter in matrices}
+        trained = [parameter for parameter in trained if id(parameter) not in own]
     if not settings.weight_decay:
-        return [{"params": trained, "lr": rate}]
+        return [*first, {"params": trained, "lr": rate}]
     return [
+        *first,
         {"params": list(_of_shape(trained, matrices=True)), "lr": rate},
         {"params": list(_of_shape(trained, matrices=False)), "lr": rate, "weight_decay": 0.0},
     ]
@@ -98,10 +161,9 @@ def rate_scale(settings: OptimizerSettings, iteration: int, iterations: int) -> 
 
     It rises over the warm-up; a linear or cosine schedule then falls from 1 towards 0 after the last one.
     """
-    if iteration < settings.warmup or settings.schedule == "constant":
+    if iteration < settings.warmup:
         return _risen(iteration, settings.warmup)
-    done = min(1.0, (iteration - settings.warmup) / max(1, iterations - settings.warmup))
-    return 1.0 - done if settings.schedule == "linear" else _half_cosine(math.pi * done)
+    return fall(settings.schedule, (iteration - settings.warmup) / max(1, iterations - settings.warmup))
 
 
 def share_scale(settings: OptimizerSettings, zero_groups: float) -> float:
@@ -124,7 +186,7 @@ def warm_start_rate(settings: WarmStartSettings, step: int) -> float:
     steps = settings.bound
     rise = max(1, steps // 20)
     if settings.decay is None:
-        return settings.learning_rate * _risen(step, rise) * _half_cosine(math.pi * step / steps)
+        return settings.learning_rate * _risen(step, rise) * fall("cosine", step / steps)
     left = (steps - step) / max(1.0, settings.decay * steps)
     return settings.learning_rate * min(_risen(step, min(100, rise)), left)
 
@@ -132,8 +194,3 @@ def warm_start_rate(settings: WarmStartSettings, step: int) -> float:
 def _risen(step: int, steps: int) -> float:
     """Share of the highest rate, reached with the last of ``steps``."""
     return min(1.0, (step + 1) / steps) if steps else 1.0
-
-
-def _half_cosine(angle: float) -> float:
-    """From 1 at an angle of 0 to 0 at pi."""
-    return 0.5 * (1.0 + math.cos(angle))

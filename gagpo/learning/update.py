@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -17,7 +17,7 @@ from gagpo.agents.engines.weights import whole
 from gagpo.algorithms import Algorithm
 from gagpo.credit import Credit
 from gagpo.distributed.ranks import Ranks
-from gagpo.learning.batch import Row, mini_batches, normaliser_of
+from gagpo.learning.batch import Row, Supervision, mini_batches, normaliser_of
 from gagpo.learning.critic import Critic
 from gagpo.learning.forward import Networks
 from gagpo.learning.logprobs import Entropy
@@ -38,12 +38,15 @@ class MiniBatch:
     """What one optimiser step is made of.
 
     micros: what this rank reads of it; padding, if any, is at the end; none where no row teaches. normaliser: of all
-    rows of all ranks, whether or not they are read. tokens: of those rows.
+    rows of all ranks, whether or not they are read. tokens: of those rows. taught: what this rank reads of the
+    supervised rows, which have taught_tokens response tokens on all ranks.
     """
 
     micros: list[MicroBatch]
     normaliser: Normaliser
     tokens: int
+    taught: list[MicroBatch] = field(default_factory=list)
+    taught_tokens: int = 0
 
 
 class Updater:
@@ -97,6 +100,7 @@ class Updater:
         credit: Credit,
         rng: np.random.Generator,
         controls: Callable[[Tensor], Controls] | None = None,
+        supervision: Supervision | None = None,
     ) -> dict[str, float]:
         """``epochs`` passes of ``minibatches`` optimiser steps each; returns the metrics.
 
@@ -105,7 +109,7 @@ class Updater:
         (``mismatch_*``, of the first mini-batch where nothing is recomputed). The loss of a mini-batch is the exact
         mean over all of it, however it is cut into micro-batches. Rows that cannot teach are counted in it and not
         read, and are in no metric (:meth:`_teaching`). ``controls`` gives what controllers set, from the task group of
-        each token.
+        each token. ``supervision`` is shared out to the mini-batches, and its loss is added to theirs.
 
         A step whose loss or gradient is not finite is skipped: weights and optimiser stay as they were, and its numbers
         are in no metric but ``skipped_steps``. :class:`NonFiniteLoss` is raised in place of the last skip that
@@ -116,19 +120,20 @@ class Updater:
         self.skips.begin()
         self.networks.train(True)
         try:
-            batches = self._mini_batches(rows, credit, rng)
+            batches = self._mini_batches(rows, credit, rng, supervision)
             with span("scoring"):
                 scored = self._score_before(batches, credit.tokens, log)
             for epoch in range(self.epochs):
                 self._signal = GradientSignal() if self.measure_signal and epoch == 0 else None
                 self._log_ratio_K = np.zeros(credit.tokens)
                 if epoch:
-                    batches = self._mini_batches(rows, credit, rng)
+                    batches = self._mini_batches(rows, credit, rng, supervision)
                 for number, batch in enumerate(batches):
                     # Without a scoring pass the first step that is taken is the one that meets an untouched policy.
                     old = None if number == 0 and self._first_scores_itself else scored
                     batch.micros = [one if one.padding else with_columns(one, credit, old) for one in batch.micros]
-                    self._train_on(batch, controls, log, scores=old is None and not log.losses)
+                    share = supervision.coefficient if supervision else 0.0
+                    self._train_on(batch, controls, log, old is None and not log.losses, share)
                 if self._signal:
                     groups = len({row.group for row in rows}) / self.minibatches
                     log.signal = self._signal.values(groups, self.ranks)
@@ -141,13 +146,20 @@ class Updater:
         steps = {"updates": float(len(log.losses)), "skipped_steps": float(len(self.skips.errors))}
         return log.metrics(self.ranks) | steps
 
-    def _mini_batches(self, rows: Sequence[Row], credit: Credit, rng: np.random.Generator) -> list[MiniBatch]:
-        """Each mini-batch of an epoch."""
-        made = []
+    def _mini_batches(
+        self, rows: Sequence[Row], credit: Credit, rng: np.random.Generator, supervision: Supervision | None
+    ) -> list[MiniBatch]:
+        """Each mini-batch of an epoch, with its part of the supervised rows."""
+        made: list[MiniBatch] = []
         for part in mini_batches(rows, self.minibatches, rng, self.minibatch_of):
             teaching = self._teaching(part, credit)
             micros = rank_batches(teaching, self.packing, self.ranks) if teaching else []
             made.append(MiniBatch(micros, normaliser_of(part), sum(row.length for row in part)))
+        taught = supervision.rows if supervision and supervision.coefficient > 0 else []
+        for batch, part in zip(
+            made, mini_batches(taught, len(made), rng, self.minibatch_of) if taught else (), strict=False
+        ):
+            batch.taught, batch.taught_tokens = self._all(part), normaliser_of(part).tokens
         return made
 
     def _teaching(self, rows: Sequence[Row], credit: Credit) -> Sequence[Row]:
@@ -189,21 +201,31 @@ class Updater:
     # A step -----------------------------------------------------------------------------------------------------------
 
     def _train_on(
-        self, batch: MiniBatch, controls: Callable[[Tensor], Controls] | None, log: StepLog, scores: bool
+        self,
+        batch: MiniBatch,
+        controls: Callable[[Tensor], Controls] | None,
+        log: StepLog,
+        scores: bool,
+        supervised: float = 0.0,
     ) -> None:
-        """One optimiser step, left out where no row teaches, and where its loss or gradient is not finite."""
+        """One optimiser step, left out where no row teaches, and where its loss or gradient is not finite.
+
+        supervised: the coefficient of the supervised rows' loss.
+        """
         log.tokens += batch.tokens
-        if not batch.micros:  # on any rank: Adam would move on by what it remembers, with nothing to move for
+        if not batch.micros and not batch.taught:  # on any rank: Adam would move on by what it remembers, for nothing
             return
         try:
             loss, sums, mismatch = self._accumulate(batch, controls, scores)
+            taught = self._accumulate_supervised(batch, supervised)
             with span("optimiser"):
                 norm = self._step()
         except NonFiniteLoss as error:
             self._skip(error, batch)
             return
         self.skips.taken()
-        log.losses.append(loss)
+        log.losses.append(loss + supervised * taught)
+        log.taught += [taught] if batch.taught else []
         log.norms.append(norm)
         log.sums += sums
         log.mismatch += mismatch
@@ -251,6 +273,27 @@ class Updater:
             sums.append(metrics)
         self._raise_together(error)
         return float(total), sums, mismatch
+
+    def _accumulate_supervised(self, batch: MiniBatch, coefficient: float) -> float:
+        """Gradients of the supervised rows; this rank's part of their mean loss, nats a token."""
+        total = torch.zeros((), device=self.device)
+        error: NonFiniteLoss | None = None
+        for made in batch.taught:
+            micro = made.to(self.device)
+            with span("forward"):
+                logprob_K = self.networks.logprobs(micro)[0]
+            loss = -logprob_K.sum() / batch.taught_tokens
+            if micro.padding:
+                loss = 0.0 * loss
+            elif not torch.isfinite(loss):
+                error = error or NonFiniteLoss("the loss of the expert's actions is not finite", [])
+                if self.ranks.alone:
+                    break
+            self._backward(coefficient * loss)
+            total += loss.detach()
+        if batch.taught:
+            self._raise_together(error)
+        return float(total)
 
     def _backward(self, loss: Tensor) -> None:
         """Add gradients. Ranks average theirs, of losses that are parts of a sum."""
@@ -306,15 +349,18 @@ class Updater:
 
     # Without a step ---------------------------------------------------------------------------------------------------
 
-    def score(self, rows: Sequence[Row], tokens: int, plain: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    def score(
+        self, rows: Sequence[Row], tokens: int, plain: bool = False, entropy: Entropy = "value"
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Old less present log-probability, and entropy (nats), of all response tokens, float64[K] in their order.
 
-        Both at the temperature the tokens were sampled at, or at temperature 1 where ``plain``.
+        Both at the temperature the tokens were sampled at, or at temperature 1 where ``plain``. entropy: ``squares``
+        for the sum of the squared probabilities in its place.
         """
 
         def read(micro: MicroBatch) -> tuple[Tensor, Tensor]:
             seen = replace(micro, temperature_U=None) if plain else micro
-            logprob_K, entropy_K = self.networks.logprobs(seen, "value")
+            logprob_K, entropy_K = self.networks.logprobs(seen, entropy)
             assert entropy_K is not None
             return micro.logprob_K - logprob_K, entropy_K
 

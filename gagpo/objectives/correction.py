@@ -13,6 +13,9 @@ from gagpo.objectives.layout import Layout, segment_mean
 from gagpo.objectives.nonfinite import held
 from gagpo.objectives.options import Correction
 
+TINY = 1e-8
+"""Added to the probability of another token before its logarithm."""
+
 LOG_WEIGHT_LIMIT = 20.0
 """Log-weights further off are held there: exp(20) is finite in float32."""
 
@@ -45,6 +48,9 @@ def correction_weights(
         kept_K = _within(weight_K, settings.token_range)
         metrics["masked_tokens"] = torch.count_nonzero(kept_K == 0)
         result_K = weight_K * kept_K
+    if settings.name == "kpop":
+        result_K = _within(binary_kl(logprob_trainer_K.to(dtype), logprob_sampler_K.to(dtype)), (0.0, settings.bound))
+        metrics["masked_tokens"] = torch.count_nonzero(result_K == 0)
     if settings.row_range:
         mean_R = torch.exp(segment_mean(log_K, layout.row_K, layout.row_tokens_R))
         kept_R = _within(mean_R, settings.row_range)
@@ -53,6 +59,15 @@ def correction_weights(
         row_K = kept_R.index_select(0, layout.row_K)
         result_K = row_K if result_K is None else result_K * row_K
     return result_K, metrics
+
+
+def binary_kl(logprob_a: Tensor, logprob_b: Tensor) -> Tensor:
+    """The larger of both divergences between "this token or another" under two policies, nats, at least 0."""
+    a, b = torch.exp(logprob_a), torch.exp(logprob_b)
+    others = torch.log(torch.clamp(1 - a, min=0.0) + TINY) - torch.log(torch.clamp(1 - b, min=0.0) + TINY)
+    apart = logprob_a - logprob_b
+    forward = a * apart + (1 - a) * others
+    return torch.maximum(forward, -b * apart - (1 - b) * others).clamp(min=0.0)
 
 
 def _within(weight: Tensor, limits: tuple[float, float]) -> Tensor:

@@ -2,8 +2,9 @@
 
 Every gate is positively homogeneous in the advantage: its value is ``A * c`` with a coefficient ``c`` that depends on
 the ratio and on the sign of A alone. PPO's ``min(r A, clip(r) A)`` is ``A min(r, 1+high)`` for A > 0 and
-``A max(r, 1-low)`` for A < 0. The coefficients of all gates but CISPO's and DPPO's are positive, so that their
-means of any kind are defined; they are computed as logarithms, which keeps values and gradients finite.
+``A max(r, 1-low)`` for A < 0. The coefficients of all gates but CISPO's, DPPO's and the
+likelihood's are positive, so that their means of any kind are defined; they are computed as logarithms, which keeps
+values and gradients finite.
 
 ``sign`` is that of the advantage, a tensor like the log-ratio or one number; what depends on it, ``a`` for A > 0 and
 ``b`` for A < 0, is computed as ``(a+b)/2 + sign (a-b)/2``, many times faster than a choice element by element.
@@ -18,9 +19,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from gagpo.objectives.options import Cispo, Clip, Dppo, LogClip, Sapo, Unclipped
+from gagpo.objectives.options import Cispo, Clip, Dppo, Likelihood, LogClip, Sapo, Unclipped
 
-AnyGate = Clip | LogClip | Sapo | Cispo | Dppo | Unclipped
+AnyGate = Clip | LogClip | Sapo | Cispo | Dppo | Likelihood | Unclipped
+WEIGHED = Cispo | Dppo | Likelihood
+"""Gates with the value ``weight * log-probability``, whose ratio has no gradient."""
+
 Radius = float | Tensor
 
 UNBOUNDED = 40.0
@@ -60,7 +64,7 @@ class LogBounds:
 
 def log_bounds(gate: AnyGate, controls: Controls) -> LogBounds:
     """The gate's bounds with the controllers' radii put in; gates without bounds have none."""
-    if isinstance(gate, Sapo | Dppo | Unclipped):
+    if isinstance(gate, Sapo | Dppo | Likelihood | Unclipped):
         return LogBounds()
     low = gate.low if controls.clip_low is None else controls.clip_low
     high = gate.high if controls.clip_high is None else controls.clip_high
@@ -93,7 +97,7 @@ def bounded(log_ratio: Tensor, sign: Tensor | float, bounds: LogBounds) -> tuple
 def log_coefficient(
     log_ratio: Tensor, sign: Tensor | float, gate: AnyGate, bounds: LogBounds
 ) -> tuple[Tensor, Tensor | None]:
-    """``log c`` of each ratio, and where it was clipped. Not defined for CISPO and DPPO."""
+    """``log c`` of each ratio, and where it was clipped. Not defined for gates that are weighed."""
     if isinstance(gate, Sapo):
         tau = _by_sign(sign, gate.positive, gate.negative)
         log_scale = math.log(4.0 / tau) if isinstance(tau, float) else torch.log(4.0 / tau)

@@ -76,6 +76,12 @@ class Dppo(Options):
         return self.low or usual, self.high or usual
 
 
+class Likelihood(Options):
+    """``A logp``, whatever sampled the token: supervised training on responses weighted by their advantage."""
+
+    name: Literal["likelihood"] = "likelihood"
+
+
 class Unclipped(Options):
     """The bare importance weight, ``r A``."""
 
@@ -83,7 +89,8 @@ class Unclipped(Options):
 
 
 Gate = Annotated[
-    Annotated[Clip | LogClip | Sapo | Cispo | Dppo | Unclipped, Field(discriminator="name")], BeforeValidator(by_name)
+    Annotated[Clip | LogClip | Sapo | Cispo | Dppo | Likelihood | Unclipped, Field(discriminator="name")],
+    BeforeValidator(by_name),
 ]
 
 
@@ -166,15 +173,18 @@ class Correction(Options):
     With x = logp_trainer - logp_sampler of each token before the first update. ``none``: ratios start from the
     sampler's log-probabilities. ``recompute``: they start from the trainer's own; so they do with the others.
     ``token``: each token's term is weighted by ``min(exp(x), cap)``. ``icepop``: it is weighted by ``exp(x)`` within
-    [low, high] and left out beyond ([.5, 5]; IcePop, arXiv 2510.18855). ``sequence``: sequences (rows) whose geometric
-    mean ``exp(mean x)`` leaves [low, high] ([1/3, 3]) are left out. rows: the same mask of sequences beside the weights
-    of ``token`` or ``icepop``. What is left out still counts in what the objective is divided by.
+    [low, high] and left out beyond ([.5, 5]; IcePop, arXiv 2510.18855). ``kpop``: a token is left out where the KL of
+    "this token or another" between trainer and sampler is above ``bound`` nats in either direction. ``sequence``:
+    sequences (rows) whose geometric mean ``exp(mean x)`` leaves [low, high] ([1/3, 3]) are left out. rows: the same
+    mask of sequences beside the weights of ``token``, ``icepop`` or ``kpop``. What is left out still counts in what the
+    objective is divided by.
     """
 
-    name: Literal["none", "recompute", "token", "icepop", "sequence"] = "none"
+    name: Literal["none", "recompute", "token", "icepop", "kpop", "sequence"] = "none"
     cap: float = Field(default=2.0, gt=0)
     low: float | None = Field(default=None, ge=0, lt=1)
     high: float | None = Field(default=None, gt=1)
+    bound: float = Field(default=2.0, gt=0)
     rows: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(gt=1)]] | None = None
 
     @property
@@ -198,7 +208,7 @@ class Correction(Options):
     @model_validator(mode="after")
     def _options_of_their_kind(self) -> Correction:
         kinds = {"cap": ("token",), "low": ("icepop", "sequence"), "high": ("icepop", "sequence")}
-        for option, of in (kinds | {"rows": ("token", "icepop")}).items():
+        for option, of in (kinds | {"bound": ("kpop",), "rows": ("token", "icepop", "kpop")}).items():
             if self.name not in of and getattr(self, option) != type(self).model_fields[option].default:
                 raise InvalidArgument(
                     f"{option} is an option of correction {' and '.join(of)}, and the correction is {self.name}"

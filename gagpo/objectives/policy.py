@@ -8,6 +8,7 @@ from torch import Tensor
 from gagpo.envs.errors import InvalidArgument
 from gagpo.objectives.aggregation import segment_power_mean, token_weights
 from gagpo.objectives.gates import (
+    WEIGHED,
     Controls,
     LogBounds,
     Radius,
@@ -19,7 +20,7 @@ from gagpo.objectives.gates import (
 )
 from gagpo.objectives.layout import Layout, Normaliser, segment_mean, segment_sum
 from gagpo.objectives.nonfinite import held
-from gagpo.objectives.options import Cispo, Dppo, Geometric, ObjectiveSettings, Power
+from gagpo.objectives.options import Cispo, Dppo, Geometric, Likelihood, ObjectiveSettings, Power
 
 LOG_RATIO_LIMIT = 20.0
 """Log-ratios further off are held there, without gradient: exp(20) and its square are finite in float32."""
@@ -85,7 +86,7 @@ def policy_loss(
 
     if isinstance(settings.aggregation, Geometric | Power):
         objective, metrics = _segment_means(log_ratio_K, advantage_K, layout, settings, normaliser, controls)
-    elif settings.ratio == "token" or settings.ratio_gradient == "token" or isinstance(settings.gate, Cispo | Dppo):
+    elif settings.ratio == "token" or settings.ratio_gradient == "token" or isinstance(settings.gate, WEIGHED):
         logprobs = (logprob_K, old_logprob_K.detach())
         objective, metrics = _tokens(log_ratio_K, logprobs, advantage_K, share_K, layout, settings, controls)
     else:
@@ -163,8 +164,10 @@ def _tokens(
     elif isinstance(settings.gate, Dppo):
         detached_K, clipped_K = dppo_weight(log_ratio_K, logprob_K, old_logprob_K, sign_K, settings.gate)
         value_K = detached_K * logprob_K
+    elif isinstance(settings.gate, Likelihood):
+        value_K, clipped_K = logprob_K, None
     else:
-        value_K, clipped_K = coefficient(log_ratio_K, sign_K, settings.gate, bounds)  # type: ignore[assignment]
+        value_K, clipped_K = coefficient(log_ratio_K, sign_K, settings.gate, bounds)
     objective = (share_K * advantage_K * value_K).sum()
     return objective, _ratio_metrics(log_ratio_K) | _clip_metrics(clipped_K, sign_K)
 

@@ -61,6 +61,12 @@ def state_parts(settings: RunSettings, shape: Shape) -> list[Part]:
         parts.append(
             Part("reference", size * count / ranks, every, f"{settings.engine.dtype}, for algorithm.kl" + shares)
         )
+    taught = settings.algorithm.distillation
+    if taught is not None and taught.teacher != "self":
+        size = _size(settings.engine.dtype)
+        parts.append(
+            Part("teacher", size * shape.parameters, every, f"{settings.engine.dtype}, as large as the policy")
+        )
     critic = settings.algorithm.critic
     if critic is not None and critic.head == "separate":
         own = frozen + 4 * extra + state
@@ -99,10 +105,16 @@ def gathered_parts(settings: RunSettings, shape: Shape) -> list[Part]:
 
 
 def moments(settings: RunSettings, shape: Shape, count: int) -> tuple[float, tuple[str, ...], str]:
-    """Bytes, phases and what they are, of Adam's moments of ``count`` parameters."""
+    """Bytes, phases and what they are, of the optimiser's moments of ``count`` parameters."""
     if settings.optimizer.name == "adamw":
         return 8 * count, PHASES, "Adam's two moments, float32"
     embedded = 0 if settings.lora is not None else min(count, shape.vocabulary * shape.width)
+    if settings.optimizer.name == "muon":
+        return (
+            8 * embedded + 4 * (count - embedded),
+            PHASES,
+            "Muon's momentum, float32; of embeddings Adam's two moments",
+        )
     held = 8 * embedded + (2 + 8 / 256) * (count - embedded)
     note = "Adam's two moments, 8 bits; those of the embeddings float32"
     paged = settings.optimizer.name == "paged_adamw8bit"

@@ -25,6 +25,7 @@ def batch(turns: int, seed: int = 0, group: int = 8, longest: int = 50, states: 
     success_E = rng.random(episodes) < 0.4
     reward_N = np.zeros(count)
     reward_N[np.cumsum(lengths_E) - 1] = 10.0 * success_E
+    tokens_N = rng.integers(1, 2 * tokens, count)
     group_E = np.arange(episodes) // group
     episode_N = np.repeat(np.arange(episodes), lengths_E)
     return Turns(
@@ -33,12 +34,14 @@ def batch(turns: int, seed: int = 0, group: int = 8, longest: int = 50, states: 
         group_E=group_E,
         state_N=group_E[episode_N] * states + rng.integers(0, states, count),
         penalty_N=0.1 * (rng.random(count) < 0.1),
-        tokens_N=rng.integers(1, 2 * tokens, count),
+        tokens_N=tokens_N,
         truncated_E=~success_E,
         end_state_E=group_E * states + rng.integers(0, states, episodes),
         success_E=success_E,
         action_N=rng.integers(0, 10, count),
         feature_NF=rng.normal(size=(count, 64)).astype(np.float32) / 8,
+        entropy_N=rng.random(count),
+        energy_K=rng.random(int(tokens_N.sum())),
     )
 
 

@@ -64,14 +64,14 @@ class RayPlace(LocalPlacement):
     def open_pool(self, settings: RunSettings) -> Pool:
         if not self._cluster.hosts:
             return super().open_pool(settings)
-        world = settings.environment
+        world, world_kwargs = settings.environment.id, dict(settings.world_kwargs)
         options = pool_options(settings.rollout)
 
         def make() -> Any:
             kind = ray.remote(PoolHost).options(
                 name=f"gagpo-host-{_unique()}", num_cpus=self._cluster.host_cpus, scheduling_strategy="SPREAD"
             )
-            return kind.remote(world.id, world.kwargs, options)
+            return kind.remote(world, world_kwargs, options)
 
         connections = [RayConnection(make) for _ in range(self._cluster.hosts)]
         return cast(Pool, ClusterPool(connections, ready, restarts=self._cluster.restarts))  # the same contract

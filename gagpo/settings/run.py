@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
@@ -134,6 +136,22 @@ class RunSettings(Options):
         if self.lora is not None and "learning_rate" not in self.optimizer.model_fields_set:
             optimizer = self.optimizer.model_copy(update={"learning_rate": LORA_RATE})
             object.__setattr__(self, "optimizer", optimizer)
+        return self
+
+    @property
+    def world_kwargs(self) -> Mapping[str, Any]:
+        """What the worlds of a run are built with: with their expert, where the algorithm asks what it would do."""
+        algorithm, given = self.algorithm, self.environment.kwargs
+        hinted = algorithm.distillation is not None and algorithm.distillation.hint == "expert"
+        return {**given, "expert": True} if algorithm.expert or hinted else given
+
+    @model_validator(mode="after")
+    def _one_expert(self) -> RunSettings:
+        if self.world_kwargs is not self.environment.kwargs and self.environment.kwargs.get("expert", True) is not True:
+            raise InvalidArgument(
+                f"environment.kwargs.expert={self.environment.kwargs['expert']} is another player than the expert that "
+                "the algorithm learns from: leave it out"
+            )
         return self
 
     @field_validator("name")

@@ -17,8 +17,10 @@ class OptimizerSettings(Options):
     Weights decay, gains of norms and biases do not.
     """
 
-    name: Literal["adamw", "adamw8bit", "paged_adamw8bit"] = Field(
-        "adamw", description="the 8-bit ones need bitsandbytes; paged moments leave a full GPU for the host's memory"
+    name: Literal["adamw", "adamw8bit", "paged_adamw8bit", "muon"] = Field(
+        "adamw",
+        description="the 8-bit ones need bitsandbytes; paged moments leave a full GPU for the host's memory; muon: for "
+        "the matrices between layers, AdamW for the rest, both at the same rate",
     )
     learning_rate: float = Field(1e-6, gt=0, le=10, description="the highest rate")
     weight_decay: float = Field(0.0, ge=0, description="AdamW's, of matrices only")

@@ -26,11 +26,13 @@ from gagpo.distributed.sharding import local_parts, mesh_of
 from gagpo.distributed.states import names_of, optimizer_tensors
 from gagpo.envs import durable
 from gagpo.envs.errors import GagpoError
+from gagpo.learning.optimizer import MuonAdamW
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 NAME = re.compile(r"iteration-(\d{6})")
+REPLAY = "replay.npz"
 
 WEIGHTS, AVERAGE = "model", "average"
 """The folders of a checkpoint that hold weights, each usable wherever a model is."""
@@ -91,6 +93,11 @@ class Checkpoint:
         else:  # of an earlier version, or with moments in 8 bits
             self._loaded("optimizer.pt", lambda path: optimizer.load_state_dict(_placed(_read(path), optimizer)))
 
+    def load_replay(self, restore: Callable[[bytes], None]) -> None:
+        """Give ``restore`` the replay buffer; a checkpoint of before there was one leaves it empty."""
+        if (self.path / REPLAY).exists():
+            self._loaded(REPLAY, lambda path: restore(path.read_bytes()))
+
     def load_critic(self, critic: torch.nn.Module) -> None:
         """Fill a critic that is not sharded yet."""
         if (self.path / "critic").is_dir():
@@ -133,6 +140,7 @@ class Snapshot:
     model, base: for the folder's layout, their weights are not read. tensors: the model's or the adapter's, whole, on
     the first rank. optimizer and critic: this rank's parts by name. opaque: the state of an optimiser whose moments
     are not tensors shaped like the parameters (in 8 bits), as it gives it. average: like tensors, where one is kept.
+    replay: of the replay buffer, if any.
     """
 
     model: torch.nn.Module
@@ -143,6 +151,7 @@ class Snapshot:
     state: State
     opaque: dict[str, Any] | None = None
     average: dict[str, torch.Tensor] | None = None
+    replay: bytes | None = None
 
     @classmethod
     def of(
@@ -154,6 +163,7 @@ class Snapshot:
         base: adapters.Base | None = None,
         ranks: Ranks | None = None,
         average: dict[str, torch.Tensor] | None = None,
+        replay: bytes | None = None,
     ) -> Snapshot:
         """Take the copy; all ranks together. average: of :func:`copied`, with the average in the model's place.
 
@@ -161,7 +171,7 @@ class Snapshot:
         """
         ranks = ranks or Ranks()
         mesh = None if ranks.alone else mesh_of(ranks)
-        known = isinstance(optimizer, torch.optim.AdamW)
+        known = isinstance(optimizer, torch.optim.AdamW | MuonAdamW)
         parts = optimizer_tensors(optimizer, names_of(model, critic)) if known else {}
         own = {} if critic is None else critic.state_dict()
         return cls(
@@ -173,6 +183,7 @@ class Snapshot:
             state,
             None if known else copy.deepcopy(optimizer.state_dict()),
             average,
+            replay,
         )
 
 
@@ -279,6 +290,8 @@ def _finished(temporary: Path, taken: Snapshot, tokenizer: PreTrainedTokenizerBa
             tokenizer.save_pretrained(temporary / name)
     if taken.opaque is not None:
         torch.save(taken.opaque, temporary / "optimizer.pt")
+    if taken.replay is not None:
+        (temporary / REPLAY).write_bytes(taken.replay)
     (temporary / "state.json").write_text(json.dumps(taken.state, indent=1) + "\n", encoding="utf-8")
     manifest.write(temporary)
     for path in [*temporary.rglob("*"), temporary]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,12 @@ from gagpo.agents.episodes import Episode
 from gagpo.collecting.collector import Collection, tasks_of_groups
 from gagpo.controllers import Controllers, TrustRegionController
 from gagpo.credit import Turns, give_credit, turns_for
+from gagpo.credit.assign import first_tokens
 from gagpo.credit.turns.grouping import group_mean
 from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.sharding import shard
 from gagpo.distributed.states import names_of
+from gagpo.imitation.imitation import Imitation
 from gagpo.learning.average import AveragedWeights
 from gagpo.learning.batch import Row, build_rows
 from gagpo.learning.critic import Critic
@@ -85,6 +88,9 @@ class Learner:
             measure_signal=training.measure_signal,
             ranks=ranks,
         )
+        self.imitation = Imitation(settings, self.model, policy.tokenizer, ranks)
+        if saved and self.imitation.replay is not None:
+            saved.load_replay(self.imitation.replay.restore)
         if saved:
             saved.load_optimizer(self.optimizer, names_of(self.model, self.critic), ranks)
         averaging = training.average
@@ -147,7 +153,7 @@ class Learner:
         rows, tokens = build_rows(episodes), int(turns.tokens_N.sum())
         self.controllers.observe_batch(turns, tasks_of_groups(episodes), self._entropy(turns, rows))
         region, value_K = self.trust_region, self.updater.values(rows, tokens)
-        credit = give_credit(turns, credit_settings, value_K)
+        credit = give_credit(self._measured(turns, rows), credit_settings, value_K)
         scale = rate_scale(settings.optimizer, iteration, settings.training.iterations)
         scale *= share_scale(settings.optimizer, credit.stats["zero_groups"])
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
@@ -155,7 +161,10 @@ class Learner:
         rng = np.random.default_rng([settings.seed, iteration])
         before = self.updater.weights() if region else []
         try:
-            learned = self.updater.update(rows, credit, rng, self.controllers.controls)
+            lesson = self.imitation.lesson(episodes, rows, credit, iteration)
+            learned = self.updater.update(
+                lesson.rows, lesson.credit, rng, self.controllers.controls, lesson.supervision
+            )
         except NonFiniteLoss as error:
             path = self._save_offenders(iteration, episodes)
             raise NonFiniteLoss(f"iteration {iteration + 1}: {error}; see {path}", error.turns) from None
@@ -167,8 +176,9 @@ class Learner:
         if self.controllers.measures:
             learned["final_kl"] = float(self.updater.score(rows, tokens)[0].mean())
             self.controllers.observe_update(learned["final_kl"])
-        annotate(collected.played, episodes, turns, credit, credit_settings, value_K, self.updater.ratio_K)
-        return {**credit.stats, **learned}
+        self.imitation.remember(episodes, turns, credit, iteration)
+        annotate(collected.played, episodes, turns, credit, credit_settings, value_K, self.updater.ratio_K[:tokens])
+        return {**credit.stats, **lesson.stats, **learned}
 
     def _bound_step(
         self,
@@ -180,7 +190,7 @@ class Learner:
     ) -> None:
         """Take back what the update moved the policy by beyond the trust region."""
         steps = learned["updates"]
-        seen = divergence(np.log(self.updater.ratio_K)) if steps > 1 else None
+        seen = divergence(np.log(self.updater.ratio_K[:tokens])) if steps > 1 else None
         if steps and region.suspects(seen):
             for _ in range(region.ROUNDS):
                 # What sampler and trainer differ by without any step is no distance.
@@ -190,6 +200,24 @@ class Learner:
                     break
                 self.updater.retreat(before, part)
         region.observe()
+
+    def _measured(self, turns: Turns, rows: Sequence[Row]) -> Turns:
+        """The turns with what their credit reads of the policy that sampled them."""
+        credit = self.settings.algorithm.credit
+        wanted = {part.measure for part in getattr(credit, "credits", [credit])}
+        tokens_N, first_N = turns.tokens_N, first_tokens(turns.tokens_N)
+        tokens = int(tokens_N.sum())
+        if "entropy" in wanted:
+            entropy_K = np.append(self.updater.score(rows, tokens)[1], 0.0)
+            entropy_N = np.add.reduceat(entropy_K, first_N) / np.maximum(tokens_N, 1)
+            turns = replace(turns, entropy_N=np.where(tokens_N > 0, entropy_N, 0.0))
+        if "energy" in wanted:
+            drift_K, squares_K = self.updater.score(rows, tokens, entropy="squares")
+            logprob_K = np.zeros(tokens)
+            for row in rows:
+                logprob_K[row.token_K] = row.logprob_K
+            turns = replace(turns, energy_K=1.0 - 2.0 * np.exp(logprob_K - drift_K) + squares_K)
+        return turns
 
     def _entropy(self, turns: Turns, rows: Sequence[Row]) -> np.ndarray | None:
         """Mean entropy of the policy at temperature 1 over each task group's response tokens, where it is wanted."""
@@ -225,12 +253,13 @@ class Learner:
 
     def snapshot(self, state: State) -> Snapshot:
         """A copy of everything that a checkpoint holds; all ranks together. state: of the whole trainer."""
-        base, average = self.policy.base, None
+        base, average, buffer = self.policy.base, None, self.imitation.replay
+        replay = buffer.state() if buffer is not None and self.ranks.first else None
         if self.average:
             with self._holding(average=True):
                 average = copied(self.model, base, self.ranks)
         with self._holding(average=False):
-            return Snapshot.of(self.model, self.optimizer, state, self.critic, base, self.ranks, average)
+            return Snapshot.of(self.model, self.optimizer, state, self.critic, base, self.ranks, average, replay)
 
     def _holding(self, average: bool) -> AbstractContextManager[None]:
         """A context, between updates, in which the model holds the average, or the weights in training."""

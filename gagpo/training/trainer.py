@@ -25,6 +25,7 @@ from gagpo.envs.errors import GagpoError
 from gagpo.envs.pool import Pool
 from gagpo.eval.evaluate import choose_panel
 from gagpo.eval.results import EvalResult
+from gagpo.imitation.expert import require_expert
 from gagpo.training import checkpoint as checkpoints
 from gagpo.training.checkpoint import Checkpoint, CheckpointError, State
 from gagpo.training.events import Metrics, Report
@@ -63,7 +64,7 @@ class Trainer:
         self.folder, self.settings, self.quiet = folder, settings, quiet or not ranks.first
         self.placement = placement or LocalPlacement()
         torch.set_num_threads(ranks.threads(settings.threads))
-        world, measured = make_world(settings.environment.id, settings.environment.kwargs), settings.evaluation
+        world, measured = make_world(settings.environment.id, settings.world_kwargs), settings.evaluation
         tasks = tasks_of(world, settings.environment.split).require()
         self.panels = {split: choose_panel(tasks_of(world, split), measured.tasks) for split in measured.splits}
         controllers = Controllers(settings.algorithm.resolved(settings.rollout.max_tokens).controllers)
@@ -73,6 +74,7 @@ class Trainer:
 
         saved = self._last_checkpoint()
         require_trainable(settings)
+        require_expert(world, settings)
         commit = ranks.of_first(lambda: folder.commit or commit_of(settings.model, settings.revision))
         policy = load_policy(settings, saved, commit)
         whole = sampled_from(policy.model, ranks, settings.engine.dtype)  # before the learner shards the policy

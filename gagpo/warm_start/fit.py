@@ -17,7 +17,7 @@ from gagpo.envs import durable
 from gagpo.envs.errors import GagpoError
 from gagpo.learning.batch import Row
 from gagpo.learning.logprobs import token_logprobs
-from gagpo.learning.optimizer import warm_start_rate
+from gagpo.learning.optimizer import hidden_matrices, muon, warm_start_rate
 from gagpo.learning.packing import packing_of
 from gagpo.learning.precision import autocast
 from gagpo.settings import RunSettings
@@ -112,19 +112,11 @@ def _accumulate(model: torch.nn.Module, rows: Sequence[Row], settings: RunSettin
 
 
 def optimizers(model: torch.nn.Module) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices between layers (Jordan et al. 2024), AdamW for embeddings, gains and biases.
-
-    Muon's steps are scaled to the size of AdamW's (Liu et al. 2025), so both take the same learning rate.
-    """
-    embedded = {id(p) for m in model.modules() if isinstance(m, torch.nn.Embedding) for p in m.parameters()}
-    head = model.get_output_embeddings()  # type: ignore[operator]
-    embedded |= {id(p) for p in head.parameters()}
-    matrices = [p for p in model.parameters() if p.ndim == 2 and id(p) not in embedded]
-    others = [p for p in model.parameters() if p.ndim != 2 or id(p) in embedded]
-    return [
-        torch.optim.Muon(matrices, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(others, weight_decay=0.01, betas=(0.9, 0.98)),
-    ]
+    """Muon for the matrices between layers, AdamW for embeddings, gains and biases, at the same learning rate."""
+    matrices = hidden_matrices(model)
+    own = {id(p) for p in matrices}
+    others = [p for p in model.parameters() if id(p) not in own]
+    return [muon(matrices), torch.optim.AdamW(others, weight_decay=0.01, betas=(0.9, 0.98))]
 
 
 def everything(row: Row) -> Row:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gagpo.agents.episodes import Episode
-from gagpo.agents.parsing import parse
+from gagpo.agents.parsing import parse, response_of
 from gagpo.agents.progress import Meter
 from gagpo.agents.prompts import STYLES
 from gagpo.envs.base import Kwargs
@@ -13,8 +13,6 @@ from gagpo.envs.errors import InvalidArgument
 from gagpo.evaluation.served import play_demonstrations
 from gagpo.settings import RunSettings
 from gagpo.settings.warm_start import TeacherSettings
-
-_AS_RESPONSE = {"line": "{}", "whole": "{}", "tag": "<action>{}</action>"}  # by parser: an action and nothing else
 
 
 def teacher_episodes(
@@ -71,4 +69,4 @@ def in_learner_words(episode: Episode, style: str) -> None:
     parser = STYLES[style].parser
     for turn in episode.turns:
         if parse(turn.response, parser) != (turn.action or None):
-            turn.response = _AS_RESPONSE[parser].format(turn.action) if turn.action else ""
+            turn.response = response_of(turn.action, parser) if turn.action else ""

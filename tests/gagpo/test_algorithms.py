@@ -17,7 +17,7 @@ from gagpo.settings import parse
 
 RUN = {"name": "a-run", "model": "a-model", "environment": {"id": "an-environment"}}
 CREDITS = sorted({load(name).credit.name for name in PRESETS})
-GATES = ["clip", "log_clip", "sapo", "cispo", "dppo", "none"]
+GATES = ["clip", "log_clip", "sapo", "cispo", "dppo", "likelihood", "none"]
 AGGREGATIONS = ["token_mean", "sequence_mean", "action_mean", "constant", "geometric", "power"]
 
 
@@ -129,6 +129,8 @@ def test_any_credit_goes_with_any_ratio_gate_and_aggregation(credit, single_turn
         state_N=[0, 1, 0, 2, 0, 1] if not single_turn else [0, 0, 0],
         tokens_N=[2, 1, 3, 1, 2, 2] if not single_turn else [2, 3, 1],
         success_E=[True, False, True],
+        entropy_N=np.linspace(0.1, 0.9, 3 if single_turn else 6),
+        energy_K=np.linspace(0.2, 1.2, 6 if single_turn else 11),
     )
     tokens = int(turns.tokens_N.sum())
     values = {"ppo_turn": np.zeros(turns.turns), "ppo_token": np.zeros(tokens)}
@@ -149,7 +151,7 @@ def test_any_credit_goes_with_any_ratio_gate_and_aggregation(credit, single_turn
             if "aggregation.per=action" not in str(error):
                 continue
             cells["aggregation"] = {"name": aggregation, "per": "action"}
-            if gate in ("cispo", "dppo"):
+            if gate in ("cispo", "dppo", "likelihood"):
                 continue
             algorithm = Algorithm.model_validate(cells)
         advantage = torch.as_tensor(advantages(turns, algorithm.credit, values.get(credit)).per_token()).float()
@@ -159,7 +161,7 @@ def test_any_credit_goes_with_any_ratio_gate_and_aggregation(credit, single_turn
         assert torch.isfinite(loss)
         assert new.grad.abs().sum() > 0
         ran += 1
-    assert ran == 3 * (6 * 6 - 4)
+    assert ran == 3 * (7 * 6 - 6)
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -172,6 +174,8 @@ def test_every_row_runs_an_iteration(name):
         state_N=[0, 1, 0, 2, 0, 1, 0, 2],
         tokens_N=[2, 1, 3, 1, 2, 2, 2, 2],
         success_E=[True, False, True, False],
+        entropy_N=np.linspace(0.1, 0.9, 8),
+        energy_K=np.linspace(0.2, 1.2, 15),
     )
     controllers = Controllers(algorithm.controllers)
     if controllers.probe_episodes:

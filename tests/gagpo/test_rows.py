@@ -25,11 +25,15 @@ from tests.oracles.episode_level import (
     gspo,
     max_rl,
     reinforce,
+    rejection_sampling,
     rloo,
     sapo,
+    token_baseline,
 )
 from tests.oracles.turn_level import (
+    empg,
     empirical_bayes,
+    g2po,
     gagpo,
     gigpo,
     graph_sum,
@@ -58,11 +62,15 @@ PAPERS = {
     "agpo_adaptive": (agpo_adaptive.advantages, agpo_adaptive.loss),
     "agpo_asymmetric": (agpo_asymmetric.advantages, agpo_asymmetric.loss),
     "rloo": (rloo.advantages, rloo.loss),
+    "rejection_sampling": (rejection_sampling.advantages, rejection_sampling.loss),
     "max_rl": (max_rl.advantages, max_rl.loss),
     "reinforce_plus_plus": (reinforce.advantages, reinforce.loss),
     "reinforce_baseline": (reinforce.baseline_advantages, reinforce.loss),
     "gigpo": (gigpo.advantages, gigpo.loss),
     "sampo": (sampo.advantages, sampo.loss),
+    "g2po": (g2po.advantages, g2po.loss),
+    "empg": (empg.advantages, empg.loss),
+    "optimal_token_baseline": (token_baseline.advantages, token_baseline.loss),
     "hgpo": (hgpo.advantages, hgpo.loss),
     "graphgpo": (graphgpo.advantages, graphgpo.loss),
     "milegpo": (milegpo.advantages, milegpo.loss),
@@ -89,6 +97,8 @@ def turns_of(batch) -> Turns:
         success_E=[episode.success for episode in batch],
         end_state_E=[episode.end for episode in batch],
         feature_NF=np.array([turn.words for turn in turns]),
+        entropy_N=[float(turn.entropy.mean()) for turn in turns],
+        energy_K=[x for turn in turns for x in token_baseline.energy(turn)],
     )
 
 

@@ -55,6 +55,8 @@ class Turns:
     text_N: the observations themselves, for groups of near-equal ones only.
     action_N: id of what was done in each turn, to see whether equal states are left alike.
     feature_NF: float32[N, F], what a value can be predicted from, for the credits that fit one.
+    entropy_N: mean entropy of the policy at each turn's tokens, nats. energy_K: of each response token, ``1 - 2 pi +
+        sum of squares`` of the policy's probabilities. Both before any step, for the credits that read them.
 
     Raises :class:`BadTurns` for an empty batch, columns of unequal length, NaN or infinite rewards, negative penalties
     and episodes out of order.
@@ -77,6 +79,8 @@ class Turns:
     end_state_E: np.ndarray | None = None
     action_N: np.ndarray | None = None
     feature_NF: np.ndarray | None = None
+    entropy_N: np.ndarray | None = None
+    energy_K: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         turns, episodes = _length(self.reward_N, "reward_N"), _length(self.group_E, "group_E")
@@ -93,6 +97,8 @@ class Turns:
         self._take("vote_E", np.int64, episodes)
         self._take("end_state_E", np.int64, episodes)
         self._take("action_N", np.int64, turns)
+        self._take("entropy_N", np.float64, turns)
+        self._take("energy_K", np.float64, int(self.tokens_N.sum()))
         if self.feature_NF is not None and self.feature_NF.shape[:1] != (turns,):
             raise BadTurns(f"feature_NF has {len(self.feature_NF)} rows, reward_N has {turns} entries")
         if self.text_N is not None and len(self.text_N) != turns:

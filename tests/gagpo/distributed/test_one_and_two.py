@@ -26,6 +26,14 @@ CASES = {
         "algorithm": {"preset": "gspo", "correction": {"name": "sequence"}, **NO_KL},
         "training": {"epochs": 5, "minibatches": 1, "microbatch_tokens": 300, "gradient_checkpointing": True},
     },
+    "taught": {
+        "algorithm": {
+            "preset": "dr_grpo",
+            "expert": {"coefficient": 0.3, "schedule": "linear"},
+            "distillation": {"teacher": "self", "hint": "success"},
+            "replay": {"rise": 0},
+        }
+    },
     "chunks and decay": {
         "algorithm": {"preset": "gagpo", **NO_KL},
         "optimizer": {"learning_rate": 1e-3, "weight_decay": 0.1},
@@ -33,7 +41,7 @@ CASES = {
     },
 }
 CHUNK = 4096  # logits, about a dozen tokens: the output layer is computed again in the backward pass
-QUICK = ("gagpo", "lora", "a step taken back")
+QUICK = ("gagpo", "lora", "a step taken back", "taught")
 
 
 def both(folder, model, names, minibatches):

@@ -5,8 +5,10 @@ import copy
 import pytest
 import torch
 
+from gagpo.collecting.distributed_rollout import require_fitting
+from gagpo.distributed.states import names_of
 from gagpo.learning import optimizer as optimizers
-from gagpo.learning.optimizer import make_optimizer, moment_bytes, parameter_groups, require_optimizer
+from gagpo.learning.optimizer import hidden_matrices, make_optimizer, moment_bytes, parameter_groups, require_optimizer
 from gagpo.settings import OptimizerSettings, SettingsError, load
 from gagpo.training import checkpoint as checkpoints
 from gagpo.training.run_folder import RunFolder
@@ -46,6 +48,66 @@ def steps(model, settings, count=20):
     return made
 
 
+def reference_muon(weight, gradients, rate):
+    """Muon as published: momentum, orthogonalised by five steps of Newton-Schulz, at AdamW's size."""
+    buffer = torch.zeros_like(weight)
+    for gradient in gradients:
+        buffer = 0.95 * buffer + 0.05 * gradient
+        x = (0.05 * gradient + 0.95 * buffer).bfloat16()
+        tall = len(x) > x.shape[1]
+        x = x.T if tall else x
+        x = x / (x.norm() + 1e-7)
+        for _ in range(5):
+            square = x @ x.T
+            x = 3.4445 * x + (-4.775 * square + 2.0315 * square @ square) @ x
+        weight = weight - rate * 0.2 * max(weight.shape) ** 0.5 * (x.T if tall else x).float()
+    return weight
+
+
+def test_muon_moves_the_matrices_between_layers_and_adamw_all_else(tiny):
+    model, _ = tiny
+    settings = OptimizerSettings(name="muon", learning_rate=1e-2)
+    groups = parameter_groups(model, settings)
+    made = make_optimizer([model], groups, settings)
+    matrices = hidden_matrices(model)
+    assert {id(p) for p in made.muon.param_groups[0]["params"]} == {id(p) for p in matrices} and len(matrices) == 14
+    assert sum(len(group["params"]) for group in made.param_groups) == len(list(model.parameters()))
+    others = [p for p in model.parameters() if all(p is not one for one in matrices)]
+    plain = [p.detach().clone().requires_grad_() for p in others]
+    adamw = torch.optim.AdamW(plain, lr=1e-2, weight_decay=0.0)
+    before = [p.detach().clone() for p in matrices]
+    history = [[] for _ in matrices]
+    for seed in range(3):
+        generator = torch.Generator().manual_seed(seed)
+        for p in model.parameters():
+            p.grad = torch.randn(p.shape, generator=generator)
+        for p, same in zip(others, plain, strict=True):
+            same.grad = p.grad.clone()
+        for seen, p in zip(history, matrices, strict=True):
+            seen.append(p.grad.clone())
+        for one in (made, adamw):
+            one.step()
+    assert all(torch.equal(p, same) for p, same in zip(others, plain, strict=True))
+    for p, begun, gradients in zip(matrices, before, history, strict=True):
+        expected = reference_muon(begun, gradients, 1e-2)
+        assert (p.detach() - expected).norm() < 0.05 * (expected - begun).norm()
+
+
+def test_a_changed_rate_reaches_both_parts_and_a_loaded_state_too(tiny):
+    model, _ = tiny
+    settings = OptimizerSettings(name="muon", weight_decay=0.1)
+    made = make_optimizer([model], parameter_groups(model, settings), settings)
+    made.load_state_dict(copy.deepcopy(made.state_dict()))
+    for group in made.param_groups:
+        group["lr"] = 0.0
+    before = [p.detach().clone() for p in model.parameters()]
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    made.step()
+    assert all(torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True))
+    assert len(made.state) == len(before) and made.muon.state is made.adamw.state is made.state
+
+
 def test_eight_bits_hold_moments_and_move_weights_alike():
     pytest.importorskip("bitsandbytes")
     first = Wide()
@@ -63,9 +125,11 @@ def test_eight_bits_hold_moments_and_move_weights_alike():
         assert apart < 0.05 * moved, name
 
 
-def test_a_run_with_eight_bits_is_resumed_bit_for_bit(corridor, tmp_path):
-    pytest.importorskip("bitsandbytes")
-    config = corridor(optimizer={"name": "adamw8bit", "learning_rate": 5e-3}, evaluation={"before": False, "tasks": 1})
+@pytest.mark.parametrize("name", ["adamw8bit", "muon"])
+def test_a_run_is_resumed_bit_for_bit(corridor, tmp_path, name):
+    if name != "muon":
+        pytest.importorskip("bitsandbytes")
+    config = corridor(optimizer={"name": name, "learning_rate": 5e-3}, evaluation={"before": False, "tasks": 1})
     ends = []
     for cuts in ([], ["training.iterations=1"]):
         folder = RunFolder.create(tmp_path / f"run{len(cuts)}", load(config, cuts))
@@ -88,3 +152,22 @@ def test_what_is_not_there_is_said_before_anything_is_loaded(corridor, tmp_path,
     with pytest.raises(SettingsError, match=r"needs bitsandbytes, which is not installed: pip install 'gagpo\[8bit\]'"):
         Trainer(folder, quiet=True)
     assert not folder.path.exists()
+
+
+def test_a_checkpoint_of_another_optimiser_is_refused(corridor, tmp_path):
+    config = corridor(optimizer={"name": "muon"}, training={"iterations": 1}, evaluation={"splits": []})
+    folder = RunFolder.create(tmp_path / "run", load(config))
+    train(folder, quiet=True)
+    saved = checkpoints.latest(folder.path / "checkpoints")
+    model = Trainer(RunFolder.open(folder.path), quiet=True).learner.model
+    adamw = make_optimizer([model], parameter_groups(model, OptimizerSettings()), OptimizerSettings())
+    with pytest.raises(checkpoints.CheckpointError, match=r"momentum_buffer.*no parameter of this run"):
+        saved.load_optimizer(adamw, names_of(model, None))
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("muon", "each matrix as a whole"), ("adamw8bit", "blocks that cannot be sharded")]
+)
+def test_what_cannot_be_shared_out_is_refused(corridor, name, why):
+    with pytest.raises(SettingsError, match=rf"optimizer.name={name} .*{why}, and 2 processes hold parts"):
+        require_fitting(load(corridor(optimizer={"name": name})), 2)

@@ -46,6 +46,30 @@ def test_icepop_leaves_out_tokens_beyond_its_range_and_weighs_the_others():
     assert summary([metrics | {"tokens": torch.tensor(6.0)}])["masked_tokens"] == pytest.approx(4 / 6)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_kpop_leaves_out_what_is_far_off_in_either_direction(seed):
+    """Against a sum over both events, "this token" and "another", with Python's own numbers."""
+    generator = torch.Generator().manual_seed(seed)
+    trainer, sampler = (torch.log(torch.rand(30, generator=generator, dtype=torch.float64)) for _ in range(2))
+    layout = Layout.of(torch.arange(30))
+
+    def divergence(p, q):
+        return sum(x * math.log(x / y) for x, y in ((p, q), (1 - p, 1 - q)))
+
+    pairs = list(zip(trainer.exp().tolist(), sampler.exp().tolist(), strict=True))
+    expected = [float(divergence(p, q) <= 0.3 and divergence(q, p) <= 0.3) for p, q in pairs]
+    weight, metrics = correction_weights(trainer, sampler, layout, Correction(name="kpop", bound=0.3))
+    assert weight.tolist() == expected and 0 < sum(expected) < 30
+    assert metrics["masked_tokens"].item() == expected.count(0.0)
+    weight, _ = correction_weights(trainer, sampler, layout, Correction(name="kpop", bound=0.3, rows=(0.99, 1.01)))
+    assert weight.sum() < sum(expected)
+    odd = torch.tensor([0.0, -200.0, float("nan")])
+    weight, _ = correction_weights(
+        odd, torch.tensor([-1e-9, -1e-3, -1.0]), Layout.of(torch.arange(3)), Correction(name="kpop")
+    )
+    assert weight[0] == 1 and weight[1] == 0 and weight[2].isnan()
+
+
 def test_weights_of_tokens_go_with_the_geometric_mask_of_sequences():
     # Geometric means 1.14 and 4.
     for name, kept in (("token", [1, 2, 0.5]), ("icepop", [1, 3, 0.5])):
@@ -145,7 +169,9 @@ def test_the_cell():
     assert load("grpo", load("grpo", {"correction": "sequence"}).model_dump()).correction.name == "sequence"
     with pytest.raises(ValueError, match="cap is an option of correction token, and the correction is sequence"):
         load("grpo", {"correction": {"name": "sequence", "cap": 4}})
-    with pytest.raises(ValueError, match="rows is an option of correction token and icepop, and the correction is seq"):
+    with pytest.raises(
+        ValueError, match="rows is an option of correction token and icepop and kpop, and the correction is"
+    ):
         load("grpo", {"correction": {"name": "sequence", "rows": [0.5, 2]}})
     whole = load("grpo", {"correction": {"name": "icepop", "rows": [0.5, 2]}})
     assert load("grpo", whole.model_dump(mode="json")) == whole and whole.correction.token_range == (0.5, 5.0)

@@ -1,0 +1,1 @@
+"""Credit of the transitions between the states of a task group."""

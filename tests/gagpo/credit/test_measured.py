@@ -1,0 +1,71 @@
+"""What credits read of the policy is what its whole distributions say, and a credit without it says what is missing."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from gagpo.credit import BadTurns, Turns, advantages, find
+from gagpo.settings import load
+from gagpo.training.learner import Learner
+from gagpo.training.run_folder import RunFolder
+from gagpo.training.trainer import Trainer
+
+
+@pytest.mark.parametrize("name", ["empg", "optimal_token_baseline"])
+def test_the_trainer_measures_what_the_credit_reads(corridor, tmp_path, monkeypatch, name):
+    """Against probabilities of the whole vocabulary from the model's own eager pass, turn by turn."""
+    config = corridor(
+        algorithm={"preset": name, "kl": {"coefficient": 0.0}}, training={"iterations": 1}, evaluation={"splits": []}
+    )
+    trainer = Trainer(RunFolder.create(tmp_path / "run", load(config)), quiet=True)
+    model = copy.deepcopy(trainer.learner.model)
+    model.set_attn_implementation("eager")
+    seen, measured = [], Learner._measured
+
+    def watched(self, turns, rows):
+        seen.append((measured(self, turns, rows), rows))
+        return seen[0][0]
+
+    monkeypatch.setattr(Learner, "_measured", watched)
+    trainer.run()
+    ((turns, rows),) = seen
+    entropy, energy = np.zeros(turns.turns), np.zeros(int(turns.tokens_N.sum()))
+    for row in rows:
+        with torch.no_grad():
+            logits = model(torch.as_tensor(row.ids[None].astype(np.int64))).logits[0, row.place_K - 1].double()
+        p = torch.softmax(logits, -1)
+        own = p.gather(-1, torch.as_tensor(row.ids[row.place_K]).long()[:, None])[:, 0]
+        np.add.at(entropy, row.turn_K, -(p * p.log()).sum(-1).numpy() / turns.tokens_N[row.turn_K])
+        energy[row.token_K] = (1 - 2 * own + (p * p).sum(-1)).numpy()
+    if name == "empg":
+        assert turns.entropy_N == pytest.approx(entropy, abs=1e-4) and turns.energy_K is None
+    else:
+        assert turns.energy_K == pytest.approx(energy, abs=1e-4) and turns.entropy_N is None
+        assert (turns.energy_K > 0).all()
+
+
+@pytest.mark.parametrize(("name", "what"), [("empg", "entropy_N"), ("optimal_token_baseline", "energy_K")])
+def test_a_credit_without_its_measure_says_what_is_missing(name, what):
+    with pytest.raises(BadTurns, match=f"give {what}"):
+        advantages(Turns([1.0, 0.0], [0, 1], [0, 0]), find(name)())
+    with pytest.raises(BadTurns, match=f"{what} must"):
+        Turns([1.0, 0.0], [0, 1], [0, 0], **{what: [0.5]})
+
+
+def test_clarity_counts_and_equal_entropies_change_nothing():
+    """Two turns of a success: the surer one gets more; where all are equally sure, only the bonus sets turns apart."""
+    columns = {"reward_N": [0, 1, 0], "episode_N": [0, 0, 1], "group_E": [0, 0]}
+    sure = find("empg")(zeta=0.0).advantage(Turns(**columns, entropy_N=[0.1, 2.0, 1.0]))
+    assert sure[0] > sure[1]
+    even = find("empg")(zeta=0.0).advantage(Turns(**columns, entropy_N=[0.5] * 3))
+    plain = find("grpo")().advantage(Turns(**columns))
+    assert even == pytest.approx(plain - plain.mean())
+    bonus = find("empg")(zeta=0.3).advantage(Turns(**columns, entropy_N=[0.5] * 3)) - even
+    assert bonus == pytest.approx(np.array([0.3, 0.0, 0.0]) - 0.1)
+
+
+def test_a_baseline_that_knows_no_difference_is_no_advantage():
+    turns = Turns([1.0, 1.0, 5.0], [0, 1, 2], [0, 0, 1], tokens_N=[2, 3, 1], energy_K=[0.5] * 6)
+    assert find("optimal_token_baseline")().advantage(turns).tolist() == [0.0] * 6

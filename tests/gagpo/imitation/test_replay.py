@@ -1,0 +1,114 @@
+"""What a replay buffer keeps and gives, and that a run which was stopped goes on with it bit for bit."""
+
+import numpy as np
+import pytest
+
+from gagpo.agents.episodes import Episode, Turn
+from gagpo.credit import Credit
+from gagpo.imitation.imitation import joined
+from gagpo.imitation.replay import ReplayBuffer
+from gagpo.learning.batch import build_rows
+from gagpo.objectives.imitation import Replay
+from gagpo.settings import load
+from gagpo.training import checkpoint as checkpoints
+from gagpo.training.checkpoint import CheckpointError
+from gagpo.training.run_folder import RunFolder
+from gagpo.training.trainer import train
+
+
+def episode(task, turns=1):
+    made = Episode(task)
+    for number in range(turns):
+        ids = np.arange(3 + number, dtype=np.int32)
+        made.turns.append(Turn("", "", "", prompt_ids=ids, response_ids=ids[:2], logprobs=np.zeros(2, np.float32)))
+    return made
+
+
+def names(episodes):
+    return [one.task for one in episodes]
+
+
+def test_what_is_good_is_kept_while_it_is_young_and_there_is_room():
+    buffer = ReplayBuffer(Replay(threshold=0.5, size=3, age=2))
+    for iteration in range(3):
+        made = [episode(f"{iteration}{letter}") for letter in "abc"]
+        buffer.add(made, np.array([1.0, 0.5, 0.6]), np.array([3.0, 0.0, 2.0]), iteration)
+    assert names(buffer.episodes) == ["1c", "2a", "2c"] and buffer.born == [1, 2, 2]
+    buffer.add([episode("3a")], np.array([0.0]), np.array([0.0]), 3)
+    assert names(buffer.episodes) == ["2a", "2c"]
+
+
+def test_advantages_are_measured_anew_against_the_running_median():
+    buffer = ReplayBuffer(Replay(baseline=4, episodes=2))
+    buffer.add([episode(c) for c in "abcd"], np.ones(4), np.array([4.0, 2.0, 3.0, 1.0]), 0)
+    chosen, above = buffer.chosen()  # the median of 1 2 3 4
+    assert names(chosen) == ["c", "a"] and above.tolist() == [0.5, 1.5]
+    buffer.add([episode("e")], np.array([-1.0]), np.array([4.0]), 1)  # 4 goes, 4 comes: 2 3 1 4
+    assert buffer.chosen()[1].tolist() == [0.5, 1.5]
+    buffer.add([episode("f")] * 3, -np.ones(3), np.array([9.0, 9.0, 9.0]), 1)
+    assert buffer.chosen()[0] == []
+
+
+def test_the_coefficient_rises_along_half_a_cosine():
+    replay = Replay(coefficient=2.0, rise=4)
+    assert [replay.at(i) for i in range(6)] == pytest.approx(
+        [2 * (1 - np.cos(np.pi * min(i / 4, 1))) / 2 for i in range(6)]
+    )
+    assert Replay(rise=0).at(0) == 1.0
+
+
+def test_a_state_is_the_buffer():
+    buffer, other = ReplayBuffer(Replay()), ReplayBuffer(Replay())
+    buffer.add([episode("a", 3), episode("b")], np.ones(2), np.array([1.0, 0.3]), 7)
+    other.restore(buffer.state())
+    assert (other.born, other.returns, other.baseline) == (buffer.born, buffer.returns, buffer.baseline)
+    for one, same in zip(buffer.episodes, other.episodes, strict=True):
+        assert one.record(tokens=True) == same.record(tokens=True)
+
+
+@pytest.mark.parametrize("level", ["turn", "token"])
+def test_replayed_episodes_stand_behind_the_batch_with_numbers_of_their_own(level):
+    fresh, again = [episode("a", 2)], [episode("b"), episode("c", 2)]
+    tokens_N = np.array([2, 2])
+    credit = Credit(np.full(2 if level == "turn" else 4, 0.5), tokens_N, level)
+    rows, together = joined(build_rows(fresh), credit, again, np.array([1.0, 2.0]))
+    turns = [0.5, 0.5, 1.0, 2.0, 2.0]
+    assert together.per_token().tolist() == np.repeat(turns, 2).tolist()
+    assert np.concatenate([row.token_K for row in rows]).tolist() == list(range(10))
+    assert np.concatenate([row.turn_K for row in rows]).tolist() == np.repeat(range(5), 2).tolist()
+    assert sorted({row.group for row in rows}) == [0, 1, 2]
+
+
+SPEAR = {"preset": "dr_grpo", "replay": {"rise": 0, "episodes": 8}}
+
+
+def ends(folder):
+    saved = checkpoints.latest(folder.path / "checkpoints").path
+    return (saved / "model" / "model.safetensors").read_bytes()
+
+
+def test_a_run_with_a_replay_buffer_is_resumed_bit_for_bit(corridor, tmp_path):
+    config = corridor(algorithm=SPEAR, training={"iterations": 4}, evaluation={"splits": []})
+    whole = RunFolder.create(tmp_path / "whole", load(config))
+    train(whole, quiet=True)
+    parts = RunFolder.create(tmp_path / "parts", load(config, ["training.iterations=2"]))
+    train(parts, quiet=True)
+    again = RunFolder.open(parts.path)
+    again.change(["training.iterations=4"])
+    train(again, quiet=True)
+    assert ends(whole) == ends(parts)
+    assert [row["replayed_episodes"] for row in whole.metrics()] == [
+        row["replayed_episodes"] for row in again.metrics()
+    ]
+    assert whole.metrics()[-1]["replayed_episodes"] > 0
+
+
+def test_a_damaged_buffer_is_named(corridor, tmp_path):
+    config = corridor(algorithm=SPEAR, training={"iterations": 1}, evaluation={"splits": []})
+    folder = RunFolder.create(tmp_path / "run", load(config))
+    train(folder, quiet=True)
+    saved = checkpoints.latest(folder.path / "checkpoints")
+    for damage in (b"", b"PK\x03\x04 not an archive", ReplayBuffer(Replay()).state()[:-40]):
+        (saved.path / checkpoints.REPLAY).write_bytes(damage)
+        with pytest.raises(CheckpointError, match=r"replay.npz cannot be read"):
+            saved.load_replay(ReplayBuffer(Replay()).restore)
