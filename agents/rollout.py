@@ -80,21 +80,7 @@ def rollout(
         agent are waited on together: who is ready is answered, and nobody waits for the longest response.
     """
     loop = RolloutLoop(agent, pool, jobs, concurrency, on_finish)
-    begun = time.perf_counter()
-    try:
-        if lockstep or not isinstance(agent, AsyncAgent):
-            loop.play_in_batches(lockstep)
-        else:
-            loop.play_async(agent)
-    except BaseException:
-        # An interruption comes at any line, and what it left half-done must not hide it.
-        for slot in list(loop.states):
-            with suppress(Exception):
-                agent.forget(slot)
-            with suppress(Exception):
-                pool.release(slot)
-        raise
-    loop.clock.total = time.perf_counter() - begun
+    loop.play(lockstep)
     return [loop.done[slot] for slot in sorted(loop.done)], loop.clock
 
 
@@ -113,6 +99,24 @@ class RolloutLoop:
     waiting: set[int] = field(default_factory=set)
     ready: list[int] = field(default_factory=list)
     upcoming: int = 0
+
+    def play(self, lockstep: bool) -> None:
+        """Play every job to its end, see :func:`rollout`."""
+        begun = time.perf_counter()
+        try:
+            if lockstep or not isinstance(self.agent, AsyncAgent):
+                self.play_in_batches(lockstep)
+            else:
+                self.play_async(self.agent)
+        except BaseException:
+            # An interruption comes at any line, and what it left half-done must not hide it.
+            for slot in list(self.states):
+                with suppress(Exception):
+                    self.agent.forget(slot)
+                with suppress(Exception):
+                    self.pool.release(slot)
+            raise
+        self.clock.total = time.perf_counter() - begun
 
     def play_in_batches(self, lockstep: bool) -> None:
         """The agent answers all who are ready before anybody else is looked at."""
@@ -188,13 +192,17 @@ class RolloutLoop:
         """Enter the pool's answers; whose episode goes on is ready for the agent."""
         for event in self.pool.wait(timeout):  # enter it; then its episode is over or ready
             self.waiting.discard(event.slot)
-            outcome = _enter(self.states[event.slot], event)
+            outcome = self._enter(self.states[event.slot], event)
             if event.kind == "restarted":
                 self.agent.forget(event.slot)
             if outcome:
                 self._finish(event.slot, outcome)
-            else:
+            elif event.slot not in self.waiting:
                 self.ready.append(event.slot)
+
+    def _enter(self, state: EpisodeState, event: Event) -> str | None:
+        """Enter an event into its episode; returns what ended it, if something did."""
+        return enter(state, event)
 
     def _take_ready(self) -> list[int]:
         """Who is ready, in order."""
@@ -231,15 +239,15 @@ class RolloutLoop:
 _KNOWN = {"task", "task_type", "split", "turn", "success", "valid", "state", "admissible_actions", "expert_action"}
 
 
-def _enter(state: EpisodeState, event: Event) -> str | None:
+def enter(state: EpisodeState, event: Event) -> str | None:
     """Enter an event into its episode; returns what ended it, if something did."""
     episode = state.episode
     if event.kind == "failed":
         episode.info["error"] = event.error
         return "failed"
     state.observation, state.info = event.observation, event.info
-    if event.kind in ("reset", "restarted"):
-        episode.turns.clear()
+    if event.kind in ("reset", "restarted", "restored"):
+        del episode.turns[episode.fork :]
         episode.restarts += event.kind == "restarted"
         episode.task_type = str(event.info.get("task_type", ""))
         episode.split = str(event.info.get("split", ""))

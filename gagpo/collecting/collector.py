@@ -10,10 +10,11 @@ import numpy as np
 import torch
 
 from gagpo.agents.agent import Agent
+from gagpo.agents.branching import branched_rollout
 from gagpo.agents.engines.base import Engine
 from gagpo.agents.engines.weights import refreshed
 from gagpo.agents.episodes import Episode
-from gagpo.agents.rollout import Clock, group_jobs, rollout
+from gagpo.agents.rollout import Clock, group_jobs
 from gagpo.collecting.distributed_rollout import Rollout
 from gagpo.controllers import Controllers
 from gagpo.credit import turns_for
@@ -48,7 +49,7 @@ class Collector:
     ranks together.
     """
 
-    def __init__(self, settings: RunSettings, tasks: TaskSet, controllers: Controllers, rollout: Rollout = rollout):
+    def __init__(self, settings: RunSettings, tasks: TaskSet, controllers: Controllers, rollout: Rollout = branched_rollout):
         self.settings = settings
         self.tasks = tasks
         self.controllers = controllers
@@ -82,7 +83,7 @@ class Collector:
             if controllers.probe_episodes:
                 self._probe(agent, pool, names, label, found)
             temperatures = controllers.temperatures(rolling.temperature, names)
-            played = self._play(agent, pool, names, rolling.samples, label, temperatures, found.clock)
+            played = self._play(agent, pool, names, rolling.samples, label, temperatures, found.clock, branch=True)
             played = [replace(episode, group=episode.group + found.rounds * wanted) for episode in played]
             found.played += played
             found.rounds += 1
@@ -92,6 +93,7 @@ class Collector:
                 break
             names = self._take(missing)
         found.episodes = found.episodes or usable(played)
+        found.stats = branch_stats(found.played) if rolling.branch else {}
         return found
 
     def upcoming(self, count: int) -> list[str]:
@@ -142,10 +144,14 @@ class Collector:
         label: str,
         temperatures: Sequence[float],
         clock: Clock,
+        branch: bool = False,
     ) -> list[Episode]:
         rolling = self.settings.rollout
         jobs = group_jobs(names, samples, self.settings.seed, label, temperatures)
-        episodes, spent = self.rollout(agent, pool, jobs, concurrency=rolling.concurrency, lockstep=rolling.lockstep)
+        plan = rolling.branch.plan if branch and rolling.branch else None
+        episodes, spent = self.rollout(
+            agent, pool, jobs, concurrency=rolling.concurrency, lockstep=rolling.lockstep, branch=plan
+        )
         clock.environment += spent.environment
         clock.generation += spent.generation
         clock.total += spent.total
@@ -160,8 +166,21 @@ class Collector:
 
 
 def usable(episodes: Sequence[Episode]) -> list[Episode]:
-    """The episodes that can be learned from: not broken by their environment, and with at least one turn."""
-    return [episode for episode in episodes if episode.outcome != "failed" and episode.turns]
+    """The episodes that can be learned from: not broken by their environment, and with a turn of their own."""
+    return [episode for episode in episodes if episode.outcome != "failed" and episode.own]
+
+
+def branch_stats(played: Sequence[Episode]) -> dict[str, float]:
+    """What branching made of an iteration's episodes, as metrics."""
+    branches = [episode for episode in played if episode.parent is not None]
+    whole = [episode for episode in branches if episode.outcome != "failed"]
+    return {
+        "branched_episodes": float(len(branches)),
+        "branch_success_rate": float(np.mean([episode.success for episode in branches])) if branches else 0.0,
+        "shared_turns": float(sum(episode.fork for episode in whole)),
+        "replayed_turns": float(sum(episode.replayed for episode in branches)),
+        "discarded_branches": float(len(branches) - len(whole)),
+    }
 
 
 def tasks_of_groups(episodes: Sequence[Episode]) -> list[str]:

@@ -28,11 +28,15 @@ class CreditSettings(Options):
 
     name: what it is found by. level: what shares one advantage, an ``episode``, a ``turn`` or a ``token``. critic: it
     needs a learned value; such a credit has :meth:`advantage_and_target` in place of :meth:`advantage`. A field ``key``
-    says what makes two turns the same state, for the credits that compare states.
+    says what makes two turns the same state, for the credits that compare states. takes_trees: it follows branches
+    itself (``Turns.parent_E``); any other sees whole paths, and a turn that several share gets the mean of theirs.
+    surprise: it reads ``Turns.surprise_N``.
     """
 
     level: ClassVar[Level] = "episode"
     critic: ClassVar[bool] = False
+    takes_trees: ClassVar[bool] = False
+    surprise: ClassVar[bool] = False
     name: str
 
     @property
@@ -65,6 +69,8 @@ CREDITS: Registry[type[CreditSettings]] = Registry(
         "reinforce_plus_plus": "gagpo.credit.reinforce:ReinforcePlusPlus",
         "reinforce_baseline": "gagpo.credit.reinforce:ReinforceBaseline",
         "max_rl": "gagpo.credit.episode:MaxRl",
+        "tree_grpo": "gagpo.credit.trees.tree_grpo:TreeGrpo",
+        "at2po": "gagpo.credit.trees.at2po:At2po",
         "agpo_adaptive": "gagpo.credit.agpo:AgpoAdaptive",
         "agpo_asymmetric": "gagpo.credit.agpo:AgpoAsymmetric",
         "gigpo": "gagpo.credit.gigpo:Gigpo",
