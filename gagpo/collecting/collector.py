@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from gagpo.agents.agent import Agent
-from gagpo.agents.branching import branched_rollout
+from gagpo.agents.branching import Branching, branched_rollout
 from gagpo.agents.engines.base import Engine
 from gagpo.agents.engines.weights import refreshed
 from gagpo.agents.episodes import Episode
@@ -74,6 +74,7 @@ class Collector:
         """
         rolling, controllers = self.settings.rollout, self.controllers
         found = Collection()
+        plan = rolling.branch.plan if rolling.branch else None
         wanted = rolling.tasks
         names = self._take(wanted)
         controllers.begin()
@@ -83,7 +84,7 @@ class Collector:
             if controllers.probe_episodes:
                 self._probe(agent, pool, names, label, found)
             temperatures = controllers.temperatures(rolling.temperature, names)
-            played = self._play(agent, pool, names, rolling.samples, label, temperatures, found.clock, branch=True)
+            played = self._play(agent, pool, names, rolling.samples, label, temperatures, found.clock, plan)
             played = [replace(episode, group=episode.group + found.rounds * wanted) for episode in played]
             found.played += played
             found.rounds += 1
@@ -144,11 +145,10 @@ class Collector:
         label: str,
         temperatures: Sequence[float],
         clock: Clock,
-        branch: bool = False,
+        plan: Branching | None = None,
     ) -> list[Episode]:
         rolling = self.settings.rollout
         jobs = group_jobs(names, samples, self.settings.seed, label, temperatures)
-        plan = rolling.branch.plan if branch and rolling.branch else None
         episodes, spent = self.rollout(
             agent, pool, jobs, concurrency=rolling.concurrency, lockstep=rolling.lockstep, branch=plan
         )
