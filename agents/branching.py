@@ -80,7 +80,7 @@ def branched_rollout(
         groups.setdefault(job.group, []).append(job)
     rounds = [branch.dealt(len(group)) for group in groups.values()]
     played: dict[int, list[Episode]] = {group: [] for group in groups}
-    clock, points = Clock(), Points()
+    clock, points, restorable = Clock(), Points(), True
     for number in range(max(map(len, rounds), default=0)):
         # Of each group the jobs of this round, and where they begin; the world is saved while others are to come.
         due, forks = [], {}
@@ -90,8 +90,10 @@ def branched_rollout(
             forks |= {len(due) + place: fork for place, fork in found.items()}
             due += part
         loop = BranchingLoop(agent, pool, due, concurrency, on_finish)
-        loop.forks, loop.points, loop.saving = forks, points, number + 1 < max(map(len, rounds))
+        loop.forks, loop.points, loop.saving = forks, points, restorable and number + 1 < max(map(len, rounds))
+        begun = loop.saving
         loop.play(lockstep)
+        restorable = restorable and loop.saving >= begun
         for slot in sorted(loop.done):
             played[loop.done[slot].group].append(loop.done[slot])
         clock.environment += loop.clock.environment

@@ -98,6 +98,7 @@ class RolloutLoop:
     done: dict[int, Episode] = field(default_factory=dict)
     waiting: set[int] = field(default_factory=set)
     ready: list[int] = field(default_factory=list)
+    over: dict[int, str] = field(default_factory=dict)  # what ended the episode of a slot, which is still to be left
     upcoming: int = 0
 
     def play(self, lockstep: bool) -> None:
@@ -125,6 +126,7 @@ class RolloutLoop:
             with span("environments"):
                 while self.waiting and (lockstep or not self.ready):
                     self._take_events(None)
+                self._leave_over()
             self.clock.environment += time.perf_counter() - since
             if not self.ready:
                 continue
@@ -148,6 +150,7 @@ class RolloutLoop:
             if self.waiting:
                 with span("environments"):
                     self._take_events(0.0 if thinking or self.ready else None)
+                self._leave_over()
             now = time.perf_counter()
             self.clock.environment += now - since
             if slots := self._take_ready():
@@ -173,6 +176,7 @@ class RolloutLoop:
         except Exception:
             while self.waiting:
                 self._take_events(None)
+            self._leave_over()
             raise
 
     def _begin(self) -> bool:
@@ -196,9 +200,15 @@ class RolloutLoop:
             if event.kind == "restarted":
                 self.agent.forget(event.slot)
             if outcome:
-                self._finish(event.slot, outcome)
+                self.over[event.slot] = outcome
             elif event.slot not in self.waiting:
                 self.ready.append(event.slot)
+
+    def _leave_over(self) -> None:
+        """Finish what is over, by slot: whose answer came first must not decide how the engine's caches lie."""
+        while self.over:
+            slot = min(self.over)
+            self._finish(slot, self.over.pop(slot))
 
     def _enter(self, state: EpisodeState, event: Event) -> str | None:
         """Enter an event into its episode; returns what ended it, if something did."""
