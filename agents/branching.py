@@ -93,7 +93,7 @@ def branched_rollout(
         loop.forks, loop.points, loop.saving = forks, points, restorable and number + 1 < max(map(len, rounds))
         begun = loop.saving
         loop.play(lockstep)
-        restorable = restorable and loop.saving >= begun
+        restorable = restorable and (loop.saving or not begun)
         for slot in sorted(loop.done):
             played[loop.done[slot].group].append(loop.done[slot])
         clock.environment += loop.clock.environment
