@@ -76,7 +76,7 @@ def along_paths(turns: Turns, credit: Callable[[Turns, np.ndarray], np.ndarray],
     """
     if turns.parent_E is None:
         return credit(turns, np.arange(int(turns.tokens_N.sum()) if tokens else turns.turns))
-    place_P = _paths(turns)
+    place_P = path_turns(turns)
     length_E = path_lengths(turns)
     columns = {name: getattr(turns, name) for name in _PER_TURN}
     text_N = turns.text_N
@@ -102,9 +102,10 @@ def path_lengths(turns: Turns) -> np.ndarray:
     return np.rint(turns.path_sum_E(np.ones(turns.turns))).astype(np.int64)
 
 
-def _paths(turns: Turns) -> np.ndarray:
-    """The turns of every episode's path, one episode after the other."""
-    assert turns.parent_E is not None
+def path_turns(turns: Turns) -> np.ndarray:
+    """Where the turns of every episode's path stand, shared ones included, one episode after the other, int64[P]."""
+    if turns.parent_E is None:
+        return np.arange(turns.turns)
     own_E = np.split(np.arange(turns.turns), turns.first_E[1:])
     path_E: list[np.ndarray] = []
     for own, turn in zip(own_E, turns.parent_E, strict=True):
