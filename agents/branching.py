@@ -16,7 +16,7 @@ import numpy as np
 
 from gagpo.agents.agent import Agent, EpisodeState
 from gagpo.agents.episodes import Episode, Turn
-from gagpo.agents.rollout import Clock, Job, RolloutLoop, derive_seed, rollout
+from gagpo.agents.rollout import Clock, Job, RolloutLoop, derive_seed, episode_of, rollout
 from gagpo.envs.pool import Event, Pool
 from gagpo.envs.saved import CannotRestore
 
@@ -43,7 +43,7 @@ class Branching:
 
 @dataclass(frozen=True)
 class Fork:
-    """Where a branch begins: before turn ``turn`` of ``parent``. token: of the world there; None: replay the actions."""
+    """Where a branch begins: before turn ``turn`` of ``parent``. token: the world's; None: its actions are replayed."""
 
     parent: Episode
     turn: int
@@ -83,7 +83,8 @@ def branched_rollout(
     clock, points, restorable = Clock(), Points(), True
     for number in range(max(map(len, rounds), default=0)):
         # Of each group the jobs of this round, and where they begin; the world is saved while others are to come.
-        due, forks = [], {}
+        due: list[Job] = []
+        forks: dict[int, Fork] = {}
         for (group, own), dealt in zip(groups.items(), rounds, strict=True):
             part = own[sum(dealt[:number]) :][: dealt[number] if number < len(dealt) else 0]
             found = choose_forks(played[group], part, branch.by, points) if number else {}
@@ -171,15 +172,14 @@ class BranchingLoop(RolloutLoop):
         if fork is None:
             super()._start(slot, job)
             return
-        about = {"task": job.task, "group": job.group, "sample": job.sample, "seed": job.seed}
-        episode = Episode(**about, temperature=job.temperature, parent=fork.parent.sample, fork=fork.turn)
-        episode.turns = fork.shared
-        self.states[slot] = EpisodeState(slot, episode)
         if fork.token is None:
-            self.pool.reset(slot, job.task, job.environment_seed)
+            super()._start(slot, job)
         else:
+            self.states[slot] = EpisodeState(slot, episode_of(job))
             self.pool.restore(slot, fork.token)
-        self.waiting.add(slot)
+            self.waiting.add(slot)
+        episode = self.states[slot].episode
+        episode.parent, episode.fork, episode.turns = fork.parent.sample, fork.turn, fork.shared
 
     def _enter(self, state: EpisodeState, event: Event) -> str | None:
         fork = self.forks.get(state.slot)

@@ -31,6 +31,11 @@ class Job:
     temperature: float | None = None
 
 
+def episode_of(job: Job) -> Episode:
+    """The episode of a job, before anything was played."""
+    return Episode(task=job.task, group=job.group, sample=job.sample, seed=job.seed, temperature=job.temperature)
+
+
 @dataclass
 class Clock:
     """Where a rollout's wall time went, in seconds."""
@@ -187,8 +192,7 @@ class RolloutLoop:
         return bool(self.states)
 
     def _start(self, slot: int, job: Job) -> None:
-        episode = Episode(task=job.task, group=job.group, sample=job.sample, seed=job.seed, temperature=job.temperature)
-        self.states[slot] = EpisodeState(slot, episode)
+        self.states[slot] = EpisodeState(slot, episode_of(job))
         self.pool.reset(slot, job.task, job.environment_seed)
         self.waiting.add(slot)
 

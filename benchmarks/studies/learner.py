@@ -59,7 +59,7 @@ BRANCHES = {
     "gagpo-state-outcome": Branching(SAMPLES // 2, "outcome"),
     "graph-visits": Branching(SAMPLES // 2, "visits"),
 }
-"""The methods half of whose tries are branches. A shared turn is not played again, so that they have more iterations."""
+"""The methods half of whose tries are branches. A shared turn is not played again: they have more iterations."""
 
 
 def algorithm_of(method: str) -> Algorithm:

@@ -87,8 +87,8 @@ SECTIONS = {
                HEALTH),
         Metric("restarted_episodes", "count", "Episodes that were begun again because their worker died."),
         Metric("branched_episodes", "count",
-               "Episodes that began in the middle of another of their group, with `rollout.branch`; success, reward and "
-               "length above are of the others."),
+               "Episodes that began in the middle of another of their group, with `rollout.branch`; success, reward "
+               "and length above are of the others."),
         Metric("branch_success_rate", "share", "Branched episodes that solved their task; where they begin is chosen."),
         Metric("shared_turns", "turns",
                "Turns that branched episodes share with others, and that were not played or trained again."),

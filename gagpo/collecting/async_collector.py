@@ -50,7 +50,9 @@ class AsyncCollector(Collector):
     for ``rollout.max_staleness``, and played again) and ``seconds_waited`` (for the batch).
     """
 
-    def __init__(self, settings: RunSettings, tasks: TaskSet, controllers: Controllers, rollout: Rollout = branched_rollout):
+    def __init__(
+        self, settings: RunSettings, tasks: TaskSet, controllers: Controllers, rollout: Rollout = branched_rollout
+    ):
         super().__init__(settings, tasks, controllers, rollout)
         self._stream: AsyncRollout | None = None
         self._heard = Clock()  # the stream's, at the last collection

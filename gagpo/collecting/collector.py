@@ -49,7 +49,9 @@ class Collector:
     ranks together.
     """
 
-    def __init__(self, settings: RunSettings, tasks: TaskSet, controllers: Controllers, rollout: Rollout = branched_rollout):
+    def __init__(
+        self, settings: RunSettings, tasks: TaskSet, controllers: Controllers, rollout: Rollout = branched_rollout
+    ):
         self.settings = settings
         self.tasks = tasks
         self.controllers = controllers

@@ -98,9 +98,7 @@ def advantages(turns: Turns, settings: CreditSettings, value: np.ndarray | None 
     return Credit(advantage, turns.tokens_N, settings.level, target, stats)
 
 
-def _of_paths(
-    turns: Turns, settings: CreditSettings, value: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray | None]:
+def _of_paths(turns: Turns, settings: CreditSettings, value: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
     """Advantages, and targets with a critic: of whole paths, and the mean over those that a turn lies on."""
 
     def credit(part: int) -> Callable[[Turns, np.ndarray], np.ndarray]:

@@ -80,7 +80,9 @@ class Gagpo(CreditSettings):
         advantage_N = tree_recursion(delta_N, turns, self.gamma * self.lam)
         advantage_N = normalised(advantage_N, turns, self.norm, self.scope, self.keep_zeros)
         if self.trajectory_weight:
-            advantage_N = advantage_N + self.trajectory_weight * along_paths(turns, lambda all, _: Grpo().advantage(all))
+            advantage_N = advantage_N + self.trajectory_weight * along_paths(
+                turns, lambda all, _: Grpo().advantage(all)
+            )
         return advantage_N
 
     def _next_value(self, turns: Turns, value_N: np.ndarray) -> np.ndarray:

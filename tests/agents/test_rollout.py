@@ -59,7 +59,7 @@ def test_lockstep_rollouts_of_a_model_repeat_bit_for_bit_in_real_processes(tiny)
 
 
 def test_the_order_in_which_processes_answer_decides_nothing():
-    """Of episodes that end in one round the answers come as they may; the agent is told to forget by slot all the same."""
+    """Of episodes that end in one round the answers come as they may; the agent forgets them by slot all the same."""
 
     class Listening(RandomAgent):
         def __init__(self):

@@ -299,7 +299,8 @@ def _parents(episodes: Sequence[Episode]) -> np.ndarray | None:
     """``parent_E`` of episodes whose own turns stand one after the other; None where none is a branch."""
     if all(getattr(episode, "parent", None) is None for episode in episodes):
         return None
-    first, begins = 0, {}
+    first = 0
+    begins: dict[tuple[int, int], tuple[int, int]] = {}  # of a try: where its own turns begin, how many it shares
     parent_E = np.full(len(episodes), -1, np.int64)
     for number, episode in enumerate(episodes):
         if episode.parent is not None:

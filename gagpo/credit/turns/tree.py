@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -55,8 +56,9 @@ def mean_of_paths(value_E: np.ndarray, turns: Turns) -> np.ndarray:
     if turns.parent_E is None:
         return np.asarray(value_E[turns.episode_N])
     one_N = np.ones(turns.turns)
+    leaves_N = weighted_recursion(turns.last_N.astype(np.float64), turns, one_N)
     total_N = weighted_recursion(np.where(turns.last_N, value_E[turns.episode_N], 0.0), turns, one_N)
-    return total_N / weighted_recursion(turns.last_N.astype(np.float64), turns, one_N)
+    return np.asarray(total_N / leaves_N)
 
 
 def tree_E(turns: Turns) -> np.ndarray:
@@ -78,11 +80,12 @@ def along_paths(turns: Turns, credit: Callable[[Turns, np.ndarray], np.ndarray],
         return credit(turns, np.arange(int(turns.tokens_N.sum()) if tokens else turns.turns))
     place_P = path_turns(turns)
     length_E = path_lengths(turns)
-    columns = {name: getattr(turns, name) for name in _PER_TURN}
     text_N = turns.text_N
+    columns: dict[str, Any] = {name: getattr(turns, name) for name in _PER_TURN}
+    columns = {name: None if column is None else column[place_P] for name, column in columns.items()}
     paths = replace(
         turns,
-        **{name: None if column is None else column[place_P] for name, column in columns.items()},
+        **columns,
         episode_N=np.repeat(np.arange(turns.episodes), length_E),
         text_N=None if text_N is None else [text_N[place] for place in place_P],
         parent_E=None,
@@ -99,7 +102,7 @@ _PER_TURN = ("reward_N", "state_N", "penalty_N", "tokens_N", "action_N", "featur
 
 def path_lengths(turns: Turns) -> np.ndarray:
     """How many turns each episode has, shared ones included, int64[E]."""
-    return np.rint(turns.path_sum_E(np.ones(turns.turns))).astype(np.int64)
+    return np.asarray(np.rint(turns.path_sum_E(np.ones(turns.turns))), np.int64)
 
 
 def path_turns(turns: Turns) -> np.ndarray:

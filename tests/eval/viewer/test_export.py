@@ -266,7 +266,9 @@ def test_credit_of_saved_branches_counts_a_shared_turn_once(tmp_path, make_branc
     outcome = [one.advantages["grpo"][-1] for one in found]
     assert found[0].advantages["grpo"][0] == pytest.approx((outcome[0] + outcome[2] + outcome[3]) / 3)
     assert found[2].advantages["grpo"][2] == pytest.approx((outcome[2] + outcome[3]) / 2)
-    assert found[0].values[2] == pytest.approx(0.25)  # c: the first try's end, and the mean of the two behind the branch
+    assert found[0].values[2] == pytest.approx(
+        0.25
+    )  # c: the first try's end, and the mean of the two behind the branch
 
 
 @pytest.mark.parametrize("change", [{"parent": 7}, {"parent": 3}, {"fork": 5}, {"fork": 1, "parent": 1}, {"fork": 0}])

@@ -94,7 +94,9 @@ def test_what_a_tree_sums_to(forest):
         by_oracle(forest, lambda tries, node: trees.to_go(tries, node, 0.9))
     )
     leaves = mean_of_paths(turns.return_E, turns)
-    assert leaves == pytest.approx(by_oracle(forest, lambda t, n: np.mean([trees.outcomes(t)[i] for i in trees.through(t, n)])))
+    assert leaves == pytest.approx(
+        by_oracle(forest, lambda t, n: np.mean([trees.outcomes(t)[i] for i in trees.through(t, n)]))
+    )
     lengths = along_paths(turns, lambda paths, _: np.repeat(path_lengths(turns), path_lengths(turns)).astype(float))
     assert lengths == pytest.approx(mean_of_paths(path_lengths(turns).astype(float), turns))
 
@@ -111,8 +113,9 @@ def test_every_token_that_was_played_is_trained_once(forest):
     ids = np.concatenate([row.ids[row.place_K] for row in rows])
     own = np.concatenate([turn.response_ids for one in episodes for turn in one.own])
     assert ids[np.argsort(tokens)].tolist() == own.tolist()
-    for row, turn in ((row, turn) for row in rows for turn in set(row.turn_K.tolist())):
-        assert (row.turn_K == turn).sum() == turns.tokens_N[turn]
+    for row in rows:
+        for turn in set(row.turn_K.tolist()):
+            assert (row.turn_K == turn).sum() == turns.tokens_N[turn]
 
 
 @settings(deadline=None, max_examples=40)
