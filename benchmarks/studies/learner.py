@@ -11,8 +11,8 @@ import torch
 
 from benchmarks.studies.policy import SmallAgent, SmallPolicy
 from benchmarks.studies.worlds import StudyWorld, success_rate
-from gagpo.agents.episodes import Episode
 from gagpo.agents.branching import Branching, branched_rollout
+from gagpo.agents.episodes import Episode
 from gagpo.agents.rollout import group_jobs
 from gagpo.algorithms import Algorithm, load
 from gagpo.credit import give_credit, turns_for
@@ -41,10 +41,12 @@ METHODS: dict[str, dict[str, Any]] = {
     "arpo": {"name": "grpo"},
     "tree_grpo": {"name": "tree_grpo"},
     "at2po": {"name": "at2po"},
+    "gagpo-state-six": {"name": "gagpo", "key": "state"},
     "gagpo-state-entropy": {"name": "gagpo", "key": "state"},
     "gagpo-state-visits": {"name": "gagpo", "key": "state"},
     "gagpo-state-outcome": {"name": "gagpo", "key": "state"},
     "graph-visits": {"name": "gagpo", "key": "state", "proxy": "graph", "lam": 0.0},
+    "graph-entropy": {"name": "gagpo", "key": "state", "proxy": "graph", "lam": 0.0},
 }
 """The credits that are compared. Everything else is the same for all: one ratio per action, clip .2, mean over actions,
 no KL."""
@@ -58,8 +60,13 @@ BRANCHES = {
     "gagpo-state-visits": Branching(SAMPLES // 2, "visits"),
     "gagpo-state-outcome": Branching(SAMPLES // 2, "outcome"),
     "graph-visits": Branching(SAMPLES // 2, "visits"),
+    "graph-entropy": Branching(SAMPLES // 2, "entropy"),
 }
 """The methods half of whose tries are branches. A shared turn is not played again: they have more iterations."""
+
+
+SIZES = {"gagpo-state-six": 6}
+"""Groups of another size: six tries from the start are about as many turns as four and four branches."""
 
 
 def algorithm_of(method: str) -> Algorithm:
@@ -93,7 +100,8 @@ def train(policy: SmallPolicy, world: StudyWorld, method: str, rate: float, seed
             # Play groups of fresh tasks until all have been met, then all again; learn from them at once.
             if len(names) < TASKS:
                 names += [tasks[place] for place in order.permutation(len(tasks))]
-            jobs = group_jobs([names.pop(0) for _ in range(TASKS)], SAMPLES, seed, f"iteration {iteration}")
+            label = f"iteration {iteration}"
+            jobs = group_jobs([names.pop(0) for _ in range(TASKS)], SIZES.get(method, SAMPLES), seed, label)
             episodes, _ = branched_rollout(SmallAgent(policy), pool, jobs, branch=BRANCHES.get(method))
             iteration += 1
             played += sum(len(episode.own) + episode.replayed for episode in episodes)
