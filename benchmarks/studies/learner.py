@@ -11,7 +11,8 @@ import torch
 
 from benchmarks.studies.policy import SmallAgent, SmallPolicy
 from benchmarks.studies.worlds import StudyWorld, success_rate
-from gagpo.agents.branching import Branching, branched_rollout
+from gagpo.agents.branching.forks import Branching
+from gagpo.agents.branching.rollout import branched_rollout
 from gagpo.agents.episodes import Episode
 from gagpo.agents.rollout import group_jobs
 from gagpo.algorithms import Algorithm, load

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from gagpo.agents.agent import Agent, LanguageAgent
-from gagpo.agents.branching import branched_rollout
+from gagpo.agents.branching.rollout import branched_rollout
 from gagpo.agents.engines.base import Engine
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.episodes import Episode

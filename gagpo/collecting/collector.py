@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from gagpo.agents.agent import Agent
-from gagpo.agents.branching import Branching, branched_rollout
+from gagpo.agents.branching.forks import Branching
+from gagpo.agents.branching.rollout import branched_rollout
 from gagpo.agents.engines.base import Engine
 from gagpo.agents.engines.weights import refreshed
 from gagpo.agents.episodes import Episode

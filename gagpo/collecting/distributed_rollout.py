@@ -15,7 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from gagpo.agents.agent import Agent
-from gagpo.agents.branching import Branching, branched_rollout, share_turns
+from gagpo.agents.branching.forks import Branching
+from gagpo.agents.branching.rollout import branched_rollout, share_turns
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.agents.rollout import Clock, Job
 from gagpo.distributed.errors import RanksDiffer
@@ -30,7 +31,7 @@ TURN = ("observation", "response", "action", "reward", "invalid", "cut", "state"
 
 
 class Rollout(Protocol):
-    """What plays jobs: :func:`gagpo.agents.branching.branched_rollout`, or the ranks together."""
+    """What plays jobs: :func:`gagpo.agents.branching.rollout.branched_rollout`, or the ranks together."""
 
     def __call__(
         self,

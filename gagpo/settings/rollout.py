@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from gagpo.agents.branching import Branching, By
+from gagpo.agents.branching.forks import Branching, By
 from gagpo.agents.engines.base import Sampling
 from gagpo.agents.engines.registry import ENGINES
 from gagpo.agents.precision import require_known

@@ -9,7 +9,8 @@ import pytest
 
 import gagpo.envs.testing
 from gagpo.agents.agent import LanguageAgent, RandomAgent
-from gagpo.agents.branching import Branching, branched_rollout, choose_forks, share_turns
+from gagpo.agents.branching.forks import Branching, choose_forks
+from gagpo.agents.branching.rollout import branched_rollout, share_turns
 from gagpo.agents.context import Context
 from gagpo.agents.engines.base import Sampling
 from gagpo.agents.engines.transformers import TransformersEngine

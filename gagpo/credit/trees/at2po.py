@@ -14,8 +14,8 @@ from gagpo.credit.turns.tree import children_N, weighted_recursion
 
 
 class At2po(CreditSettings):
-    """``A_t = V_t``, which at an episode's last turn is ``(R - mean)/(std + 1e-6)`` over its task group, and before it a
-    mean of its children's (arXiv 2601.04767).
+    """``A_t = V_t``: at an episode's last turn ``(R - mean)/(std + 1e-6)`` over its task group, before it a mean of its
+    children's values (arXiv 2601.04767).
 
     children: weighed alike (``mean``), or by ``exp(h)`` with ``h`` a child's mean negative log-probability per token
     (``softmax``, as the released recipe runs it). reward: as in :class:`gagpo.credit.episode.Grpo`.
