@@ -31,6 +31,11 @@ class Job:
     temperature: float | None = None
 
 
+def episode_of(job: Job) -> Episode:
+    """The episode of a job, before anything was played."""
+    return Episode(task=job.task, group=job.group, sample=job.sample, seed=job.seed, temperature=job.temperature)
+
+
 @dataclass
 class Clock:
     """Where a rollout's wall time went, in seconds."""
@@ -80,21 +85,7 @@ def rollout(
         agent are waited on together: who is ready is answered, and nobody waits for the longest response.
     """
     loop = RolloutLoop(agent, pool, jobs, concurrency, on_finish)
-    begun = time.perf_counter()
-    try:
-        if lockstep or not isinstance(agent, AsyncAgent):
-            loop.play_in_batches(lockstep)
-        else:
-            loop.play_async(agent)
-    except BaseException:
-        # An interruption comes at any line, and what it left half-done must not hide it.
-        for slot in list(loop.states):
-            with suppress(Exception):
-                agent.forget(slot)
-            with suppress(Exception):
-                pool.release(slot)
-        raise
-    loop.clock.total = time.perf_counter() - begun
+    loop.play(lockstep)
     return [loop.done[slot] for slot in sorted(loop.done)], loop.clock
 
 
@@ -112,7 +103,26 @@ class RolloutLoop:
     done: dict[int, Episode] = field(default_factory=dict)
     waiting: set[int] = field(default_factory=set)
     ready: list[int] = field(default_factory=list)
+    over: dict[int, str] = field(default_factory=dict)  # what ended the episode of a slot, which is still to be left
     upcoming: int = 0
+
+    def play(self, lockstep: bool) -> None:
+        """Play every job to its end, see :func:`rollout`."""
+        begun = time.perf_counter()
+        try:
+            if lockstep or not isinstance(self.agent, AsyncAgent):
+                self.play_in_batches(lockstep)
+            else:
+                self.play_async(self.agent)
+        except BaseException:
+            # An interruption comes at any line, and what it left half-done must not hide it.
+            for slot in list(self.states):
+                with suppress(Exception):
+                    self.agent.forget(slot)
+                with suppress(Exception):
+                    self.pool.release(slot)
+            raise
+        self.clock.total = time.perf_counter() - begun
 
     def play_in_batches(self, lockstep: bool) -> None:
         """The agent answers all who are ready before anybody else is looked at."""
@@ -121,6 +131,7 @@ class RolloutLoop:
             with span("environments"):
                 while self.waiting and (lockstep or not self.ready):
                     self._take_events(None)
+                self._leave_over()
             self.clock.environment += time.perf_counter() - since
             if not self.ready:
                 continue
@@ -144,6 +155,7 @@ class RolloutLoop:
             if self.waiting:
                 with span("environments"):
                     self._take_events(0.0 if thinking or self.ready else None)
+                self._leave_over()
             now = time.perf_counter()
             self.clock.environment += now - since
             if slots := self._take_ready():
@@ -169,6 +181,7 @@ class RolloutLoop:
         except Exception:
             while self.waiting:
                 self._take_events(None)
+            self._leave_over()
             raise
 
     def _begin(self) -> bool:
@@ -179,8 +192,7 @@ class RolloutLoop:
         return bool(self.states)
 
     def _start(self, slot: int, job: Job) -> None:
-        episode = Episode(task=job.task, group=job.group, sample=job.sample, seed=job.seed, temperature=job.temperature)
-        self.states[slot] = EpisodeState(slot, episode)
+        self.states[slot] = EpisodeState(slot, episode_of(job))
         self.pool.reset(slot, job.task, job.environment_seed)
         self.waiting.add(slot)
 
@@ -188,13 +200,23 @@ class RolloutLoop:
         """Enter the pool's answers; whose episode goes on is ready for the agent."""
         for event in self.pool.wait(timeout):  # enter it; then its episode is over or ready
             self.waiting.discard(event.slot)
-            outcome = _enter(self.states[event.slot], event)
+            outcome = self._enter(self.states[event.slot], event)
             if event.kind == "restarted":
                 self.agent.forget(event.slot)
             if outcome:
-                self._finish(event.slot, outcome)
-            else:
+                self.over[event.slot] = outcome
+            elif event.slot not in self.waiting:
                 self.ready.append(event.slot)
+
+    def _leave_over(self) -> None:
+        """Finish what is over, by slot: whose answer came first must not decide how the engine's caches lie."""
+        while self.over:
+            slot = min(self.over)
+            self._finish(slot, self.over.pop(slot))
+
+    def _enter(self, state: EpisodeState, event: Event) -> str | None:
+        """Enter an event into its episode; returns what ended it, if something did."""
+        return enter(state, event)
 
     def _take_ready(self) -> list[int]:
         """Who is ready, in order."""
@@ -233,15 +255,15 @@ class RolloutLoop:
 _KNOWN = {"task", "task_type", "split", "turn", "success", "valid", "state", "admissible_actions", "expert_action"}
 
 
-def _enter(state: EpisodeState, event: Event) -> str | None:
+def enter(state: EpisodeState, event: Event) -> str | None:
     """Enter an event into its episode; returns what ended it, if something did."""
     episode = state.episode
     if event.kind == "failed":
         episode.info["error"] = event.error
         return "failed"
     state.observation, state.info = event.observation, event.info
-    if event.kind in ("reset", "restarted"):
-        episode.turns.clear()
+    if event.kind in ("reset", "restarted", "restored"):
+        del episode.turns[episode.fork :]
         episode.restarts += event.kind == "restarted"
         episode.task_type = str(event.info.get("task_type", ""))
         episode.split = str(event.info.get("split", ""))

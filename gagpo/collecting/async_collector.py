@@ -11,10 +11,11 @@ import numpy as np
 import torch
 
 from gagpo.agents.agent import Agent, LanguageAgent
+from gagpo.agents.branching.rollout import branched_rollout
 from gagpo.agents.engines.base import Engine
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.episodes import Episode
-from gagpo.agents.rollout import Clock, rollout
+from gagpo.agents.rollout import Clock
 from gagpo.collecting.async_rollout import AsyncRollout, VersionedAgent
 from gagpo.collecting.channel import Channel
 from gagpo.collecting.collector import Collection, Collector, usable
@@ -54,7 +55,9 @@ class AsyncCollector(Collector):
     for ``rollout.max_staleness``, and played again) and ``seconds_waited`` (for the batch).
     """
 
-    def __init__(self, settings: RunSettings, tasks: TaskSet, controllers: Controllers, rollout: Rollout = rollout):
+    def __init__(
+        self, settings: RunSettings, tasks: TaskSet, controllers: Controllers, rollout: Rollout = branched_rollout
+    ):
         super().__init__(settings, tasks, controllers, rollout)
         self._stream: AsyncRollout | None = None
         self._heard = Clock()  # the stream's, at the last collection

@@ -103,6 +103,7 @@ class AsyncRollout(RolloutLoop):
         """Hand over engine and pool once the environments have answered: their deadlines go on meanwhile."""
         while self.waiting:
             self._take_events(None)
+        self._leave_over()
         self.channel.sleep()
 
     def _drop_old(self) -> None:

@@ -10,10 +10,12 @@ import numpy as np
 import torch
 
 from gagpo.agents.agent import Agent
+from gagpo.agents.branching.forks import Branching
+from gagpo.agents.branching.rollout import branched_rollout
 from gagpo.agents.engines.base import Engine
 from gagpo.agents.engines.weights import refreshed
 from gagpo.agents.episodes import Episode
-from gagpo.agents.rollout import Clock, group_jobs, rollout
+from gagpo.agents.rollout import Clock, group_jobs
 from gagpo.collecting.distributed_rollout import Rollout
 from gagpo.controllers import Controllers
 from gagpo.credit import turns_for
@@ -48,7 +50,9 @@ class Collector:
     ranks together.
     """
 
-    def __init__(self, settings: RunSettings, tasks: TaskSet, controllers: Controllers, rollout: Rollout = rollout):
+    def __init__(
+        self, settings: RunSettings, tasks: TaskSet, controllers: Controllers, rollout: Rollout = branched_rollout
+    ):
         self.settings = settings
         self.tasks = tasks
         self.controllers = controllers
@@ -73,6 +77,7 @@ class Collector:
         """
         rolling, controllers = self.settings.rollout, self.controllers
         found = Collection()
+        plan = rolling.branch.plan if rolling.branch else None
         wanted = rolling.tasks
         names = self._take(wanted)
         controllers.begin()
@@ -82,7 +87,7 @@ class Collector:
             if controllers.probe_episodes:
                 self._probe(agent, pool, names, label, found)
             temperatures = controllers.temperatures(rolling.temperature, names)
-            played = self._play(agent, pool, names, rolling.samples, label, temperatures, found.clock)
+            played = self._play(agent, pool, names, rolling.samples, label, temperatures, found.clock, plan)
             played = [replace(episode, group=episode.group + found.rounds * wanted) for episode in played]
             found.played += played
             found.rounds += 1
@@ -92,6 +97,7 @@ class Collector:
                 break
             names = self._take(missing)
         found.episodes = found.episodes or usable(played)
+        found.stats = branch_stats(found.played) if rolling.branch else {}
         return found
 
     def upcoming(self, count: int) -> list[str]:
@@ -142,10 +148,13 @@ class Collector:
         label: str,
         temperatures: Sequence[float],
         clock: Clock,
+        plan: Branching | None = None,
     ) -> list[Episode]:
         rolling = self.settings.rollout
         jobs = group_jobs(names, samples, self.settings.seed, label, temperatures)
-        episodes, spent = self.rollout(agent, pool, jobs, concurrency=rolling.concurrency, lockstep=rolling.lockstep)
+        episodes, spent = self.rollout(
+            agent, pool, jobs, concurrency=rolling.concurrency, lockstep=rolling.lockstep, branch=plan
+        )
         clock.environment += spent.environment
         clock.generation += spent.generation
         clock.total += spent.total
@@ -160,8 +169,21 @@ class Collector:
 
 
 def usable(episodes: Sequence[Episode]) -> list[Episode]:
-    """The episodes that can be learned from: not broken by their environment, and with at least one turn."""
-    return [episode for episode in episodes if episode.outcome != "failed" and episode.turns]
+    """The episodes that can be learned from: not broken by their environment, and with a turn of their own."""
+    return [episode for episode in episodes if episode.outcome != "failed" and episode.own]
+
+
+def branch_stats(played: Sequence[Episode]) -> dict[str, float]:
+    """What branching made of an iteration's episodes, as metrics."""
+    branches = [episode for episode in played if episode.parent is not None]
+    whole = [episode for episode in branches if episode.outcome != "failed"]
+    return {
+        "branched_episodes": float(len(branches)),
+        "branch_success_rate": float(np.mean([episode.success for episode in branches])) if branches else 0.0,
+        "shared_turns": float(sum(episode.fork for episode in whole)),
+        "replayed_turns": float(sum(episode.replayed for episode in branches)),
+        "discarded_branches": float(len(branches) - len(whole)),
+    }
 
 
 def tasks_of_groups(episodes: Sequence[Episode]) -> list[str]:

@@ -15,8 +15,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from gagpo.agents.agent import Agent
+from gagpo.agents.branching.forks import Branching
+from gagpo.agents.branching.rollout import branched_rollout, share_turns
 from gagpo.agents.episodes import Episode, Turn
-from gagpo.agents.rollout import Clock, Job, rollout
+from gagpo.agents.rollout import Clock, Job
 from gagpo.distributed.errors import RanksDiffer
 from gagpo.distributed.interrupt import Interruptions
 from gagpo.distributed.ranks import Ranks
@@ -24,7 +26,7 @@ from gagpo.envs.pool import Pool
 from gagpo.settings import RunSettings, SettingsError
 
 PLAYED = ("task", "task_type", "split", "group", "sample", "seed", "temperature", "success", "outcome", "restarts")
-EPISODE = (*PLAYED, "end_observation", "end_state", "info")
+EPISODE = (*PLAYED, "end_observation", "end_state", "parent", "fork", "replayed", "info")
 WHOLE = {
     **dict.fromkeys(("adamw8bit", "paged_adamw8bit"), "keeps its moments in blocks that cannot be sharded"),
     "muon": "makes a step of each matrix as a whole",
@@ -34,7 +36,7 @@ TURN = ("observation", "response", "action", "reward", "invalid", "cut", "state"
 
 
 class Rollout(Protocol):
-    """What plays jobs: :func:`gagpo.agents.rollout.rollout`, or the ranks together."""
+    """What plays jobs: :func:`gagpo.agents.branching.rollout.branched_rollout`, or the ranks together."""
 
     def __call__(
         self,
@@ -45,6 +47,7 @@ class Rollout(Protocol):
         concurrency: int = 256,
         lockstep: bool = True,
         on_finish: Callable[[Episode], None] | None = None,
+        branch: Branching | None = None,
     ) -> tuple[list[Episode], Clock]: ...
 
 
@@ -75,7 +78,7 @@ def rollout_of(ranks: Ranks, interruptions: Interruptions) -> Rollout:
     while episodes are played, on all ranks once all have met.
     """
     if ranks.alone:
-        return rollout
+        return branched_rollout
 
     def play(
         agent: Agent,
@@ -85,6 +88,7 @@ def rollout_of(ranks: Ranks, interruptions: Interruptions) -> Rollout:
         concurrency: int = 256,
         lockstep: bool = True,
         on_finish: Callable[[Episode], None] | None = None,
+        branch: Branching | None = None,
     ) -> tuple[list[Episode], Clock]:
         mine = [job for job in jobs if job.group % ranks.world == ranks.rank]
         episodes: list[Episode] = []
@@ -92,8 +96,8 @@ def rollout_of(ranks: Ranks, interruptions: Interruptions) -> Rollout:
         error: BaseException | None = None
         try:
             with interruptions.heeded():
-                episodes, clock = rollout(
-                    agent, pool, mine, concurrency=concurrency, lockstep=lockstep, on_finish=on_finish
+                episodes, clock = branched_rollout(
+                    agent, pool, mine, concurrency=concurrency, lockstep=lockstep, on_finish=on_finish, branch=branch
                 )
         except BaseException as caught:
             episodes, error = [], caught
@@ -122,7 +126,7 @@ def packed(episodes: Sequence[Episode], about: dict[str, Any]) -> bytes:
     heads, ids, logprobs = [], [np.zeros(0, np.int32)], [np.zeros(0, np.float32)]
     for episode in episodes:  # its values, and its turns with the new part of each prompt
         turns, before = [], np.zeros(0, np.int32)
-        for turn in episode.turns:  # token ids in one array, what they are of in plain values
+        for turn in episode.own:  # token ids in one array, what they are of in plain values
             known = len(before) if np.array_equal(turn.prompt_ids[: len(before)], before) else 0
             counts = [known, len(turn.prompt_ids) - known, len(turn.response_ids), len(turn.logprobs)]
             turns.append([counts, {name: getattr(turn, name) for name in TURN}])
@@ -157,6 +161,7 @@ def unpacked(data: bytes) -> tuple[list[Episode], dict[str, Any]]:
             before = np.concatenate([prompt, response])
             episode.turns.append(turn)
         episodes.append(episode)
+    share_turns(episodes)
     return episodes, about
 
 

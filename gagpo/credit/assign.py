@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,6 +14,7 @@ from gagpo.credit.registry import CreditSettings, Level
 from gagpo.credit.turns.aliasing import aliasing
 from gagpo.credit.turns.columns import Turns
 from gagpo.credit.turns.grouping import varies
+from gagpo.credit.turns.tree import along_paths
 from gagpo.envs.errors import InvalidArgument
 
 ALIASED = 0.05
@@ -56,7 +57,8 @@ def turns_for(episodes: Sequence[Episode], settings: CreditSettings, penalty: fl
     parts = getattr(settings, "credits", [settings])
     texts = any(getattr(part, "similarity", None) is not None for part in parts)
     features = max(getattr(part, "features", 0) for part in parts)
-    return Turns.from_episodes(episodes, getattr(settings, "key", "observation"), penalty, texts, features)
+    surprise = any(part.surprise for part in parts)
+    return Turns.from_episodes(episodes, getattr(settings, "key", "observation"), penalty, texts, features, surprise)
 
 
 def advantages(turns: Turns, settings: CreditSettings, value: np.ndarray | None = None) -> Credit:
@@ -73,10 +75,13 @@ def advantages(turns: Turns, settings: CreditSettings, value: np.ndarray | None 
     Raises :class:`gagpo.credit.BadTurns` when the turns lack what the credit needs.
     """
     target = None
-    if settings.critic:
-        advantage, target = settings.advantage_and_target(turns, value)
+    if settings.takes_trees or turns.parent_E is None:
+        if settings.critic:
+            advantage, target = settings.advantage_and_target(turns, value)
+        else:
+            advantage = settings.advantage(turns)
     else:
-        advantage = settings.advantage(turns)
+        advantage, target = _of_paths(turns, settings, value)
     wanted = int(turns.tokens_N.sum()) if settings.level == "token" else turns.turns
     if advantage.shape != (wanted,):
         what = "response token" if settings.level == "token" else "turn"
@@ -91,6 +96,20 @@ def advantages(turns: Turns, settings: CreditSettings, value: np.ndarray | None 
             stacklevel=2,
         )
     return Credit(advantage, turns.tokens_N, settings.level, target, stats)
+
+
+def _of_paths(turns: Turns, settings: CreditSettings, value: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    """Advantages, and targets with a critic: of whole paths, and the mean over those that a turn lies on."""
+
+    def credit(part: int) -> Callable[[Turns, np.ndarray], np.ndarray]:
+        if not settings.critic:
+            return lambda paths, _: settings.advantage(paths)
+        return lambda paths, place_P: settings.advantage_and_target(paths, None if value is None else value[place_P])[
+            part
+        ]
+
+    tokens = settings.level == "token"
+    return along_paths(turns, credit(0), tokens), along_paths(turns, credit(1), tokens) if settings.critic else None
 
 
 def give_credit(turns: Turns, settings: CreditSettings, value_K: np.ndarray | None = None) -> Credit:

@@ -11,6 +11,7 @@ import numpy as np
 from gagpo.credit import CreditSettings, Turns, advantages, intern, value_proxy
 from gagpo.credit.episode import Grpo
 from gagpo.credit.gagpo import Gagpo
+from gagpo.credit.turns.tree import path_turns
 from gagpo.eval.viewer.records import EpisodeRecord, Explained
 from gagpo.settings import SettingsError, load
 
@@ -30,13 +31,13 @@ class Recredit:
         rows = {name: advantages(turns, credit).advantage_N for name, credit in self.credits.items()}
         value_N = value_proxy(turns, gamma=getattr(first, "gamma", 1.0))
         state_N = turns.states()
-        explained, start = [], 0
+        explained, place_P, start = [], path_turns(turns), 0
         for one in episodes:
-            # Its turns are a stretch of the columns.
-            stop = start + len(one.turns)
-            own = {name: row[start:stop].tolist() for name, row in rows.items()}
-            explained.append(Explained(own, value_N[start:stop].tolist(), state_N[start:stop].tolist()))
-            start = stop
+            # Its turns in the columns: those that it shares stand with the try that played them.
+            place = place_P[start : start + len(one.turns)]
+            own = {name: row[place].tolist() for name, row in rows.items()}
+            explained.append(Explained(own, value_N[place].tolist(), state_N[place].tolist()))
+            start += len(one.turns)
         return explained
 
 
@@ -56,15 +57,37 @@ def for_run(folder: Path) -> Recredit:
 
 def columns(episodes: Sequence[EpisodeRecord], key: str, penalty: float) -> Turns:
     """Saved episodes as the columns that credit is computed from; states fall back to observations."""
-    turns = [turn for one in episodes for turn in one.turns]
+    parent_E, fork_E = branches(episodes)
+    own_E = [one.turns[fork:] for one, fork in zip(episodes, fork_E, strict=True)]
+    turns = [turn for own in own_E for turn in own]
     by_state = key in ("auto", "state") and all(turn.state is not None for turn in turns)
     return Turns(
         reward_N=np.array([turn.reward for turn in turns], np.float64),
-        episode_N=np.repeat(np.arange(len(episodes)), [len(one.turns) for one in episodes]),
+        episode_N=np.repeat(np.arange(len(episodes)), [len(own) for own in own_E]),
         group_E=intern((one.group, one.task) for one in episodes),
         state_N=intern(turn.state if by_state else turn.observation for turn in turns),
         penalty_N=np.array([0.0 if turn.valid else penalty for turn in turns], np.float64),
         tokens_N=np.ones(len(turns), np.int64),
         truncated_E=np.array([one.outcome == "truncated" for one in episodes], np.bool_),
         success_E=np.array([one.won for one in episodes], np.bool_),
+        parent_E=parent_E if (parent_E >= 0).any() else None,
     )
+
+
+def branches(episodes: Sequence[EpisodeRecord]) -> tuple[np.ndarray, list[int]]:
+    """Behind which turn of the columns each branch begins, int64[E] (-1: it is none), and how many turns it shares.
+
+    One whose parent is not before it in its group, or is too short, is read as any other episode.
+    """
+    known: dict[tuple[int, str, int], tuple[int, int, int]] = {}  # where its own turns begin, how many it shares, has
+    first, parent_E, fork_E = 0, np.full(len(episodes), -1, np.int64), []
+    for number, one in enumerate(episodes):
+        fork = 0
+        if one.parent is not None and one.fork:
+            begins, shared, length = known.get((one.group, one.task, one.parent), (0, 0, 0))
+            if shared < one.fork < min(length, len(one.turns)):
+                fork, parent_E[number] = one.fork, begins + one.fork - 1 - shared
+        known[one.group, one.task, one.sample] = (first, fork, len(one.turns))
+        first += len(one.turns) - fork
+        fork_E.append(fork)
+    return parent_E, fork_E

@@ -8,12 +8,12 @@ from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
-from gagpo.algorithms import Algorithm
+from gagpo.algorithms import BRANCHES, Algorithm
 from gagpo.envs.errors import InvalidArgument
 from gagpo.options import Options
 from gagpo.settings.cluster import ClusterSettings
 from gagpo.settings.environment import ContextSettings, EnvironmentSettings
-from gagpo.settings.rollout import EngineSettings, RolloutSettings
+from gagpo.settings.rollout import BranchSettings, EngineSettings, RolloutSettings
 from gagpo.settings.training import (
     EvaluationSettings,
     LoraSettings,
@@ -86,6 +86,24 @@ class RunSettings(Options):
         if (ahead or not same) and "correction" not in self.algorithm.model_fields_set:
             correction = type(self.algorithm.correction)(name="token" if ahead else "recompute")
             object.__setattr__(self, "algorithm", self.algorithm.model_copy(update={"correction": correction}))
+        return self
+
+    @model_validator(mode="after")
+    def _branching_rows(self) -> RunSettings:
+        """The presets that sample trees branch half of a group's tries, unless ``rollout.branch`` is set."""
+        rolling, preset = self.rollout, self.algorithm.preset
+        if preset not in BRANCHES or "branch" in rolling.model_fields_set or rolling.samples < 2:
+            return self
+        if rolling.ahead:
+            raise InvalidArgument(
+                f"algorithm {preset} samples trees, which rollout.ahead cannot: set rollout.ahead=0, or "
+                "rollout.branch=null for tries that all begin at the start"
+            )
+        half = rolling.samples // 2
+        branch = BranchSettings.model_validate({"episodes": half, **BRANCHES[preset]})
+        if branch.rounds > half:
+            branch = branch.model_copy(update={"rounds": half})
+        object.__setattr__(self, "rollout", rolling.model_copy(update={"branch": branch}))
         return self
 
     @model_validator(mode="after")

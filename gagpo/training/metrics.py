@@ -14,17 +14,21 @@ INVALID = {"invalid_unparsed": "not parsed", "invalid_cut": "cut off", "invalid_
 
 
 def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
-    """What the episodes of an iteration look like; a failed episode counts as no success."""
-    turns = [turn for episode in episodes for turn in episode.turns]
+    """What the episodes of an iteration look like; a failed episode counts as no success.
+
+    Branches begin where they were chosen to, so that success, reward and length are those of the others.
+    """
+    turns = [turn for episode in episodes for turn in episode.own]
+    begun = [episode for episode in episodes if episode.parent is None]
     return {
-        "success_rate": float(np.mean([episode.success for episode in episodes])),
-        "reward_mean": float(np.mean([episode.reward for episode in episodes])),
-        "mean_turns": len(turns) / len(episodes),
+        "success_rate": float(np.mean([episode.success for episode in begun])),
+        "reward_mean": float(np.mean([episode.reward for episode in begun])),
+        "mean_turns": sum(len(episode.turns) for episode in begun) / len(begun),
         "invalid_rate": float(np.mean([not turn.valid for turn in turns])) if turns else 0.0,
         **{name: float(np.mean([t.invalid == why for t in turns])) if turns else 0.0 for name, why in INVALID.items()},
         "response_tokens": float(np.mean([len(turn.response_ids) for turn in turns])) if turns else 0.0,
         "truncated_responses": float(np.mean([turn.cut for turn in turns])) if turns else 0.0,
-        "answer_task_information": answer_task_information([(e.task, t.action) for e in episodes for t in e.turns]),
+        "answer_task_information": answer_task_information([(e.task, t.action) for e in episodes for t in e.own]),
         "failed_episodes": float(sum(episode.outcome == "failed" for episode in episodes)),
         "restarted_episodes": float(sum(episode.restarts > 0 for episode in episodes)),
     }

@@ -145,10 +145,11 @@ class Trainer:
         with self.collector.updating(self.sampler.engine, self.learner.model, self.iteration + 1):
             learned = self.learner.learn(collected, self.iteration)
         now, clock = time.perf_counter(), collected.clock
-        turns = [turn for episode in (*collected.played, *collected.probe, *collected.stale) for turn in episode.turns]
+        episodes = [*collected.played, *collected.probe, *collected.stale]
+        turns = [turn for episode in episodes for turn in episode.own]
         tokens = sum(len(turn.response_ids) for turn in turns)
         self.iteration += 1
-        self.turns_total += len(turns)
+        self.turns_total += len(turns) + sum(episode.replayed for episode in episodes)
         self.tokens_total += tokens
         return {
             "iteration": self.iteration,

@@ -58,6 +58,25 @@ def test_lockstep_rollouts_of_a_model_repeat_bit_for_bit_in_real_processes(tiny)
     assert runs[0] == runs[1]
 
 
+def test_the_order_in_which_processes_answer_decides_nothing():
+    """Of episodes that end in one round the answers come as they may; the agent forgets them by slot all the same."""
+
+    class Listening(RandomAgent):
+        def __init__(self):
+            self.forgotten = []
+
+        def forget(self, slot):
+            self.forgotten.append(slot)
+
+    class Late(Pool):
+        def wait(self, timeout=None, at_least=1):
+            return super().wait(timeout, len(self._assignments))[::-1]
+
+    with Late(CORRIDOR, {"max_turns": 3}, workers=2) as pool:
+        rollout(agent := Listening(), pool, group_jobs(DOORS, 3, seed=1))
+    assert agent.forgotten == sorted(agent.forgotten) and len(agent.forgotten) == 9
+
+
 def test_without_lockstep_the_same_episodes_come_out(tiny):
     with Pool(CORRIDOR, {"max_turns": 4}, workers=2) as pool:
         strict, _ = rollout(language_agent(tiny), pool, group_jobs(DOORS, 3, seed=1))

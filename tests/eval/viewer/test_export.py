@@ -254,3 +254,41 @@ def test_settings_that_make_no_sense_cost_nothing_but_themselves(tmp_path, make_
     export([run, make_groups(tmp_path / "two", iterations=1)], tmp_path / "out", explain_run)
     (index,) = read(tmp_path / "out" / "data" / "index.js")
     assert len(index["experiments"]) == 2
+
+
+def test_credit_of_saved_branches_counts_a_shared_turn_once(tmp_path, make_branches):
+    folder = make_branches(tmp_path / "run")
+    episodes, _ = read_episode_file(folder / "episodes" / "train-0001.jsonl")
+    explain = Recredit({"grpo": Grpo(), "gagpo": Gagpo(norm="none", lam=0.0, gamma=1.0)})
+    found = explain(episodes)
+    assert [len(one.values) for one in found] == [4, 1, 5, 5]
+    assert found[2].advantages["gagpo"][:2] == found[0].advantages["gagpo"][:2] == found[3].advantages["gagpo"][:2]
+    outcome = [one.advantages["grpo"][-1] for one in found]
+    assert found[0].advantages["grpo"][0] == pytest.approx((outcome[0] + outcome[2] + outcome[3]) / 3)
+    assert found[2].advantages["grpo"][2] == pytest.approx((outcome[2] + outcome[3]) / 2)
+    assert found[0].values[2] == pytest.approx(
+        0.25
+    )  # c: the first try's end, and the mean of the two behind the branch
+
+
+@pytest.mark.parametrize("change", [{"parent": 7}, {"parent": 3}, {"fork": 5}, {"fork": 1, "parent": 1}, {"fork": 0}])
+def test_a_branch_that_does_not_fit_its_parent_is_an_episode_like_any_other(tmp_path, change, make_branches):
+    folder = make_branches(tmp_path / "run")
+    path = folder / "episodes" / "train-0001.jsonl"
+    lines = path.read_text().splitlines()
+    lines[3] = json.dumps(json.loads(lines[3]) | change)
+    path.write_text("\n".join(lines))
+    episodes, problems = read_episode_file(path)
+    assert not problems
+    assert [len(one.values) for one in Recredit({"grpo": Grpo()})(episodes)] == [4, 1, 5, 5]
+
+
+@pytest.mark.parametrize("change", [{"fork": 6}, {"fork": -1}, {"parent": -1}, {"fork": "two"}, {"parent": 1.5}])
+def test_a_branch_that_cannot_be_is_told(tmp_path, change, make_branches):
+    folder = make_branches(tmp_path / "run")
+    path = folder / "episodes" / "train-0001.jsonl"
+    lines = path.read_text().splitlines()
+    lines[3] = json.dumps(json.loads(lines[3]) | change)
+    path.write_text("\n".join(lines))
+    episodes, (problem,) = read_episode_file(path)
+    assert len(episodes) == 3 and "line 4" in problem
