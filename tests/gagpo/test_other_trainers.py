@@ -89,63 +89,6 @@ def test_rows_that_do_not_fit_are_refused():
         Layout.of_mask(torch.ones(3))
 
 
-# verl ----------------------------------------------------------------------------------------------------------------
-
-
-def test_verl_registries_take_credit_and_loss(monkeypatch):
-    """The example against stand-ins with the registries and the call of verl's ``compute_advantage``."""
-    estimators, losses = {}, {}
-
-    def register(registry):
-        return lambda name: lambda function: registry.setdefault(name, function)
-
-    def compute_advantage(data, adv_estimator):
-        batch = data.batch
-        batch["advantages"], batch["returns"] = estimators[adv_estimator](
-            token_level_rewards=batch["token_level_rewards"],
-            response_mask=batch["response_mask"],
-            config=None,
-            index=data.non_tensor_batch["uid"],
-        )
-        return data
-
-    core = ModuleType("verl.trainer.ppo.core_algos")
-    core.register_adv_est, core.register_policy_loss = register(estimators), register(losses)
-    trainer = ModuleType("verl.trainer.ppo.ray_trainer")
-    trainer.compute_advantage = compute_advantage
-    ppo = ModuleType("verl.trainer.ppo")
-    ppo.ray_trainer, ppo.core_algos = trainer, core
-    for module in (core, trainer, ppo, ModuleType("verl.trainer"), ModuleType("verl")):
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-    run("verl")
-
-    mask = torch.tensor(MASK)
-    reward = torch.zeros(3, 6)
-    reward[0, 4] = 10.0
-    batch = {"responses": torch.tensor(TOKENS), "response_mask": mask, "token_level_rewards": reward}
-    data = SimpleNamespace(batch=batch, non_tensor_batch={"uid": np.array(["a", "a", "b"], dtype=object)})
-    trainer.compute_advantage(data, "gagpo")
-    turns = Turns([0, 10, 0, 0, 0], [0, 0, 1, 1, 2], [0, 0, 1], state_N=[0, 1, 0, 1, 0], tokens_N=[2, 1, 1, 3, 2])
-    expected = np.repeat(gagpo_advantage(turns), turns.tokens_N)
-    assert batch["advantages"][mask.bool()].numpy() == pytest.approx(expected, abs=1e-5)
-    assert batch["advantages"][~mask.bool()].abs().max() == 0
-
-    new = torch.full((3, 6), -1.0, requires_grad=True)
-    loss, metrics = losses["gagpo"](
-        old_log_prob=torch.full((3, 6), -1.0),
-        log_prob=new,
-        advantages=batch["advantages"],
-        response_mask=mask,
-        loss_agg_mode="token-mean",
-        config=None,
-        rollout_is_weights=None,
-    )
-    loss.backward()
-    assert loss.item() == pytest.approx(-gagpo_advantage(turns).mean(), abs=1e-6)
-    assert metrics["actor/ratio"] == pytest.approx(1.0)
-    assert new.grad[~mask.bool()].abs().max() == 0
-
-
 # TRL -----------------------------------------------------------------------------------------------------------------
 
 WORDS = ["<pad>", "<eos>", "start", "left", "right", "door", "wall", "open"]
