@@ -27,8 +27,8 @@ class WorldLoop(AgentLoopBase):
     """Plays the episode that a row names. What the model sampled is what is trained: nothing is encoded again.
 
     A row holds ``env_id``, ``task``, ``seed``, and optionally ``env_kwargs`` and ``style``; see :func:`dataset`. The
-    episode ends early, truncated, when the next response no longer fits into ``rollout.response_length``. A first prompt
-    longer than ``rollout.prompt_length`` is an InvalidArgument: cut on its left it would lose what the task is.
+    episode ends early, truncated, when the next response no longer fits into ``rollout.response_length``. A first
+    prompt longer than ``rollout.prompt_length`` is an InvalidArgument: cut on its left it would lose what the task is.
     """
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:

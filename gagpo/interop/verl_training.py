@@ -53,7 +53,9 @@ def register(algorithm: Algorithm, name: str = "gagpo") -> None:
         responses = _known(_responses, "responses")
         sampled = response_mask.bool()
         rows = sampled.any(dim=1).cpu()  # the others are padding, to make the batch divisible by its ranks
-        turns = turns_from_tokens(responses[rows], sampled[rows], token_level_rewards[rows], intern(index[rows.numpy()]))
+        turns = turns_from_tokens(
+            responses[rows], sampled[rows], token_level_rewards[rows], intern(index[rows.numpy()])
+        )
         credit = torch.as_tensor(credit_of(turns, algorithm.credit).per_token()).to(token_level_rewards)
         advantage = torch.zeros_like(token_level_rewards).masked_scatter(sampled, credit)
         return advantage, advantage
@@ -86,7 +88,7 @@ def register(algorithm: Algorithm, name: str = "gagpo") -> None:
 
 
 def count(mask: Tensor, engine: BaseEngine) -> Normaliser:
-    """Tokens, actions and rows of a mini-batch over all ranks. mask: of responses, nested or padded, 1 where sampled."""
+    """Tokens, actions and rows of a mini-batch over all ranks. mask: of responses, nested or padded."""
     padded = (mask.to_padded_tensor(0) if mask.is_nested else mask).bool()
     layout = Layout.of_mask(padded).normaliser if padded.any() else Normaliser(0, 0, 0)
     group = engine.get_data_parallel_group()
@@ -98,15 +100,13 @@ def count(mask: Tensor, engine: BaseEngine) -> Normaliser:
 
 def _fetch(trainer: PPOTrainer, batch: Any, *_: object) -> Tensor:
     """The response tokens of a batch, padded as its other columns are."""
-    fields = transfer_queue.kv_batch_get(
-        keys=batch.keys, partition_id=batch.partition_id, select_fields=["responses"]
-    )
+    fields = transfer_queue.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["responses"])
     tokens = fields["responses"]
     return tokens.to_padded_tensor(0) if tokens.is_nested else tokens
 
 
 def _tell(owner: type, method: str, variable: ContextVar[Any], fact: Callable[..., Any]) -> None:
-    """While ``owner.method`` runs, ``variable`` holds what ``fact`` says of its arguments. Once, however often asked."""
+    """While ``owner.method`` runs, ``variable`` holds what ``fact`` says of its arguments. Asked twice, done once."""
     original = getattr(owner, method)
     if hasattr(original, "_gagpo"):
         return

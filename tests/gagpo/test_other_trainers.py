@@ -1,15 +1,13 @@
 """The code of docs/use-in-your-trainer.md, taken from that file and run."""
 
 import re
-import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from gagpo.credit import BadTurns, Turns, gagpo_advantage, turn_numbers, turns_from_tokens
+from gagpo.credit import BadTurns, gagpo_advantage, turn_numbers, turns_from_tokens
 from gagpo.objectives import Layout
 
 PAGE = Path(__file__).parents[2] / "docs" / "use-in-your-trainer.md"

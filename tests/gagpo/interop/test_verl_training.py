@@ -258,6 +258,7 @@ def test_v1_plays_and_gives_credit(tiny, tmp_path, queue):
         f"{rollout}.agent.agent_loop_config_path={tmp_path / 'loops.yaml'}",
         "algorithm.adv_estimator=gagpo",
     )
+
     class Lost(Walker):
         """Every second request walks the wrong way first, so that a group has something to compare."""
 
@@ -298,7 +299,9 @@ def test_v1_plays_and_gives_credit(tiny, tmp_path, queue):
 
     got = queue.kv_batch_get(keys=meta.keys, partition_id="train")
     got = {key: [got[n][key] for n in range(len(meta.keys))] for key in ("advantages", "responses", "response_mask")}
-    facts = queue.kv_batch_get(keys=list(tags), partition_id="train", select_fields=["extra_fields", "rm_scores", "uid"])
+    facts = queue.kv_batch_get(
+        keys=list(tags), partition_id="train", select_fields=["extra_fields", "rm_scores", "uid"]
+    )
     width = max(map(len, got["responses"]))
 
     def padded(column):
