@@ -93,8 +93,12 @@ WORDS = ["<pad>", "<eos>", "start", "left", "right", "door", "wall", "open"]
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("many_turns", [False, True])
-def test_trl_trains_a_tiny_model(tmp_path, many_turns):
+@pytest.mark.parametrize(
+    "many_turns, truncated",
+    [(False, "counted"), (True, "counted"), (False, "masked"), (True, "masked"), (True, "all masked")],
+)
+def test_trl_trains_a_tiny_model(tmp_path, many_turns, truncated):
+    """Masked, an episode that was cut off has no token left, and some or all may be so."""
     pytest.importorskip("trl", reason="the example is one for TRL: install trl")
     from datasets import Dataset
     from tokenizers import Tokenizer, models, pre_tokenizers
@@ -117,6 +121,9 @@ def test_trl_trains_a_tiny_model(tmp_path, many_turns):
         seen = torch.tensor([[WORDS.index("door" if row[-2] == 3 else "wall")] for row in first.tolist()])
         whole = trainer.model.generate(torch.cat([first, seen], 1), do_sample=True, max_new_tokens=1, min_new_tokens=1)
         completions = whole[:, ids.shape[1] :].tolist()
+        for place, said in enumerate(completions):
+            cut = truncated == "all masked" or place % 2
+            said[-1] = said[-1] if truncated == "counted" else 3 if cut else WORDS.index("<eos>")
         return {
             "prompt_ids": ids.tolist(),
             "completion_ids": completions,
@@ -133,6 +140,7 @@ def test_trl_trains_a_tiny_model(tmp_path, many_turns):
         gradient_accumulation_steps=2,
         num_generations=4,
         max_completion_length=4,
+        mask_truncated_completions=truncated != "counted",
         max_steps=2,
         learning_rate=1e-2,
         use_cpu=True,
@@ -154,4 +162,5 @@ def test_trl_trains_a_tiny_model(tmp_path, many_turns):
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert len(losses) == 2
     assert np.isfinite(losses).all()
-    assert any(not torch.equal(before[name], value) for name, value in trainer.model.state_dict().items())
+    changed = any(not torch.equal(before[name], value) for name, value in trainer.model.state_dict().items())
+    assert changed == (truncated != "all masked")
