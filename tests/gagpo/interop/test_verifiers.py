@@ -120,7 +120,7 @@ def test_verifiers_finds_it_by_the_name_of_a_module(tmp_path, monkeypatch):
 
 
 def test_the_defaults_play_at_once(tmp_path):
-    """`vf-eval worlds` as the page prints it, resolved by its own command: a plain chat in a process of this machine."""
+    """`vf-eval worlds`, resolved by its own command: a plain chat in a process of this machine."""
     (tmp_path / "worlds.py").write_text(
         "from gagpo.interop.verifiers import WorldEnv, WorldTaskset\n\n__all__ = ['WorldEnv', 'WorldTaskset']\n"
     )
