@@ -2,7 +2,8 @@
 
 An id of the form ``module:Name-v0`` names a module to import first, and that module may lie in the working directory.
 The working directory is looked at last: no file there can take the place of this project or of a library. An installed
-package offers ids, without their module, as entry points of ``gagpo.environments``: ``"Guess-v0" = "guess"``.
+package offers ids, without their module, as entry points of ``gagpo.environments``: ``"Guess-v0" = "guess"``. An
+address, ``http://HOST:PORT``, is a world on an OpenEnv server.
 """
 
 from __future__ import annotations
@@ -36,6 +37,14 @@ def find_spec(env_id: str) -> EnvSpec:
     An id that an installed package offers has its module imported. Raises :class:`UnknownEnvironment` with advice when
     there is no such module or no such id.
     """
+    if is_address(env_id):
+        return EnvSpec(
+            "gagpo/Remote-v0",
+            entry_point="gagpo.envs.remote.world:RemoteWorld",
+            order_enforce=False,
+            disable_env_checker=True,
+            kwargs={"url": env_id},
+        )
     module, _, name = env_id.rpartition(":")
     try:
         if module:
@@ -50,6 +59,11 @@ def find_spec(env_id: str) -> EnvSpec:
         known = ", ".join(sorted([*ours, *ENVIRONMENTS.offered()]))
         advice = f"known here: {known}, and module:Name-v0 for one of your own"
         raise UnknownEnvironment(f"environment {env_id!r}: {' '.join(str(error).split())[:200]} ({advice})") from None
+
+
+def is_address(env_id: str) -> bool:
+    """Whether ``env_id`` is the address of an OpenEnv server, and not a registered id."""
+    return env_id.startswith(("http://", "https://"))
 
 
 def playing(env_id: str, kwargs: Mapping[str, Any], split: str | None) -> dict[str, Any]:

@@ -33,10 +33,10 @@ def check(
     """Prove an environment: splits, exact resets, determinism, expert, garbage actions, and more."""
     from gagpo.envs.check.check import check as run
     from gagpo.envs.check.check import table
-    from gagpo.interop.remote import remote
+    from gagpo.envs.lookup import is_address
+    from gagpo.envs.remote.world import remote
 
-    served = env.startswith(("http://", "https://"))
-    findings = run(remote(env) if served else env, values(kwargs), episodes=episodes)
+    findings = run(remote(env) if is_address(env) else env, values(kwargs), episodes=episodes)
     print_table(table(findings))
     broken = [finding.name for finding in findings if not finding.ok]
     if as_json:

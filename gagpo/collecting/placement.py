@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Literal, TypedDict
 
 from gagpo.envs.pool import Pool
+from gagpo.envs.remote.pool import open_pool
 from gagpo.settings import EngineSettings, RolloutSettings, RunSettings
 
 
@@ -23,7 +24,7 @@ class LocalPlacement:
 
     def open_pool(self, settings: RunSettings) -> Pool:
         """The environments of a run, or what keeps the contract of a pool elsewhere."""
-        return Pool(settings.environment.id, settings.world_kwargs, **pool_options(settings.rollout))
+        return open_pool(settings.environment.id, settings.world_kwargs, **pool_options(settings.rollout))
 
     def engine_arguments(self, settings: EngineSettings) -> Mapping[str, object]:
         """Keyword arguments of the run's engine."""

@@ -13,7 +13,7 @@ from gagpo.agents.prompts import STYLES
 from gagpo.agents.setup import make_world, tasks_of
 from gagpo.envs import TaskSet, TextEnv, durable
 from gagpo.envs.lookup import playing
-from gagpo.envs.pool import Pool
+from gagpo.envs.remote.pool import open_pool
 from gagpo.eval.evaluate import choose_panel, evaluate
 from gagpo.eval.journal import Journal
 from gagpo.eval.results import EvalResult
@@ -82,7 +82,7 @@ class ChosenPanel:
         }
         with (
             Journal(request.journals, key) if request.journals is not None else nullcontext() as journal,
-            Pool(request.environment or "", player.kwargs, workers=request.workers) as pool,
+            open_pool(request.environment or "", player.kwargs, workers=request.workers) as pool,
             player.session(journal, len(self.tasks) * request.tries),
         ):
             result, episodes = evaluate(

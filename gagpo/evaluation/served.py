@@ -17,7 +17,7 @@ from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import Job, group_jobs, rollout
 from gagpo.agents.setup import make_world
 from gagpo.envs.errors import InvalidArgument
-from gagpo.envs.pool import Pool
+from gagpo.envs.remote.pool import open_pool
 from gagpo.eval.evaluate import play_missing
 from gagpo.eval.journal import Journal
 from gagpo.evaluation.panel import ChosenPanel, EvaluationOutcome, Player
@@ -100,7 +100,7 @@ def play_demonstrations(
     agent = ApiAgent(client, chat, concurrency)
     with (
         Journal(journals, key) if journals is not None else nullcontext() as journal,
-        Pool(environment, dict(kwargs), workers=workers) as pool,
+        open_pool(environment, dict(kwargs), workers=workers) as pool,
         _billed(agent, journal, len(jobs)),
     ):
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import verifiers.v1 as vf
 from pydantic import Field
+from verifiers.v1.harnesses.null.harness import NullHarnessConfig
+from verifiers.v1.runtimes.subprocess import SubprocessConfig
 
 from gagpo.agents.prompts import STYLES
 from gagpo.interop.games import Conversation, TextGame, rows
@@ -22,7 +24,7 @@ __all__ = ["WorldEnv", "WorldTaskset"]
 class WorldConfig(vf.TasksetConfig):
     """Which world and which of its tasks; ``style`` is one of ``gagpo.agents.prompts.STYLES``."""
 
-    env_id: str
+    env_id: str = "gagpo/Math-v0"  # verifiers makes the defaults of all settings before it reads a command line
     kwargs: dict[str, Any] = Field(default_factory=dict)
     split: str = "train"
     count: int | None = None
@@ -66,9 +68,9 @@ class WorldTaskset(vf.Taskset[WorldTask, WorldConfig]):
 
 
 class WorldEnvConfig(vf.EnvConfig):
-    """Who plays."""
+    """Who plays: a plain chat, in a process on this machine, since the world is played here and not in a box."""
 
-    player: vf.AgentConfig = vf.AgentConfig()
+    player: vf.AgentConfig = vf.AgentConfig(harness=NullHarnessConfig(id="null"), runtime=SubprocessConfig())
 
 
 class WorldEnv(vf.Env[WorldEnvConfig]):

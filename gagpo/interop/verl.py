@@ -18,6 +18,7 @@ from gagpo.agents.context import Context
 from gagpo.agents.episodes import Turn
 from gagpo.agents.parsing import parse
 from gagpo.agents.prompts import STYLES
+from gagpo.envs.errors import InvalidArgument
 from gagpo.interop.games import Kwargs, TextGame, rows
 
 
@@ -26,7 +27,8 @@ class WorldLoop(AgentLoopBase):
     """Plays the episode that a row names. What the model sampled is what is trained: nothing is encoded again.
 
     A row holds ``env_id``, ``task``, ``seed``, and optionally ``env_kwargs`` and ``style``; see :func:`dataset`. The
-    episode ends early when the next response no longer fits into ``rollout.response_length``.
+    episode ends early, truncated, when the next response no longer fits into ``rollout.response_length``. A first
+    prompt longer than ``rollout.prompt_length`` is an InvalidArgument: cut on its left it would lose what the task is.
     """
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
@@ -38,16 +40,26 @@ class WorldLoop(AgentLoopBase):
             turns: list[Turn] = []
             limit = self.rollout_config.response_length
             request, scores = uuid4().hex, list[float]()
+            weights: list[int] = []  # the versions of the policy that sampled, where the server says
             while not game.done:  # a prompt, sampled tokens, a step of the world
                 prompt = context.prompt(turns, observation)
                 first = turns[0].prompt_ids if turns else prompt
+                if len(first) > self.rollout_config.prompt_length:
+                    raise InvalidArgument(
+                        f"the first prompt of task {row['task']} has {len(first)} tokens, and rollout.prompt_length is "
+                        f"{self.rollout_config.prompt_length}: set it to the longest prompt of the data set"
+                    )
                 room = limit - (len(prompt) - len(first))
                 # What was read between responses counts to the row; a response has what is left of its length.
                 if room <= 0:
                     break
                 out = await self.server_manager.generate(
-                    request_id=request, prompt_ids=prompt.tolist(), sampling_params=sampling_params
+                    request_id=request,
+                    prompt_ids=prompt.tolist(),
+                    sampling_params={**sampling_params, "max_tokens": room},
                 )
+                said = getattr(out, "extra_fields", {})
+                weights += [said[key] for key in ("min_global_steps", "max_global_steps") if said.get(key) is not None]
                 ids = np.asarray(out.token_ids[:room], np.int32)
                 logprobs = np.asarray((out.log_probs or [0.0] * len(ids))[: len(ids)], np.float32)
                 text = self.tokenizer.decode(ids, skip_special_tokens=True)
@@ -57,12 +69,14 @@ class WorldLoop(AgentLoopBase):
                 )
                 observation = await asyncio.to_thread(game.act, action or "")
                 scores.append(game.last_reward)
-            return _output(turns, game, scores, out.log_probs is not None)
+            return _output(turns, game, scores, weights, out.log_probs is not None)
         finally:
             game.close()
 
 
-def _output(turns: Sequence[Turn], game: TextGame, scores: list[float], with_logprobs: bool) -> AgentLoopOutput:
+def _output(
+    turns: Sequence[Turn], game: TextGame, scores: list[float], weights: list[int], with_logprobs: bool
+) -> AgentLoopOutput:
     """The episode as one row: the first prompt, then responses (mask 1) with what was read in between (mask 0)."""
     first = len(turns[0].prompt_ids)
     last = turns[-1]
@@ -72,7 +86,10 @@ def _output(turns: Sequence[Turn], game: TextGame, scores: list[float], with_log
         begin = len(turn.prompt_ids) - first
         mask[begin : begin + len(turn.response_ids)] = 1
         logprobs[begin : begin + len(turn.response_ids)] = turn.logprobs
-    facts = {"success": game.success, "truncated": game.truncated}
+    # Ended by the world's limit of turns, or by verl's of tokens: both times something was left to play.
+    facts = {"success": game.success, "truncated": game.truncated or not game.done}
+    # The trainers that sample ahead leave out what is too old by these.
+    versions = {"min_global_steps": min(weights), "max_global_steps": max(weights)} if weights else {}
     return AgentLoopOutput(
         prompt_ids=turns[0].prompt_ids.tolist(),
         response_ids=ids.tolist(),
@@ -81,7 +98,7 @@ def _output(turns: Sequence[Turn], game: TextGame, scores: list[float], with_log
         reward_score=game.reward,
         num_turns=2 * len(turns),
         metrics={},
-        extra_fields={"turn_scores": scores, "tool_rewards": [], "reward_extra_info": facts, **facts},
+        extra_fields={"turn_scores": scores, "tool_rewards": [], "reward_extra_info": facts, **facts, **versions},
     )
 
 

@@ -15,6 +15,7 @@ from gagpo.envs.errors import GagpoError, InvalidArgument
 from gagpo.envs.pool import EnvironmentBroken, Event, Pool
 from gagpo.envs.pool.restarts import RestartBudget
 from gagpo.envs.pool.slots import BasePool, Holder
+from gagpo.envs.remote.pool import open_pool
 from gagpo.envs.saved import CannotRestore
 from gagpo.envs.tables import ascii_only
 
@@ -52,7 +53,7 @@ class PoolHost:
         try:
             if self._pool is None:
                 env_id, kwargs, options = self._settings
-                self._pool = Pool(env_id, kwargs, **options)
+                self._pool = open_pool(env_id, kwargs, **options)
             saved = {}
             for operation, slot, *arguments in marshal.loads(batch):
                 if operation == "save":

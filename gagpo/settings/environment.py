@@ -48,7 +48,9 @@ History = Annotated[Literal["full"] | int, BeforeValidator(_history)]
 class EnvironmentSettings(Options):
     """Which environment, and with what arguments; ``kwargs`` are those of its constructor."""
 
-    id: str = Field(description="a registered id, or module:Name-v0 of a file in the working directory")
+    id: str = Field(
+        description="a registered id, module:Name-v0 of a file in the working directory, or http://HOST:PORT"
+    )
     split: str = Field("train", description="the split that is trained on")
     kwargs: Kwargs = Field({}, description="arguments of the environment's constructor")
 

@@ -16,7 +16,7 @@ from gagpo.agents.episodes import Episode
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import language_agent, make_engine, make_world, tasks_of
 from gagpo.envs.errors import GagpoError
-from gagpo.envs.pool import Pool
+from gagpo.envs.remote.pool import open_pool
 from gagpo.eval.evaluate import choose_panel
 from gagpo.settings import RunSettings, WarmStartSettings
 from gagpo.warm_start.players import success_of
@@ -181,7 +181,7 @@ def play_panel(settings: RunSettings, agent: Agent, tries: int, expert: str | bo
     assert warm is not None
     jobs = group_jobs(panel_tasks(settings), tries, warm.seed, "warm start panel")
     kwargs = {**environment.kwargs, "split": environment.split, **({"expert": expert} if expert else {})}
-    with Pool(environment.id, kwargs, workers=settings.rollout.workers) as pool:
+    with open_pool(environment.id, kwargs, workers=settings.rollout.workers) as pool:
         return rollout(agent, pool, jobs, concurrency=settings.rollout.concurrency)[0]
 
 

@@ -11,7 +11,7 @@ from gagpo.agents.episodes import Episode, Turn
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.envs.base import Kwargs, TextEnv
 from gagpo.envs.errors import InvalidArgument
-from gagpo.envs.pool import Pool
+from gagpo.envs.remote.pool import open_pool
 from gagpo.settings import RunSettings
 
 WANDERS = (0.1, 0.2, 0.3, 0.4, 0.5)  # more would drown the way to the goal
@@ -110,7 +110,7 @@ def play(
     environment, warm = settings.environment, settings.warm_start
     assert warm is not None
     jobs = group_jobs(tasks, 1, warm.seed, label)
-    with Pool(environment.id, {**kwargs, "split": environment.split}, workers=settings.rollout.workers) as pool:
+    with open_pool(environment.id, {**kwargs, "split": environment.split}, workers=settings.rollout.workers) as pool:
         return rollout(agent, pool, jobs, concurrency=concurrency, lockstep=lockstep, on_finish=finished)[0]
 
 

@@ -1,15 +1,13 @@
 """The code of docs/use-in-your-trainer.md, taken from that file and run."""
 
 import re
-import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from gagpo.credit import BadTurns, Turns, gagpo_advantage, turn_numbers, turns_from_tokens
+from gagpo.credit import BadTurns, gagpo_advantage, turn_numbers, turns_from_tokens
 from gagpo.objectives import Layout
 
 PAGE = Path(__file__).parents[2] / "docs" / "use-in-your-trainer.md"
@@ -89,71 +87,18 @@ def test_rows_that_do_not_fit_are_refused():
         Layout.of_mask(torch.ones(3))
 
 
-# verl ----------------------------------------------------------------------------------------------------------------
-
-
-def test_verl_registries_take_credit_and_loss(monkeypatch):
-    """The example against stand-ins with the registries and the call of verl's ``compute_advantage``."""
-    estimators, losses = {}, {}
-
-    def register(registry):
-        return lambda name: lambda function: registry.setdefault(name, function)
-
-    def compute_advantage(data, adv_estimator):
-        batch = data.batch
-        batch["advantages"], batch["returns"] = estimators[adv_estimator](
-            token_level_rewards=batch["token_level_rewards"],
-            response_mask=batch["response_mask"],
-            config=None,
-            index=data.non_tensor_batch["uid"],
-        )
-        return data
-
-    core = ModuleType("verl.trainer.ppo.core_algos")
-    core.register_adv_est, core.register_policy_loss = register(estimators), register(losses)
-    trainer = ModuleType("verl.trainer.ppo.ray_trainer")
-    trainer.compute_advantage = compute_advantage
-    ppo = ModuleType("verl.trainer.ppo")
-    ppo.ray_trainer, ppo.core_algos = trainer, core
-    for module in (core, trainer, ppo, ModuleType("verl.trainer"), ModuleType("verl")):
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-    run("verl")
-
-    mask = torch.tensor(MASK)
-    reward = torch.zeros(3, 6)
-    reward[0, 4] = 10.0
-    batch = {"responses": torch.tensor(TOKENS), "response_mask": mask, "token_level_rewards": reward}
-    data = SimpleNamespace(batch=batch, non_tensor_batch={"uid": np.array(["a", "a", "b"], dtype=object)})
-    trainer.compute_advantage(data, "gagpo")
-    turns = Turns([0, 10, 0, 0, 0], [0, 0, 1, 1, 2], [0, 0, 1], state_N=[0, 1, 0, 1, 0], tokens_N=[2, 1, 1, 3, 2])
-    expected = np.repeat(gagpo_advantage(turns), turns.tokens_N)
-    assert batch["advantages"][mask.bool()].numpy() == pytest.approx(expected, abs=1e-5)
-    assert batch["advantages"][~mask.bool()].abs().max() == 0
-
-    new = torch.full((3, 6), -1.0, requires_grad=True)
-    loss, metrics = losses["gagpo"](
-        old_log_prob=torch.full((3, 6), -1.0),
-        log_prob=new,
-        advantages=batch["advantages"],
-        response_mask=mask,
-        loss_agg_mode="token-mean",
-        config=None,
-        rollout_is_weights=None,
-    )
-    loss.backward()
-    assert loss.item() == pytest.approx(-gagpo_advantage(turns).mean(), abs=1e-6)
-    assert metrics["actor/ratio"] == pytest.approx(1.0)
-    assert new.grad[~mask.bool()].abs().max() == 0
-
-
 # TRL -----------------------------------------------------------------------------------------------------------------
 
 WORDS = ["<pad>", "<eos>", "start", "left", "right", "door", "wall", "open"]
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("many_turns", [False, True])
-def test_trl_trains_a_tiny_model(tmp_path, many_turns):
+@pytest.mark.parametrize(
+    "many_turns, truncated",
+    [(False, "counted"), (True, "counted"), (False, "masked"), (True, "masked"), (True, "all masked")],
+)
+def test_trl_trains_a_tiny_model(tmp_path, many_turns, truncated):
+    """Masked, an episode that was cut off has no token left, and some or all may be so."""
     pytest.importorskip("trl", reason="the example is one for TRL: install trl")
     from datasets import Dataset
     from tokenizers import Tokenizer, models, pre_tokenizers
@@ -176,6 +121,9 @@ def test_trl_trains_a_tiny_model(tmp_path, many_turns):
         seen = torch.tensor([[WORDS.index("door" if row[-2] == 3 else "wall")] for row in first.tolist()])
         whole = trainer.model.generate(torch.cat([first, seen], 1), do_sample=True, max_new_tokens=1, min_new_tokens=1)
         completions = whole[:, ids.shape[1] :].tolist()
+        for place, said in enumerate(completions):
+            cut = truncated == "all masked" or place % 2
+            said[-1] = said[-1] if truncated == "counted" else 3 if cut else WORDS.index("<eos>")
         return {
             "prompt_ids": ids.tolist(),
             "completion_ids": completions,
@@ -192,6 +140,7 @@ def test_trl_trains_a_tiny_model(tmp_path, many_turns):
         gradient_accumulation_steps=2,
         num_generations=4,
         max_completion_length=4,
+        mask_truncated_completions=truncated != "counted",
         max_steps=2,
         learning_rate=1e-2,
         use_cpu=True,
@@ -213,4 +162,5 @@ def test_trl_trains_a_tiny_model(tmp_path, many_turns):
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert len(losses) == 2
     assert np.isfinite(losses).all()
-    assert any(not torch.equal(before[name], value) for name, value in trainer.model.state_dict().items())
+    changed = any(not torch.equal(before[name], value) for name, value in trainer.model.state_dict().items())
+    assert changed == (truncated != "all masked")

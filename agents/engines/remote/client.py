@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from gagpo.agents.api.exchange import DeadlinePassed, ExchangeFailed, OversizedReply, Reply, exchange, open_http
 from gagpo.agents.engines.base import Request, Response, Sampling
 from gagpo.agents.engines.remote.wire import (
     GENERATE,
@@ -20,6 +19,7 @@ from gagpo.agents.engines.remote.wire import (
     parse,
     question,
 )
+from gagpo.envs.remote.exchange import DeadlinePassed, ExchangeFailed, OversizedReply, Reply, exchange, open_http
 
 CONTROL_BYTES = 1 << 20  # most that an answer to anything but a request for tokens may take
 

@@ -263,7 +263,7 @@ def test_experts_are_not_served():
 
 
 def test_a_seed_decides_which_task_a_server_is_asked_for(url):
-    from gagpo.interop.remote import remote
+    from gagpo.envs.remote.world import remote
 
     world = remote(url)()
     try:
@@ -279,7 +279,8 @@ def test_a_seed_decides_which_task_a_server_is_asked_for(url):
 
 def test_a_server_is_held_to_the_promises_of_an_environment(url):
     from gagpo.envs.check.check import check
-    from gagpo.interop.remote import ServerFailed, remote
+    from gagpo.envs.remote.protocol import ServerFailed
+    from gagpo.envs.remote.world import remote
 
     findings = {finding.name: finding for finding in check(remote(url), episodes=3)}
     assert not [finding for finding in findings.values() if not finding.ok]

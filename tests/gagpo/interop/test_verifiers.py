@@ -8,6 +8,7 @@ Server and taskset are one process each, since the two want different versions o
 import asyncio
 import importlib.abc
 import importlib.machinery
+import json
 import os
 import re
 import subprocess
@@ -116,3 +117,24 @@ def test_verifiers_finds_it_by_the_name_of_a_module(tmp_path, monkeypatch):
     (tmp_path / "worlds.py").write_text(page.split("```python\n# worlds.py\n")[1].split("```")[0])
     monkeypatch.syspath_prepend(tmp_path)
     assert loaders.taskset_class("worlds") is WorldTaskset and loaders.environment_class("worlds") is WorldEnv
+
+
+def test_the_defaults_play_at_once(tmp_path):
+    """`vf-eval worlds`, resolved by its own command: a plain chat in a process of this machine."""
+    (tmp_path / "worlds.py").write_text(
+        "from gagpo.interop.verifiers import WorldEnv, WorldTaskset\n\n__all__ = ['WorldEnv', 'WorldTaskset']\n"
+    )
+    command = [str(Path(sys.executable).with_name("vf-eval")), "worlds", "--env.taskset.env-id", CORRIDOR]
+    path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[3])])
+    found = subprocess.run(
+        [*command, "-n", "1", "--no-push", "--no-rich", "--dry-run", "-o", "out"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
+    (resolved,) = tmp_path.rglob("eval.json")
+    player = json.loads(resolved.read_text())["env"]["player"]
+    assert (player["harness"]["id"], player["runtime"]["type"]) == ("null", "subprocess")

@@ -40,7 +40,7 @@ class Server:
 def loop_of(tokenizer, words, response_length=200):
     loop = WorldLoop.__new__(WorldLoop)
     loop.tokenizer, loop.server_manager = tokenizer, Server(tokenizer, words)
-    loop.rollout_config = OmegaConf.create({"response_length": response_length})
+    loop.rollout_config = OmegaConf.create({"response_length": response_length, "prompt_length": 200})
     return loop
 
 
