@@ -14,7 +14,7 @@ from gagpo.credit.assign import first_tokens
 from gagpo.learning.forward import Outputs
 from gagpo.learning.packing import MicroBatch
 from gagpo.learning.scoring import OldLogprobs
-from gagpo.learning.skipped_steps import NonFiniteLoss
+from gagpo.learning.steps.skipped_steps import NonFiniteLoss
 from gagpo.objectives import Controls, Normaliser, find_nonfinite, policy_loss, value_loss
 from gagpo.objectives.policy import Metrics
 

@@ -27,8 +27,8 @@ from gagpo.learning.packing import MicroBatch, Packing
 from gagpo.learning.precision import Scope
 from gagpo.learning.scoring import OldLogprobs, score
 from gagpo.learning.sharded_batches import rank_batches, token_columns
-from gagpo.learning.signal import GradientSignal
-from gagpo.learning.skipped_steps import NonFiniteLoss, NonFiniteWeights, Skips
+from gagpo.learning.steps.signal import GradientSignal
+from gagpo.learning.steps.skipped_steps import NonFiniteLoss, NonFiniteWeights, Skips
 from gagpo.objectives import Controls, Normaliser
 from gagpo.objectives.policy import LOG_RATIO_LIMIT, Metrics
 

@@ -26,7 +26,7 @@ from gagpo.distributed.sharding import local_parts, mesh_of
 from gagpo.distributed.states import names_of, optimizer_tensors
 from gagpo.envs import durable
 from gagpo.envs.errors import GagpoError
-from gagpo.learning.optimizer import MuonAdamW
+from gagpo.learning.steps.optimizer import MuonAdamW
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

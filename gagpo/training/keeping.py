@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from gagpo.eval.runs import metric_rows
-from gagpo.learning.optimizer import moment_bytes
+from gagpo.learning.steps.optimizer import moment_bytes
 from gagpo.settings import SettingsError, TrainingSettings
 from gagpo.training import checkpoint as checkpoints
 from gagpo.training.checkpoint import AVERAGE, Checkpoint, CheckpointError

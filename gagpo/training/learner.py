@@ -21,13 +21,13 @@ from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.sharding import shard
 from gagpo.distributed.states import names_of
 from gagpo.imitation.imitation import Imitation
-from gagpo.learning.average import AveragedWeights
 from gagpo.learning.batch import Row, build_rows
 from gagpo.learning.critic import Critic
-from gagpo.learning.optimizer import make_optimizer, parameter_groups, rate_scale, share_scale
 from gagpo.learning.packing import packing_of
 from gagpo.learning.precision import autocast
-from gagpo.learning.skipped_steps import NonFiniteLoss
+from gagpo.learning.steps.average import AveragedWeights
+from gagpo.learning.steps.optimizer import make_optimizer, parameter_groups, rate_scale, share_scale
+from gagpo.learning.steps.skipped_steps import NonFiniteLoss
 from gagpo.learning.update import Updater, divergence
 from gagpo.settings import RunSettings
 from gagpo.training import keeping

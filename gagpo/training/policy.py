@@ -13,7 +13,7 @@ import torch
 
 from gagpo.agents.engines import adapters, frozen
 from gagpo.agents.model import load_model, load_tokenizer
-from gagpo.learning.optimizer import require_optimizer
+from gagpo.learning.steps.optimizer import require_optimizer
 from gagpo.settings import RunSettings, SettingsError
 from gagpo.settings.machine import require_device
 from gagpo.training.checkpoint import AVERAGE, Checkpoint

@@ -17,9 +17,9 @@ from gagpo.envs import durable
 from gagpo.envs.errors import GagpoError
 from gagpo.learning.batch import Row
 from gagpo.learning.logprobs import token_logprobs
-from gagpo.learning.optimizer import hidden_matrices, muon, warm_start_rate
 from gagpo.learning.packing import packing_of
 from gagpo.learning.precision import autocast
+from gagpo.learning.steps.optimizer import hidden_matrices, muon, warm_start_rate
 from gagpo.settings import RunSettings
 from gagpo.settings.warm_start import WarmStartSettings
 from gagpo.warm_start.panel import Panel, round_rate, rounds
@@ -47,7 +47,8 @@ def fit(
     """Train ``model`` in place; returns the mean loss on response tokens (nats per token) of every step.
 
     The loss is that mean plus ``observations`` times the mean over all other tokens; the learning rate is that of
-    :func:`gagpo.learning.optimizer.warm_start_rate`, or without ``steps`` of :func:`gagpo.warm_start.panel.round_rate`.
+    :func:`gagpo.learning.steps.optimizer.warm_start_rate`, or without ``steps`` of
+    :func:`gagpo.warm_start.panel.round_rate`.
     A ``panel`` measures the model at the end of its rounds, and without ``steps`` it ends the training. With a
     ``folder`` the state is written there every ``save_minutes`` and gone on with if there is one; what comes out is the
     same, interrupted or not. Raises :class:`SupervisedStateError` for a damaged state.

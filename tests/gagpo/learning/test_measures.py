@@ -7,7 +7,7 @@ import torch
 from gagpo.credit import turns_for
 from gagpo.envs.pool import Pool
 from gagpo.learning.batch import build_rows
-from gagpo.learning.skipped_steps import NonFiniteLoss
+from gagpo.learning.steps.skipped_steps import NonFiniteLoss
 from gagpo.settings import load
 from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer

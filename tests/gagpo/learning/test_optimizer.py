@@ -7,8 +7,14 @@ import torch
 
 from gagpo.collecting.distributed_rollout import require_fitting
 from gagpo.distributed.states import names_of
-from gagpo.learning import optimizer as optimizers
-from gagpo.learning.optimizer import hidden_matrices, make_optimizer, moment_bytes, parameter_groups, require_optimizer
+from gagpo.learning.steps import optimizer as optimizers
+from gagpo.learning.steps.optimizer import (
+    hidden_matrices,
+    make_optimizer,
+    moment_bytes,
+    parameter_groups,
+    require_optimizer,
+)
 from gagpo.settings import OptimizerSettings, SettingsError, load
 from gagpo.training import checkpoint as checkpoints
 from gagpo.training.run_folder import RunFolder

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gagpo.learning.optimizer import rate_scale, warm_start_rate
+from gagpo.learning.steps.optimizer import rate_scale, warm_start_rate
 from gagpo.settings import OptimizerSettings, WarmStartSettings
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gagpo.distributed.ranks import Ranks
-from gagpo.learning.signal import GradientSignal
+from gagpo.learning.steps.signal import GradientSignal
 
 
 def measured(signal, noise, count, size=20_000, groups=3.0):

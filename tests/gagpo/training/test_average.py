@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from gagpo.learning.average import AveragedWeights
+from gagpo.learning.steps.average import AveragedWeights
 from gagpo.settings import AverageSettings, SettingsError, load
 from gagpo.training import keeping
 from gagpo.training.checkpoint import latest

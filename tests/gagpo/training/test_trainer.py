@@ -19,7 +19,7 @@ from gagpo.algorithms import PRESETS
 from gagpo.envs import durable
 from gagpo.eval.metrics.register import REGISTER
 from gagpo.eval.results import EvalResult
-from gagpo.learning.skipped_steps import NonFiniteLoss
+from gagpo.learning.steps.skipped_steps import NonFiniteLoss
 from gagpo.settings import SettingsError, load
 from gagpo.training import checkpoint as checkpoints
 from gagpo.training.checkpoint import CheckpointError
