@@ -113,7 +113,7 @@ def packed(episodes: Sequence[Episode], about: dict[str, Any]) -> bytes:
     for episode in episodes:  # its values, and its turns with the new part of each prompt
         turns, before = [], np.zeros(0, np.int32)
         for turn in episode.turns:  # token ids in one array, what they are of in plain values
-            known = len(before) if np.array_equal(turn.prompt_ids[: len(before)], before) else 0
+            known = _common(before, turn.prompt_ids)
             counts = [known, len(turn.prompt_ids) - known, len(turn.response_ids), len(turn.logprobs)]
             turns.append([counts, {name: getattr(turn, name) for name in TURN}])
             ids += [turn.prompt_ids[known:], turn.response_ids]
@@ -148,6 +148,13 @@ def unpacked(data: bytes) -> tuple[list[Episode], dict[str, Any]]:
             episode.turns.append(turn)
         episodes.append(episode)
     return episodes, about
+
+
+def _common(one: np.ndarray, other: np.ndarray) -> int:
+    """How many tokens two rows begin with alike."""
+    length = min(len(one), len(other))
+    differs = np.flatnonzero(one[:length] != other[:length])
+    return int(differs[0]) if len(differs) else length
 
 
 def _plain(value: Any) -> Any:

@@ -13,6 +13,7 @@ import torch
 
 from gagpo.agents.engines import adapters
 from gagpo.agents.model import load_model, load_tokenizer
+from gagpo.learning.forward import checkpoint_activations
 from gagpo.learning.optimizer import require_optimizer
 from gagpo.settings import RunSettings, SettingsError
 from gagpo.settings.machine import require_device
@@ -64,7 +65,7 @@ def load_policy(settings: RunSettings, saved: Checkpoint | None, commit: str | N
         if saved:
             adapters.load(model, Path(saved.model), base)
     if settings.training.gradient_checkpointing:
-        model.gradient_checkpointing_enable()  # type: ignore[operator]
+        checkpoint_activations(model)
     if settings.algorithm.kl.coefficient <= 0:
         return TrainedPolicy(model, tokenizer, base)
     if base is not None:
