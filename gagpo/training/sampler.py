@@ -13,6 +13,7 @@ from gagpo.agents.setup import language_agent, make_engine
 from gagpo.collecting.distributed_rollout import Rollout
 from gagpo.collecting.placement import LocalPlacement
 from gagpo.distributed.ranks import Ranks
+from gagpo.distributed.sharding import Reader
 from gagpo.envs import TaskSet, TextEnv
 from gagpo.envs.pool import Pool
 from gagpo.eval.evaluate import evaluate
@@ -22,7 +23,8 @@ from gagpo.training.policy import TrainedPolicy
 
 
 class Sampler:
-    """Plays with the policy as the engine has it. model: what the engine is made on; the trained one, or a whole copy.
+    """Plays with the policy as the engine has it. model: what the engine is made on; the trained one, a whole copy, or,
+    where the engine keeps its weights elsewhere (:func:`keeps_weights_here`), one without numbers.
 
     rollout: what plays jobs, here or on all ranks together.
     """
@@ -81,6 +83,14 @@ class Sampler:
         return engine_measures(self.engine)
 
 
+def keeps_weights_here(settings: RunSettings) -> bool:
+    """Whether the engine needs a model with weights in this process: all but vLLM's, which is proved on the policy.
+
+    Ahead of the update it is proved on weights that are laid out, while the policy's own move on.
+    """
+    return settings.rollout.ahead > 0 or settings.engine.name not in ("vllm", "vllm-server")
+
+
 def _engine(
     settings: RunSettings, policy: TrainedPolicy, model: torch.nn.Module, placement: LocalPlacement, ranks: Ranks
 ) -> Engine:
@@ -90,6 +100,8 @@ def _engine(
     arguments, tokenizer = dict(placement.engine_arguments(chosen)), policy.tokenizer
     if own and chosen.name == "transformers":
         arguments["own"] = True
+    if not ranks.alone and not keeps_weights_here(settings):
+        arguments["read"] = Reader(policy.model, settings.device, settings.training.precision)
     if ahead:
         tokenizer = copy.deepcopy(tokenizer)
         if chosen.name == "transformers":  # a graph cannot be captured while another thread launches kernels

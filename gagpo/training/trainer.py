@@ -32,7 +32,7 @@ from gagpo.training.metrics import rollout_metrics
 from gagpo.training.policy import load_policy, require_trainable
 from gagpo.training.recorder import Recorder
 from gagpo.training.run_folder import RunFolder, enough
-from gagpo.training.sampler import Sampler
+from gagpo.training.sampler import Sampler, keeps_weights_here
 
 
 class NothingToLearn(GagpoError, RuntimeError):
@@ -74,10 +74,11 @@ class Trainer:
         require_trainable(settings)
         commit = ranks.of_first(lambda: folder.commit or commit_of(settings.model, settings.revision))
         policy = load_policy(settings, saved, commit)
-        whole = sampled_from(policy.model, ranks, settings.engine.dtype)  # before the learner shards the policy
+        # Before the learner shards the policy.
+        model = sampled_from(policy.model, ranks, settings.engine.dtype, keeps_weights_here(settings))
         self.recorder = Recorder(folder, settings, policy.tokenizer, report, ranks)
         self.learner = Learner(settings, policy, controllers, ranks, self.recorder, saved)
-        self.sampler = Sampler(settings, world, policy, whole, rollout, self.placement, ranks)
+        self.sampler = Sampler(settings, world, policy, model, rollout, self.placement, ranks)
         if ranks.first:
             folder.pin(commit)
         self.iteration = self.turns_total = self.tokens_total = 0

@@ -17,7 +17,11 @@ from gagpo.learning.update import Updater
 MORE = {"head_dim": None, "num_key_value_heads": None, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
 DROPPING = {
     "gpt2": {**MORE, "resid_pdrop": 0.3, "attn_pdrop": 0.3, "embd_pdrop": 0.3},
-    "bloom": {**MORE, "hidden_dropout": 0.3, "attention_dropout": 0.3},  # padded rows, and functions in place of modules
+    "bloom": {
+        **MORE,
+        "hidden_dropout": 0.3,
+        "attention_dropout": 0.3,
+    },  # padded rows, and functions in place of modules
 }
 
 
