@@ -242,7 +242,7 @@ def turn_end(tokenizer: Tokenizer) -> int | None:
 
 
 def claim_device(device: torch.device) -> None:
-    """Make ``device`` the current one of this thread: each begins on the first GPU, whatever its process computes on."""
+    """Make ``device`` the current one of this thread, which begins on the first GPU wherever its process computes."""
     if device.type == "cuda":
         import torch
 

@@ -315,7 +315,7 @@ class VLLMServerEngine(ModelEngine):
             raise ReplicasLost(f"no vLLM server could be brought back: {self._router.last_errors()}")
 
     def _last_weights(self) -> Iterable[NamedTensor] | None:
-        """Those of the last update where they are at hand and have to be: laid out, or the model's, which waits for us."""
+        """Those of the last update where they have to be had and are at hand: laid out, or the model's own."""
         if self._transfer.keeps:
             return None
         if self._again is None and any(parameter.requires_grad for parameter in self.model.parameters()):
@@ -332,7 +332,7 @@ class VLLMServerEngine(ModelEngine):
             self._order("/sleep?level=2")
 
     def wake(self) -> None:
-        """Take the device again, for the weights; they come by :meth:`load_weights`, and the cache's room after them."""
+        """Take the device again, for weights; they come by :meth:`load_weights`, and the room of a cache after them."""
         if self.placement == "colocated":
             give_back(self.device)
             self._order("/wake_up?tags=weights")

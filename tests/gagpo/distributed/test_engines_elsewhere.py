@@ -1,4 +1,4 @@
-"""Ranks that hold the policy in parts, and servers that sample from all of it: no card ever has a second whole model."""
+"""Ranks that hold the policy in parts, and servers that sample from all of it: no card has a second whole model."""
 
 import pytest
 import torch

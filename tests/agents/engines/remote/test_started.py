@@ -5,8 +5,8 @@ import pytest
 
 from gagpo.agents.engines.base import Request, Sampling
 from gagpo.agents.engines.remote.engine import VLLMServerEngine
-from gagpo.agents.engines.remote.seat import Seat
 from gagpo.agents.engines.remote.replicas import ReplicasLost
+from gagpo.agents.engines.remote.seat import Seat
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.model import ModelError
 from gagpo.agents.setup import make_engine
