@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from gagpo.agents.engines.flat.kernels import SMALL_SCORES, bucket
 from gagpo.agents.engines.flat.slots import SHORTEST
 from gagpo.agents.shape import Shape
-from gagpo.learning.logprobs import CHUNK
+from gagpo.learning.logprobs import chunk_tokens
 from gagpo.settings import RunSettings
 
 GB = 1e9
@@ -162,7 +162,7 @@ def logits_bytes(shape: Shape, tokens: int, half: bool) -> float:
 
     tokens: those that are trained on, responses that is.
     """
-    chunk = min(tokens, max(1, CHUNK // shape.vocabulary))
+    chunk = min(tokens, chunk_tokens(shape.vocabulary, settings.device.partition(":")[0]))
     on_the_way = (1 if chunk == tokens else 2) * 4 * shape.vocabulary * shape.width
     each = chunk * shape.vocabulary
     return max(16 * each, 12 * each + on_the_way) + (2 * each if half else 0)
