@@ -25,7 +25,7 @@ from gagpo.settings import RunSettings, SettingsError
 
 PLAYED = ("task", "task_type", "split", "group", "sample", "seed", "temperature", "success", "outcome", "restarts")
 EPISODE = (*PLAYED, "end_observation", "end_state", "info")
-TURN = ("observation", "response", "action", "reward", "invalid", "cut", "state", "trainable")
+TURN = ("observation", "response", "action", "reward", "invalid", "cut", "state", "trainable", "version")
 
 
 class Rollout(Protocol):
@@ -44,24 +44,32 @@ class Rollout(Protocol):
 
 
 def require_fitting(settings: RunSettings, world: int) -> None:
-    """SettingsError unless every rank gets as many task groups as any other, and the optimiser can be sharded."""
+    """SettingsError unless every rank gets as many task groups as any other, and engine and optimiser fit several.
+
+    With ``rollout.ahead`` the first rank plays for all, and its engine is not to be on a card that trains with others.
+    """
     if settings.optimizer.name != "adamw":
         raise SettingsError(
             f"optimizer.name={settings.optimizer.name} keeps its moments in blocks that cannot be sharded over "
             f"{world} processes: set optimizer.name=adamw, or processes=1"
         )
+    if settings.rollout.ahead and settings.engine.name == "vllm":
+        raise SettingsError(
+            "engine vllm samples in the process that trains, on every rank's card, and rollout.ahead samples meanwhile: "
+            "set engine=vllm-server with GPUs of its own, or rollout.ahead=0"
+        )
     tasks = settings.rollout.tasks
-    if tasks % world:
+    if tasks % world and not settings.rollout.ahead:
         raise SettingsError(
             f"rollout.tasks={tasks} cannot be divided over {world} processes: set it to a multiple of "
             f"{world}, or processes to a divisor of {tasks}"
         )
 
 
-def rollout_of(ranks: Ranks, interruptions: Interruptions) -> Rollout:
-    """How the ranks play together; plainly, where there is one.
+def rollout_of(ranks: Ranks, interruptions: Interruptions, players: int) -> Rollout:
+    """How the ranks play together; plainly, where there is one. players: how many of them have an engine.
 
-    Task group k is played by rank ``k mod world``, with the seeds it would have anywhere. An interruption takes effect
+    Task group k is played by rank ``k mod players``, with the seeds it would have anywhere. An interruption takes effect
     while episodes are played, on all ranks once all have met.
     """
     if ranks.alone:
@@ -76,7 +84,7 @@ def rollout_of(ranks: Ranks, interruptions: Interruptions) -> Rollout:
         lockstep: bool = True,
         on_finish: Callable[[Episode], None] | None = None,
     ) -> tuple[list[Episode], Clock]:
-        mine = [job for job in jobs if job.group % ranks.world == ranks.rank]
+        mine = [job for job in jobs if job.group % players == ranks.rank]
         episodes: list[Episode] = []
         clock = Clock()
         error: BaseException | None = None

@@ -8,6 +8,8 @@ import torch
 
 from gagpo.agents.agent import LanguageAgent
 from gagpo.agents.engines.base import Engine, Sampling, engine_measures
+from gagpo.agents.engines.bystander import Bystander
+from gagpo.agents.engines.remote.seat import Seat
 from gagpo.agents.episodes import Episode
 from gagpo.agents.setup import language_agent, make_engine
 from gagpo.collecting.distributed_rollout import Rollout
@@ -83,12 +85,15 @@ class Sampler:
         return engine_measures(self.engine)
 
 
-def keeps_weights_here(settings: RunSettings) -> bool:
+def keeps_weights_here(settings: RunSettings, ranks: Ranks) -> bool:
     """Whether the engine needs a model with weights in this process: all but vLLM's, which is proved on the policy.
 
-    Ahead of the update it is proved on weights that are laid out, while the policy's own move on.
+    Ahead of the update it is proved on weights that are laid out, while the policy's own move on; on the first rank,
+    since no other samples then.
     """
-    return settings.rollout.ahead > 0 or settings.engine.name not in ("vllm", "vllm-server")
+    if settings.rollout.ahead:
+        return ranks.first
+    return settings.engine.name not in ("vllm", "vllm-server")
 
 
 def _engine(
@@ -100,7 +105,12 @@ def _engine(
     arguments, tokenizer = dict(placement.engine_arguments(chosen)), policy.tokenizer
     if own and chosen.name == "transformers":
         arguments["own"] = True
-    if not ranks.alone and not keeps_weights_here(settings):
+    if ahead and not ranks.alone:  # all servers and their GPUs are the first rank's
+        if not ranks.first:
+            return Bystander(model, tokenizer, settings.engine.options.get("max_length"), chosen.dtype)
+        if chosen.name == "vllm-server":
+            arguments["seat"] = Seat()
+    if not ranks.alone and not keeps_weights_here(settings, ranks):
         arguments["read"] = Reader(policy.model, settings.device, settings.training.precision)
     if ahead:
         tokenizer = copy.deepcopy(tokenizer)

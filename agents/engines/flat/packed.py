@@ -207,7 +207,13 @@ class _Ragged:
 def _ragged_fits(query_THD: Tensor, value_THD: Tensor, kind: LayerKind) -> bool:
     """Whether the kernel for rows of any length does it, which needs neither padding nor a mask."""
     sizes = {query_THD.shape[-1], value_THD.shape[-1]}
-    return kind.fused and query_THD.is_cuda and value_THD.dtype == torch.bfloat16 and len(sizes) == 1 and max(sizes) <= LARGEST_HEAD
+    return (
+        kind.fused
+        and query_THD.is_cuda
+        and value_THD.dtype == torch.bfloat16
+        and len(sizes) == 1
+        and max(sizes) <= LARGEST_HEAD
+    )
 
 
 def _sizes(branch: Branch) -> tuple[int, int]:

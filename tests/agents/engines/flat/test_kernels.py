@@ -46,7 +46,9 @@ def plainly(query, key, value, sinks, before, kind, scale):
 
 
 @pytest.mark.parametrize("kept", [2**40, 0], ids=["kept", "made again"])
-@pytest.mark.parametrize("before, queries, keys", [([0], 50, 50), ([0, 30], 45, 75), ([70, 61], 20, 90), ([5, 0], 1, 6)])
+@pytest.mark.parametrize(
+    "before, queries, keys", [([0], 50, 50), ([0, 30], 45, 75), ([70, 61], 20, 90), ([5, 0], 1, 6)]
+)
 @pytest.mark.parametrize("name", KINDS)
 def test_blocks_are_attention_by_its_definition(monkeypatch, name, before, queries, keys, kept):
     monkeypatch.setattr(kernels, "BLOCK", 16)
