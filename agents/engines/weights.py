@@ -34,8 +34,13 @@ def named_tensors(
 
 
 def whole(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """A sharded tensor with the parts of all ranks, who call this together, in ``dtype``; another one as it is."""
-    return tensor.to(dtype or tensor.dtype).full_tensor() if isinstance(tensor, DTensor) else tensor
+    """A sharded tensor with the parts of all ranks, who call this together, in ``dtype``; another one as it is.
+
+    Parts that lie in the host's memory are gathered on the cards, which are faster among themselves.
+    """
+    if not isinstance(tensor, DTensor):
+        return tensor
+    return tensor.to(tensor.device_mesh.device_type, dtype or tensor.dtype).full_tensor()
 
 
 @contextmanager

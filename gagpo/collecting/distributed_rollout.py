@@ -55,8 +55,8 @@ def require_fitting(settings: RunSettings, world: int) -> None:
         )
     if settings.rollout.ahead and settings.engine.name == "vllm":
         raise SettingsError(
-            "engine vllm samples in the process that trains, on every rank's card, and rollout.ahead samples meanwhile: "
-            "set engine=vllm-server with GPUs of its own, or rollout.ahead=0"
+            "engine vllm samples on the cards of the ranks, in their processes, and rollout.ahead samples while these "
+            "train: set engine=vllm-server with GPUs of its own, or rollout.ahead=0"
         )
     tasks = settings.rollout.tasks
     if tasks % world and not settings.rollout.ahead:
@@ -69,8 +69,8 @@ def require_fitting(settings: RunSettings, world: int) -> None:
 def rollout_of(ranks: Ranks, interruptions: Interruptions, players: int) -> Rollout:
     """How the ranks play together; plainly, where there is one. players: how many of them have an engine.
 
-    Task group k is played by rank ``k mod players``, with the seeds it would have anywhere. An interruption takes effect
-    while episodes are played, on all ranks once all have met.
+    Task group k is played by rank ``k mod players``, with the seeds it would have anywhere. An interruption takes
+    effect while episodes are played, on all ranks once all have met.
     """
     if ranks.alone:
         return rollout

@@ -14,7 +14,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from gagpo.agents.engines.adapters import merge
@@ -48,24 +48,31 @@ class Scope(torch.nn.Module):
 
 
 def shard(
-    model: torch.nn.Module, ranks: Ranks, precision: str, device: str = "cpu", head: torch.nn.Module | None = None
+    model: torch.nn.Module,
+    ranks: Ranks,
+    precision: str,
+    device: str = "cpu",
+    head: torch.nn.Module | None = None,
+    offload: bool = False,
 ) -> None:
     """Shard ``model`` in place over all ranks, and the critic's ``head`` that reads its hidden states.
 
     precision: what the weights are gathered in; they stay what they are, and so do their gradients. A scope of no
-    gradients (a reference policy) frees everything after each pass. Every rank has to hold the same weights.
+    gradients (a reference policy) frees everything after each pass. Every rank has to hold the same weights. offload:
+    parts, gradients and what an optimiser holds of them lie in the host's memory; a layer is copied when it is computed.
     """
+    place = CPUOffloadPolicy(pin_memory=torch.cuda.is_available()) if offload else OffloadPolicy()
     mesh = mesh_of(ranks, device)
     half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
     whole = MixedPrecisionPolicy(cast_forward_inputs=False)
     policy = half if precision == "bfloat16" else whole
     for block in blocks_of(model):
-        fully_shard(block, mesh=mesh, mp_policy=policy)
+        fully_shard(block, mesh=mesh, mp_policy=policy, offload_policy=place)
     if head is not None:
-        fully_shard(head, mesh=mesh, mp_policy=whole)
+        fully_shard(head, mesh=mesh, mp_policy=whole, offload_policy=place)
     scope = Scope(*(part for part in (model, head) if part is not None))
     trained = any(parameter.requires_grad for parameter in scope.parameters())
-    fully_shard(scope, mesh=mesh, mp_policy=policy, reshard_after_forward=not trained)
+    fully_shard(scope, mesh=mesh, mp_policy=policy, offload_policy=place, reshard_after_forward=not trained)
     for part in scope.parts:
         object.__setattr__(part, _SCOPE, scope)  # not as a module of its own part
 

@@ -65,7 +65,7 @@ def load_policy(settings: RunSettings, saved: Checkpoint | None, commit: str | N
         if saved:
             adapters.load(model, Path(saved.model), base)
     if settings.training.gradient_checkpointing:
-        checkpoint_activations(model)
+        checkpoint_activations(model, "activations" in settings.training.offload)
     if settings.algorithm.kl.coefficient <= 0:
         return TrainedPolicy(model, tokenizer, base)
     if base is not None:

@@ -71,7 +71,6 @@ def test_servers_fewer_than_ranks_sample_while_all_train_and_one_process_goes_on
         assert all(fake.asked for fake in fakes)
         rows = require_every_task_in_turn(tmp_path / "run", 4)
         assert rows[0]["staleness_max"] == 0 and any(row["staleness_max"] > 0 for row in rows)
-        assert all(row["engine_lost"] == 0 for row in rows)
         RunFolder.open(tmp_path / "run").change(["training.iterations=6"])
         train_in_one([(config, tmp_path / "run", None)])
         require_every_task_in_turn(tmp_path / "run", 6)

@@ -1,4 +1,4 @@
-"""Soft caps and sinks, a block of queries at a time: the same numbers and gradients, in memory that grows with tokens."""
+"""Soft caps and sinks, a block of queries at a time: the same numbers, in memory that grows with tokens."""
 
 import pytest
 import torch
