@@ -40,7 +40,9 @@ def whole(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """
     if not isinstance(tensor, DTensor):
         return tensor
-    return tensor.to(tensor.device_mesh.device_type, dtype or tensor.dtype).full_tensor()
+    parts: DTensor = tensor.to(tensor.device_mesh.device_type, dtype or tensor.dtype)  # type: ignore[assignment]
+    gathered: Tensor = parts.full_tensor()
+    return gathered
 
 
 @contextmanager

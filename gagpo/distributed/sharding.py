@@ -59,7 +59,7 @@ def shard(
 
     precision: what the weights are gathered in; they stay what they are, and so do their gradients. A scope of no
     gradients (a reference policy) frees everything after each pass. Every rank has to hold the same weights. offload:
-    parts, gradients and what an optimiser holds of them lie in the host's memory; a layer is copied when it is computed.
+    parts, gradients and what an optimiser holds of them lie in the host's memory; a layer is copied to be computed.
     """
     place = CPUOffloadPolicy(pin_memory=torch.cuda.is_available()) if offload else OffloadPolicy()
     mesh = mesh_of(ranks, device)

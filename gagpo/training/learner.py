@@ -99,7 +99,9 @@ class Learner:
         precision, device, critic = self.settings.training.precision, self.settings.device, self.critic
         offload = "weights" in self.settings.training.offload
         shared = critic is not None and critic.backbone is None
-        shard(self.model, self.ranks, precision, device, critic.head if critic is not None and shared else None, offload)
+        shard(
+            self.model, self.ranks, precision, device, critic.head if critic is not None and shared else None, offload
+        )
         if critic is not None and critic.backbone is not None:
             shard(critic.backbone, self.ranks, precision, device, critic.head, offload)
         if self.policy.reference is not None and self.policy.reference is not self.model:

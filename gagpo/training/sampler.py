@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 
@@ -102,7 +103,8 @@ def _engine(
     """The run's engine; one with weights of its own where those in training change meanwhile, or are in parts."""
     chosen, ahead = settings.engine, settings.rollout.ahead > 0
     own = ahead or not ranks.alone
-    arguments, tokenizer = dict(placement.engine_arguments(chosen)), policy.tokenizer
+    arguments = dict(placement.engine_arguments(chosen))
+    tokenizer: Any = policy.tokenizer
     if own and chosen.name == "transformers":
         arguments["own"] = True
     if ahead and not ranks.alone:  # all servers and their GPUs are the first rank's

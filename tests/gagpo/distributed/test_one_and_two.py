@@ -35,7 +35,10 @@ CASES = {
 OFFLOADED = {"gradient_checkpointing": True, "offload": ["activations", "weights"]}
 CHUNK = 4096  # logits, about a dozen tokens: the output layer is computed again in the backward pass
 QUICK = ("gagpo", "lora", "a step taken back")
-CASES["weights and activations on the host"] = {"algorithm": CASES["ppo with a backbone"]["algorithm"], "training": OFFLOADED}
+CASES["weights and activations on the host"] = {
+    "algorithm": CASES["ppo with a backbone"]["algorithm"],
+    "training": OFFLOADED,
+}
 
 
 def both(folder, model, names, minibatches):
