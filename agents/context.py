@@ -21,8 +21,8 @@ class Context:
     """Builds prompts with the tokenizer's chat template.
 
     history: ``"full"`` for the whole conversation, or the number of earlier turns a window shows. A full conversation
-        grows by appending: earlier prompts and responses are the very ids the engine read and wrote, never re-encoded.
-        A window is a fresh single message each turn.
+        grows by appending: earlier prompts and responses are the very ids the engine read and wrote, never re-encoded,
+        but for an end token that the template writes otherwise. A window is a fresh single message each turn.
     admissible: whether the prompt lists the admissible actions, where the environment knows them.
     template: variables of the chat template (``enable_thinking: false``). ``date`` is what templates that print today's
         date get instead of it, as ``YYYY-MM-DD``: a panel must not change overnight.
@@ -47,6 +47,7 @@ class Context:
         self.template = dict(template or {})
         self._variables = template_variables(template or {})
         self._ends = set(stop_tokens(tokenizer))
+        self._special = tuple(name for name in tokenizer.get_added_vocab() if name.strip())
         self._encoded: dict[str, np.ndarray] = {}
 
     @property
@@ -70,10 +71,8 @@ class Context:
         text = message(self.style, self.instructions, observation, admissible, first=not turns)
         if not turns:
             return self._encode(self._render([("user", text)]))
-        last = turns[-1]
-        final = int(last.response_ids[-1]) if len(last.response_ids) else -1
-        ended = self.tokenizer.decode([final]) if final in self._ends else ""
-        return np.concatenate([last.prompt_ids, last.response_ids, self._encode(self._continuation(text, ended))])
+        said_ids, text = self._joined(turns[-1].response_ids, self._continuation(text))
+        return np.concatenate([turns[-1].prompt_ids, said_ids, self._encode(text)])
 
     def response(self, text: str) -> np.ndarray:
         """``text`` as a response that an engine could have sampled: its tokens and the end token."""
@@ -94,15 +93,30 @@ class Context:
             )
         return np.concatenate([prompt_ids[:begin], self._encode("\n" + hint), end_ids])
 
-    def _continuation(self, text: str, ended: str) -> str:
-        """What the template puts between the end of a response and the next one, the user's ``text`` included.
+    def _continuation(self, text: str) -> str:
+        """What the template puts between the words of a response and the next one, the user's ``text`` included.
 
-        ended: the end token that the response has written already; '' for one that was cut at its limit. The system's
-        words are left out: some templates put them before the last user's, where they would be said in every turn.
+        The system's words are left out: some templates put them before the last user's, where they would be said in
+        every turn.
         """
         rendered = self._template([("user", "?"), ("assistant", _MARK), ("user", text)])
-        rest = rendered.split(_MARK, 1)[1]
-        return rest.removeprefix(ended)
+        return rendered.split(_MARK, 1)[1]
+
+    def _joined(self, said_ids: np.ndarray, after: str) -> tuple[np.ndarray, str]:
+        """A response and what the template puts after it, so that it ends once, and as the template ends it.
+
+        An end token that the template writes too stays the one that was sampled. Another gives way to the template's:
+        what ends an answer (``<|return|>``) need not be what ends one in a history (``<|end|>``).
+        """
+        final = int(said_ids[-1]) if len(said_ids) else -1
+        if final not in self._ends:  # cut at its limit
+            return said_ids, after
+        ended, rest = self.tokenizer.decode([final]), after.lstrip()
+        if rest.startswith(ended):
+            return said_ids, rest.removeprefix(ended)
+        if any(rest.startswith(name) for name in self._special):
+            return said_ids[:-1], after
+        return said_ids, after
 
     def _render(self, messages: Sequence[tuple[str, str]]) -> str:
         if not self.style.system:

@@ -73,13 +73,32 @@ def inject(model: Any, rank: int, alpha: float, targets: str | Sequence[str], se
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
-            inject_adapter_in_model(config, model, _NAME)
+            with _nameless(model):
+                inject_adapter_in_model(config, model, _NAME)
         except (ValueError, NotImplementedError) as error:
             raise AdapterError(
                 f"{type(model).__name__} takes no adapter: {first_line(error)}; leave lora out"
             ) from None
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(_is_of_adapter(name))
+
+
+@contextmanager
+def _nameless(model: Any) -> Iterator[None]:
+    """The model's family is not told, while peft puts an adapter into layers that are named in full.
+
+    For families that once had a linear layer per expert peft reads ``gate_proj`` and its like as all experts' weights,
+    and so would take the layers that do have these names (dense ones, shared experts) for what they are not.
+    """
+    known = "model_type" in vars(model.config)
+    before = model.config.model_type
+    model.config.model_type = ""
+    try:
+        yield
+    finally:
+        model.config.model_type = before
+        if not known:
+            del model.config.model_type
 
 
 def _chosen(model: Any, targets: str | Sequence[str]) -> list[str]:

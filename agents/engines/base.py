@@ -239,3 +239,19 @@ def turn_end(tokenizer: Tokenizer) -> int | None:
     after = rendered.partition(_SAID)[2].lstrip()
     names = [name for name in added if name.strip() and after.startswith(name)]
     return added[max(names, key=len)] if names else None
+
+
+def claim_device(device: torch.device) -> None:
+    """Make ``device`` the current one of this thread, which begins on the first GPU wherever its process computes."""
+    if device.type == "cuda":
+        import torch
+
+        torch.cuda.set_device(device)
+
+
+def give_back(device: torch.device) -> None:
+    """Let the driver have what torch has freed and kept of a GPU, for another library or process that asks it."""
+    if device.type == "cuda":
+        import torch
+
+        torch.cuda.empty_cache()

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from gagpo.agents.engines.base import NamedTensor, Request, Response, Sampling, config_of
 from gagpo.agents.engines.flat.attention import forward
@@ -33,18 +35,43 @@ class LogprobGap:
     kl: float
 
 
+class PolicyReader(Protocol):
+    """The policy in training, read by all ranks together. device: of this rank. precision: what it computes in."""
+
+    device: torch.device
+    precision: str
+
+    def __call__(self, ids_T: Tensor, layout: PackedRows, keep_K: Tensor) -> Tensor:
+        """Logits after the tokens at ``keep_K``."""
+        ...
+
+    def tensors(self, dtype: str) -> Iterable[NamedTensor]:
+        """The weights as they are, gathered in ``dtype`` one by one."""
+        ...
+
+
 class ParityCheck:
     """Questions to copies of ``model`` and the judgement of their answers.
 
     dtype: of the copies, by name. max_length: longest row. temperature: that the copies sample at; other than 1 it also
-    shows a copy that reports log-probabilities of another distribution than it samples from.
+    shows a copy that reports log-probabilities of another distribution than it samples from. read: gives the logits of
+    the policy in training, as :func:`gagpo.agents.engines.flat.attention.forward` does of a model, where ``model`` has
+    no numbers: of several ranks that hold it in parts, each calls it once for each update.
     """
 
-    def __init__(self, model: torch.nn.Module, dtype: str, max_length: int, temperature: float = 1.0):
-        self.model = model
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        dtype: str,
+        max_length: int,
+        temperature: float = 1.0,
+        read: PolicyReader | None = None,
+    ):
+        self.model, self.read = model, read
         self.dtype = dtype
         own = next(model.parameters())
-        self.exact = dtype == "float32" and own.dtype == torch.float32
+        self._device = read.device if read else own.device
+        self.exact = dtype == "float32" and (read.precision == "float32" if read else own.dtype == torch.float32)
         self.sampling = Sampling(temperature, EXACT_TOKENS if self.exact else ROUNDED_TOKENS)
         self._room = max_length - self.sampling.max_tokens
         self._recent: list[np.ndarray] = []
@@ -57,6 +84,8 @@ class ParityCheck:
         A model that is trained here holds them. A list of other tensors was laid out while it trains on, perhaps at
         this moment: a second model takes them then. A model that nobody trains is filled with them as they pass.
         """
+        if self.read is not None:
+            return tensors
         trained = any(parameter.requires_grad for parameter in self.model.parameters())
         own = {parameter.data_ptr() for parameter in self.model.parameters()}
         if not trained:
@@ -95,7 +124,7 @@ class ParityCheck:
             for request, response in zip(requests, responses, strict=True)
         ]
         prompts = [len(request.prompt_ids) for _ in copies for request in requests]
-        device = next(self.model.parameters()).device
+        device = self._device
         lengths = [len(row) - 1 for row in rows]
         starts = np.cumsum([0, *lengths[:-1]])
         spans = zip(starts, prompts, lengths, strict=True)
@@ -103,7 +132,8 @@ class ParityCheck:
         targets = np.concatenate([row[prompt:] for row, prompt in zip(rows, prompts, strict=True)])
         ids = torch.as_tensor(np.concatenate([row[:-1] for row in rows]), dtype=torch.long, device=device)
         model = self.model if self._apart is None else self._apart
-        logits = forward(model, ids, PackedRows(lengths, device), torch.as_tensor(keep, device=device)).float()
+        what = (ids, PackedRows(lengths, device), torch.as_tensor(keep, device=device))
+        logits = (self.read(*what) if self.read else forward(model, *what)).float()
         logprobs = (logits / self.sampling.temperature).log_softmax(-1)
         chosen = torch.as_tensor(targets, dtype=torch.long, device=device)[:, None]
         counts = [sum(len(response.ids) for response in responses) for responses in copies]

@@ -26,8 +26,10 @@ from gagpo.agents.engines.base import (
     Sampling,
     Tokenizer,
     config_of,
+    give_back,
 )
-from gagpo.agents.engines.parity import ParityCheck
+from gagpo.agents.engines.parity import ParityCheck, PolicyReader
+from gagpo.agents.engines.remote.seat import Seat, require_own_gpu
 from gagpo.agents.engines.vllm_arguments import cpu_arguments, repack_heads, spread, temperature_of
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.model import ModelError
@@ -45,7 +47,9 @@ class VLLMEngine(ModelEngine):
     one engine of this kind: a new one closes the one before.
 
     max_length: most tokens of a prompt and its response; the model's own limit if absent. dtype: of vLLM's copy; the
-    model's own if None. memory: share of a GPU's memory for vLLM's weights and cache together.
+    model's own if None. memory: share of a GPU's memory for vLLM's weights and cache together. seat: the place of this
+    process among the trainer's, unless it is that of its variables: each has an engine on its own GPU. read: of a
+    policy in parts, see :class:`gagpo.agents.engines.parity.ParityCheck`; ``model`` then needs no numbers.
     Raises :class:`ModelError` when vLLM is not installed, cannot run the model, or does not reproduce it.
     """
 
@@ -57,18 +61,23 @@ class VLLMEngine(ModelEngine):
         *,
         dtype: str | None = None,
         memory: float = GPU_SHARE,
+        seat: Seat | None = None,
+        read: PolicyReader | None = None,
     ):
         vllm = _import_vllm()
         super().__init__(model, tokenizer, max_length, dtype)
-        self.memory = memory
+        self.device = read.device if read else self.device
+        self.memory, self._asleep = memory, False
+        self._seat = seat or Seat.of(os.environ)
+        require_own_gpu(self.device, self._seat)
         self._new_params = vllm.SamplingParams
         self._under_way: dict[str, Request] = {}  # by vLLM's name of the request
         self._number = 0
-        self._parity = ParityCheck(model, self.dtype, self.max_length)
+        self._parity = ParityCheck(model, self.dtype, self.max_length, read=read)
         threads = torch.set_num_threads
         try:
             self.llm = self._start(vllm)
-            self.load_weights(named_tensors(model))
+            self.load_weights(read.tensors(self.dtype) if read else named_tensors(model))
         except ModelError:
             raise
         except (ValueError, RuntimeError, NotImplementedError) as error:
@@ -93,6 +102,7 @@ class VLLMEngine(ModelEngine):
                 max_model_len=self.max_length,
                 enable_prefix_caching=True,
                 **self._memory(),
+                **self._place(),
             )
         return _running
 
@@ -101,6 +111,12 @@ class VLLMEngine(ModelEngine):
         if self.device.type != "cpu":
             return {"gpu_memory_utilization": self.memory, "enable_sleep_mode": True}
         return cpu_arguments(config_of(self.model), getattr(torch, self.dtype).itemsize, self.max_length)
+
+    def _place(self) -> Mapping[str, str | int]:
+        """vLLM's arguments about the GPU that it samples on, which is the first one unless it is told of ranks."""
+        if self.device.type == "cpu" or self._seat.world == 1:
+            return {}
+        return {"distributed_executor_backend": "external_launcher", "tensor_parallel_size": 1}
 
     @property
     def under_way(self) -> int:
@@ -175,6 +191,10 @@ class VLLMEngine(ModelEngine):
         self._require_open()
         tensors = self._parity.against(tensors)
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(tensors)})
+        if self._asleep:  # room for the cache, once nothing else is on its way
+            give_back(self.device)
+            self.llm.wake_up(tags=["kv_cache"])
+            self._asleep = False
         self.llm.apply_model(repack_heads)
         self.llm.reset_prefix_cache()
         self._ready = True
@@ -185,17 +205,17 @@ class VLLMEngine(ModelEngine):
         self._require_open()
         self._require_idle()
         if self.device.type != "cpu":
-            self._ready = False
+            self._ready, self._asleep = False, True
             self.llm.sleep(level=2)
 
     def wake(self) -> None:
-        """Take the memory again; the weights come by :meth:`load_weights`.
+        """Take the memory for weights again; they come by :meth:`load_weights`, and the cache's room after them.
 
         vLLM asks the driver for it, which cannot give what torch has freed and kept, so torch gives that back first.
         """
         if self.device.type != "cpu":
-            torch.cuda.empty_cache()
-            self.llm.wake_up()
+            give_back(self.device)
+            self.llm.wake_up(tags=["weights"])
 
     def close(self) -> None:
         """End this process's vLLM, if it is still this engine's."""

@@ -11,6 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from gagpo.agents.engines.adapters import merged_tensors
 from gagpo.agents.engines.base import Engine, NamedTensor
+from gagpo.agents.precision import dtype_of
 from gagpo.envs.errors import GagpoError
 
 
@@ -18,20 +19,30 @@ class WeightsError(GagpoError, ValueError):
     """Tensors that are not the model's; the message names the first."""
 
 
-def named_tensors(model: torch.nn.Module, merged: bool = True) -> Iterator[NamedTensor]:
+def named_tensors(
+    model: torch.nn.Module, merged: bool = True, dtype: torch.dtype | None = None
+) -> Iterator[NamedTensor]:
     """What :meth:`Engine.load_weights` takes: every parameter once, tied ones under their first name.
 
     merged: an adapter is added to the weights it belongs to; false for an engine on this very module. Sharded weights
-    are gathered one by one, each when its turn comes: all ranks go through them together.
+    are gathered one by one, each when its turn comes, and are freed when the next one's has come: all ranks go through
+    them together. dtype: what they are gathered in; what is whole already stays as it is.
     """
     named = merged_tensors(model) if merged else model.named_parameters()
     for name, tensor in named:
-        yield name, whole(tensor.detach())
+        yield name, whole(tensor.detach(), dtype)
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """A sharded tensor with the parts of all ranks, who call this together; another one as it is."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+def whole(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """A sharded tensor with the parts of all ranks, who call this together, in ``dtype``; another one as it is.
+
+    Parts that lie in the host's memory are gathered on the cards, which are faster among themselves.
+    """
+    if not isinstance(tensor, DTensor):
+        return tensor
+    parts: DTensor = tensor.to(tensor.device_mesh.device_type, dtype or tensor.dtype)  # type: ignore[assignment]
+    gathered: Tensor = parts.full_tensor()
+    return gathered
 
 
 @contextmanager
@@ -47,7 +58,7 @@ def refreshed(engine: Engine, model: torch.nn.Module, sleep: bool = True) -> Ite
     yield
     if sleep:
         engine.wake()
-    engine.load_weights(named_tensors(model, merged=not engine.shares_weights))
+    engine.load_weights(named_tensors(model, merged=not engine.shares_weights, dtype=dtype_of(engine.dtype)))
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ import torch
 
 from gagpo.agents.agent import Agent, LanguageAgent
 from gagpo.agents.branching.rollout import branched_rollout
-from gagpo.agents.engines.base import Engine
+from gagpo.agents.engines.base import Engine, claim_device
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.episodes import Episode
 from gagpo.agents.rollout import Clock
@@ -22,29 +22,10 @@ from gagpo.collecting.collector import Collection, Collector, usable
 from gagpo.collecting.distributed_rollout import Rollout
 from gagpo.collecting.rollout_buffer import RolloutBuffer
 from gagpo.controllers import Controllers
-from gagpo.distributed.ranks import Ranks
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.pool import Pool
 from gagpo.envs.tasks import TaskSet
-from gagpo.settings import RunSettings, SettingsError
-
-
-def collector_for(
-    settings: RunSettings, tasks: TaskSet, controllers: Controllers, rollout: Rollout, ranks: Ranks
-) -> Collector:
-    """The collector that ``rollout.ahead`` asks for; SettingsError where several processes train one model."""
-    require_ahead(settings, ranks.world)
-    kind = AsyncCollector if settings.rollout.ahead else Collector
-    return kind(settings, tasks, controllers, rollout)
-
-
-def require_ahead(settings: RunSettings, world: int) -> None:
-    """SettingsError where ``world`` processes cannot sample ahead. The simulator asks the same."""
-    if settings.rollout.ahead and world > 1:
-        raise SettingsError(
-            "rollout.ahead samples in a thread of one process, and several train this model: set rollout.ahead=0, or "
-            "train in one process"
-        )
+from gagpo.settings import RunSettings
 
 
 class AsyncCollector(Collector):
@@ -103,7 +84,14 @@ class AsyncCollector(Collector):
         channel, rolling = Channel(buffer), self.settings.rollout
         self._stream = stream = AsyncRollout(VersionedAgent(agent, channel), pool, channel, rolling.concurrency)
         self._since = time.perf_counter()
-        channel.start(lambda: stream.run(rolling.lockstep))
+        device = getattr(agent.engine, "device", None)
+
+        def work() -> None:
+            if device is not None:
+                claim_device(device)
+            stream.run(rolling.lockstep)
+
+        channel.start(work)
         return stream
 
     def _spent(self, stream: AsyncRollout) -> Clock:

@@ -32,7 +32,7 @@ WHOLE = {
     "muon": "makes a step of each matrix as a whole",
 }
 """Why an optimiser is for one process."""
-TURN = ("observation", "response", "action", "reward", "invalid", "cut", "state", "trainable", "expert")
+TURN = ("observation", "response", "action", "reward", "invalid", "cut", "state", "trainable", "version", "expert")
 
 
 class Rollout(Protocol):
@@ -52,7 +52,10 @@ class Rollout(Protocol):
 
 
 def require_fitting(settings: RunSettings, world: int) -> None:
-    """SettingsError unless every rank gets as many task groups as any other, and the optimiser can be sharded."""
+    """SettingsError unless every rank gets as many task groups as any other, and engine and optimiser fit several.
+
+    With ``rollout.ahead`` the first rank plays for all, and its engine is not to be on a card that trains with others.
+    """
     if settings.optimizer.name != "adamw":
         raise SettingsError(
             f"optimizer.name={settings.optimizer.name} {WHOLE[settings.optimizer.name]}, and {world} processes hold "
@@ -63,19 +66,24 @@ def require_fitting(settings: RunSettings, world: int) -> None:
             f"lora.base=4bit keeps weights in blocks that cannot be sharded over {world} processes: set "
             "lora.base=bfloat16, which every process holds a part of, or processes=1"
         )
+    if settings.rollout.ahead and settings.engine.name == "vllm":
+        raise SettingsError(
+            "engine vllm samples on the cards of the ranks, in their processes, and rollout.ahead samples while these "
+            "train: set engine=vllm-server with GPUs of its own, or rollout.ahead=0"
+        )
     tasks = settings.rollout.tasks
-    if tasks % world:
+    if tasks % world and not settings.rollout.ahead:
         raise SettingsError(
             f"rollout.tasks={tasks} cannot be divided over {world} processes: set it to a multiple of "
             f"{world}, or processes to a divisor of {tasks}"
         )
 
 
-def rollout_of(ranks: Ranks, interruptions: Interruptions) -> Rollout:
-    """How the ranks play together; plainly, where there is one.
+def rollout_of(ranks: Ranks, interruptions: Interruptions, players: int) -> Rollout:
+    """How the ranks play together; plainly, where there is one. players: how many of them have an engine.
 
-    Task group k is played by rank ``k mod world``, with the seeds it would have anywhere. An interruption takes effect
-    while episodes are played, on all ranks once all have met.
+    Task group k is played by rank ``k mod players``, with the seeds it would have anywhere. An interruption takes
+    effect while episodes are played, on all ranks once all have met.
     """
     if ranks.alone:
         return branched_rollout
@@ -90,7 +98,7 @@ def rollout_of(ranks: Ranks, interruptions: Interruptions) -> Rollout:
         on_finish: Callable[[Episode], None] | None = None,
         branch: Branching | None = None,
     ) -> tuple[list[Episode], Clock]:
-        mine = [job for job in jobs if job.group % ranks.world == ranks.rank]
+        mine = [job for job in jobs if job.group % players == ranks.rank]
         episodes: list[Episode] = []
         clock = Clock()
         error: BaseException | None = None
@@ -127,7 +135,7 @@ def packed(episodes: Sequence[Episode], about: dict[str, Any]) -> bytes:
     for episode in episodes:  # its values, and its turns with the new part of each prompt
         turns, before = [], np.zeros(0, np.int32)
         for turn in episode.own:  # token ids in one array, what they are of in plain values
-            known = len(before) if np.array_equal(turn.prompt_ids[: len(before)], before) else 0
+            known = _common(before, turn.prompt_ids)
             counts = [known, len(turn.prompt_ids) - known, len(turn.response_ids), len(turn.logprobs)]
             turns.append([counts, {name: getattr(turn, name) for name in TURN}])
             ids += [turn.prompt_ids[known:], turn.response_ids]
@@ -163,6 +171,13 @@ def unpacked(data: bytes) -> tuple[list[Episode], dict[str, Any]]:
         episodes.append(episode)
     share_turns(episodes)
     return episodes, about
+
+
+def _common(one: np.ndarray, other: np.ndarray) -> int:
+    """How many tokens two rows begin with alike."""
+    length = min(len(one), len(other))
+    differs = np.flatnonzero(one[:length] != other[:length])
+    return int(differs[0]) if len(differs) else length
 
 
 def _plain(value: Any) -> Any:

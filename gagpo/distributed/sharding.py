@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from gagpo.agents.engines.adapters import merge
-from gagpo.agents.engines.flat.attention import backbone_of
+from gagpo.agents.engines.flat.attention import backbone_of, forward
+from gagpo.agents.engines.flat.packed import PackedRows
+from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.precision import dtype_of
 from gagpo.distributed.ranks import Ranks
 
@@ -46,24 +48,31 @@ class Scope(torch.nn.Module):
 
 
 def shard(
-    model: torch.nn.Module, ranks: Ranks, precision: str, device: str = "cpu", head: torch.nn.Module | None = None
+    model: torch.nn.Module,
+    ranks: Ranks,
+    precision: str,
+    device: str = "cpu",
+    head: torch.nn.Module | None = None,
+    offload: bool = False,
 ) -> None:
     """Shard ``model`` in place over all ranks, and the critic's ``head`` that reads its hidden states.
 
     precision: what the weights are gathered in; they stay what they are, and so do their gradients. A scope of no
-    gradients (a reference policy) frees everything after each pass. Every rank has to hold the same weights.
+    gradients (a reference policy) frees everything after each pass. Every rank has to hold the same weights. offload:
+    parts, gradients and what an optimiser holds of them lie in the host's memory; a layer is copied to be computed.
     """
+    place = CPUOffloadPolicy(pin_memory=torch.cuda.is_available()) if offload else OffloadPolicy()
     mesh = mesh_of(ranks, device)
     half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
     whole = MixedPrecisionPolicy(cast_forward_inputs=False)
     policy = half if precision == "bfloat16" else whole
     for block in blocks_of(model):
-        fully_shard(block, mesh=mesh, mp_policy=policy)
+        fully_shard(block, mesh=mesh, mp_policy=policy, offload_policy=place)
     if head is not None:
-        fully_shard(head, mesh=mesh, mp_policy=whole)
+        fully_shard(head, mesh=mesh, mp_policy=whole, offload_policy=place)
     scope = Scope(*(part for part in (model, head) if part is not None))
     trained = any(parameter.requires_grad for parameter in scope.parameters())
-    fully_shard(scope, mesh=mesh, mp_policy=policy, reshard_after_forward=not trained)
+    fully_shard(scope, mesh=mesh, mp_policy=policy, offload_policy=place, reshard_after_forward=not trained)
     for part in scope.parts:
         object.__setattr__(part, _SCOPE, scope)  # not as a module of its own part
 
@@ -100,11 +109,38 @@ def within(module: torch.nn.Module, compute: Callable[[], T]) -> T:
     return result
 
 
-def sampled_from(model: torch.nn.Module, ranks: Ranks, dtype: str) -> torch.nn.Module:
-    """What the engine is made on: the model itself, or, where that is about to be sharded, a copy that stays whole."""
+def sampled_from(model: torch.nn.Module, ranks: Ranks, dtype: str, whole: bool = True) -> torch.nn.Module:
+    """What the engine is made on: the model itself, or, where that is about to be sharded, a model of the same names.
+
+    whole: a copy that has all weights, to sample from; else it has no numbers and takes no memory.
+    """
     if ranks.alone:
         return model
-    return merge(copy.deepcopy(model)).to(dtype_of(dtype)).requires_grad_(False)
+    known: dict[int, object] = {}
+    if not whole:
+        for tensor in model.parameters():
+            known[id(tensor)] = torch.nn.Parameter(torch.empty_like(tensor, device="meta"))
+        known |= {id(tensor): torch.empty_like(tensor, device="meta") for tensor in model.buffers()}
+    return merge(copy.deepcopy(model, known)).to(dtype_of(dtype)).requires_grad_(False)
+
+
+class Reader:
+    """A sharded policy as an engine elsewhere needs it (:class:`gagpo.agents.engines.parity.PolicyReader`).
+
+    All ranks read together, each its own tokens.
+    """
+
+    def __init__(self, model: torch.nn.Module, device: str, precision: str):
+        self.device, self.precision = torch.device(device), precision
+        self._model = model
+
+    def __call__(self, ids_T: Tensor, layout: PackedRows, keep_K: Tensor) -> Tensor:
+        half = torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bfloat16")
+        with torch.no_grad(), half:
+            return within(self._model, lambda: forward(self._model, ids_T, layout, keep_K))
+
+    def tensors(self, dtype: str) -> Iterator[tuple[str, Tensor]]:
+        return named_tensors(self._model, dtype=dtype_of(dtype))
 
 
 def local_parts(tensors: Iterable[tuple[str, Tensor]], mesh: DeviceMesh | None) -> dict[str, Tensor]:

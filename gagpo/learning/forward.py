@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import save_on_cpu
 
 from gagpo.distributed.sharding import within
 from gagpo.learning.critic import Critic
@@ -45,10 +47,10 @@ class Networks:
     autocast: Scope = nullcontext
 
     def train(self, on: bool) -> None:
-        """Set policy and critic to training; a critic's own backbone keeps activations as the policy does."""
-        self.policy.train(on)
-        if self.critic is not None:
-            self.critic.train(on)
+        """Begin or end an update; a critic's own backbone keeps activations as the policy does."""
+        for network in (self.policy, self.critic):
+            if network is not None:
+                make_again_in_training(network, on)
 
     def logprobs(self, batch: MicroBatch, entropy: Entropy = "none") -> tuple[Tensor, Tensor | None]:
         """The policy's log-probabilities, and entropies where they are asked for; no value is read."""
@@ -89,3 +91,53 @@ class Networks:
             return None
         with self.autocast(), self.reference_scope():
             return within(reference, lambda: token_logprobs(reference, batch, entropy="none"))[0]
+
+
+# What training mode is left for ---------------------------------------------------------------------------------------
+
+
+def make_again_in_training(model: torch.nn.Module, on: bool) -> None:
+    """Let the layers that gradient checkpointing was switched on for make their activations again, or keep them.
+
+    All else stays in evaluation mode: with dropout the policy that is trained would not be the one that has sampled,
+    and the ratios of an untouched policy not 1.
+    """
+    for module in model.modules():
+        module.training = on and getattr(module, "gradient_checkpointing", False)
+
+
+def checkpoint_activations(model: Any, offload: bool = False) -> None:
+    """Switch gradient checkpointing on. offload: what is kept for it lies in the host's memory meanwhile.
+
+    A layer asks for checkpointing by its training mode, which it is taken out of for its own pass.
+    """
+    model.gradient_checkpointing_enable()
+    for module in model.modules():
+        kept = vars(module).get("_gradient_checkpointing_func")
+        if kept is not None:
+            module._gradient_checkpointing_func = _AsSampled(kept, offload)
+
+
+@dataclass(frozen=True)
+class _AsSampled:
+    """Runs what is checkpointed in evaluation mode, in the forward pass and when it is made again."""
+
+    checkpoint: Callable[..., Any]
+    offload: bool
+
+    def __call__(self, function: Any, *arguments: Any) -> Any:
+        layer = getattr(getattr(function, "func", function), "__self__", None)
+
+        def compute(*given: Any) -> Any:
+            before = getattr(layer, "training", False)
+            if layer is not None:
+                layer.training = False
+            try:
+                return function(*given)
+            finally:
+                if layer is not None:
+                    layer.training = before
+
+        on_host = save_on_cpu(pin_memory=torch.cuda.is_available()) if self.offload else nullcontext()
+        with on_host:
+            return self.checkpoint(compute, *arguments)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from gagpo.agents.engines.flat.kernels import SMALL_SCORES, bucket
 from gagpo.agents.engines.flat.slots import SHORTEST
 from gagpo.agents.shape import Shape
-from gagpo.learning.logprobs import CHUNK
+from gagpo.learning.logprobs import chunk_tokens
 from gagpo.settings import RunSettings
 
 GB = 1e9
@@ -214,7 +214,7 @@ def update_parts(settings: RunSettings, shape: Shape, row: int, prompt: int, tur
         parts.append(Part("half-precision copies", copies, phases, "of the weights, for one pass"))
     trained = row - prompt * turns if settings.context.history == "full" else 0.0
     share = min(1.0, max(trained, settings.rollout.max_tokens) / row)
-    logits = logits_bytes(shape, max(1, round(share * tokens)), half)
+    logits = logits_bytes(shape, max(1, round(share * tokens)), half, settings.device.partition(":")[0])
     parts.append(Part("logits", logits, ("loss",), "16 bytes each, in chunks; the output layer's gradient on its way"))
     return parts
 
@@ -231,12 +231,12 @@ def layer_bytes(shape: Shape, half: bool) -> float:
     return 16 * shape.width + 2 * (5 * shape.width + inner) if half else 4 * (6 * shape.width + inner)
 
 
-def logits_bytes(shape: Shape, tokens: int, half: bool) -> float:
+def logits_bytes(shape: Shape, tokens: int, half: bool, kind: str) -> float:
     """Peak bytes around the output layer: logits, log-softmax and entropy of a chunk, or the gradients of these.
 
-    tokens: those that are trained on, responses that is.
+    tokens: those that are trained on, responses that is. kind: of device.
     """
-    chunk = min(tokens, max(1, CHUNK // shape.vocabulary))
+    chunk = min(tokens, chunk_tokens(shape.vocabulary, kind))
     on_the_way = (1 if chunk == tokens else 2) * 4 * shape.vocabulary * shape.width
     each = chunk * shape.vocabulary
     return max(16 * each, 12 * each + on_the_way) + (2 * each if half else 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -10,6 +11,7 @@ from typing import Any, cast
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
+from gagpo.agents.engines.remote.seat import Seat
 from gagpo.agents.engines.remote.server import ServerPlan
 from gagpo.agents.model import ModelError
 from gagpo.collecting.placement import LocalPlacement, pool_options
@@ -84,7 +86,8 @@ class RayPlace(LocalPlacement):
             shared = {**shared, "folder": str(self._folder / "weights")}
         if settings.options.get("placement") == "colocated":
             return shared  # beside the rank, on its own device
-        return {**shared, "start_with": lambda plan, log: PlacedServer(plan, self._place_server)}
+        seat = Seat(Seat.of(os.environ).rank)  # the cluster finds GPUs for each server, whoever else is on its machine
+        return {**shared, "seat": seat, "start_with": lambda plan, log: PlacedServer(plan, self._place_server)}
 
     def _place_server(self, plan: ServerPlan) -> tuple[Callable[..., Any], Callable[[], None]]:
         kind = ray.remote(_PlacedHost).options(

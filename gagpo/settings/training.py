@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from gagpo.controllers.trust_region import TrustRegion
 from gagpo.envs.errors import InvalidArgument
@@ -98,6 +98,11 @@ class TrainingSettings(Options):
         3, ge=1, description="so many steps in a row with a loss or gradient that is not finite end the run"
     )
     gradient_checkpointing: bool = Field(False, description="compute activations twice to save their memory")
+    offload: list[Literal["activations", "weights"]] = Field(
+        [],
+        description="what lies in the host's memory meanwhile: activations kept for gradient_checkpointing, and, of "
+        "several processes, weights and moments, which step there",
+    )
     save_every: int = Field(10, ge=1, description="iterations between checkpoints")
     keep: int = Field(2, ge=1, description="last checkpoints kept")
     best: Literal["success_rate", "reward_mean"] | None = Field(
@@ -105,6 +110,15 @@ class TrainingSettings(Options):
     )
     best_over: int = Field(10, ge=1, description="iterations that training.best is the mean of")
     keep_episodes: int = Field(5, ge=0, description="every how many iterations the episodes are written; 0 never")
+
+    @model_validator(mode="after")
+    def _something_to_offload(self) -> TrainingSettings:
+        if "activations" in self.offload and not self.gradient_checkpointing:
+            raise InvalidArgument(
+                "offload: [activations] moves what gradient checkpointing keeps, and gradient_checkpointing is false: "
+                "set it to true"
+            )
+        return self
 
 
 class RanksSettings(Options):

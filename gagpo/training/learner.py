@@ -29,7 +29,7 @@ from gagpo.learning.steps.average import AveragedWeights
 from gagpo.learning.steps.optimizer import make_optimizer, parameter_groups, rate_scale, share_scale
 from gagpo.learning.steps.skipped_steps import NonFiniteLoss
 from gagpo.learning.update import Updater, divergence
-from gagpo.settings import RunSettings
+from gagpo.settings import RunSettings, SettingsError
 from gagpo.training import keeping
 from gagpo.training.annotations import annotate
 from gagpo.training.checkpoint import Checkpoint, Snapshot, State, copied
@@ -63,6 +63,11 @@ class Learner:
             saved.load_critic(self.critic)
         if not ranks.alone:
             self._shard()
+        elif "weights" in training.offload:
+            raise SettingsError(
+                "training.offload: [weights] moves the parts of several processes, and this one trains alone: set "
+                "processes=2 or more, or take it out"
+            )
         groups = parameter_groups(self.model, rate)
         if self.critic is not None:
             trained = [parameter for parameter in self.critic.parameters() if parameter.requires_grad]
@@ -104,12 +109,15 @@ class Learner:
     def _shard(self) -> None:
         """Shard what is computed with; a reference that is the model itself, its adapter off, only once."""
         precision, device, critic = self.settings.training.precision, self.settings.device, self.critic
+        offload = "weights" in self.settings.training.offload
         shared = critic is not None and critic.backbone is None
-        shard(self.model, self.ranks, precision, device, critic.head if critic is not None and shared else None)
+        shard(
+            self.model, self.ranks, precision, device, critic.head if critic is not None and shared else None, offload
+        )
         if critic is not None and critic.backbone is not None:
-            shard(critic.backbone, self.ranks, precision, device, critic.head)
+            shard(critic.backbone, self.ranks, precision, device, critic.head, offload)
         if self.policy.reference is not None and self.policy.reference is not self.model:
-            shard(self.policy.reference, self.ranks, self.settings.engine.dtype, device)
+            shard(self.policy.reference, self.ranks, self.settings.engine.dtype, device, offload=offload)
 
     def learn(self, collected: Collection, iteration: int) -> Metrics:
         """Give credit, take the optimiser steps of ``iteration`` (from 0), and write to the episodes what was made.

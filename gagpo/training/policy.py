@@ -13,6 +13,7 @@ import torch
 
 from gagpo.agents.engines import adapters, frozen
 from gagpo.agents.model import load_model, load_tokenizer
+from gagpo.learning.forward import checkpoint_activations
 from gagpo.learning.steps.optimizer import require_optimizer
 from gagpo.settings import RunSettings, SettingsError
 from gagpo.settings.machine import require_device
@@ -84,7 +85,7 @@ def _load(settings: RunSettings, saved: Checkpoint | None, commit: str | None) -
         if saved:
             adapters.load(model, Path(saved.model), base)
     if settings.training.gradient_checkpointing:
-        model.gradient_checkpointing_enable()  # type: ignore[operator]
+        checkpoint_activations(model, "activations" in settings.training.offload)
     if settings.algorithm.kl.coefficient <= 0:
         return TrainedPolicy(model, tokenizer, base)
     if base is not None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 
 from gagpo.agents.agent import LanguageAgent
 from gagpo.agents.engines.base import Engine, Sampling, engine_measures
+from gagpo.agents.engines.remote.bystander import Bystander
+from gagpo.agents.engines.remote.seat import Seat
 from gagpo.agents.episodes import Episode
 from gagpo.agents.setup import language_agent, make_engine
 from gagpo.collecting.distributed_rollout import Rollout
 from gagpo.collecting.placement import LocalPlacement
 from gagpo.distributed.ranks import Ranks
+from gagpo.distributed.sharding import Reader
 from gagpo.envs import TaskSet, TextEnv
 from gagpo.envs.pool import Pool
 from gagpo.eval.evaluate import evaluate
@@ -22,7 +26,8 @@ from gagpo.training.policy import TrainedPolicy
 
 
 class Sampler:
-    """Plays with the policy as the engine has it. model: what the engine is made on; the trained one, or a whole copy.
+    """Plays with the policy as the engine has it. model: what the engine is made on; the trained one, a whole copy, or,
+    where the engine keeps its weights elsewhere (:func:`keeps_weights_here`), one without numbers.
 
     rollout: what plays jobs, here or on all ranks together.
     """
@@ -81,15 +86,34 @@ class Sampler:
         return engine_measures(self.engine)
 
 
+def keeps_weights_here(settings: RunSettings, ranks: Ranks) -> bool:
+    """Whether the engine needs a model with weights in this process: all but vLLM's, which is proved on the policy.
+
+    Ahead of the update it is proved on weights that are laid out, while the policy's own move on; on the first rank,
+    since no other samples then.
+    """
+    if settings.rollout.ahead:
+        return ranks.first
+    return settings.engine.name not in ("vllm", "vllm-server")
+
+
 def _engine(
     settings: RunSettings, policy: TrainedPolicy, model: torch.nn.Module, placement: LocalPlacement, ranks: Ranks
 ) -> Engine:
     """The run's engine; one with weights of its own where those in training change meanwhile, or are in parts."""
     chosen, ahead = settings.engine, settings.rollout.ahead > 0
     own = ahead or not ranks.alone
-    arguments, tokenizer = dict(placement.engine_arguments(chosen)), policy.tokenizer
+    arguments = dict(placement.engine_arguments(chosen))
+    tokenizer: Any = policy.tokenizer
     if own and chosen.name == "transformers":
         arguments["own"] = True
+    if ahead and not ranks.alone:  # all servers and their GPUs are the first rank's
+        if not ranks.first:
+            return Bystander(model, tokenizer, settings.engine.options.get("max_length"), chosen.dtype)
+        if chosen.name == "vllm-server":
+            arguments["seat"] = Seat()
+    if not ranks.alone and not keeps_weights_here(settings, ranks):
+        arguments["read"] = Reader(policy.model, settings.device, settings.training.precision)
     if ahead:
         tokenizer = copy.deepcopy(tokenizer)
         if chosen.name == "transformers":  # a graph cannot be captured while another thread launches kernels

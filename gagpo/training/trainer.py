@@ -13,9 +13,9 @@ from gagpo.agents.engines.weights import refreshed
 from gagpo.agents.episodes import Episode
 from gagpo.agents.model import commit_of
 from gagpo.agents.setup import make_world, tasks_of
-from gagpo.collecting.async_collector import collector_for
 from gagpo.collecting.collector import Collection
 from gagpo.collecting.distributed_rollout import require_fitting, rollout_of
+from gagpo.collecting.first_rank import collector_for
 from gagpo.collecting.placement import LocalPlacement
 from gagpo.controllers import Controllers
 from gagpo.distributed.interrupt import Interruptions
@@ -34,7 +34,7 @@ from gagpo.training.metrics import rollout_metrics
 from gagpo.training.policy import load_policy, require_trainable
 from gagpo.training.recorder import Recorder
 from gagpo.training.run_folder import RunFolder, enough
-from gagpo.training.sampler import Sampler
+from gagpo.training.sampler import Sampler, keeps_weights_here
 
 
 class NothingToLearn(GagpoError, RuntimeError):
@@ -69,18 +69,19 @@ class Trainer:
         self.panels = {split: choose_panel(tasks_of(world, split), measured.tasks) for split in measured.splits}
         controllers = Controllers(settings.algorithm.resolved(settings.rollout.max_tokens).controllers)
         self.interruptions = Interruptions(ranks)
-        rollout = rollout_of(ranks, self.interruptions)
-        self.collector = collector_for(settings, tasks, controllers, rollout, ranks)
+        rollout = rollout_of(ranks, self.interruptions, 1 if settings.rollout.ahead else ranks.world)
+        self.collector = collector_for(settings, tasks, controllers, rollout, ranks, self.interruptions)
 
         saved = self._last_checkpoint()
         require_trainable(settings)
         require_expert(world, settings)
         commit = ranks.of_first(lambda: folder.commit or commit_of(settings.model, settings.revision))
         policy = load_policy(settings, saved, commit)
-        whole = sampled_from(policy.model, ranks, settings.engine.dtype)  # before the learner shards the policy
+        # Before the learner shards the policy.
+        model = sampled_from(policy.model, ranks, settings.engine.dtype, keeps_weights_here(settings, ranks))
         self.recorder = Recorder(folder, settings, policy.tokenizer, report, ranks)
         self.learner = Learner(settings, policy, controllers, ranks, self.recorder, saved)
-        self.sampler = Sampler(settings, world, policy, whole, rollout, self.placement, ranks)
+        self.sampler = Sampler(settings, world, policy, model, rollout, self.placement, ranks)
         if ranks.first:
             folder.pin(commit)
         self.iteration = self.turns_total = self.tokens_total = 0

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
 
 SMALL_SCORES = 2**26  # attention scores of one layer of a micro-batch, up to which they are written out on a CPU
 BLOCK = 128  # queries whose scores are written out together
+KEPT_SCORES = 2**20  # scores of one layer of a micro-batch, written out with gradients, that are kept for them
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class CausalAttention:
         self, before: Sequence[int], queries: int, keys: int, device: torch.device | str = "cpu", step: int = 1
     ):
         self.queries, self.keys, self.device = queries, keys, device
-        self.most_before = -(-max(before) // step) * step
+        self.most_before, self.least_before = -(-max(before) // step) * step, min(before)
         self._before_B = torch.as_tensor(before if self.most_before else [0], device=device)
         self._visible: dict[int | None, Tensor] = {}
         self._bias: Tensor | None = None
@@ -103,20 +105,45 @@ class CausalAttention:
     def _seen(self, window: int | None) -> Tensor:
         """``(B, Q, L)``, or ``(1, Q, L)`` where all rows are alike: which keys a query sees."""
         if window not in self._visible:
-            position_BQ = self._before_B[:, None] + torch.arange(self.queries, device=self.device)
-            position_BQ1 = position_BQ.clamp(max=self.keys - 1)[:, :, None]  # padding sees as much as the last key does
-            key_L = torch.arange(self.keys, device=self.device)
-            seen = key_L <= position_BQ1
-            self._visible[window] = seen if window is None else seen & (key_L > position_BQ1 - window)
+            self._visible[window] = self._seen_of(0, self.queries, 0, self.keys, window)
         return self._visible[window]
 
     def _written(self, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: LayerKind) -> Tensor:
+        """Attention written out, a block of queries at a time, which reads no key that none of them sees.
+
+        Scores, and what the softmax makes of them, are several times the size of all else in a long row. So with
+        gradients those of more than :data:`KEPT_SCORES` are made again in the backward pass.
+        """
         rows, heads, queries, size = query.shape
         shared = key.shape[1]
         group = heads // shared
-        query = query.reshape(rows, shared, group * queries, size)
-        visible = self._seen(kind.window).repeat(1, group, 1)[:, None]
-        return written_out(query, key, value, visible, scale, kind, group).reshape(rows, heads, queries, -1)
+        query = query.reshape(rows, shared, group, queries, size)
+        again = torch.is_grad_enabled() and rows * heads * queries * self.keys > KEPT_SCORES
+        blocks = []
+        for begin in range(0, queries, BLOCK):
+            end = min(begin + BLOCK, queries)
+            first, last = 0, min(self.most_before + end, self.keys)
+            if kind.window is not None:
+                first = max(0, min(self.least_before + begin, self.keys - 1) - kind.window + 1)
+
+            def block(asked: Tensor, key: Tensor, value: Tensor, begin: int = begin, first: int = first) -> Tensor:
+                count, visible = asked.shape[3], self._seen_of(begin, asked.shape[3], first, key.shape[2], kind.window)
+                flat = asked.reshape(rows, shared, group * count, size)
+                answer = written_out(flat, key, value, visible.repeat(1, group, 1)[:, None], scale, kind, group)
+                return answer.view(rows, shared, group, count, -1)
+
+            parts = (query[:, :, :, begin:end], key[:, :, first:last], value[:, :, first:last])
+            made = checkpoint(block, *parts, use_reentrant=False, preserve_rng_state=False) if again else block(*parts)
+            blocks.append(made)
+        return torch.cat(blocks, 3).view(rows, heads, queries, -1)
+
+    def _seen_of(self, begin: int, count: int, first: int, keys: int, window: int | None) -> Tensor:
+        """``(B, count, keys)``: which of ``keys`` keys from ``first`` on ``count`` queries from ``begin`` on see."""
+        position_BQ = self._before_B[:, None] + torch.arange(begin, begin + count, device=self.device)
+        position_BQ1 = position_BQ.clamp(max=self.keys - 1)[:, :, None]  # padding sees as much as the last key does
+        key_L = torch.arange(first, first + keys, device=self.device)
+        seen = key_L <= position_BQ1
+        return seen if window is None else seen & (key_L > position_BQ1 - window)
 
     def _written_in_half(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """Attention written out in bfloat16 on a CPU, where the fused kernel takes 1.3 to 4 times as long.

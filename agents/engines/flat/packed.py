@@ -18,6 +18,7 @@ from torch import Tensor
 from gagpo.agents.engines.flat.kernels import PLAIN, CausalAttention, LayerKind, attend_ragged, bucket
 
 UNEVEN, WORTHWHILE = 1.2, 2**16  # padded over real scores of rows read together on a CPU; those worth a call
+LARGEST_HEAD = 256  # of the kernel for rows of any length
 SIZES = 32  # queries and keys of a row are made up to multiples of this where sizes are rounded
 
 
@@ -94,7 +95,6 @@ class PackedTrees:
         for branch in branches:
             position_T[branch.own_places] = np.arange(branch.before, len(branch.path_L))
         self._asking = sorted((one for one in branches if one.own), key=lambda one: (one.own, len(one.path_L)))
-        self._common = any(branch.before for branch in branches)
         self._tokens, self._step = tokens, SIZES if rounded else 1
         self._settle(torch.as_tensor(position_T), device)
 
@@ -113,15 +113,11 @@ class PackedTrees:
         self, layer: int, query_THD: Tensor, key_THD: Tensor, value_THD: Tensor, scale: float, kind: LayerKind = PLAIN
     ) -> Tensor:
         """``(T, H, D)``; see :class:`gagpo.agents.engines.flat.attention.AttentionLayout`."""
-        if self._masked(kind) and query_THD.is_cuda and value_THD.dtype == torch.bfloat16:
+        if _ragged_fits(query_THD, value_THD, kind):
             self._ragged = self._ragged or _Ragged(self._asking, self._tokens, query_THD.device)
             return self._ragged.attend(query_THD, key_THD, value_THD, scale, kind.window or 0)
         self._padded = self._padded or _Padded(self._asking, self._tokens, self._step, query_THD.device)
         return self._padded.attend(query_THD, key_THD, value_THD, scale, kind)
-
-    def _masked(self, kind: LayerKind) -> bool:
-        """Whether a fused kernel would have to be given a mask, which the one for ragged rows need not."""
-        return kind.fused and (self._common or kind.window is not None)
 
 
 class PackedRows(PackedTrees):
@@ -206,6 +202,18 @@ class _Ragged:
         query, key, value = _taken(query_THD, self.query_T), _taken(key_THD, self.key_T), _taken(value_THD, self.key_T)
         edges = (self.query_edges, self.key_edges)
         return _taken(attend_ragged(query, key, value, edges, self.most, scale, window), self.answer_T)
+
+
+def _ragged_fits(query_THD: Tensor, value_THD: Tensor, kind: LayerKind) -> bool:
+    """Whether the kernel for rows of any length does it, which needs neither padding nor a mask."""
+    sizes = {query_THD.shape[-1], value_THD.shape[-1]}
+    return (
+        kind.fused
+        and query_THD.is_cuda
+        and value_THD.dtype == torch.bfloat16
+        and len(sizes) == 1
+        and max(sizes) <= LARGEST_HEAD
+    )
 
 
 def _sizes(branch: Branch) -> tuple[int, int]:

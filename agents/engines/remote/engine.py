@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
 
 import torch
 
@@ -27,11 +26,13 @@ from gagpo.agents.engines.base import (
     Sampling,
     Tokenizer,
     config_of,
+    give_back,
 )
-from gagpo.agents.engines.parity import LogprobGap, ParityCheck
+from gagpo.agents.engines.parity import LogprobGap, ParityCheck, PolicyReader
 from gagpo.agents.engines.remote.replicas import Replica, ReplicaRouter, ReplicasLost
+from gagpo.agents.engines.remote.seat import Seat, share_of, visible_gpu
 from gagpo.agents.engines.remote.server import Server, ServerPlan, answers
-from gagpo.agents.engines.remote.transfer import make_transfer
+from gagpo.agents.engines.remote.transfer import Round, make_transfer
 from gagpo.agents.engines.remote.wire import ReplicaError, RequestRefused, Terms
 from gagpo.agents.engines.vllm_arguments import temperature_of
 from gagpo.agents.engines.weights import named_tensors
@@ -59,7 +60,9 @@ class VLLMServerEngine(ModelEngine):
 
     deadline: seconds for one response. silence: seconds after which a server that does not say that it is well is given
     up. start_deadline, sync_deadline: seconds for a server to start, and to take new weights. restarts: how often in an
-    hour servers started here may be started again. start_with: what starts a server; a cluster has its own. max_length,
+    hour servers started here may be started again. seat: the place of this process among the trainer's, unless it is
+    that of its variables. read: of a policy in parts, see :class:`gagpo.agents.engines.parity.ParityCheck`; ``model``
+    then needs no numbers. start_with: what starts a server; a cluster has its own. max_length,
     dtype, memory: as of the engine ``vllm``; the memory is a share of each server's device.
 
     A response is a function of weights, prompt, sampling and seed, whatever server gives it, up to rounding.
@@ -89,8 +92,12 @@ class VLLMServerEngine(ModelEngine):
         sync_deadline: float = 600.0,
         restarts: int = 10,
         start_with: Callable[[ServerPlan, Path], Server] = Server,
+        seat: Seat | None = None,
+        read: PolicyReader | None = None,
     ):
         super().__init__(model, tokenizer, max_length, dtype or name_of(next(model.parameters()).dtype))
+        self.device = read.device if read else self.device
+        seat = seat or Seat.of(os.environ)
         self.start_deadline, self.sync_deadline = start_deadline, sync_deadline
         waits = {"deadline": deadline, "silence": silence, "start_deadline": start_deadline}
         for name, seconds in (waits | {"sync_deadline": sync_deadline}).items():
@@ -100,9 +107,11 @@ class VLLMServerEngine(ModelEngine):
         on_gpu = self.device.type == "cuda"
         kind = transfer or ("file" if not on_gpu or urls else "ipc" if placement == "colocated" else "nccl")
         self._vocabulary = len(model.get_input_embeddings().weight)  # type: ignore[operator, arg-type]
-        self._parity = ParityCheck(model, self.dtype, self.max_length, PARITY_TEMPERATURE)
+        self._parity = ParityCheck(model, self.dtype, self.max_length, PARITY_TEMPERATURE, read)
         self._run_name, self._updates = secrets.token_hex(4), 0
         self._gaps: dict[int, LogprobGap] = {}
+        self._again: list[NamedTensor] | None = None
+        self._asleep = False  # from sleep until servers have room for their cache again
         self._sync_seconds = 0.0
         self._restarts = RestartBudget(restarts)
         self._left_out: set[int] = set()  # servers of ours that wait for the next hour
@@ -112,42 +121,46 @@ class VLLMServerEngine(ModelEngine):
         self._servers: list[Server] = []
         closing: list[Callable[[], None]] = [self._temporary.cleanup, self._config_folder.cleanup]
         self._close = weakref.finalize(self, _close_all, self._servers, closing)
-        self._transfer = make_transfer(kind, model, self.dtype, Path(folder or self._temporary.name))
+        self._transfer = make_transfer(kind, model, self.dtype, self.device, Path(folder or self._temporary.name))
         try:
             if not urls:
-                plans = self._plans(_count(replicas, placement), gpus, gpus_each, kind, memory, on_gpu)
+                plans = self._plans(_count(replicas, placement), gpus, gpus_each, kind, memory, seat)
                 place = Path(logs or self._temporary.name)
-                rank = os.environ.get("RANK", "0")
-                self._servers += [start_with(plan, place / f"server-{rank}-{n}.log") for n, plan in enumerate(plans)]
+                self._servers += [
+                    start_with(plan, place / f"server-{seat.rank}-{n}.log") for n, plan in enumerate(plans)
+                ]
                 for server in self._servers:
                     server.start()
                 for server in self._servers:
                     server.wait(start_deadline)
             elif replicas:
                 raise InvalidArgument("engine.options: give urls of servers that exist, or how many replicas to start")
-            addresses = [server.url for server in self._servers] or share_of(urls, os.environ)
+            addresses = [server.url for server in self._servers] or share_of(urls, seat)
             recover = self._recover if self._servers else None
             self._router = ReplicaRouter(addresses, deadline=deadline, silence=silence, recover=recover)
             self.counters: Mapping[str, int] = vars(self._router.counters)  # what has happened so far
             closing += [self._router.close, self._transfer.close]
-            self.load_weights(named_tensors(model))
+            self.load_weights(read.tensors(self.dtype) if read else named_tensors(model))
         except BaseException:
             self.close()
             raise
 
     def _plans(
-        self, count: int, gpus: Sequence[int], each: int, kind: str, memory: float | None, on_gpu: bool
+        self, count: int, gpus: Sequence[int], each: int, kind: str, memory: float | None, seat: Seat
     ) -> list[ServerPlan]:
-        """How each server is to be started."""
+        """How each server is to be started; of the GPUs that are named every rank of this machine has its share."""
         devices: list[tuple[int, ...]] = [()] * count
-        if on_gpu and self.placement == "colocated":
-            devices = [(_visible(self.device.index or 0),)]
-        elif on_gpu or gpus:
-            if len(gpus) != count * each:
+        if self.device.type == "cuda" and self.placement == "colocated":
+            devices = [(visible_gpu(self.device.index or 0),)]
+        elif self.device.type == "cuda" or gpus:
+            ranks = f" at each of {seat.local_world} ranks" if seat.local_world > 1 else ""
+            if len(gpus) != count * each * seat.local_world:
                 raise InvalidArgument(
-                    f"engine.options.gpus must name {count * each} GPUs for {count} replicas of {each}, got {len(gpus)}"
+                    f"engine.options.gpus must name {count * each * seat.local_world} GPUs for {count} replicas of "
+                    f"{each}{ranks}, got {len(gpus)}"
                 )
-            devices = [tuple(gpus[each * n : each * (n + 1)]) for n in range(count)]
+            own = gpus[count * each * seat.local :]
+            devices = [tuple(own[each * n : each * (n + 1)]) for n in range(count)]
         return [
             ServerPlan(
                 folder=self._config_folder.name,
@@ -192,19 +205,20 @@ class VLLMServerEngine(ModelEngine):
     def load_weights(self, tensors: Iterable[NamedTensor]) -> None:
         """Bring weights to every server, those that were given up included, and prove each copy before it is used.
 
-        A server that does not take them is left out; :class:`ModelError` for one that takes them and is not the model.
+        They are read once, in this thread, and not kept unless they are a list. A server that does not take them is
+        left out; :class:`ModelError` for one that takes them and is not the model.
         """
         self._require_idle()
         begun = time.perf_counter()
         self._updates += 1
-        version = f"{self._run_name}:{self._updates}"
-        self._transfer.take(self._parity.against(tensors), version)
-        self._router.terms = Terms(tuple(self.stops), self._vocabulary, version)
+        self._again = tensors if isinstance(tensors, list) else None
+        self._router.terms = Terms(tuple(self.stops), self._vocabulary, f"{self._run_name}:{self._updates}")
         for number, server in enumerate(self._servers):  # ours that ended, and those given up that are silent still
             lost = self._updates > 1 and not self._router.all[number].alive
             if not server.running or (lost and not answers(f"{server.url}/health", self._router.silence)):
                 self._restart(number)
-        copies = self._updated(self._router.all)
+        copies = self._updated(self._router.all, self._parity.against(tensors))
+        self._asleep = False
         if not copies:
             raise ReplicasLost(f"no vLLM server took the weights: {self._router.last_errors()}")
         gaps = self._parity.gaps(self._parity.questions(), [responses for _, responses in copies])
@@ -216,16 +230,25 @@ class VLLMServerEngine(ModelEngine):
         self._ready = True
         self._sync_seconds = time.perf_counter() - begun
 
-    def _updated(self, replicas: Sequence[Replica]) -> list[tuple[Replica, list[Response]]]:
+    def _updated(
+        self, replicas: Sequence[Replica], tensors: Iterable[NamedTensor] | None
+    ) -> list[tuple[Replica, list[Response]]]:
         """Send weights to servers and ask them the parity check's questions; those that did both, with their answers.
 
-        All others are out of use.
+        All others are out of use. What frees its device has woken for the weights alone, and for its cache after them.
         """
+        assert self._router.terms is not None
         in_use = {replica.number for replica in replicas if replica.alive}
         for replica in replicas:
             self._withdraw(replica, "it is taking new weights")
         clients = [replica.client for replica in replicas]
-        faults = self._transfer.send(clients, self._router.run, self.sync_deadline)
+        run, version = self._router.run, self._router.terms.version
+        faults = self._transfer.send(tensors, version, clients, run, self.sync_deadline)
+        if self._asleep:
+            give_back(self.device)
+            cache = Round(clients, run, self.sync_deadline, faults)
+            cache.order("/wake_up?tags=kv_cache", None)
+            faults = cache.faults
         outcomes = self._router.run(self._ask_all(replicas, faults))
         found = []
         for replica, outcome in zip(replicas, outcomes, strict=True):  # what it answered, or why it is out of use
@@ -287,10 +310,18 @@ class VLLMServerEngine(ModelEngine):
     def _restart_all(self) -> None:
         for number in range(len(self._servers)):
             self._restart(number)
-        for replica, _ in self._updated(self._router.all):
+        for replica, _ in self._updated(self._router.all, self._last_weights()):
             self._router.run(self._router.admit(replica))
         if not any(replica.alive for replica in self._router.all):
             raise ReplicasLost(f"no vLLM server could be brought back: {self._router.last_errors()}")
+
+    def _last_weights(self) -> Iterable[NamedTensor] | None:
+        """Those of the last update where they have to be had and are at hand: laid out, or the model's own."""
+        if self._transfer.keeps:
+            return None
+        if self._again is None and any(parameter.requires_grad for parameter in self.model.parameters()):
+            return named_tensors(self.model)
+        return self._again
 
     # Memory -----------------------------------------------------------------------------------------------------------
 
@@ -298,15 +329,14 @@ class VLLMServerEngine(ModelEngine):
         """Free the device of colocated servers, weights included; separate ones have devices of their own."""
         self._require_idle()
         if self.placement == "colocated":
-            self._ready = False
+            self._ready, self._asleep = False, True
             self._order("/sleep?level=2")
 
     def wake(self) -> None:
-        """Take the device again; the weights come by :meth:`load_weights`."""
+        """Take the device again, for weights; they come by :meth:`load_weights`, and the room of a cache after them."""
         if self.placement == "colocated":
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
-            self._order("/wake_up")
+            give_back(self.device)
+            self._order("/wake_up?tags=weights")
 
     def _order(self, path: str) -> None:
         for replica in filter(attrgetter("alive"), self._router.all):  # one that does not obey is given up
@@ -346,21 +376,6 @@ def _close_all(servers: list[Server], closing: list[Callable[[], None]]) -> None
         server.close()
 
 
-def share_of(urls: Sequence[str], variables: Mapping[str, str]) -> list[str]:
-    """The servers of this trainer rank: every rank has its own, so that none waits for another's update."""
-    for url in urls:
-        if not isinstance(url, str) or urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-            raise InvalidArgument(f"engine.options.urls holds {url!r:.60}, which is no http address of a server")
-    if len(set(urls)) != len(urls):
-        raise InvalidArgument("engine.options.urls names a server twice")
-    rank, world = int(variables.get("RANK", "0")), int(variables.get("WORLD_SIZE", "1"))
-    if len(urls) < world:
-        raise InvalidArgument(
-            f"engine.options.urls names {len(urls)} servers for {world} trainer ranks: one each at least"
-        )
-    return list(urls[rank::world])
-
-
 def _count(replicas: int | None, placement: str) -> int:
     if placement not in GPU_SHARE:
         raise InvalidArgument(f"engine.options.placement is {' or '.join(sorted(GPU_SHARE))}, got {placement!r}")
@@ -368,10 +383,3 @@ def _count(replicas: int | None, placement: str) -> int:
     if count < 1 or (placement == "colocated" and count != 1):
         raise InvalidArgument(f"engine.options.replicas: at least 1, and 1 when colocated, got {count}")
     return count
-
-
-def _visible(index: int) -> int:
-    """The number of this process's GPU ``index`` among all of the machine."""
-    named = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    numbers = [part for part in named.split(",") if part.strip().isdigit()]
-    return int(numbers[index]) if index < len(numbers) else index

@@ -1,8 +1,8 @@
 """Bringing weights to servers, by vLLM's own calls (init, start, update, finish) whatever carries the numbers.
 
 ``file``: a folder that trainer and server both see; for CPUs, and where nothing faster reaches. ``nccl``: a broadcast
-from the trainer's GPU to a server's GPUs. ``ipc``: memory of a GPU that trainer and server share. The latter two are
-vLLM's backends, driven by vLLM's trainer side.
+from the trainer's GPU to a server's GPUs. ``ipc``: memory of a GPU that trainer and server share. The latter two are in
+:mod:`gagpo.agents.engines.remote.device_transfer`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ import asyncio
 import contextlib
 import shutil
 import socket
-import threading
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import torch
@@ -23,11 +22,11 @@ from safetensors.torch import save_file
 from gagpo.agents.engines.adapters import base_tensors
 from gagpo.agents.engines.base import NamedTensor
 from gagpo.agents.engines.remote.client import Client
-from gagpo.agents.engines.remote.wire import MalformedAnswer, ReplicaError, ReplicaUnreachable, RequestRefused
+from gagpo.agents.engines.remote.wire import ReplicaError, RequestRefused
 from gagpo.agents.engines.weights import WeightsError
 from gagpo.agents.precision import dtype_of, name_of
 from gagpo.envs import durable
-from gagpo.envs.errors import InvalidArgument, MissingPackage
+from gagpo.envs.errors import InvalidArgument
 
 KINDS = ("file", "nccl", "ipc")
 FILE_BYTES = 2**30  # of one file, and so of what is held in memory beside the model
@@ -42,14 +41,18 @@ class Run(Protocol):
 
 
 class Transfer(Protocol):
-    """Carries the weights of one model."""
+    """Carries the weights of one model. keeps: it has those sent last, and can send them once more."""
 
-    def take(self, tensors: Iterable[NamedTensor], version: str) -> None:
-        """Look at new weights, each tensor once; :class:`WeightsError` for those of another model."""
-        ...
+    keeps: bool
 
-    def send(self, clients: Sequence[Client], run: Run, deadline: float) -> list[ReplicaError | None]:
-        """Bring what was taken last to servers, within ``deadline`` seconds each; what went wrong at each of them."""
+    def send(
+        self, tensors: Iterable[NamedTensor] | None, version: str, clients: Sequence[Client], run: Run, deadline: float
+    ) -> list[ReplicaError | None]:
+        """Bring new weights to servers, within ``deadline`` seconds a step; what went wrong at each of them.
+
+        Each tensor is looked at once, and all of them are, whatever becomes of the servers. None: those sent last once
+        more, where they are still at hand. Raises :class:`WeightsError` for tensors of another model.
+        """
         ...
 
     def close(self) -> None:
@@ -57,63 +60,95 @@ class Transfer(Protocol):
         ...
 
 
+class Round:
+    """One update of several servers, in steps that all of them take; one that fails at a step is left out of the rest.
+
+    faults: what went wrong at each, None so far for those that are well.
+    """
+
+    def __init__(
+        self, clients: Sequence[Client], run: Run, deadline: float, faults: Sequence[ReplicaError | None] | None = None
+    ):
+        self._clients, self._run, self._deadline = clients, run, deadline
+        self.faults: list[ReplicaError | None] = list(faults or [None] * len(clients))
+
+    def order(self, path: str, body: Mapping[str, object] | None) -> None:
+        """Have all servers do the same."""
+        self._all(lambda client: client.order(path, body, self._deadline))
+
+    def start(self) -> None:
+        """Begin to take weights; an update that an earlier trainer left open is ended first."""
+        self._all(lambda client: _start(client, self._deadline))
+
+    def _all(self, ask: Callable[[Client], Coroutine[None, None, None]]) -> None:
+        async def one(place: int) -> None:
+            try:
+                await ask(self._clients[place])
+            except ReplicaError as fault:
+                self.faults[place] = fault
+            except RequestRefused as error:
+                self.faults[place] = ReplicaError(str(error))
+
+        async def at_once() -> None:
+            await asyncio.gather(*(one(place) for place, fault in enumerate(self.faults) if fault is None))
+
+        self._run(at_once())
+
+
 class FileTransfer:
     """Writes weights into ``folder``, where the server's workers read them. The last version stays for servers that
     come back; a new one is complete before it has its name."""
+
+    keeps = True
 
     def __init__(self, model: torch.nn.Module, dtype: str, folder: Path):
         self._shapes = {name: tuple(tensor.shape) for name, tensor in base_tensors(model)}
         self._dtype = dtype_of(dtype)
         self._folder = folder
-        self._version = ""
         self._files: list[Path] = []
 
-    def take(self, tensors: Iterable[NamedTensor], version: str) -> None:
+    def send(
+        self, tensors: Iterable[NamedTensor] | None, version: str, clients: Sequence[Client], run: Run, deadline: float
+    ) -> list[ReplicaError | None]:
+        """See :class:`Transfer`."""
+        if tensors is not None:
+            self._write(tensors, version)
+        update = Round(clients, run, deadline)
+        update.order("/init_weight_transfer_engine", {"init_info": {"parameters": len(self._shapes)}})
+        update.start()
+        for file in self._files:
+            update.order("/update_weights", {"update_info": {"path": str(file)}})
+        update.order("/finish_weight_update", {"weight_version": version})
+        return update.faults
+
+    def _write(self, tensors: Iterable[NamedTensor], version: str) -> None:
         place = self._folder / version.replace(":", "-")
         names = []
         with durable.replacing_folder(place, flushed=False) as unfinished:
-            for number, part in enumerate(_parts(self._checked(tensors), self._dtype)):  # one is held at a time
+            for number, part in enumerate(_parts(checked(tensors, self._shapes), self._dtype)):  # one is held at a time
                 names.append(f"{number:04d}.safetensors")
                 save_file(part, str(unfinished / names[-1]))
         for old in {file.parent for file in self._files}:
             shutil.rmtree(old, ignore_errors=True)
-        self._files, self._version = [place / name for name in names], version
-
-    def _checked(self, tensors: Iterable[NamedTensor]) -> Iterator[NamedTensor]:
-        missing = dict(self._shapes)
-        for name, tensor in tensors:  # each is checked as it passes
-            shape = missing.pop(name, None)
-            if shape != tuple(tensor.shape):
-                known = "is unknown or came twice" if shape is None else f"has shape {shape} in the engine"
-                raise WeightsError(f"parameter {name!r} of shape {tuple(tensor.shape)} {known}")
-            yield name, tensor
-        if missing:
-            raise WeightsError(f"{len(missing)} parameters were not sent to the engine, the first {min(missing)!r}")
-
-    def send(self, clients: Sequence[Client], run: Run, deadline: float) -> list[ReplicaError | None]:
-        async def all_at_once() -> list[ReplicaError | None]:
-            return list(await asyncio.gather(*(self._send(client, deadline) for client in clients)))
-
-        return run(all_at_once())
-
-    async def _send(self, client: Client, deadline: float) -> ReplicaError | None:
-        info = {"parameters": len(self._shapes)}
-        try:
-            await client.order("/init_weight_transfer_engine", {"init_info": info}, deadline)
-            await _start(client, deadline)
-            for file in self._files:
-                await client.order("/update_weights", {"update_info": {"path": str(file)}}, deadline)
-            await client.order("/finish_weight_update", {"weight_version": self._version}, deadline)
-        except ReplicaError as fault:
-            return fault
-        except RequestRefused as error:
-            return ReplicaError(str(error))
-        return None
+        self._files = [place / name for name in names]
 
     def close(self) -> None:
         for folder in {file.parent for file in self._files}:
             shutil.rmtree(folder, ignore_errors=True)
         self._files = []
+
+
+def checked(tensors: Iterable[NamedTensor], shapes: Mapping[str, tuple[int, ...]]) -> Iterator[NamedTensor]:
+    """The tensors as they pass; :class:`WeightsError` where they are not those of ``shapes``, each once."""
+    missing = dict(shapes)
+    for name, tensor in tensors:
+        shape = missing.pop(name, None)
+        if shape != tuple(tensor.shape):
+            known = "is unknown or came twice" if shape is None else f"has shape {shape} in the engine"
+            raise WeightsError(f"parameter {name!r} of shape {tuple(tensor.shape)} {known}")
+        yield name, tensor
+    if missing:
+        raise WeightsError(f"{len(missing)} parameters were not sent to the engine, the first {min(missing)!r}")
 
 
 async def _start(client: Client, deadline: float) -> None:
@@ -139,117 +174,19 @@ def _parts(tensors: Iterable[NamedTensor], dtype: torch.dtype) -> Iterator[dict[
         yield part
 
 
-class DeviceTransfer:
-    """vLLM's own trainer side, ``nccl`` or ``ipc``, with one connection for each server.
-
-    The tensors are read once for every server, from the iterable that was taken; so that is kept, and must be one that
-    can be read again (a model's ``named_tensors`` made anew).
-    """
-
-    def __init__(self, model: torch.nn.Module, dtype: str, kind: str):
-        try:
-            from vllm.distributed.weight_transfer import base, clients, factory
-        except ImportError as error:
-            raise MissingPackage(
-                f"engine.options.transfer={kind} needs vLLM in the trainer's environment too ({error}); install the "
-                "extra vllm, or use transfer=file"
-            ) from None
-        self._vllm = (base, clients, factory)
-        self._kind, self._dtype = kind, dtype_of(dtype)
-        self._device = next(model.parameters()).device
-        self._metadata = [
-            base.ParamMeta(name, self._dtype, tuple(tensor.shape)) for name, tensor in base_tensors(model)
-        ]
-        self._tensors: list[NamedTensor] = []
-        self._version = ""
-        self._engines: dict[str, Any] = {}  # by url
-
-    def take(self, tensors: Iterable[NamedTensor], version: str) -> None:
-        """Keep the tensors, not copies: they are the trainer's own parameters, but for merged or gathered ones."""
-        self._tensors, self._version = list(tensors), version
-        sent = [(name, tuple(tensor.shape)) for name, tensor in self._tensors]
-        if sent != [(meta.name, meta.shape) for meta in self._metadata]:
-            raise WeightsError("the tensors that were sent are not the parameters of the engine's model, in its order")
-
-    def send(self, clients: Sequence[Client], run: Run, deadline: float) -> list[ReplicaError | None]:
-        """One server after another, so that one that fails takes no other along."""
-        return [self._send(client, run, deadline) for client in clients]
-
-    def _send(self, client: Client, run: Run, deadline: float) -> ReplicaError | None:
-        """In a thread, since a broadcast to a server that died in the middle of it never returns."""
-        failure: list[BaseException] = []
-
-        def work() -> None:
-            try:
-                if client.url not in self._engines:
-                    self._engines[client.url] = self._connect(client, run, deadline)
-                self._engines[client.url].send_weights()
-            except BaseException as error:
-                failure.append(error)
-
-        thread = threading.Thread(target=work, name=f"weights to {client.url}", daemon=True)
-        thread.start()
-        thread.join(deadline)
-        if thread.is_alive() or failure:
-            self._engines.pop(client.url, None)
-            said = f"took more than {deadline:g} s" if thread.is_alive() else f"failed: {failure[0]}"
-            return ReplicaUnreachable(f"sending weights to {client.url} {said}")
-        try:
-            run(client.order("/update_weight_version", {"new_version": self._version}, deadline))
-        except (ReplicaError, RequestRefused) as error:
-            return ReplicaError(str(error))
-        return None
-
-    def _connect(self, client: Client, run: Run, deadline: float) -> Any:
-        base, clients, factory = self._vllm
-        transfer = self
-
-        class NamedWeights(base.WeightSource):  # type: ignore[misc, name-defined]
-            def metadata(self) -> list[object]:
-                return transfer._metadata
-
-            def __iter__(self) -> Iterator[NamedTensor]:
-                for name, tensor in transfer._tensors:
-                    yield name, tensor.detach().to(transfer._device, transfer._dtype)
-
-        control = clients.HTTPVLLMWeightSyncClient(client.url, timeout=deadline)
-        return factory.WeightTransferTrainerFactory.trainer_init(
-            self._init_info(client, run, deadline), client=control, source=NamedWeights()
-        )
-
-    def _init_info(self, client: Client, run: Run, deadline: float) -> object:
-        if self._kind == "ipc":
-            from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
-
-            return IPCTrainerInitInfo(rank=0, packed=True)
-        from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
-
-        workers = run(client.look_up("/get_world_size", deadline)).get("world_size")
-        if type(workers) is not int or not 1 <= workers <= 4096:
-            raise MalformedAnswer(f"{client.url} says that it has {workers!r:.40} workers")
-        address, port = address_towards(client.url), free_port("")
-        return NCCLTrainerInitInfo(rank=0, master_address=address, master_port=port, world_size=1 + workers)
-
-    def close(self) -> None:
-        for engine in self._engines.values():
-            with contextlib.suppress(Exception):
-                engine.shutdown()
-        self._engines = {}
-        self._tensors = []
-
-
-def make_transfer(kind: str, model: torch.nn.Module, dtype: str, folder: Path) -> Transfer:
-    """The transfer called ``kind``; InvalidArgument where the trainer's device cannot do it."""
+def make_transfer(kind: str, model: torch.nn.Module, dtype: str, device: torch.device, folder: Path) -> Transfer:
+    """The transfer called ``kind``; InvalidArgument where the trainer's ``device`` cannot do it."""
     if kind not in KINDS:
         raise InvalidArgument(f"engine.options.transfer is one of {', '.join(KINDS)}, got {kind!r}")
-    device = next(model.parameters()).device
     if kind == "file":
         return FileTransfer(model, dtype, folder)
     if device.type != "cuda":
         raise InvalidArgument(
             f"engine.options.transfer={kind} needs a model on a GPU, it is on {name_of(device)}; use file"
         )
-    return DeviceTransfer(model, dtype, kind)
+    from gagpo.agents.engines.remote.device_transfer import BroadcastTransfer, SharedMemoryTransfer
+
+    return (SharedMemoryTransfer if kind == "ipc" else BroadcastTransfer)(model, dtype, device)
 
 
 def address_towards(url: str) -> str:

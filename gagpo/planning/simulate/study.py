@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from gagpo.collecting.async_collector import require_ahead
 from gagpo.collecting.distributed_rollout import require_fitting
 from gagpo.envs.tables import Table
 from gagpo.planning.simulate.rates import Rates
@@ -83,7 +82,6 @@ def accepts(settings: RunSettings, placed: SimulatedPlacement) -> bool:
     try:
         if placed.ranks > 1:
             require_fitting(settings, placed.ranks)
-            require_ahead(settings, placed.ranks)
     except SettingsError:
         return False
     return True

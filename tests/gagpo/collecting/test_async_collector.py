@@ -11,10 +11,10 @@ import pytest
 
 from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.episodes import read_episodes
-from gagpo.agents.rollout import derive_seed, rollout
+from gagpo.agents.rollout import derive_seed
 from gagpo.collecting import async_collector
 from gagpo.collecting.async_rollout import AsyncRollout
-from gagpo.distributed.ranks import Ranks
+from gagpo.collecting.distributed_rollout import require_fitting
 from gagpo.envs.pool import EnvironmentBroken
 from gagpo.settings import SettingsError, load
 from gagpo.training import checkpoint as checkpoints
@@ -238,9 +238,10 @@ def test_an_engine_on_the_trainers_weights_is_refused(corridor, tmp_path, outsid
         Trainer(RunFolder.create(tmp_path / "run", settings), quiet=True)
 
 
-def test_several_processes_are_refused(corridor):
-    with pytest.raises(SettingsError, match="train in one process"):
-        async_collector.collector_for(load(corridor(rollout=AHEAD)), None, None, rollout, Ranks(0, 2))
+def test_several_processes_may_train_meanwhile_but_not_sample_on_their_own_cards(corridor):
+    require_fitting(load(corridor(rollout={**AHEAD, "tasks": 3})), 2)  # one plays for all
+    with pytest.raises(SettingsError, match="set engine=vllm-server with GPUs of its own"):
+        require_fitting(load(corridor(rollout=AHEAD, engine="vllm")), 2)
 
 
 def test_the_correction_is_for_older_weights_unless_another_is_named(corridor):

@@ -41,8 +41,13 @@ CASES = {
         "training": {"microbatch_tokens": 100},
     },
 }
+OFFLOADED = {"gradient_checkpointing": True, "offload": ["activations", "weights"]}
 CHUNK = 4096  # logits, about a dozen tokens: the output layer is computed again in the backward pass
 QUICK = ("gagpo", "lora", "a step taken back", "taught")
+CASES["weights and activations on the host"] = {
+    "algorithm": CASES["ppo with a backbone"]["algorithm"],
+    "training": OFFLOADED,
+}
 
 
 def both(folder, model, names, minibatches):
@@ -54,7 +59,10 @@ def both(folder, model, names, minibatches):
         config = write_config(folder / name, model, training=training, **case)
         found[name] = {world: folder / name / f"of-{world}" for world in (1, 2)}
         for world, place in found[name].items():
+            if world == 1 and training.pop("offload", None):  # of several processes alone
+                config = write_config(folder / name / "one", model, training=training, **case)
             jobs[world].append((config, place, CHUNK if name == "chunks and decay" else None))
+            config = folder / name / "run.yaml"
     train_in_one(jobs[1])
     train_in_two(jobs[2], folder)
     return found

@@ -43,6 +43,11 @@ def test_chunks_change_nothing(tiny, monkeypatch, entropy, temperature):
         torch.testing.assert_close(cut[2][name], gradient, atol=1e-4, rtol=1e-4, msg=name)
 
 
+def test_a_card_has_larger_chunks_than_a_processor():
+    assert logprobs.chunk_tokens(152_000, "cpu") == 220 and logprobs.chunk_tokens(152_000, "cuda") == 883
+    assert logprobs.chunk_tokens(10**9, "cuda") == 1
+
+
 WORDS = 16_000
 
 

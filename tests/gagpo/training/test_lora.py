@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from gagpo.agents.engines import adapters
+from gagpo.agents.engines import adapters, families
 from gagpo.agents.engines.adapters import AdapterError, Base
 from gagpo.agents.engines.base import Request, Sampling
 from gagpo.agents.engines.flat.attention import forward
@@ -309,3 +309,28 @@ def test_without_peft_a_run_says_what_to_install(corridor, tmp_path, monkeypatch
     with pytest.raises(AdapterError, match=r"pip install 'gagpo\[lora\]'"):
         train(RunFolder.new(tmp_path / "run", load(corridor(lora=LORA))), quiet=True)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["DeepSeek-V3 (MLA)", "GLM-4-MoE", "Mixtral", "Qwen3-MoE"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_experts_are_not_taken_for_the_linear_layers_of_their_names(tmp_path, name, dtype):
+    (family,) = (one for one in families.FAMILIES if one.name == name)
+    model = families.tiny(family).to(dtype)
+    kind, names = model.config.model_type, [one for one, _ in model.named_parameters()]
+    linear = [one for one, module in model.named_modules() if isinstance(module, torch.nn.Linear)][:-1]
+    adapters.inject(model, 2, 2.0, "all-linear")
+    assert list(adapters.adapted_layers(model)) == linear and model.config.model_type == kind
+    assert "model_type" not in vars(model.config)
+    assert {type(module.base_layer) for module in adapters.adapted_layers(model).values()} == {torch.nn.Linear}
+    assert [one for one, _ in adapters.merged_tensors(model)] == names
+    logits = forward(model, torch.arange(3, 9), PackedRows([6]), torch.arange(6))
+    logits.float().logsumexp(-1).sum().backward()
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    assert len(trained) == 2 * len(linear) and all(parameter.grad is not None for parameter in trained)
+    adapters.save(model, adapters.Base("base", None, adapters.digest(model)), tmp_path)
+    with torch.no_grad():
+        for parameter in trained:
+            parameter.zero_()
+    adapters.load(model, tmp_path)
+    assert any(bool(parameter.any()) for parameter in trained)
+    assert [one for one, _ in adapters.merge(model).named_parameters()] == names

@@ -8,9 +8,11 @@ import torch
 
 from gagpo.agents.engines import vllm as vllm_engine
 from gagpo.agents.engines.base import Request, Sampling
+from gagpo.agents.engines.remote.seat import Seat
 from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.engines.vllm import VLLMEngine
 from gagpo.agents.engines.weights import named_tensors, refreshed
+from gagpo.envs.errors import InvalidArgument
 from gagpo.settings import load
 from gagpo.training import checkpoint as checkpoints
 from gagpo.training.run_folder import RunFolder
@@ -97,12 +99,15 @@ def test_vllm_on_a_gpu_sleeps_deeply_and_gets_memory_that_torch_had_kept(tiny, m
     calls = []
 
     def note(name):
-        return lambda *_, **named: calls.append((name, named.get("level")) if named.get("level") else name)
+        return lambda *_, **named: calls.append(
+            (name, told) if (told := named.get("level", named.get("tags"))) else name
+        )
 
     names = ("sleep", "wake_up", "collective_rpc", "apply_model", "reset_prefix_cache")
     engine = VLLMEngine.__new__(VLLMEngine)
     engine.llm = SimpleNamespace(**{name: note(name) for name in names})
     engine.device, engine.max_length, engine._under_way, engine._ready = SimpleNamespace(type="cuda"), 64, {}, True
+    engine._asleep, engine.dtype = False, "float32"
     monkeypatch.setattr(vllm_engine, "_running", engine.llm)
     monkeypatch.setattr(torch.cuda, "empty_cache", note("empty_cache"))
     engine._parity = SimpleNamespace(against=lambda tensors: tensors)
@@ -111,8 +116,29 @@ def test_vllm_on_a_gpu_sleeps_deeply_and_gets_memory_that_torch_had_kept(tiny, m
         with pytest.raises(ValueError, match="asleep"):
             engine.submit([Request(0, np.arange(5, 9, dtype=np.int32), 0)], Sampling(max_tokens=2))
         calls.append("update")
-    loading = ["collective_rpc", "apply_model", "reset_prefix_cache", "prove"]
-    assert calls == [("sleep", 2), "update", "empty_cache", "wake_up", *loading]
+    weights = ["empty_cache", ("wake_up", ["weights"]), "collective_rpc"]
+    cache = ["empty_cache", ("wake_up", ["kv_cache"])]
+    assert calls == [("sleep", 2), "update", *weights, *cache, "apply_model", "reset_prefix_cache", "prove"]
     engine._under_way["0"] = None
     with pytest.raises(ValueError, match="under way"):
         engine.sleep()
+
+
+@pytest.mark.parametrize("rank", [0, 1, 7])
+def test_vllm_of_several_ranks_samples_on_the_gpu_of_its_rank(tiny, monkeypatch, rank):
+    """vLLM in this process takes the first GPU unless it is told that others have started it and their ranks."""
+    told = {}
+    module = SimpleNamespace(LLM=lambda folder, **named: told.update(named) or SimpleNamespace(), SamplingParams=None)
+    monkeypatch.setattr(vllm_engine, "_import_vllm", lambda: module)
+    monkeypatch.setattr(vllm_engine, "_end_running", lambda: None)
+    monkeypatch.setattr(VLLMEngine, "load_weights", lambda self, tensors: list(tensors))
+    read = SimpleNamespace(device=torch.device("cuda", rank), precision="float32", tensors=lambda dtype: [])
+    VLLMEngine(*tiny, seat=Seat(8 + rank, 16, rank, 8), read=read)
+    assert told["distributed_executor_backend"] == "external_launcher" and told["tensor_parallel_size"] == 1
+    with pytest.raises(InvalidArgument, match=f"samples on this process's GPU {rank}, and the model is on cuda:9"):
+        VLLMEngine(*tiny, seat=Seat(rank, 16, rank, 8), read=SimpleNamespace(device=torch.device("cuda:9")))
+    told.clear()
+    monkeypatch.setattr(vllm_engine, "_running", None)
+    VLLMEngine(*tiny, seat=Seat())
+    assert "distributed_executor_backend" not in told
+    monkeypatch.setattr(vllm_engine, "_running", None)

@@ -124,3 +124,34 @@ def test_a_ragged_kernel_is_asked_for_the_branches(monkeypatch):
         torch.testing.assert_close(
             ragged.attend(*parts, 0.3, window)[:-2], layout.attend(0, *parts, 0.3, kind)[:-2], atol=1e-5, rtol=1e-4
         )
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_card_reads_rows_without_padding_whether_or_not_they_are_windowed_or_share(monkeypatch, shared):
+    """There is no card: tensors say that they are on one, and the kernel notes how it is asked."""
+    asked = []
+
+    def noted(query, key, value, edges, most, scale, window):
+        asked.append((len(query), len(key), window))
+        return query
+
+    monkeypatch.setattr(packed, "attend_ragged", noted)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    rows = rows_that_branch(np.random.default_rng(3), 300)
+    _, branches = grow(rows, share=shared)
+    layout = PackedTrees(branches)
+    own, read = sum(one.own for one in branches), sum(len(one.path_L) for one in branches if one.own)
+    assert (own < read) == shared
+
+    def attend(dtype, size, value_size, kind):
+        asked.clear()
+        parts = [torch.randn(layout._tokens, 2, one, dtype=dtype) for one in (size, size, value_size)]
+        layout.attend(0, *parts, 0.3, kind)
+        return asked
+
+    for window in (None, 4):
+        assert attend(torch.bfloat16, 8, 8, packed.LayerKind(window)) == [(own, read, window or 0)]
+    assert not attend(torch.float32, 8, 8, packed.LayerKind())
+    assert not attend(torch.bfloat16, 512, 512, packed.LayerKind())
+    assert not attend(torch.bfloat16, 12, 8, packed.LayerKind())
+    assert not attend(torch.bfloat16, 8, 8, packed.LayerKind(softcap=2.0))

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from gagpo.agents.engines.base import Request, Sampling
-from gagpo.agents.engines.remote.engine import VLLMServerEngine, share_of
+from gagpo.agents.engines.remote.engine import VLLMServerEngine
 from gagpo.agents.engines.remote.replicas import ReplicasLost
+from gagpo.agents.engines.remote.seat import Seat, share_of
 from gagpo.agents.engines.remote.wire import RequestRefused
 from gagpo.agents.engines.weights import WeightsError, named_tensors
 from gagpo.agents.model import ModelError
@@ -356,10 +357,10 @@ def test_wrong_options_are_named(tiny, options, message):
 
 def test_every_rank_has_servers_of_its_own():
     urls = [f"http://host:{n}" for n in range(5)]
-    shares = [share_of(urls, {"RANK": str(rank), "WORLD_SIZE": "2"}) for rank in range(2)]
+    shares = [share_of(urls, Seat(rank, 2)) for rank in range(2)]
     assert sorted(shares[0] + shares[1]) == urls and len(shares[1]) == 2
     with pytest.raises(InvalidArgument, match="5 servers for 6 trainer ranks"):
-        share_of(urls, {"RANK": "0", "WORLD_SIZE": "6"})
+        share_of(urls, Seat(0, 6))
 
 
 def test_closing_twice_is_once_and_leaves_no_weights(tiny, servers, tmp_path):

@@ -6,6 +6,7 @@ import pytest
 from gagpo.agents.engines.base import Request, Sampling
 from gagpo.agents.engines.remote.engine import VLLMServerEngine
 from gagpo.agents.engines.remote.replicas import ReplicasLost
+from gagpo.agents.engines.remote.seat import Seat
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.model import ModelError
 from gagpo.agents.setup import make_engine
@@ -181,9 +182,22 @@ def test_a_colocated_server_sleeps_and_wakes_with_the_trainer(tiny, starter):
     engine.wake()
     engine.load_weights(named_tensors(tiny[0]))
     answers(engine, tiny)
-    orders = [order for order in started.fake.orders if "sl" in order or "wake" in order]
-    assert orders == ["/sleep?level=2", "/wake_up"]
+    orders = [order for order in started.fake.orders if "sl" in order or "wake" in order or "finish" in order]
+    weights, cache = "/wake_up?tags=weights", "/wake_up?tags=kv_cache"  # room for one, then the other
+    assert orders == ["/finish_weight_update", "/sleep?level=2", weights, "/finish_weight_update", cache]
+    engine.load_weights(named_tensors(tiny[0]))
+    assert started.fake.orders[-1] == "/finish_weight_update"  # nobody had slept
     engine.close()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_ranks_of_a_machine_share_its_gpus_out(tiny, starter, rank):
+    seat = Seat(rank=6 + rank, world=8, local=rank, local_world=2)
+    engine = engine_of(tiny, starter, gpus=[0, 1, 2, 3, 4, 5, 6, 7], gpus_each=2, seat=seat)
+    assert [started.plan.devices for started in starter.made] == [[(0, 1), (2, 3)], [(4, 5), (6, 7)]][rank]
+    engine.close()
+    with pytest.raises(InvalidArgument, match="must name 8 GPUs for 2 replicas of 2 at each of 2 ranks, got 4"):
+        engine_of(tiny, starter, gpus=[4, 5, 6, 7], gpus_each=2, seat=seat)
 
 
 def test_separate_servers_are_given_their_gpus(tiny, starter):

@@ -10,7 +10,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gagpo.agents.shape import Shape
-from gagpo.collecting.async_collector import require_ahead
 from gagpo.collecting.distributed_rollout import require_fitting
 from gagpo.planning.simulate.engine import Device, SimulatedReplica
 from gagpo.planning.simulate.rates import Rates, stated
@@ -209,7 +208,6 @@ def test_what_is_recommended_is_what_train_accepts():
         for line in study(chosen, UNEVEN, RATES, [1, 2, 6, 8], [0, 1], iterations=1):
             used = with_ahead(chosen, line.ahead)
             require_fitting(used, line.placement.ranks)
-            require_ahead(used, line.placement.ranks)
             assert line.placement.shared or engine == "vllm-server"
     assert not accepts(made, SimulatedPlacement(3, 3, shared=True))  # four task groups
     assert not accepts(with_ahead(made, 1), SimulatedPlacement(1, 1, shared=False))  # it samples where it trains

@@ -1,0 +1,267 @@
+"""Weights from the trainer's GPU to servers' GPUs, a bucket at a time: shared memory of a GPU, or a broadcast.
+
+The trainer's thread reads the tensors, which several ranks may gather together: whatever happens at a server, all of
+them are read, so that no rank waits for another's server. What has been handed on is not kept.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import pickle
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gagpo.agents.engines.adapters import base_tensors
+from gagpo.agents.engines.base import NamedTensor, claim_device
+from gagpo.agents.engines.remote.client import Client
+from gagpo.agents.engines.remote.transfer import Round, Run, address_towards, checked, free_port
+from gagpo.agents.engines.remote.wire import MalformedAnswer, ReplicaError, ReplicaUnreachable
+from gagpo.agents.precision import dtype_of
+from gagpo.envs.errors import MissingPackage
+
+BUCKET_BYTES = 2**28  # of the weights that are on their way at a time; a larger tensor is a bucket of its own
+HELD = 2  # tensors that wait for a broadcast
+PUT_SECONDS = 0.05  # between two looks whether a broadcast still goes on
+
+GONE = "the weights lie in parts on all ranks, which meet at the next update: it takes them then"
+
+
+class SharedMemoryTransfer:
+    """CUDA's interprocess memory, for servers on the trainer's own GPU, in vLLM's format of packed buffers.
+
+    One buffer is exported in each update and filled again and again; a server has copied a bucket out of it when it
+    answers. vLLM's own trainer side merges the handles of all processes that torch knows, which suits servers that
+    span all GPUs: here every rank has a server of its own.
+
+    device: of the trainer's weights. export: gives the name of a buffer's GPU and what another process opens it by.
+    """
+
+    keeps = False
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        dtype: str,
+        device: torch.device,
+        export: Callable[[Tensor], tuple[str, tuple[Any, ...]]] | None = None,
+    ):
+        self._shapes = {name: tuple(tensor.shape) for name, tensor in base_tensors(model)}
+        self._dtype, self._device = dtype_of(dtype), device
+        self._export = export or exported
+
+    def send(
+        self, tensors: Iterable[NamedTensor] | None, version: str, clients: Sequence[Client], run: Run, deadline: float
+    ) -> list[ReplicaError | None]:
+        """See :class:`gagpo.agents.engines.remote.transfer.Transfer`."""
+        if tensors is None:
+            return [ReplicaError(GONE) for _ in clients]
+        update = Round(clients, run, deadline)
+        update.order("/init_weight_transfer_engine", {"init_info": {"packed": True}})
+        update.start()
+        largest = max(torch.Size(shape).numel() for shape in self._shapes.values()) * self._dtype.itemsize
+        buffer = torch.empty(max(BUCKET_BYTES, largest), dtype=torch.uint8, device=self._device)
+        uuid, handle = self._export(buffer)
+        pickled = base64.b64encode(pickle.dumps({uuid: handle})).decode()
+        for bucket in self._filled(buffer, checked(tensors, self._shapes)):
+            names, shapes, sizes = zip(*bucket, strict=True)
+            update.order(
+                "/update_weights",
+                {
+                    "update_info": {
+                        "names": names,
+                        "dtype_names": [str(self._dtype).rpartition(".")[2]] * len(names),
+                        "shapes": shapes,
+                        "tensor_sizes": sizes,
+                        "ipc_handles_pickled": pickled,
+                    }
+                },
+            )
+        update.order("/finish_weight_update", {"weight_version": version})
+        del buffer
+        if self._device.type == "cuda":
+            torch.cuda.ipc_collect()  # what the servers have let go of
+        return update.faults
+
+    def _filled(
+        self, buffer: Tensor, tensors: Iterable[NamedTensor]
+    ) -> Iterator[list[tuple[str, tuple[int, ...], int]]]:
+        """Names, shapes and bytes of what lies in the buffer, each time that it is full, and at the end."""
+        bucket: list[tuple[str, tuple[int, ...], int]] = []
+        used = 0
+        for name, tensor in tensors:
+            flat = tensor.detach().to(self._device, self._dtype).contiguous().view(-1).view(torch.uint8)
+            if bucket and used + len(flat) > len(buffer):
+                self._settle()
+                yield bucket
+                bucket, used = [], 0
+            buffer[used : used + len(flat)].copy_(flat)
+            bucket.append((name, tuple(tensor.shape), len(flat)))
+            used += len(flat)
+        self._settle()
+        yield bucket
+
+    def _settle(self) -> None:
+        """Another process sees what is in the buffer, not what is queued for it."""
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
+
+    def close(self) -> None:
+        """Nothing is held between updates."""
+
+
+def exported(buffer: Tensor) -> tuple[str, tuple[Any, ...]]:
+    """The name of a CUDA buffer's GPU, whatever number it has here, and torch's arguments to open it elsewhere."""
+    from torch.multiprocessing.reductions import reduce_tensor
+
+    return str(torch.cuda.get_device_properties(buffer.device).uuid), reduce_tensor(buffer)[1]
+
+
+class BroadcastTransfer:
+    """NCCL from the trainer's GPU to those of each server, by vLLM's own trainer side, one connection a server.
+
+    A broadcast to a server that died in the middle of it never returns, so each goes on in a thread, which takes the
+    tensors as the trainer's thread reads them.
+    """
+
+    keeps = False
+
+    def __init__(self, model: torch.nn.Module, dtype: str, device: torch.device):
+        try:
+            from vllm.distributed.weight_transfer import base, clients, factory
+            from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
+        except ImportError as error:
+            raise MissingPackage(
+                f"engine.options.transfer=nccl needs vLLM in the trainer's environment too ({error}); install the "
+                "extra vllm, or use transfer=file"
+            ) from None
+        self._vllm, self._info = (base, clients, factory), NCCLTrainerInitInfo
+        self._dtype, self._device = dtype_of(dtype), device
+        self._shapes = {name: tuple(tensor.shape) for name, tensor in base_tensors(model)}
+        self._connections: dict[str, _Broadcast] = {}  # by url
+
+    def send(
+        self, tensors: Iterable[NamedTensor] | None, version: str, clients: Sequence[Client], run: Run, deadline: float
+    ) -> list[ReplicaError | None]:
+        """See :class:`gagpo.agents.engines.remote.transfer.Transfer`; one that fails takes no other along."""
+        if tensors is None:
+            return [ReplicaError(GONE) for _ in clients]
+        sending = [self._begun(client, run, deadline) for client in clients]
+        for name, tensor in checked(tensors, self._shapes):
+            part = tensor.detach().to(self._device, self._dtype)
+            if self._device.type == "cuda":  # it is read on streams of other threads
+                torch.cuda.current_stream(self._device).synchronize()
+            for one in sending:
+                one.put((name, part))
+        for one in sending:
+            one.end()
+        for client, one in zip(clients, sending, strict=True):
+            if one.fault:
+                self._connections.pop(client.url, None)
+        named = Round(clients, run, deadline, [one.fault for one in sending])
+        named.order("/update_weight_version", {"new_version": version})
+        return named.faults
+
+    def _begun(self, client: Client, run: Run, deadline: float) -> _Broadcast:
+        known = self._connections.get(client.url)
+        if known is None:
+            known = self._connections[client.url] = _Broadcast(client.url, self._device)
+            known.connect = lambda source: self._connected(client, run, deadline, source)
+        known.begin(deadline)
+        return known
+
+    def _connected(self, client: Client, run: Run, deadline: float, broadcast: _Broadcast) -> Any:
+        base, clients, factory = self._vllm
+        transfer = self
+
+        class Passing(base.WeightSource):  # type: ignore[misc, name-defined]
+            """What passes in this update; metadata of all of it, in its order."""
+
+            def metadata(self) -> list[object]:
+                return [base.ParamMeta(name, transfer._dtype, shape) for name, shape in transfer._shapes.items()]
+
+            def __iter__(self) -> Iterator[NamedTensor]:
+                return broadcast.taken()
+
+        workers = run(client.look_up("/get_world_size", deadline)).get("world_size")
+        if type(workers) is not int or not 1 <= workers <= 4096:
+            raise MalformedAnswer(f"{client.url} says that it has {workers!r:.40} workers")
+        address, port = address_towards(client.url), free_port("")
+        info = self._info(rank=0, master_address=address, master_port=port, world_size=1 + workers)
+        control = clients.HTTPVLLMWeightSyncClient(client.url, timeout=deadline)
+        return factory.WeightTransferTrainerFactory.trainer_init(info, client=control, source=Passing())
+
+    def close(self) -> None:
+        """End the connections."""
+        for one in self._connections.values():
+            with contextlib.suppress(Exception):
+                one.close()
+        self._connections = {}
+
+
+class _Broadcast:
+    """A connection to one server, and the thread of the update under way."""
+
+    def __init__(self, url: str, device: torch.device):
+        self.url, self.device = url, device
+        self.connect: Callable[[_Broadcast], Any] = lambda _: None
+        self.fault: ReplicaError | None = None
+        self._engine: Any = None
+
+    def begin(self, deadline: float) -> None:
+        """Begin an update; every step of it has ``deadline`` seconds."""
+        self.deadline, self.fault = deadline, None
+        self._error: BaseException | None = None
+        self._passing: queue.Queue[NamedTensor | None] = queue.Queue(HELD)
+        self._thread = threading.Thread(target=self._work, name=f"weights to {self.url}", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        try:
+            claim_device(self.device)  # a thread begins on the first GPU, whatever the one that started it is on
+            self._engine = self._engine or self.connect(self)
+            self._engine.send_weights()
+        except BaseException as error:
+            self._error = error
+
+    def taken(self) -> Iterator[NamedTensor]:
+        """In the thread: what is put, as it comes."""
+        while (item := self._passing.get(timeout=self.deadline)) is not None:
+            if item[1].is_cuda:  # freed by the other thread, read on a stream of this one
+                item[1].record_stream(torch.cuda.current_stream(item[1].device))
+            yield item
+            del item
+
+    def put(self, item: NamedTensor | None) -> None:
+        """Hand on a tensor, or None for the end; nothing is done once the server is given up."""
+        until = time.monotonic() + self.deadline
+        while self.fault is None:
+            try:
+                return self._passing.put(item, timeout=PUT_SECONDS)
+            except queue.Full:
+                self._look(until)
+        return None
+
+    def end(self) -> None:
+        """Wait until the server has all of it."""
+        self.put(None)
+        if self.fault is None:
+            self._thread.join(self.deadline)
+            self._look(0.0)
+
+    def _look(self, until: float) -> None:
+        """Give the server up where its thread failed, or is not done in time."""
+        if self._error is not None:
+            self.fault = ReplicaUnreachable(f"sending weights to {self.url} failed: {self._error}")
+        elif self._thread.is_alive() and time.monotonic() > until:
+            self.fault = ReplicaUnreachable(f"sending weights to {self.url} took more than {self.deadline:g} s")
+
+    def close(self) -> None:
+        if self._engine is not None:
+            self._engine.shutdown()

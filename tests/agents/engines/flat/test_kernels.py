@@ -1,0 +1,80 @@
+"""Soft caps and sinks, a block of queries at a time: the same numbers, in memory that grows with tokens."""
+
+import pytest
+import torch
+
+from gagpo.agents.engines.flat import kernels
+from gagpo.agents.engines.flat.kernels import CausalAttention, LayerKind
+from gagpo.planning.allocated import Allocated
+
+HEADS, SHARED, SIZE = 4, 2, 8
+KINDS = {
+    "cap": LayerKind(softcap=2.0),
+    "cap and window": LayerKind(window=40, softcap=2.0),
+    "sinks": LayerKind(sinks_H=torch.zeros(HEADS)),
+    "sinks and window": LayerKind(window=3, sinks_H=torch.zeros(HEADS)),
+}
+
+
+def parts_of(rows, queries, keys, kind, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    shapes = ((rows, HEADS, queries, SIZE), (rows, SHARED, keys, SIZE), (rows, SHARED, keys, SIZE))
+    made = [torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in shapes]
+    if kind.sinks_H is not None:
+        made.append(torch.randn(HEADS, generator=generator, dtype=torch.float64).requires_grad_())
+    return made
+
+
+def plainly(query, key, value, sinks, before, kind, scale):
+    """One query after the other, from the definition."""
+    rows, heads, queries, _ = query.shape
+    keys, out = key.shape[2], []
+    for row in range(rows):
+        for head in range(heads):
+            shared = head * SHARED // HEADS
+            for place in range(queries):
+                position = min(before[row] + place, keys - 1)
+                first = 0 if kind.window is None else max(0, position - kind.window + 1)
+                score = (key[row, shared, first : position + 1] @ query[row, head, place]) * scale
+                if kind.softcap is not None:
+                    score = kind.softcap * torch.tanh(score / kind.softcap)
+                if sinks is not None:
+                    score = torch.cat([score, sinks[head : head + 1]])
+                weight = score.softmax(-1)[: position + 1 - first]
+                out.append(weight @ value[row, shared, first : position + 1])
+    return torch.stack(out).view(rows, heads, queries, -1)
+
+
+@pytest.mark.parametrize("kept", [2**40, 0], ids=["kept", "made again"])
+@pytest.mark.parametrize(
+    "before, queries, keys", [([0], 50, 50), ([0, 30], 45, 75), ([70, 61], 20, 90), ([5, 0], 1, 6)]
+)
+@pytest.mark.parametrize("name", KINDS)
+def test_blocks_are_attention_by_its_definition(monkeypatch, name, before, queries, keys, kept):
+    monkeypatch.setattr(kernels, "BLOCK", 16)
+    monkeypatch.setattr(kernels, "KEPT_SCORES", kept)
+    kind = KINDS[name]
+    query, key, value, *sinks = parts = parts_of(len(before), queries, keys, kind)
+    given = LayerKind(kind.window, kind.softcap, sinks[0] if sinks else None)
+    found = CausalAttention(before, queries, keys)(query, key, value, 0.3, given)
+    wanted = plainly(query, key, value, sinks[0] if sinks else None, before, kind, 0.3)
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+    weight = torch.randn(found.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    mine = torch.autograd.grad((found * weight).sum(), parts)
+    theirs = torch.autograd.grad((wanted * weight).sum(), parts)
+    for one, other in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_memory_grows_with_tokens_and_not_with_their_square(name):
+    peaks = []
+    for tokens in (1024, 4096):
+        kind = KINDS[name]
+        parts = [part.float().detach().requires_grad_() for part in parts_of(1, tokens, tokens, kind)][:3]
+        attention = CausalAttention([0], tokens, tokens)
+        with Allocated() as counted:
+            attention(*parts, 0.3, kind).sum().backward()
+        peaks.append(counted.peak)
+    assert peaks[1] < 6 * peaks[0]  # sixteen times the scores
+    assert peaks[1] < 2**20 * 100  # all scores of four heads at once would take 268 MB, several times over

@@ -1,0 +1,85 @@
+"""The policy in training is the policy that has sampled: nothing is dropped, whatever the model's config says."""
+
+import numpy as np
+import pytest
+import torch
+
+from gagpo.agents.engines.families import TINY
+from gagpo.agents.engines.flat.attention import head, hidden_states
+from gagpo.agents.engines.flat.packed import PackedRows
+from gagpo.agents.model import choose_path, untrained
+from gagpo.algorithms import load as load_algorithm
+from gagpo.credit import Credit
+from gagpo.learning.batch import Row
+from gagpo.learning.forward import checkpoint_activations
+from gagpo.learning.update import Updater
+
+MORE = {"head_dim": None, "num_key_value_heads": None, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
+DROPPING = {
+    "gpt2": {**MORE, "resid_pdrop": 0.3, "attn_pdrop": 0.3, "embd_pdrop": 0.3},
+    "bloom": {
+        **MORE,
+        "hidden_dropout": 0.3,
+        "attention_dropout": 0.3,
+    },  # padded rows, and functions in place of modules
+}
+
+
+def made(kind):
+    from transformers import AutoConfig
+
+    torch.manual_seed(0)
+    model = untrained(AutoConfig.for_model(kind, **{**TINY, **DROPPING[kind]})).eval()
+    choose_path(kind, model)
+    return model
+
+
+def rows_of(model, count=4, length=20, response=8):
+    rng = np.random.default_rng(0)
+    rows, place_K = [], np.arange(length - response, length)
+    for number in range(count):
+        ids = rng.integers(5, 100, length).astype(np.int32)
+        layout, keep = PackedRows([length - 1]), torch.as_tensor(place_K - 1)
+        with torch.no_grad():  # what an engine would report of these tokens
+            logits = head(model, hidden_states(model, torch.as_tensor(ids[:-1]).long(), layout, keep)).float()
+        own = logits.log_softmax(-1).gather(-1, torch.as_tensor(ids[place_K]).long()[:, None])[:, 0].numpy()
+        numbers = number * response + np.arange(response)
+        rows.append(Row(ids, place_K, np.full(response, number), numbers, own, 1.0, number))
+    return rows
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+@pytest.mark.parametrize("kind", DROPPING)
+def test_ratios_of_an_untouched_policy_are_one(kind, checkpointed):
+    model = made(kind)
+    if checkpointed:
+        checkpoint_activations(model)
+    rows, tokens = rows_of(model), 4 * 8
+    updater = Updater(model, torch.optim.SGD(model.parameters(), lr=1e-12), load_algorithm("cispo"), minibatches=2)
+    learned = updater.update(rows, Credit(np.ones(4), np.full(4, 8)), np.random.default_rng(0))
+    assert learned["updates"] == 2 and tokens == len(updater.ratio_K)
+    np.testing.assert_allclose(updater.ratio_K, 1.0, atol=1e-5)
+    assert not any(module.training for module in model.modules())
+
+
+@pytest.mark.parametrize("kind", DROPPING)
+@pytest.mark.parametrize("offload", [False, True])
+def test_checkpointed_layers_are_computed_twice_and_give_the_same_gradients(kind, offload):
+    gradients, passes = [], []
+    for checkpointed in (False, True):
+        model = made(kind)
+        if checkpointed:
+            checkpoint_activations(model, offload)
+        layer = next(one for one in model.modules() if type(one).__name__.endswith(("Block", "DecoderLayer")))
+        seen = []
+        layer.register_forward_pre_hook(lambda module, given, seen=seen: seen.append(module.training))
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        before = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
+        Updater(model, optimizer, load_algorithm("cispo"), max_grad_norm=1e9).update(
+            rows_of(model), Credit(np.ones(4), np.full(4, 8)), np.random.default_rng(0)
+        )
+        gradients.append({name: before[name] - tensor.detach() for name, tensor in model.named_parameters()})
+        passes.append(seen[4:])  # four rows were scored first
+    assert len(passes[1]) == 2 * len(passes[0]) and not any(passes[0] + passes[1])
+    for name, plain in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], plain, atol=1e-6, rtol=1e-4, msg=name)
