@@ -31,6 +31,9 @@ def _whole(response: str) -> str | None:
 PARSERS: dict[str, Callable[[str], str | None]] = {"line": _line, "tag": _tag, "whole": _whole}
 
 
+SAYING = {"line": "{}", "whole": "{}", "tag": "<action>{}</action>"}  # by parser: an action and nothing else
+
+
 def parse(response: str, parser: str) -> str | None:
     """The action in ``response``, or None when there is none: the turn is then penalised and the world gets ''.
 

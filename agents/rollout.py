@@ -193,8 +193,15 @@ class RolloutLoop:
                 self.agent.forget(event.slot)
             if outcome:
                 self._finish(event.slot, outcome)
+            elif (action := self._upcoming(event.slot)) is not None:
+                self._step(event.slot, action)
             else:
                 self.ready.append(event.slot)
+
+    def _upcoming(self, slot: int) -> str | None:
+        """The action of a turn's next call, where the world has not answered them all."""
+        turns = self.states[slot].episode.turns
+        return turns[-1].upcoming if turns else None
 
     def _take_ready(self) -> list[int]:
         """Who is ready, in order."""
@@ -209,7 +216,10 @@ class RolloutLoop:
         state = self.states[slot]
         turn.observation, turn.state = state.observation, state.info.get("state")
         state.episode.turns.append(turn)
-        self.pool.step(slot, turn.action)
+        self._step(slot, turn.calls[0].action if turn.calls else turn.action)
+
+    def _step(self, slot: int, action: str) -> None:
+        self.pool.step(slot, action)
         self.waiting.add(slot)
 
     def _finish(self, slot: int, outcome: str) -> None:
@@ -244,7 +254,10 @@ def _enter(state: EpisodeState, event: Event) -> str | None:
         episode.task_type = str(event.info.get("task_type", ""))
         episode.split = str(event.info.get("split", ""))
         return None
-    episode.turns[-1].finish(event.reward, bool(event.info.get("valid", True)))
+    turn = episode.turns[-1]
+    turn.finish(event.reward, bool(event.info.get("valid", True)))
+    if turn.calls:
+        state.observation = turn.answer(event.observation)
     if not (event.terminated or event.truncated):
         return None
     episode.success = bool(event.info.get("success", False))

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from gagpo.agents.agent import Agent
-from gagpo.agents.episodes import Episode, Turn
+from gagpo.agents.episodes import Call, Episode, Turn
 from gagpo.agents.rollout import Clock, Job, rollout
 from gagpo.distributed.errors import RanksDiffer
 from gagpo.distributed.interrupt import Interruptions
@@ -25,7 +25,7 @@ from gagpo.settings import RunSettings, SettingsError
 
 PLAYED = ("task", "task_type", "split", "group", "sample", "seed", "temperature", "success", "outcome", "restarts")
 EPISODE = (*PLAYED, "end_observation", "end_state", "info")
-TURN = ("observation", "response", "action", "reward", "invalid", "cut", "state", "trainable")
+TURN = ("observation", "response", "action", "reward", "invalid", "cut", "state", "trainable", "calls")
 
 
 class Rollout(Protocol):
@@ -142,6 +142,7 @@ def unpacked(data: bytes) -> tuple[list[Episode], dict[str, Any]]:
         for (known, new, answered, weighed), columns in turns:  # a prompt begins with what came before it
             prompt = np.concatenate([before[:known], ids[at : at + new]])
             response = ids[at + new : at + new + answered].copy()
+            columns["calls"] = [Call(*one) for one in columns["calls"]]
             turn = Turn(**columns, prompt_ids=prompt, response_ids=response, logprobs=logprobs[place:][:weighed].copy())
             at, place = at + new + answered, place + weighed
             before = np.concatenate([prompt, response])
