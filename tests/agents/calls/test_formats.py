@@ -81,7 +81,7 @@ WRONG = {
     '<tool_call>{"name": "act", "arguments": "left"}</tool_call>': "are a JSON object, not a text",
     '<tool_call>{"name": "act", "arguments": {"command": 3}}</tool_call>': "argument 'command' of act: Input should be",
     '<tool_call>{"name": "act", "arguments": {"command": ""}}</tool_call>': "the command is empty",
-    '<tool_call>{"name": "act", "arguments": {"command": "a", "to": "b"}}</tool_call>': "Extra inputs are not permitted",
+    '<tool_call>{"name": "act", "arguments": {"command": "a", "to": 1}}</tool_call>': "Extra inputs are not permitted",
     '<tool_call>{"name": "act", "arguments": {"command": "a", "command": "b"}}</tool_call>': "stands twice",
     '<tool_call>{"name": "act", "arguments": {"command": NaN}}</tool_call>': "NaN is no number",
     '<tool_call>{"name": "act", "arguments": {"command": 1e999}}</tool_call>': "a number is too large",
