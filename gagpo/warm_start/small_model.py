@@ -23,7 +23,8 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{{ '<|' + ('user' if message['role'] == 'tool' else message['role']) + '|>' + message['content'] }}"
     "{% for call in message['tool_calls'] or [] %}"
-    "{{ '<tool_call>\n' + call['function'] | tojson + '\n</tool_call>' }}{% endfor %}{{ '<|end|>' }}{% endfor %}"
+    "{{ ('' if loop.first else '\n') + '<tool_call>\n' + call['function'] | tojson + '\n</tool_call>' }}"
+    "{% endfor %}{{ '<|end|>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
 """Tools are told by the system, calls are written as Hermes does, and their answers come from the user."""
