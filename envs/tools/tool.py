@@ -92,7 +92,8 @@ class Tool:
     def sample(self, rng: np.random.Generator) -> ToolCall:
         """A call with arguments that somebody without any idea might try; most of them fit the schema."""
         properties = cast(Mapping[str, Any], self.parameters.get("properties") or {})
-        return ToolCall(self.name, {str(name): _value(schema, rng) for name, schema in properties.items()})
+        named = cast(Mapping[str, Any], self.parameters.get("$defs") or {})
+        return ToolCall(self.name, {str(name): _value(schema, rng, named) for name, schema in properties.items()})
 
 
 def tools_of(world: object) -> tuple[Tool, ...]:
@@ -112,24 +113,31 @@ def find_tool(tools: Sequence[Tool], name: str) -> Tool:
     raise CallError(f"there is no tool {quoted(name)}; there is {', '.join(near) or 'none'}")
 
 
-def _value(schema: object, rng: np.random.Generator) -> JsonValue:
-    """A value of the schema's type; what is not understood becomes a text."""
+def _value(schema: object, rng: np.random.Generator, named: Mapping[str, Any], depth: int = 3) -> JsonValue:
+    """A value of the schema's type; what is not understood, or lies too deep, becomes a text.
+
+    named: schemas that others refer to.
+    """
     schema = schema if isinstance(schema, Mapping) else {}
-    choices = schema.get("enum")
-    if isinstance(choices, list) and choices:
-        return cast(JsonValue, choices[int(rng.integers(len(choices)))])
-    kind = schema.get("type")
+    schema = named.get(str(schema.get("$ref", "")).removeprefix("#/$defs/"), schema) if "$ref" in schema else schema
+    for key in ("enum", "anyOf"):
+        choices = schema.get(key)
+        if isinstance(choices, list) and choices:
+            choice = choices[int(rng.integers(len(choices)))]
+            return cast(JsonValue, choice) if key == "enum" else _value(choice, rng, named, depth)
+    kind = schema.get("type") if depth else "string"
     if kind == "integer":
         low = schema.get("minimum", 0)
-        return (int(low) if isinstance(low, int) else 0) + int(rng.integers(0, 20))
+        return (int(low) if isinstance(low, int) else 0) + int(rng.integers(0, 10))
     if kind == "number":
         return round(float(rng.normal(0, 10)), 2)
-    if kind == "boolean":
-        return bool(rng.integers(2))
+    if kind in ("boolean", "null"):
+        return bool(rng.integers(2)) if kind == "boolean" else None
     if kind == "array":
-        return [_value(schema.get("items"), rng) for _ in range(int(rng.integers(3)))]
+        return [_value(schema.get("items"), rng, named, depth - 1) for _ in range(int(rng.integers(3)))]
     if kind == "object":
-        return {}
+        properties = cast(Mapping[str, Any], schema.get("properties") or {})
+        return {str(name): _value(part, rng, named, depth - 1) for name, part in properties.items()}
     return _WORDS[int(rng.integers(len(_WORDS)))]
 
 
