@@ -78,11 +78,16 @@ def _mistral(response: str) -> list[str]:
         name, given, arguments = piece.partition("[ARGS]")
         name, _, number = name.partition("[CALL_ID]")
         if given:
-            about = f'"name": {json.dumps(name.strip())}, "id": {json.dumps(number.strip())}'
-            found.append(f'{{{about}, "arguments": {arguments.strip() or "{}"}}}')
+            found.append(spelled(name.strip(), arguments, number.strip()))
         else:
             found += objects(piece) or [piece]
     return found
+
+
+def spelled(name: str, arguments: str, number: str = "") -> str:
+    """A call as one text whose ``arguments`` are JSON, or claim to be, by themselves; without any they are none."""
+    about = f'"name": {json.dumps(name)}, "id": {json.dumps(number)}'
+    return f'{{{about}, "arguments": {arguments.strip() or "{}"}}}'
 
 
 def _as_hermes(calls: list[ToolCall]) -> str:

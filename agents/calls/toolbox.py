@@ -48,16 +48,16 @@ class Toolbox:
         texts = self.form.find(said(response))
         if not texts:
             return [Call("", f"There is no tool call in this. Call a tool like this: {self.form.example}")]
-        return self.checked([self._reader(text) for text in texts[: MOST_CALLS + 1]])
+        return self.judged(texts)
 
-    def checked(self, readers: Sequence[Callable[[], ToolCall]]) -> list[Call]:
-        """Calls that are yet to be read, as a turn holds them; with more than ``MOST_CALLS`` none is made."""
-        if len(readers) > MOST_CALLS:
+    def judged(self, texts: Sequence[str]) -> list[Call]:
+        """Texts that claim to be calls, as a turn holds them; with more than ``MOST_CALLS`` none is made."""
+        if len(texts) > MOST_CALLS:
             return [Call("", f"More than {MOST_CALLS} tool calls at once; none was made.")]
         calls = []
-        for number, reader in enumerate(readers):  # each is a call or what is wrong with it
+        for number, text in enumerate(texts):  # each is a call or what is wrong with it
             try:
-                call = reader()
+                call = read_call(text)
                 calls.append(Call(self._action(call), id=nine(call.id, number)))
             except CallError as error:
                 calls.append(Call("", f"Error: {error}.", nine("", number)))
@@ -83,10 +83,6 @@ class Toolbox:
         if not command:
             raise CallError("the command is empty")
         return command
-
-    @staticmethod
-    def _reader(text: str) -> Callable[[], ToolCall]:
-        return lambda: read_call(text)
 
 
 def answers(calls: Sequence[Call], observation: str, more: str = "") -> list[Message]:

@@ -36,13 +36,6 @@ def misbehave(way: str) -> str:
         return str(child.pid)
     elif way == "huge":
         return "x" * 1_000_000
-    elif way == "line":
-        sys.stdout.write("x" * 10_000_000)
-        sys.stdout.flush()
-        time.sleep(1000)
-    elif way == "noise":
-        sys.stdout.write("hello\n{}\n[1]\n" + "[" * 100_000 + "\n")
-        sys.stdout.flush()
     elif way == "raise":
         raise ValueError("broken on purpose")
     elif way == "environment":

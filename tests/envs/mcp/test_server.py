@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from contextlib import closing
 
 import pytest
 
@@ -11,6 +12,7 @@ pytest.importorskip("mcp", reason="the optional package mcp is not installed")
 from gagpo.envs.mcp.server import MOST_ANSWER, ServerError, ToolServer, listed_tools
 
 COMMAND = ("python", os.path.join(os.path.dirname(__file__), "arithmetic_server.py"))
+LIAR = ("python", os.path.join(os.path.dirname(__file__), "lying_server.py"))
 
 
 def alive(process):
@@ -42,14 +44,43 @@ def test_tools_are_listed_and_called(server):
     assert [one.refused for one in refused] == [True, True, True] and "valid integer" in refused[0].text
 
 
-def test_what_it_writes_is_bounded_and_noise_is_left_out(server):
+def test_a_long_answer_is_shown_in_part(server):
     huge = misbehave(server, "huge").text
     assert len(huge) < MOST_ANSWER + 100 and huge.endswith("[980,000 more characters]")
-    assert misbehave(server, "noise").text == "done"
-    assert server.call("add", {"a": 2, "b": 3}, 30).text == "5"
-    with pytest.raises(ServerError, match="did not answer a call of misbehave"):
-        misbehave(server, "line", 20)
-    assert not alive(server._process.pid), "a line without end is the last"
+
+
+@pytest.mark.parametrize("lie", ["noise", "pages"])
+def test_what_is_only_odd_is_read(lie):
+    with closing(ToolServer((*LIAR, lie), 60)) as server:
+        assert server.call("echo", {}, 30) == ("done", False)
+
+
+@pytest.mark.parametrize("lie", ["line", "stranger", "shapeless", "deep", "forever", "surrogate"])
+def test_what_is_no_answer_ends_at_the_deadline_at_the_latest(lie):
+    with closing(ToolServer((*LIAR, lie), 60)) as server:
+        with pytest.raises(ServerError, match="did not answer a call of echo") as caught:
+            server.call("echo", {}, 2)
+        assert "\n" not in str(caught.value)
+        if lie == "line":
+            assert not alive(server._process.pid), "a line without end is the last"
+    assert not alive(server._process.pid)
+
+
+@pytest.mark.parametrize(
+    ("lie", "words"),
+    [
+        ("many", "more than 64 tools"),
+        ("name", "a tool's name is of letters"),
+        ("schema", "says more than 20,000 characters"),
+        ("shape", "did not start"),
+        ("garbage", "did not start"),
+    ],
+)
+def test_tools_that_cannot_be_told_are_refused(lie, words):
+    with pytest.raises(ServerError, match=words) as caught:
+        ToolServer((*LIAR, lie), 60)
+    assert len(str(caught.value)) < 600 and "\n" not in str(caught.value)
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("mcp")]
 
 
 def test_it_sees_no_secret_of_the_environment(server, monkeypatch):
