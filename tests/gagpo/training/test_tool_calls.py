@@ -28,7 +28,7 @@ def learned(tmp_path, **changes):
     return run, list(read_episodes(sorted((run.path / "episodes").glob("train-*.jsonl"))[-1]))
 
 
-SMALL = {"layers": 2, "width": 64, "heads": 2, "feed_forward": 64, "vocabulary": 320, "context": 1024}
+SMALL = {"layers": 2, "width": 64, "heads": 2, "feed_forward": 64, "vocabulary": 320, "context": 2048}
 
 
 def require_calls(run, episodes):
@@ -42,10 +42,10 @@ def require_calls(run, episodes):
 
 
 def test_a_text_world_is_learned_through_act(tmp_path):
-    warm = {**CORRIDOR["warm_start"], "steps": 80, "model": SMALL}
+    warm = {**CORRIDOR["warm_start"], "noise": 0.1, "steps": 80, "model": SMALL}
     rollout = {"tasks": 2, "samples": 3, "max_tokens": 48, "workers": 0}
     context = {"style": "tools", "history": "full"}
-    environment = {**CORRIDOR["environment"], "kwargs": {"max_turns": 4}}
+    environment = {**CORRIDOR["environment"], "kwargs": {"max_turns": 14}}
     run, episodes = learned(
         tmp_path, context=context, environment=environment, rollout=rollout, warm_start=warm, evaluation={"tasks": 2}
     )
