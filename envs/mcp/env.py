@@ -12,7 +12,7 @@ from pydantic import Field
 
 from gagpo.envs.base import Outcome
 from gagpo.envs.errors import InvalidArgument
-from gagpo.envs.mcp.questions import SPLITS, Question, read_questions, same_answer
+from gagpo.envs.mcp.questions import SPLITS, ToolQuestion, read_questions, same_answer
 from gagpo.envs.mcp.server import ServerError, ToolServer, listed_tools
 from gagpo.envs.tasks import Task, TaskSet
 from gagpo.envs.tools import Arguments, CallError, Tool, ToolCall
@@ -79,7 +79,7 @@ class MCPEnv(ToolEnv):
         return self._tasks[split]
 
     def begin(self, task: Task) -> Outcome:
-        self.question: Question = self._questions[task.id]
+        self.question: ToolQuestion = self._questions[task.id]
         self._starts, self._shown = 0, 0
         if self.fresh:
             self._end()
@@ -99,7 +99,7 @@ class MCPEnv(ToolEnv):
         self._shown += 1
         return Outcome(answer.text, valid=not answer.refused)
 
-    def is_solved(self, question: Question, said: str) -> bool:
+    def is_solved(self, question: ToolQuestion, said: str) -> bool:
         """Whether ``said`` answers the question."""
         return same_answer(question.answer, said)
 

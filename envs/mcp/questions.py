@@ -36,7 +36,7 @@ class _Row(BaseModel):
 
 
 @dataclass(frozen=True)
-class Question:
+class ToolQuestion:
     """calls: what an expert asks the tools before it answers; empty where nobody has written it down."""
 
     text: str
@@ -44,7 +44,7 @@ class Question:
     calls: tuple[tuple[str, Mapping[str, JsonValue]], ...] = ()
 
 
-def read_questions(path: str | Path) -> tuple[dict[str, TaskSet], dict[str, Question]]:
+def read_questions(path: str | Path) -> tuple[dict[str, TaskSet], dict[str, ToolQuestion]]:
     """Tasks by split and questions by task id; InvalidArgument names the file and line of a row that is none.
 
     A row holds ``question`` and ``answer``, and may hold ``id``, ``split`` (without one the content decides: one in
@@ -55,7 +55,7 @@ def read_questions(path: str | Path) -> tuple[dict[str, TaskSet], dict[str, Ques
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"questions {path}: cannot be read ({first_line(error)})") from None
     tasks: dict[str, list[Task]] = {split: [] for split in SPLITS}
-    questions: dict[str, Question] = {}
+    questions: dict[str, ToolQuestion] = {}
     contents: dict[str, int] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -74,7 +74,7 @@ def read_questions(path: str | Path) -> tuple[dict[str, TaskSet], dict[str, Ques
             raise InvalidArgument(f"{where}: another row has the id {name!r} already")
         tasks[split].append(Task(name, split, "question", digest))
         calls = tuple((call.name, call.arguments) for call in row.calls)
-        questions[name] = Question(row.question, str(row.answer), calls)
+        questions[name] = ToolQuestion(row.question, str(row.answer), calls)
     advice = f"{path} has no such row: give its rows a split, or more rows"
     return {split: TaskSet(split, found, advice) for split, found in tasks.items()}, questions
 
