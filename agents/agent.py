@@ -13,7 +13,6 @@ from pydantic import JsonValue
 from gagpo.agents.context import Context
 from gagpo.agents.engines.base import Engine, Request, Response, Sampling
 from gagpo.agents.episodes import Episode, Turn
-from gagpo.agents.parsing import parse
 from gagpo.envs.errors import InvalidArgument
 
 
@@ -102,8 +101,7 @@ class LanguageAgent:
         return Request(state.slot, prompt_ids, seed, state.episode.temperature)
 
     def _turn(self, request: Request, response: Response) -> Turn:
-        text = self.context.tokenizer.decode(response.ids, skip_special_tokens=True)
-        turn = Turn.of(text, parse(text, self.context.style.parser), cut=not response.stopped)
+        turn = self.context.turn(response.ids, cut=not response.stopped)
         turn.prompt_ids, turn.response_ids, turn.logprobs = request.prompt_ids, response.ids, response.logprobs
         return turn
 
@@ -211,6 +209,7 @@ class CorrectedAgent:
         if turn is not None:
             context, turns = self.learner.context, state.episode.turns
             turn.prompt_ids = context.prompt(turns, state.observation, state.info.get("admissible_actions"))
+            turn.response = context.phrasing.write(turn)
             turn.response_ids = context.response(turn.response)
         return turn
 

@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 from jinja2 import TemplateError
 
+from gagpo.agents.calls.phrasing import Phrasing
+from gagpo.agents.calls.toolbox import Message, Toolbox, answers, format_of
 from gagpo.agents.engines.base import stop_tokens
-from gagpo.agents.episodes import Turn
+from gagpo.agents.episodes import Ids, Turn
 from gagpo.agents.prompts import STYLES, PromptStyle, admissible_line, message, window
 from gagpo.envs.errors import InvalidArgument
+from gagpo.envs.tools import Tool
 
 _MARK = "\u241e"  # stands for an assistant's words while the chat template is probed; no template alters it
 
@@ -24,6 +27,9 @@ class Context:
         grows by appending: earlier prompts and responses are the very ids the engine read and wrote, never re-encoded,
         but for an end token that the template writes otherwise. A window is a fresh single message each turn.
     admissible: whether the prompt lists the admissible actions, where the environment knows them.
+    tools, calls: with the style ``tools``, what the world declares, and the format that the model calls in (``auto``:
+        what the template shows). The template tells the tools, and everything after the first message answers a call,
+        so a template that keeps a model's thoughts between calls keeps them, as the conversation does.
     template: variables of the chat template (``enable_thinking: false``). ``date`` is what templates that print today's
         date get instead of it, as ``YYYY-MM-DD``: a panel must not change overnight.
     """
@@ -36,6 +42,8 @@ class Context:
         history: int | str = "full",
         admissible: bool = False,
         template: Mapping[str, Any] | None = None,
+        tools: Sequence[Tool] = (),
+        calls: str = "auto",
     ):
         if history != "full" and not (isinstance(history, int) and history >= 0):
             raise InvalidArgument(f"history is 'full' or a number of turns >= 0, got {history!r}")
@@ -49,13 +57,20 @@ class Context:
         self._ends = set(stop_tokens(tokenizer))
         self._special = tuple(name for name in tokenizer.get_added_vocab() if name.strip())
         self._encoded: dict[str, np.ndarray] = {}
+        self.toolbox = Toolbox(tools, format_of(self._template, calls)) if style.calls else None
+
+    @property
+    def phrasing(self) -> Phrasing:
+        return Phrasing(self.style, self.toolbox)
 
     @property
     def conditions(self) -> dict[str, Any]:
         """What decides the prompts beside the environment, as plain values."""
         style = next((name for name, known in STYLES.items() if known == self.style), "own")
+        told = {"calls": self.toolbox.form.name, "tools": self.toolbox.digest} if self.toolbox else {}
         return {
             "style": style,
+            **told,
             "history": self.history,
             "admissible": self.admissible,
             "template": {"date": DATE, **self.template},
@@ -67,24 +82,36 @@ class Context:
         if self.history != "full":
             width = int(self.history)
             text = window(self.style, self.instructions, turns, observation, admissible, width)
-            return self._encode(self._render([("user", text)]))
+            return self._encode(self._render(text))
         text = message(self.style, self.instructions, observation, admissible, first=not turns)
         if not turns:
-            return self._encode(self._render([("user", text)]))
-        said_ids, text = self._joined(turns[-1].response_ids, self._continuation(text))
-        return np.concatenate([turns[-1].prompt_ids, said_ids, self._encode(text)])
+            return self._encode(self._render(text))
+        last = turns[-1]
+        shown = answers(last.calls, observation, admissible) if self.toolbox else [{"role": "user", "content": text}]
+        said_ids, after = self._joined(last.response_ids, self._continuation(shown))
+        return np.concatenate([last.prompt_ids, said_ids, self._encode(after)])
 
-    def response(self, text: str) -> np.ndarray:
+    def turn(self, response: Ids, cut: bool = False) -> Turn:
+        """The turn that a sampled response is: its text, and the action or calls that are found in it.
+
+        A mark that begins a call may be a special token, and so are those that a model writes for no reason.
+        """
+        ended = len(response) and int(response[-1]) in self._ends
+        spoken = response[:-1] if ended and self.toolbox else response
+        text = self.tokenizer.decode(spoken, skip_special_tokens=self.toolbox is None)
+        return self.phrasing.read(text, cut)
+
+    def response(self, text: str) -> Ids:
         """``text`` as a response that an engine could have sampled: its tokens and the end token."""
         return np.append(self._encode(text), np.int32(self.tokenizer.eos_token_id))
 
-    def with_hint(self, prompt_ids: np.ndarray, hint: str) -> np.ndarray:
+    def with_hint(self, prompt_ids: Ids, hint: str) -> Ids:
         """A prompt of :meth:`prompt` with ``hint`` as the last line of the last user's message, int32.
 
         The rest keeps its tokens. InvalidArgument where the chat template's words after that message are none of the
         prompt's last tokens, so that there is no place to put it.
         """
-        end_ids = self._encode(self._template([("user", _MARK)]).split(_MARK, 1)[1])
+        end_ids = self._encode(self._template([{"role": "user", "content": _MARK}]).split(_MARK, 1)[1])
         begin = len(prompt_ids) - len(end_ids)
         if begin < 0 or not np.array_equal(prompt_ids[begin:], end_ids):
             raise InvalidArgument(
@@ -93,16 +120,17 @@ class Context:
             )
         return np.concatenate([prompt_ids[:begin], self._encode("\n" + hint), end_ids])
 
-    def _continuation(self, text: str) -> str:
-        """What the template puts between the words of a response and the next one, the user's ``text`` included.
+    def _continuation(self, shown: Sequence[Message]) -> str:
+        """What the template puts between the words of a response and the next one, the messages ``shown`` included.
 
-        The system's words are left out: some templates put them before the last user's, where they would be said in
-        every turn.
+        The system's words and the tools are left out: some templates put them before the last user's, where they would
+        be said in every turn.
         """
-        rendered = self._template([("user", "?"), ("assistant", _MARK), ("user", text)])
+        chat = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _MARK}]
+        rendered = self._template([*chat, *shown])
         return rendered.split(_MARK, 1)[1]
 
-    def _joined(self, said_ids: np.ndarray, after: str) -> tuple[np.ndarray, str]:
+    def _joined(self, said_ids: Ids, after: str) -> tuple[Ids, str]:
         """A response and what the template puts after it, so that it ends once, and as the template ends it.
 
         An end token that the template writes too stays the one that was sampled. Another gives way to the template's:
@@ -118,19 +146,20 @@ class Context:
             return said_ids[:-1], after
         return said_ids, after
 
-    def _render(self, messages: Sequence[tuple[str, str]]) -> str:
+    def _render(self, text: str) -> str:
+        """A conversation that begins with the user's ``text``."""
+        tools = {"tools": self.toolbox.specs} if self.toolbox else {}
         if not self.style.system:
-            return self._template(messages)
+            return self._template([{"role": "user", "content": text}], **tools)
         try:
-            return self._template([("system", self.style.system), *messages])
+            chat = [{"role": "system", "content": self.style.system}, {"role": "user", "content": text}]
+            return self._template(chat, **tools)
         except TemplateError:  # some families know no such role
-            role, content = messages[0]
-            return self._template([(role, f"{self.style.system}\n\n{content}"), *messages[1:]])
+            return self._template([{"role": "user", "content": f"{self.style.system}\n\n{text}"}], **tools)
 
-    def _template(self, messages: Sequence[tuple[str, str]]) -> str:
-        chat = [{"role": role, "content": content} for role, content in messages]
-        options = {"tokenize": False, "add_generation_prompt": True, **self._variables}
-        return str(self.tokenizer.apply_chat_template(chat, **options))
+    def _template(self, chat: Sequence[Mapping[str, Any]], **options: Any) -> str:
+        options = {"tokenize": False, "add_generation_prompt": True, **self._variables, **options}
+        return str(self.tokenizer.apply_chat_template(list(chat), **options))
 
     def _encode(self, text: str) -> np.ndarray:
         """Encode, remembering short texts: environments repeat themselves ("Nothing happens.")."""

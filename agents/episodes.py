@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -24,6 +24,19 @@ _KNOWN_LATER = ("kept", "end_observation", "end_state")  # written where they ar
 _OF_BRANCH = ("parent", "fork", "replayed")  # written of a branch
 
 
+class Call(NamedTuple):
+    """One tool call of a turn.
+
+    action: what the world is given for it, '' where it cannot be made. error: what the model is told of one that cannot
+    be made. id: the call's own. answer: what the model is told, None until it is known.
+    """
+
+    action: str
+    error: str = ""
+    id: str = ""
+    answer: str | None = None
+
+
 @dataclass
 class Turn:
     """Observation in, response out, action parsed, reward back.
@@ -33,6 +46,8 @@ class Turn:
     reward: excludes the penalty for an invalid action.
     invalid: why the turn has no valid action, '' where it has one. ``not parsed``: the response held no action.
     ``refused``: the world did not accept the action. ``cut off``: either, of a response that is ``cut``.
+    calls: the tool calls of the response in order, where it is read so. The world answers each, and the turn's reward
+    is the sum of what it pays; ``action`` is their actions, one a line.
     cut: the response ended at the token limit without a stop token, whatever was found in it.
     state: key of the world state in which the response was made (None where the environment cannot tell).
     trainable: False for a deliberate stray move of an expert, which must not be imitated.
@@ -63,6 +78,7 @@ class Turn:
     group_state: int | None = None
     ratios: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
     advantages: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
+    calls: list[Call] = field(default_factory=list)
 
     @classmethod
     def of(cls, response: str, action: str | None, cut: bool = False) -> Turn:
@@ -70,14 +86,35 @@ class Turn:
         invalid: Invalid = "" if action is not None else "cut off" if cut else "not parsed"
         return cls("", response, action or "", invalid=invalid, cut=cut)
 
+    @classmethod
+    def calling(cls, response: str, calls: list[Call], cut: bool = False) -> Turn:
+        """A turn of tool calls as an agent gives it; one that cannot be made makes it invalid."""
+        action = "\n".join(call.action for call in calls if call.action)
+        turn = cls.of(response, None if any(call.error for call in calls) else action, cut)
+        turn.action, turn.calls = action, calls
+        return turn
+
+    @property
+    def upcoming(self) -> str | None:
+        """The action of the first call that is not answered, None where every call is."""
+        return next((call.action for call in self.calls if call.answer is None), None)
+
+    def answer(self, observation: str) -> str:
+        """Enter what the world showed after the first call that is not answered; all answers so far as one text."""
+        place = next(i for i, call in enumerate(self.calls) if call.answer is None)
+        call = self.calls[place]
+        told = f"{call.error}\n{observation}".strip() if call.error else observation
+        self.calls[place] = call._replace(answer=told)
+        return "\n".join(one.answer for one in self.calls if one.answer is not None)
+
     @property
     def valid(self) -> bool:
         """An action was found and the environment accepted it."""
         return not self.invalid
 
     def finish(self, reward: float, accepted: bool) -> None:
-        """Enter the world's answer; a turn without an action stays invalid, whatever the world makes of ''."""
-        self.reward = reward
+        """Enter what an action brought; a turn without an action stays invalid, whatever the world makes of ''."""
+        self.reward += reward
         if not accepted and self.valid:
             self.invalid = "cut off" if self.cut else "refused"
 
@@ -146,6 +183,9 @@ class Episode:
                 row["refusal"] = answer[:MOST_REFUSAL]
             if turn.cut:
                 row["cut"] = True
+            if turn.calls:  # a single one was answered what the next turn shows
+                kept = [one if len(turn.calls) > 1 else one._replace(answer=None) for one in turn.calls]
+                row["calls"] = [{name: value for name, value in one._asdict().items() if value} for one in kept]
             for name in ("advantage", "value", "group_state", "version"):
                 if getattr(turn, name) is not None:
                     row[name] = getattr(turn, name)
@@ -200,6 +240,7 @@ def _turn(row: object) -> Turn:
     valid = values.pop("valid")
     given = _checked({"cut": False, "invalid": None, **row}, ("cut", "invalid"))
     turn = Turn(**values, cut=given["cut"])
+    turn.calls = [_call(one) for one in _checked({"calls": [], **row}, ("calls",))["calls"]]
     turn.invalid = given["invalid"] or ("" if valid else "refused" if turn.action else "not parsed")
     if "response_ids" in row:
         ids = _checked(row, ("prompt_ids", "response_ids", "logprobs"))
@@ -210,6 +251,12 @@ def _turn(row: object) -> Turn:
         except (ValueError, TypeError, OverflowError):
             raise InvalidArgument("key 'response_ids' and those beside it must be lists of numbers") from None
     return turn
+
+
+def _call(row: object) -> Call:
+    if not isinstance(row, dict) or not all(name in Call._fields and _is_text(row[name]) for name in row):
+        raise InvalidArgument(f"key 'calls' must be a list of objects of {', '.join(Call._fields)}, each a text")
+    return Call(**{"action": "", **row})
 
 
 def _checked(record: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
@@ -244,7 +291,7 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # of every key: what i
     **dict.fromkeys(("task", "task_type", "split", "observation", "response", "action"), _TEXT),
     **dict.fromkeys(("group", "sample", "seed", "restarts", "parent", "fork", "replayed"), _COUNT),
     **dict.fromkeys(("success", "valid", "cut"), _FLAG),
-    **dict.fromkeys(("turns", "prompt_ids", "response_ids", "logprobs"), _LIST),
+    **dict.fromkeys(("turns", "prompt_ids", "response_ids", "logprobs", "calls"), _LIST),
     **dict.fromkeys(("state", "end_observation", "end_state"), ("a text or null", lambda x: x is None or _is_text(x))),
     "reward": _NUMBER,
     "temperature": ("a finite number or null", lambda value: value is None or _is_number(value)),

@@ -34,6 +34,9 @@ RESPONSES = {"line": "{}", "whole": "{}", "tag": "<action>{}</action>"}
 PARSERS: dict[str, Callable[[str], str | None]] = {"line": _line, "tag": _tag, "whole": _whole}
 
 
+SAYING = {"line": "{}", "whole": "{}", "tag": "<action>{}</action>"}  # by parser: an action and nothing else
+
+
 def parse(response: str, parser: str) -> str | None:
     """The action in ``response``, or None when there is none: the turn is then penalised and the world gets ''.
 

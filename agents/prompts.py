@@ -9,6 +9,8 @@ from typing import Any
 from gagpo.agents.parsing import PARSERS
 from gagpo.envs.errors import InvalidArgument
 
+CALLS = "calls"
+
 
 @dataclass(frozen=True)
 class PromptStyle:
@@ -18,7 +20,7 @@ class PromptStyle:
     turn: later user messages of a full conversation; fields ``observation``, ``admissible``.
     windowed: the single user message of a windowed context; fields ``instructions``, ``task`` (the first observation),
         ``done`` (number of earlier turns), ``history``, ``observation``, ``admissible``.
-    parser: name in ``gagpo.agents.parsing.PARSERS``.
+    parser: name in ``gagpo.agents.parsing.PARSERS``, or ``calls`` for tool calls: ``gagpo.agents.calls`` reads those.
     """
 
     opening: str
@@ -28,8 +30,13 @@ class PromptStyle:
     system: str | None = None
 
     def __post_init__(self) -> None:
-        if self.parser not in PARSERS:
-            raise InvalidArgument(f"unknown parser {self.parser!r}; choose one of {', '.join(PARSERS)}")
+        if self.parser not in (*PARSERS, CALLS):
+            raise InvalidArgument(f"unknown parser {self.parser!r}; choose one of {', '.join((*PARSERS, CALLS))}")
+
+    @property
+    def calls(self) -> bool:
+        """Whether actions are tool calls; after the first message everything the model is shown answers one."""
+        return self.parser == CALLS
 
 
 _ASK = (
@@ -62,7 +69,25 @@ STYLES = {
         windowed="{instructions}\n\n{task}\n{history}{observation}{admissible}",
         parser="whole",
     ),
+    # For models that were trained to call tools: the chat template tells them, and each call is answered by itself.
+    "tools": PromptStyle(
+        opening="{instructions}\n\n{observation}{admissible}",
+        turn="{observation}{admissible}",
+        windowed=(
+            "{instructions}\n\n{task}\n\nThe latest observations and calls, of {done}:\n{history}"
+            "{observation}{admissible}"
+        ),
+        parser=CALLS,
+    ),
 }
+
+
+def text_style(name: str) -> PromptStyle:
+    """The style of that name where a response is read as text alone; :class:`InvalidArgument` for any other."""
+    texts = [known for known, style in STYLES.items() if not style.calls]
+    if name not in texts:
+        raise InvalidArgument(f"style {name!r:.80} is none that can be used here; choose one of {', '.join(texts)}")
+    return STYLES[name]
 
 
 def admissible_line(actions: Sequence[str] | None) -> str:

@@ -205,7 +205,11 @@ class RolloutLoop:
                 self.agent.forget(event.slot)
             if outcome:
                 self.over[event.slot] = outcome
-            elif event.slot not in self.waiting:
+            elif event.slot in self.waiting:
+                continue
+            elif (action := self._upcoming(event.slot)) is not None:
+                self._step(event.slot, action)
+            else:
                 self.ready.append(event.slot)
 
     def _leave_over(self) -> None:
@@ -217,6 +221,11 @@ class RolloutLoop:
     def _enter(self, state: EpisodeState, event: Event) -> str | None:
         """Enter an event into its episode; returns what ended it, if something did."""
         return enter(state, event)
+
+    def _upcoming(self, slot: int) -> str | None:
+        """The action of a turn's next call, where the world has not answered them all."""
+        turns = self.states[slot].episode.turns
+        return turns[-1].upcoming if turns else None
 
     def _take_ready(self) -> list[int]:
         """Who is ready, in order."""
@@ -233,7 +242,10 @@ class RolloutLoop:
         expert = state.info.get("expert_action")
         turn.expert = expert if isinstance(expert, str) else None
         state.episode.turns.append(turn)
-        self.pool.step(slot, turn.action)
+        self._step(slot, turn.calls[0].action if turn.calls else turn.action)
+
+    def _step(self, slot: int, action: str) -> None:
+        self.pool.step(slot, action)
         self.waiting.add(slot)
 
     def _finish(self, slot: int, outcome: str) -> None:
@@ -268,7 +280,10 @@ def enter(state: EpisodeState, event: Event) -> str | None:
         episode.task_type = str(event.info.get("task_type", ""))
         episode.split = str(event.info.get("split", ""))
         return None
-    episode.turns[-1].finish(event.reward, bool(event.info.get("valid", True)))
+    turn = episode.turns[-1]
+    turn.finish(event.reward, bool(event.info.get("valid", True)))
+    if turn.calls:
+        state.observation = turn.answer(event.observation)
     if not (event.terminated or event.truncated):
         return None
     episode.success = bool(event.info.get("success", False))

@@ -17,6 +17,7 @@ from gagpo.agents.engines.registry import ENGINES
 from gagpo.agents.prompts import STYLES
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.lookup import find_spec
+from gagpo.envs.tools import tools_of
 
 if TYPE_CHECKING:
     import torch
@@ -68,8 +69,17 @@ def language_agent(
     history: int | str = "full",
     admissible: bool = False,
     template: Mapping[str, Any] | None = None,
+    calls: str = "auto",
 ) -> LanguageAgent:
-    """A language agent that is told ``world``'s instructions in the given prompt style."""
-    instructions = getattr(world, "instructions", "")
-    context = Context(engine.tokenizer, STYLES[style], instructions, history, admissible, template)
-    return LanguageAgent(engine, context, sampling)
+    """A language agent that is told ``world``'s instructions, and its tools, in the given prompt style."""
+    about = Context(
+        engine.tokenizer,
+        STYLES[style],
+        getattr(world, "instructions", ""),
+        history,
+        admissible,
+        template,
+        tools_of(world),
+        calls,
+    )
+    return LanguageAgent(engine, about, sampling)

@@ -8,7 +8,7 @@ works too.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 from zlib import crc32
@@ -20,6 +20,7 @@ from gymnasium.error import ResetNeeded
 from gagpo.envs.errors import InvalidArgument, first_line
 from gagpo.envs.saved import CannotRestore, SavedEpisode
 from gagpo.envs.tasks import Task, TaskSet
+from gagpo.envs.tools import Tool
 
 Info = dict[str, Any]  # what an environment says besides its observation: plain data
 Kwargs = Mapping[str, Any]  # what an environment is built with
@@ -119,6 +120,7 @@ class TextEnv(gymnasium.Env[str, str]):
     )
     can_restore: bool = False  # whether it can be put back into any state that it was in
     instructions: ClassVar[str] = ""  # what an instruction-tuned model must be told about the actions
+    tools: Sequence[Tool] = ()  # what is called by name; without any, an action is a text. See gagpo.envs.tools.world
 
     def __init__(
         self,

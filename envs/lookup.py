@@ -71,10 +71,10 @@ def playing(env_id: str, kwargs: Mapping[str, Any], split: str | None) -> dict[s
 
     An environment that has no such split, or is told one already, is left as it is.
     """
-    maker = _maker(env_id)
-    splits = getattr(maker, "splits", ())
+    made_by = maker(env_id)
+    splits = getattr(made_by, "splits", ())
     split = split or (splits[-1] if splits else None)
-    takes_one = split in splits and "split" in inspect.signature(maker).parameters
+    takes_one = split in splits and "split" in inspect.signature(made_by).parameters
     return {"split": split, **kwargs} if takes_one else dict(kwargs)
 
 
@@ -84,7 +84,7 @@ def markov_key(env_id: str, info: Info | None = None) -> MarkovKey:
     It is what the environment's class declares as ``markov_key``; of a class that does not say, ``state`` where the
     ``info`` of one of its answers carries one, else ``observation``.
     """
-    declared = getattr(_maker(env_id), "markov_key", None)
+    declared = getattr(maker(env_id), "markov_key", None)
     if declared is not None:
         return cast(MarkovKey, declared)
     return "state" if info is not None and info.get("state") is not None else "observation"
@@ -98,7 +98,7 @@ def choosing(env_id: str) -> frozenset[str]:
     if env_id not in gymnasium.registry:
         return frozenset()
     try:
-        return frozenset(getattr(_maker(env_id), "choosing", ()))
+        return frozenset(getattr(maker(env_id), "choosing", ()))
     except ImportError:
         return frozenset()
 
@@ -113,7 +113,7 @@ def is_cheap(spec: EnvSpec, kwargs: Kwargs) -> bool:
     return ours and bool(getattr(maker, "cheap", lambda _: False)(kwargs))
 
 
-def _maker(env_id: str) -> Callable[..., object]:
+def maker(env_id: str) -> Callable[..., object]:
     """The class, or function, that builds ``env_id``."""
     return _made_by(find_spec(env_id))
 

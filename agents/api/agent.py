@@ -13,9 +13,12 @@ from typing import Literal
 from gagpo.agents.agent import EpisodeState
 from gagpo.agents.api.answer import Answer
 from gagpo.agents.api.client import ApiClient, ContextFull
+from gagpo.agents.calls.formats import FORMATS, spelled
+from gagpo.agents.calls.toolbox import Message, Toolbox, answers
 from gagpo.agents.episodes import Turn
 from gagpo.agents.parsing import parse
 from gagpo.agents.prompts import PromptStyle, admissible_line, message, window
+from gagpo.envs.tools import Tool
 
 _THOUGHT = re.compile(r"\A\s*<think>.*?</think>\s*", re.DOTALL)
 
@@ -45,13 +48,17 @@ class ApiAgent:
     The first error ends everything: no further request is made, and it is raised once every thread has stopped and what
     was answered meanwhile has been handed over. An episode's ``info`` counts its ``requests``, ``prompt_tokens``,
     ``cached_tokens``, ``completion_tokens``, ``reasoning_tokens`` and ``cost`` (dollars).
+
+    tools: with the style ``tools``, what the world declares; the server is told of them, and its calls are answered.
     """
 
-    def __init__(self, client: ApiClient, chat: ChatSettings, concurrency: int = 16):
+    def __init__(self, client: ApiClient, chat: ChatSettings, concurrency: int = 16, tools: Sequence[Tool] = ()):
         self.client = client
+        # A server that does not take calls out of the text leaves them there as most models write them.
+        self.toolbox = Toolbox(tools, FORMATS["hermes"]) if chat.style.calls else None
         self.chat = chat
         self.concurrency = concurrency
-        self._conversations: dict[int, list[dict[str, str]]] = {}
+        self._conversations: dict[int, list[Message]] = {}
         self._asked: dict[int, EpisodeState] = {}  # by slot: who waits for an answer
         self._questions: queue.SimpleQueue[EpisodeState | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[tuple[EpisodeState, Turn | BaseException | None]] = queue.SimpleQueue()
@@ -121,7 +128,8 @@ class ApiAgent:
         """The turn that follows ``state``; None where the server says that the conversation is too long."""
         conversation = self._extended(state)
         try:
-            answer = self.client.ask(conversation, self.chat.temperature, self.chat.max_tokens)
+            specs = self.toolbox.specs if self.toolbox else ()
+            answer = self.client.ask(conversation, self.chat.temperature, self.chat.max_tokens, specs)
         except ContextFull:
             return None
         _count(state, answer)
@@ -129,15 +137,27 @@ class ApiAgent:
             state.episode.temperature = self.chat.temperature
         conversation.append({"role": "assistant", "content": self._remembered(answer)})
         self._conversations[state.slot] = conversation
-        action = parse(without_thoughts(answer.text), self.chat.style.parser)
-        return Turn.of(_whole(answer), action, answer.cut)
+        if self.toolbox is None:
+            action = parse(without_thoughts(answer.text), self.chat.style.parser)
+            return Turn.of(_whole(answer), action, answer.cut)
+        if not answer.calls:
+            return Turn.calling(_whole(answer), self.toolbox.read(answer.text), answer.cut)
+        texts = [spelled(call.function.name, call.function.arguments, call.id) for call in answer.calls]
+        calls = self.toolbox.judged(texts)
+        given = [call.model_dump() | {"type": "function"} for call in answer.calls]
+        conversation[-1]["tool_calls"] = given[: len(calls)]  # those that will be answered
+        whole = "\n".join([_whole(answer), *(f"<tool_call>\n{text}\n</tool_call>" for text in texts)]).strip()
+        return Turn.calling(whole, calls, answer.cut)
 
-    def _extended(self, state: EpisodeState) -> list[dict[str, str]]:
+    def _extended(self, state: EpisodeState) -> list[Message]:
         """The conversation up to the present observation; what was sent before is its very beginning."""
         chat, turns = self.chat, state.episode.turns
         admissible = admissible_line(state.info.get("admissible_actions")) if chat.admissible else ""
         if chat.history == "full":
             before = list(self._conversations.get(state.slot, [])) if turns else []
+            if before and (asked := before[-1].get("tool_calls")):
+                shown = answers(turns[-1].calls, state.observation, admissible)
+                return [*before, *(one | {"tool_call_id": call["id"]} for one, call in zip(shown, asked, strict=True))]
             text = message(chat.style, chat.instructions, state.observation, admissible, first=not turns)
         else:
             before = []

@@ -15,7 +15,7 @@ TOKEN_BYTES = 512  # and of each token of what it says, however it is spelled in
 MOST_TOKENS = 10**9  # that any answer can have cost
 
 Count = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
-Messages = Sequence[Mapping[str, str]]
+Messages = Sequence[Mapping[str, Any]]
 
 
 class MalformedReply(GagpoError):
@@ -50,14 +50,29 @@ class Usage:
         return self.prompt + self.completion
 
 
+class GivenCall(BaseModel):
+    """A tool call as the server gives it. arguments: JSON as text, which the model wrote and nobody has read."""
+
+    class Function(BaseModel):
+        name: str
+        arguments: str = ""
+
+    id: str = ""
+    function: Function
+
+
 @dataclass(frozen=True)
 class Answer:
-    """What the model said. reasoning: what the server gives apart from the text. cut: it ended at the token limit."""
+    """What the model said. reasoning: what the server gives apart from the text. cut: it ended at the token limit.
+
+    calls: tool calls that the server has taken out of the text.
+    """
 
     text: str
     reasoning: str
     usage: Usage
     cut: bool = False
+    calls: Sequence[GivenCall] = ()
 
 
 class _Details(BaseModel):
@@ -76,6 +91,7 @@ class _Message(BaseModel):
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
+    tool_calls: list[GivenCall] | None = None
 
 
 class _ChatChoice(BaseModel):
@@ -101,8 +117,10 @@ def read_answer(body: bytes, messages: Messages) -> Answer:
         raise MalformedReply(f"the answer is none at {_first(error)}: {body[:100]!r}") from None
     choice = found.choices[0]
     text, reasoning = choice.message.content or "", choice.message.reasoning_content or choice.message.reasoning or ""
-    usage = _usage(found.usage) if found.usage else estimate(messages, text + reasoning)
-    return Answer(text, reasoning, usage, choice.finish_reason == "length")
+    calls = choice.message.tool_calls or []
+    wrote = text + reasoning + "".join(call.function.arguments for call in calls)
+    usage = _usage(found.usage) if found.usage else estimate(messages, wrote)
+    return Answer(text, reasoning, usage, choice.finish_reason == "length", calls)
 
 
 def estimate(messages: Messages, said: str) -> Usage:

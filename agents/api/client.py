@@ -9,7 +9,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from pydantic import JsonValue
@@ -60,8 +60,14 @@ class ApiClient:
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="chat server", daemon=True).start()
 
-    def ask(self, messages: Messages, temperature: float | None, max_tokens: int) -> Answer:
-        """The answer to a conversation; its usage is that of all tries.
+    def ask(
+        self,
+        messages: Messages,
+        temperature: float | None,
+        max_tokens: int,
+        tools: Sequence[Mapping[str, JsonValue]] = (),
+    ) -> Answer:
+        """The answer to a conversation in which ``tools`` can be called; its usage is that of all tries.
 
         Raises :class:`ContextFull`, :class:`LimitReached`, or :class:`ApiError` when all tries have failed.
         """
@@ -69,6 +75,8 @@ class ApiClient:
         fields: dict[str, JsonValue] = {settings.token_parameter: max_tokens, **settings.extra}
         if temperature is not None:
             fields["temperature"] = temperature
+        if tools:
+            fields["tools"] = [dict(tool) for tool in tools]
         question = json.dumps({"model": settings.model, "messages": list(messages), **fields}).encode()
         expected = estimate(messages, "").prompt + max_tokens
         usage = Usage()

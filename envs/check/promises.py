@@ -37,6 +37,7 @@ from gagpo.envs.check.subject import (
     require,
     walk,
 )
+from gagpo.envs.check.tool_calls import tool_calls
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.lookup import portable
 from gagpo.envs.pool import Event, Pool
@@ -361,6 +362,7 @@ PROMISES: dict[str, Callable[[Subject], str]] = {
     "expert": _expert,
     "chance": _chance,
     "garbage actions": _garbage,
+    "tool calls": tool_calls,
     "end of an episode": _after_the_end,
     "unknown task": _unknown_task,
     "close": _close,

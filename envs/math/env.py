@@ -103,7 +103,7 @@ class MathEnv(TextEnv):
         self.levels = problems.chosen_levels(levels)
         self.size, self.test_size = size, test_size
         self.on_bad_row = on_bad_row
-        self.attempts, self.tools, self.feedback = attempts, tools, feedback
+        self.attempts, self.with_tools, self.feedback = attempts, tools, feedback
         self.signed, self.discount, self.format_reward = reward == "signed", discount, format_reward
         self.verifier = Verifier(Policy(percent, unevaluated), check_methods(extraction))
         self.problem: Problem | None = None
@@ -119,7 +119,7 @@ class MathEnv(TextEnv):
         >>> MathEnv(attempts=1, tools=False).instructions
         'Solve the problem. Work it out step by step and put the final answer in \\boxed{}.'
         """
-        if not self.tools:
+        if not self.with_tools:
             text = r"Solve the problem. Work it out step by step and put the final answer in \boxed{}."
         else:
             text = (
@@ -157,10 +157,10 @@ class MathEnv(TextEnv):
     def act(self, action: str) -> Outcome:
         assert self.problem is not None
         answer = self.verifier.extract(self.problem.answer, action)
-        call = _first_call(action) if self.tools else None
+        call = _first_call(action) if self.with_tools else None
         if call is not None and (answer is None or answer.start < action.rfind(_CLOSE)):
             return self._calculate(call)
-        if answer is None and self.tools:
+        if answer is None and self.with_tools:
             self._verdict = Verdict("no_answer")
             return self._outcome("No calculator call and no answer found.", valid=False)
         return self._attempt(action)
@@ -239,7 +239,7 @@ class MathEnv(TextEnv):
     def sample_action(self, rng: np.random.Generator) -> str:
         """A small number as the answer, or a calculation with two of them."""
         one, two = (int(number) for number in rng.integers(0, 100, size=2))
-        return f"<calc>{one} + {two}</calc>" if self.tools and rng.random() < 0.5 else rf"\boxed{{{one}}}"
+        return f"<calc>{one} + {two}</calc>" if self.with_tools and rng.random() < 0.5 else rf"\boxed{{{one}}}"
 
     def close(self) -> None:
         self.verifier.close()
@@ -257,7 +257,7 @@ class MathEnv(TextEnv):
             problem = replace(
                 problem, steps=problem.steps[:1], answer=next(iter(problem.steps), ("", problem.answer))[1]
             )
-        if not self.tools:
+        if not self.with_tools:
             return worked_answer(problem)
         room = self.max_turns - self.turn - 1
         steps = problem.steps

@@ -37,6 +37,14 @@ def _writable(info: dict[str, Any]) -> dict[str, Any]:
     return info
 
 
+class CallRecord(Document):
+    """A tool call of a turn; see :class:`gagpo.agents.episodes.Call`."""
+
+    action: str = ""
+    error: str = ""
+    answer: str | None = None
+
+
 class TurnRecord(Document):
     """One line of an episode; see :class:`gagpo.agents.episodes.Turn`."""
 
@@ -47,6 +55,7 @@ class TurnRecord(Document):
     valid: bool = True
     invalid: Invalid | None = None
     refusal: str | None = None
+    calls: list[CallRecord] | None = None
     state: str | None = None
     advantage: Sized | None = None
     value: Sized | None = None

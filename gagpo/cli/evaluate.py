@@ -42,7 +42,7 @@ def evaluate(
     tries: Annotated[int, typer.Option(min=1, help="Episodes of each task.")] = 1,
     temperature: Annotated[float | None, typer.Option(min=0, help="0.4, or the run's.")] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens of a response.")] = None,
-    style: Annotated[str | None, typer.Option(help="Prompt style: plain, tags, whole.")] = None,
+    style: Annotated[str | None, typer.Option(help="Prompt style: plain, tags, whole, tools.")] = None,
     history: Annotated[str | None, typer.Option(help="full, or the number of turns a window shows.")] = None,
     admissible: Annotated[bool | None, typer.Option(help="List the admissible actions.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Other episodes of the same tasks; part of the panel.")] = 0,

@@ -23,24 +23,28 @@ def list_everything(
     models: Annotated[Path, typer.Option(help="Folder of models.")] = Path("data/models"),
     as_json: Json = False,
 ) -> None:
-    """What can be used here: environments, algorithms, engines, models and runs."""
+    """What can be used here: environments and how they are acted in, algorithms, engines, models and runs."""
     from gagpo.envs.tables import Table
 
     listed = everything(runs, models)
-    rows = [[one.kind, one.name, one.package, one.problem] for one in listed]
-    print_table(Table(["kind", "name", "from", "problem"], rows, words=range(4)))
+    rows = [[one.kind, one.name, one.offers, one.package, one.problem] for one in listed]
+    print_table(Table(["kind", "name", "offers", "from", "problem"], rows, words=range(5)))
     if as_json:
         print_json([vars(one) for one in listed])
 
 
 @dataclass(frozen=True)
 class Listed:
-    """One thing that can be used. package: where it comes from; problem: why it cannot be used, if so."""
+    """One thing that can be used. package: where it comes from; problem: why it cannot be used, if so.
+
+    offers: of an environment, what an action is, and so which styles of ``context.style`` it is played in.
+    """
 
     kind: str
     name: str
     package: str = "gagpo"
     problem: str = ""
+    offers: str = ""
 
 
 def environments() -> list[Listed]:
@@ -54,11 +58,28 @@ def environments() -> list[Listed]:
     import gagpo.envs  # noqa: F401 (registers the suite's own)
     from gagpo.envs.lookup import ENVIRONMENTS
 
-    found = [Listed("environment", name) for name in gymnasium.registry if name.startswith("gagpo/")]
+    own = [name for name in gymnasium.registry if name.startswith("gagpo/")]
+    found = [Listed("environment", name, offers=_offers(name)) for name in own]
     for point in ENVIRONMENTS.offered().values():
         package = point.dist.name if point.dist else point.module
-        found.append(Listed("environment", point.name, package, _problem(point.module, point.name)))
+        problem = _problem(point.module, point.name)
+        found.append(Listed("environment", point.name, package, problem, "" if problem else _offers(point.name)))
     return sorted(found, key=lambda one: (one.package != "gagpo", one.name))
+
+
+def _offers(name: str) -> str:
+    """What an action is in this environment, as far as its class says it."""
+    from gagpo.envs.lookup import maker
+    from gagpo.envs.tools import tools_of
+    from gagpo.envs.tools.world import ToolEnv
+
+    try:
+        made_by = maker(name)
+    except ImportError:
+        return ""
+    if isinstance(made_by, type) and issubclass(made_by, ToolEnv):
+        return f"tools: {', '.join(tool.name for tool in tools_of(made_by)) or 'those of its server'}"
+    return "text: plain, tags, whole; tools: act(command)"
 
 
 def _problem(module: str, name: str) -> str:

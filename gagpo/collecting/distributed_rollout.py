@@ -17,7 +17,7 @@ import numpy as np
 from gagpo.agents.agent import Agent
 from gagpo.agents.branching.forks import Branching
 from gagpo.agents.branching.rollout import branched_rollout, share_turns
-from gagpo.agents.episodes import Episode, Turn
+from gagpo.agents.episodes import Call, Episode, Turn
 from gagpo.agents.rollout import Clock, Job
 from gagpo.distributed.errors import RanksDiffer
 from gagpo.distributed.interrupt import Interruptions
@@ -32,7 +32,19 @@ WHOLE = {
     "muon": "makes a step of each matrix as a whole",
 }
 """Why an optimiser is for one process."""
-TURN = ("observation", "response", "action", "reward", "invalid", "cut", "state", "trainable", "version", "expert")
+TURN = (
+    "observation",
+    "response",
+    "action",
+    "reward",
+    "invalid",
+    "cut",
+    "state",
+    "trainable",
+    "version",
+    "expert",
+    "calls",
+)
 
 
 class Rollout(Protocol):
@@ -164,6 +176,7 @@ def unpacked(data: bytes) -> tuple[list[Episode], dict[str, Any]]:
         for (known, new, answered, weighed), columns in turns:  # a prompt begins with what came before it
             prompt = np.concatenate([before[:known], ids[at : at + new]])
             response = ids[at + new : at + new + answered].copy()
+            columns["calls"] = [Call(*one) for one in columns["calls"]]
             turn = Turn(**columns, prompt_ids=prompt, response_ids=response, logprobs=logprobs[place:][:weighed].copy())
             at, place = at + new + answered, place + weighed
             before = np.concatenate([prompt, response])

@@ -144,4 +144,5 @@ def _language_agent(
         history=context.history,
         admissible=context.admissible,
         template=context.template,
+        calls=context.calls,
     )

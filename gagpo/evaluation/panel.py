@@ -14,6 +14,7 @@ from gagpo.agents.setup import make_world, tasks_of
 from gagpo.envs import TaskSet, TextEnv, durable
 from gagpo.envs.lookup import playing
 from gagpo.envs.remote.pool import open_pool
+from gagpo.envs.tools import tools_of
 from gagpo.eval.evaluate import choose_panel, evaluate
 from gagpo.eval.journal import Journal
 from gagpo.eval.results import EvalResult
@@ -72,8 +73,10 @@ class ChosenPanel:
     def play(self, player: Player) -> EvaluationOutcome:
         """Have ``player`` play all of it; an open journal's episodes are not played again."""
         request, material = self.request, self.world.material(player.kwargs)
+        told = {"tools": [tool.spec for tool in tools_of(self.world)]} if tools_of(self.world) else {}
         key = {
             **request.facts(),
+            **told,
             **player.identity,
             "kwargs": material,
             "panel": self.tasks.hash,

@@ -62,6 +62,7 @@ class EvaluationRequest:
     )
     max_tokens: int | None = Field(default=None, ge=1, description="of a response; 512 by default")
     style: Style | None = Field(default=None, description="of the prompts; plain by default, tags at a server")
+    calls: str | None = Field(default=None, description="with style tools: the format that the model calls in")
     history: History | None = Field(default=None, description="full, or how many earlier turns a window shows")
     admissible: bool | None = Field(default=None, description="list the admissible actions")
     template: Mapping[str, Plain] | None = Field(default=None, description="variables of the chat template")
@@ -121,7 +122,7 @@ class EvaluationRequest:
             "tasks": like.evaluation.tasks if like else None,
             "temperature": panel.evaluation.temperature if panel else TEMPERATURE,
             "max_tokens": prompts.rollout.max_tokens if prompts else MAX_TOKENS,
-            **{name: getattr(context, name) for name in ("style", "history", "admissible")},
+            **{name: getattr(context, name) for name in ("style", "calls", "history", "admissible")},
             "template": None if self.served else context.template,
         }
         own = panel.environment.kwargs if panel and panel.environment.id == environment else {}

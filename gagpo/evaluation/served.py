@@ -18,6 +18,7 @@ from gagpo.agents.rollout import Job, group_jobs, rollout
 from gagpo.agents.setup import make_world
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.remote.pool import open_pool
+from gagpo.envs.tools import tools_of
 from gagpo.eval.evaluate import play_missing
 from gagpo.eval.journal import Journal
 from gagpo.evaluation.panel import ChosenPanel, EvaluationOutcome, Player
@@ -47,7 +48,7 @@ def measure(request: EvaluationRequest) -> EvaluationOutcome:
         request.max_tokens or MAX_TOKENS,
     )
     client = ApiClient(api)
-    agent = ApiAgent(client, chat, request.concurrency or EPISODES_AT_ONCE)
+    agent = ApiAgent(client, chat, request.concurrency or EPISODES_AT_ONCE, tools_of(panel.world))
     player = Player(
         agent,
         f"{PREFIX}{api.model}",
@@ -84,7 +85,8 @@ def play_demonstrations(
     """
     if style not in STYLES:
         raise InvalidArgument(f"unknown style {style!r}; choose one of {', '.join(STYLES)}")
-    instructions = getattr(make_world(environment, kwargs), "instructions", "")
+    world = make_world(environment, kwargs)
+    instructions = getattr(world, "instructions", "")
     chat = ChatSettings(STYLES[style], instructions, history, False, "drop", temperature, max_tokens)
     jobs = [replace(job, sample=job.group) for job in group_jobs(tasks, 1, seed, "lesson")]
     key = {
@@ -97,7 +99,7 @@ def play_demonstrations(
         "talk": {**asdict(chat), "style": asdict(chat.style)},
     }
     client = ApiClient(api)
-    agent = ApiAgent(client, chat, concurrency)
+    agent = ApiAgent(client, chat, concurrency, tools_of(world))
     with (
         Journal(journals, key) if journals is not None else nullcontext() as journal,
         open_pool(environment, dict(kwargs), workers=workers) as pool,

@@ -13,7 +13,7 @@ import gymnasium
 from gagpo.agents.api.agent import without_thoughts
 from gagpo.agents.episodes import Turn
 from gagpo.agents.parsing import parse
-from gagpo.agents.prompts import STYLES, admissible_line, message, window
+from gagpo.agents.prompts import admissible_line, message, text_style, window
 from gagpo.agents.rollout import derive_seed
 from gagpo.envs.base import TextEnv
 from gagpo.envs.errors import InvalidArgument
@@ -98,7 +98,7 @@ class Conversation:
 
     def __init__(self, game: TextGame, style: str = "tags", history: int | str = "full", admissible: bool = False):
         self.game, self.history, self.admissible = game, history, admissible
-        self.style = STYLES[style]
+        self.style = text_style(style)
         self.turns: list[Turn] = []
         self._observation = ""
 

@@ -15,7 +15,7 @@ from pydantic import Field
 from verifiers.v1.harnesses.null.harness import NullHarnessConfig
 from verifiers.v1.runtimes.subprocess import SubprocessConfig
 
-from gagpo.agents.prompts import STYLES
+from gagpo.agents.prompts import text_style
 from gagpo.interop.games import Conversation, TextGame, rows
 
 __all__ = ["WorldEnv", "WorldTaskset"]
@@ -51,7 +51,7 @@ class WorldTaskset(vf.Taskset[WorldTask, WorldConfig]):
 
     def load(self) -> Iterator[WorldTask]:
         config = self.config
-        style = STYLES[config.style]
+        style = text_style(config.style)
         for row in rows(config.env_id, config.kwargs, config.split, config.count, config.seed):
             data = WorldData(
                 id=row["task"],

@@ -17,7 +17,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutp
 from gagpo.agents.context import Context
 from gagpo.agents.episodes import Turn
 from gagpo.agents.parsing import parse
-from gagpo.agents.prompts import STYLES
+from gagpo.agents.prompts import text_style
 from gagpo.envs.errors import InvalidArgument
 from gagpo.interop.games import Kwargs, TextGame, rows
 
@@ -32,7 +32,7 @@ class WorldLoop(AgentLoopBase):
     """
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
-        style = STYLES[row.get("style") or "tags"]
+        style = text_style(row.get("style") or "tags")
         game = await asyncio.to_thread(TextGame, row["env_id"], row.get("env_kwargs") or {})
         try:
             observation = await asyncio.to_thread(game.start, row["task"], int(row["seed"]))

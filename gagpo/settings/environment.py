@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
+from gagpo.agents.calls.formats import find_format
 from gagpo.agents.prompts import STYLES
 from gagpo.envs.errors import InvalidArgument
 from gagpo.options import Options
@@ -60,13 +61,25 @@ class ContextSettings(Options):
 
     style: str = Field(
         "plain",
-        description="how observations become messages: plain for small models, tags or whole for instruct models",
+        description="how observations become messages: plain for small models, tags or whole for instruct models, "
+        "tools for models that were trained to call tools",
     )
     history: History = Field("full", description="full, or the number of earlier turns that a window shows")
     admissible: bool = Field(False, description="list the admissible actions in the prompt")
     template: dict[str, str | int | float | bool | datetime.date] = Field(
         {}, description="variables of the chat template; date (YYYY-MM-DD) stands for today's"
     )
+
+    calls: str = Field(
+        "auto",
+        description="with style tools, the format that the model calls in: hermes, llama, mistral; auto: what its chat "
+        "template shows",
+    )
+
+    @field_validator("calls")
+    @classmethod
+    def _known_calls(cls, calls: str) -> str:
+        return calls if calls == "auto" else find_format(calls).name
 
     @field_validator("style")
     @classmethod

@@ -61,6 +61,7 @@ class Sampler:
             history=context.history,
             admissible=context.admissible,
             template=context.template,
+            calls=context.calls,
         )
 
     def evaluate(self, pool: Pool, panel: TaskSet, model: str, quiet: bool) -> tuple[EvalResult, list[Episode]]:

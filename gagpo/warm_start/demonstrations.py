@@ -16,7 +16,7 @@ from gagpo.agents.setup import language_agent, make_engine, make_world, tasks_of
 from gagpo.envs.base import Kwargs, TextEnv
 from gagpo.settings import RunSettings
 from gagpo.warm_start.players import lucky, play, require_solved, wandering
-from gagpo.warm_start.teacher import in_learner_words, teacher_episodes
+from gagpo.warm_start.teacher import in_learner_words, phrasing_of, teacher_episodes
 
 
 def demonstrations(settings: RunSettings, quiet: bool = False, work: Path | None = None) -> list[Episode]:
@@ -35,8 +35,9 @@ def demonstrations(settings: RunSettings, quiet: bool = False, work: Path | None
     with track("demonstrations", warm.episodes, "episodes", quiet) as meter:
         for number, (kwargs, share) in enumerate(zip(variants(settings), shares, strict=True)):
             kept += _played(settings, kwargs, round(share / sum(shares) * warm.episodes), number, meter, work)
+    phrasing = phrasing_of(settings)
     for episode in kept:
-        in_learner_words(episode, settings.context.style)
+        in_learner_words(episode, phrasing)
     return kept
 
 
@@ -105,5 +106,6 @@ def _corrected(model: str, world: TextEnv, settings: RunSettings) -> Agent:
     sampler = settings.engine
     engine = make_engine(sampler.name, load_model(model), load_tokenizer(model), **sampler.arguments())
     sampling = Sampling(settings.rollout.temperature, settings.rollout.max_tokens)
-    learner = language_agent(engine, world, sampling, style=settings.context.style, history=settings.context.history)
+    context = settings.context
+    learner = language_agent(engine, world, sampling, style=context.style, history=context.history, calls=context.calls)
     return CorrectedAgent(learner)

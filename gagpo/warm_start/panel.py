@@ -108,6 +108,7 @@ class Panel:
             style=context.style,
             history=context.history,
             template=context.template,
+            calls=context.calls,
         )
         measure = Measure.of(step, play_panel(settings, agent, TRIES))
         self.measures.append(measure)

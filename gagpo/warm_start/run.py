@@ -18,6 +18,7 @@ from gagpo.agents.prompts import STYLES
 from gagpo.agents.setup import make_world
 from gagpo.envs import durable
 from gagpo.envs.base import TextEnv
+from gagpo.envs.tools import tools_of
 from gagpo.learning.batch import Row
 from gagpo.settings import RunSettings, SettingsError
 from gagpo.settings.derived import RECIPE, Derived, applied, open_to
@@ -147,7 +148,14 @@ def _known(work: Path) -> tuple[Derived, Expected]:
 def _context(settings: RunSettings, tokenizer: Tokenizer, world: TextEnv) -> Context:
     chosen = settings.context
     return Context(
-        tokenizer, STYLES[chosen.style], world.instructions, chosen.history, chosen.admissible, chosen.template
+        tokenizer,
+        STYLES[chosen.style],
+        world.instructions,
+        chosen.history,
+        chosen.admissible,
+        chosen.template,
+        tools_of(world),
+        chosen.calls,
     )
 
 

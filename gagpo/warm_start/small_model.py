@@ -18,9 +18,17 @@ from gagpo.envs import durable
 from gagpo.settings.warm_start import SmallModelSettings
 
 CHAT_TEMPLATE = (
-    "{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}{% endfor %}"
+    "{% if tools %}{{ '<|system|>' }}{% for tool in tools %}{{ tool['function'] | tojson + '\n' }}{% endfor %}"
+    "{{ '<|end|>' }}{% endif %}"
+    "{% for message in messages %}"
+    "{{ '<|' + ('user' if message['role'] == 'tool' else message['role']) + '|>' + message['content'] }}"
+    "{% for call in message['tool_calls'] or [] %}"
+    "{{ ('' if loop.first else '\n') + '<tool_call>\n' + call['function'] | tojson + '\n</tool_call>' }}"
+    "{% endfor %}{{ '<|end|>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
+"""Tools are told by the system, calls are written as Hermes does, and their answers come from the user."""
+
 SPECIAL = ["<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
 
 

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gagpo.agents.calls.formats import find_format
+from gagpo.agents.calls.phrasing import Phrasing
+from gagpo.agents.calls.toolbox import Toolbox
+from gagpo.agents.context import Context
 from gagpo.agents.episodes import Episode
-from gagpo.agents.parsing import parse, response_of
+from gagpo.agents.model import load_tokenizer
 from gagpo.agents.progress import Meter
 from gagpo.agents.prompts import STYLES
+from gagpo.agents.setup import make_world
 from gagpo.envs.base import Kwargs
 from gagpo.envs.errors import InvalidArgument
+from gagpo.envs.tools import tools_of
 from gagpo.evaluation.served import play_demonstrations
 from gagpo.settings import RunSettings
 from gagpo.settings.warm_start import TeacherSettings
@@ -48,25 +54,37 @@ def teacher_episodes(
     solved = [episode for episode in played if episode.success and episode.turns]
     if not solved:
         raise InvalidArgument(f"the teacher {teacher.model} solved none of {len(played)} episodes of {environment.id}")
+    phrasing = phrasing_of(settings)
     for episode in solved:
-        in_learner_style(episode, settings.context.style)
+        in_learner_style(episode, phrasing)
     return solved
 
 
-def in_learner_style(episode: Episode, style: str) -> None:
+def phrasing_of(settings: RunSettings) -> Phrasing:
+    """How the learner will say its actions. A new model's chat template shows calls as Hermes does."""
+    chosen, base = settings.context, settings.warm_start.base if settings.warm_start else None
+    style = STYLES[chosen.style]
+    if not style.calls:
+        return Phrasing(style)
+    tools = tools_of(make_world(settings.environment.id, settings.environment.kwargs))
+    if base is not None and chosen.calls == "auto":
+        return Context(load_tokenizer(base), style, template=chosen.template, tools=tools).phrasing
+    return Phrasing(style, Toolbox(tools, find_format("hermes" if chosen.calls == "auto" else chosen.calls)))
+
+
+def in_learner_style(episode: Episode, phrasing: Phrasing) -> None:
     """Say every turn so that the learner's own parser finds the action that was played.
 
     A response that it reads so already is kept, thoughts included; any other becomes the action alone. Turns in which
     the teacher gave no action, or one that the world refused, are not imitated.
     """
-    in_learner_words(episode, style)
+    in_learner_words(episode, phrasing)
     for turn in episode.turns:
         turn.trainable = turn.valid
 
 
-def in_learner_words(episode: Episode, style: str) -> None:
+def in_learner_words(episode: Episode, phrasing: Phrasing) -> None:
     """Every response from which the learner's parser would take another action than was played becomes that action."""
-    parser = STYLES[style].parser
     for turn in episode.turns:
-        if parse(turn.response, parser) != (turn.action or None):
-            turn.response = response_of(turn.action, parser) if turn.action else ""
+        if phrasing.read(turn.response).action != turn.action:
+            turn.response = phrasing.write(turn)

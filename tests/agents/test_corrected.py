@@ -4,11 +4,15 @@ import numpy as np
 import pytest
 
 from gagpo.agents.agent import CorrectedAgent, EpisodeState
+from gagpo.agents.calls.phrasing import Phrasing
 from gagpo.agents.episodes import Episode, Turn
+from gagpo.agents.prompts import STYLES
 
 
 class Words:
     """Stands in for a context: a token per character."""
+
+    phrasing = Phrasing(STYLES["plain"])
 
     def prompt(self, turns, observation, actions=None):
         return np.frombuffer(observation.encode(), np.uint8).astype(np.int32)

@@ -21,6 +21,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from tests.hard.actions import actions
+from tests.hard.calls import calls
 from tests.hard.damages import damages
 from tests.hard.documents import documents
 from tests.hard.handed_on import exports, journals, views
@@ -39,6 +40,7 @@ PARTS: dict[str, tuple[Callable[..., Tally | list[Tally]], int]] = {
     "damages": (damages, 1_000),
     "mutations": (mutations, 10_000),
     "actions": (actions, 100_000),
+    "calls": (calls, 100_000),
     "answers": (answers, 10_000),
     "requests": (requests, 20_000),
     "queries": (queries, 20_000),

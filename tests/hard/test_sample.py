@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.hard.actions import actions
+from tests.hard.calls import calls
 from tests.hard.damages import damages
 from tests.hard.documents import documents
 from tests.hard.handed_on import exports, journals, views
@@ -54,6 +55,12 @@ def test_hostile_actions(tmp_path: Path) -> None:
     tallies = actions(tmp_path, 500, seed=1)
     without_faults(*tallies)
     assert all(tally.counts[FINE] >= 500 for tally in tallies)
+
+
+def test_hostile_tool_calls(tmp_path: Path) -> None:
+    tallies = calls(tmp_path, 500, seed=1)
+    without_faults(*tallies)
+    assert all(min(tally.counts[FINE], tally.counts[REFUSED]) > 50 for tally in tallies)
 
 
 def test_hostile_answers(tmp_path: Path) -> None:

@@ -53,6 +53,15 @@ const viewer = {};
     return viewer.h("div", null, box, more);
   };
 
+  // A tool call as one writes it down: name(argument: value, ...). A text world's action stays as it is.
+  viewer.callText = (action) => {
+    try {
+      const { name, arguments: given } = JSON.parse(action);
+      if (typeof name !== "string" || typeof given !== "object" || given === null) return action;
+      return `${name}(${Object.entries(given).map(([key, value]) => `${key}: ${JSON.stringify(value)}`).join(", ")})`;
+    } catch { return action; }
+  };
+
   viewer.percent = (share) => (Number.isFinite(share) ? `${(100 * share).toFixed(1)} %` : "-");
   viewer.number = (value, digits = 3) => {
     if (!Number.isFinite(value)) return "-";

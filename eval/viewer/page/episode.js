@@ -29,6 +29,16 @@
     return { "not parsed": "no action was found in the response", "cut off": "cut off at the token limit", refused: "refused by the world" }[turn.invalid] || "invalid action";
   }
 
+  // Several calls of one turn: what each asked, what was wrong with it, and what it was answered.
+  function calls(turn, t) {
+    if (!turn.calls?.length) return h("div", { class: "who" }, turn.action ? ["action ", h("code", null, viewer.short(turn.action, 400))] : "no action found");
+    return turn.calls.map((call, i) => [
+      h("div", { class: "who" }, turn.calls.length > 1 ? `call ${i + 1} of ${turn.calls.length} ` : "call ",
+        call.action ? h("code", null, viewer.short(viewer.callText(call.action), 400)) : null, call.error ? h("span", { class: "bad" }, viewer.short(call.error, 400)) : null),
+      call.answer ? h("div", { class: "world" }, viewer.passage(call.answer, `Answer to call ${i + 1} of turn ${t + 1}`)) : null,
+    ]);
+  }
+
   function turnCard(g, e, episode, t, kind, siblings) {
     const turn = episode.turns[t];
     const names = viewer.creditNames([episode]);
@@ -45,7 +55,7 @@
         turn.valid === false && h("span", { class: "bad" }, invalid(turn))),
       h("div", { class: "who" }, "environment"), h("div", { class: "world" }, viewer.passage(turn.observation, `Observation of turn ${t + 1}`)),
       h("div", { class: "who" }, "model"), h("div", { class: "agent" }, viewer.passage(turn.response, `Response of turn ${t + 1}`)),
-      h("div", { class: "who" }, turn.action ? ["action ", h("code", null, viewer.short(turn.action, 400))] : "no action found"),
+      calls(turn, t),
       turn.tokens?.text.length ? strip(turn, kind, advantage, episode.kept === false) : null,
       shared.length ? h("p", { class: "soft" }, "The same state in ", shared.map(([i, at], n) => [n ? ", " : "", h("a", { href: viewer.episodeLink(g, i, { turn: at + 1 }) }, `try ${i + 1}, turn ${at + 1}`)])) : null);
   }

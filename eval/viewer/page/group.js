@@ -36,7 +36,7 @@
       const value = viewer.advantage(episode, t, name);
       const states = ["turn", viewer.differs(episode, t) && "differs", marked.has(episode.states?.[t]) && "marked", turn.valid === false && "invalid", (episode.kept === false || viewer.shares(episode, t)) && "masked"].filter(Boolean);
       return h("td", { class: states.join(" "), "--weight": value === undefined ? 0 : Math.min(1, Math.abs(value) / 2.5), "data-sign": value === undefined ? 0 : sign(value) },
-        h("a", { href: viewer.episodeLink(g, e, { turn: t + 1 }), title: viewer.short(turn.observation, 300) }, viewer.short(turn.action || "(no action)", 44)),
+        h("a", { href: viewer.episodeLink(g, e, { turn: t + 1 }), title: viewer.short(turn.observation, 300) }, viewer.short(viewer.callText(turn.action || "(no action)"), 44)),
         viewer.shares(episode, t) ? h("small", { class: "shared" }, "shared") : value === undefined ? null : viewer.chip(value),
         turn.reward ? h("small", { class: "reward" }, `reward ${viewer.number(turn.reward)}`) : null);
     })));

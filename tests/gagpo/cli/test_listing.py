@@ -14,6 +14,10 @@ def test_packages_offer_environments(tmp_path, offer):
     found = {one.name: one for one in environments()}
     assert found["gagpo/SQL-v0"].package == "gagpo"
     assert (found["SeaFloor-v0"].package, found["SeaFloor-v0"].problem) == ("deep", "")
+    assert (
+        found["gagpo/SQL-v0"].offers == found["SeaFloor-v0"].offers == "text: plain, tags, whole; tools: act(command)"
+    )
+    assert found["gagpo/MCP-v0"].offers == "tools: those of its server"
     assert "ModuleNotFoundError" in found["No-v0"].problem
     assert "registers no Lost-v0" in found["Lost-v0"].problem
     assert find_spec("SeaFloor-v0").id == "SeaFloor-v0", "an id works as it is listed"

@@ -5,7 +5,9 @@ import json
 import pytest
 import yaml
 
+from gagpo.agents.calls.phrasing import Phrasing
 from gagpo.agents.episodes import Episode, Turn
+from gagpo.agents.prompts import STYLES
 from gagpo.envs.errors import InvalidArgument
 from gagpo.settings import SettingsError, dump, load, parse
 from gagpo.settings.derived import RECIPE
@@ -34,13 +36,13 @@ def turn(response, action, valid=True):
 )
 def test_the_learner_says_what_its_own_parser_reads(style, said, learned):
     episode = Episode("t", turns=[turn(said, "left")])
-    in_learner_style(episode, style)
+    in_learner_style(episode, Phrasing(STYLES[style]))
     assert episode.turns[0].response == learned and episode.turns[0].trainable
 
 
 def test_what_the_world_refused_is_not_imitated():
     episode = Episode("t", turns=[turn("I ramble", "", valid=False), turn("fly", "fly", valid=False), turn("a", "a")])
-    in_learner_style(episode, "plain")
+    in_learner_style(episode, Phrasing(STYLES["plain"]))
     assert [(one.response, one.trainable) for one in episode.turns] == [("", False), ("fly", False), ("a", True)]
 
 

@@ -1,0 +1,129 @@
+"""How model families write tool calls: each format finds the calls in a response, and writes one as its models do.
+
+A response is untrusted text. What is found here is only cut out of it, in linear time, and
+:func:`gagpo.envs.tools.read_call` says whether it is a call.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gagpo.envs.errors import InvalidArgument
+from gagpo.envs.tools import ToolCall
+
+MARK = "[TOOL_CALLS]"  # of Mistral
+_PYTHON = "<|python_tag|>"  # of Llama
+_BRACES = re.compile(r'"(?:[^"\\]|\\.)*"?|[{}]', re.DOTALL)  # a text that is not closed ends where everything ends
+
+
+@dataclass(frozen=True)
+class CallFormat:
+    """find: the texts of all that claims to be a call in a response without its thoughts. write: one or several calls
+    as a response says them. example: for errors.
+    """
+
+    name: str
+    find: Callable[[str], list[str]]
+    write: Callable[[list[ToolCall]], str]
+    example: str
+
+
+def said(response: str) -> str:
+    """A response without the thought that it begins with; a thought that never ends leaves nothing."""
+    thought, closed, rest = response.partition("</think>")
+    if closed:
+        return rest
+    return "" if thought.lstrip().startswith("<think>") else response
+
+
+def objects(text: str) -> list[str]:
+    """Every outermost ``{...}`` of ``text``; one that is not closed goes on to the end.
+
+    >>> objects('[{"a": "}"}, {"b": {}}]')
+    ['{"a": "}"}', '{"b": {}}']
+    """
+    found: list[str] = []
+    depth = begin = 0
+    for piece in _BRACES.finditer(text):  # texts are skipped whole, so that a brace in one counts for nothing
+        if piece.group() == "{":
+            begin = piece.start() if depth == 0 else begin
+            depth += 1
+        elif piece.group() == "}" and depth:
+            depth -= 1
+            if depth == 0:
+                found.append(text[begin : piece.end()])
+    return [*found, text[begin:]] if depth else found
+
+
+def _hermes(response: str) -> list[str]:
+    _, *rest = response.split("<tool_call>")
+    return [piece.partition("</tool_call>")[0] for piece in rest]
+
+
+def _llama(response: str) -> list[str]:
+    _, tagged, rest = response.partition(_PYTHON)
+    text = rest if tagged else response.strip()
+    if not tagged and not text.startswith(("{", "[{")):
+        return []
+    return objects(text) or [text]
+
+
+def _mistral(response: str) -> list[str]:
+    _, *rest = response.split(MARK)
+    found = []
+    for piece in rest:  # of each mark a list, or a name with its arguments
+        name, given, arguments = piece.partition("[ARGS]")
+        name, _, number = name.partition("[CALL_ID]")
+        if given:
+            found.append(spelled(name.strip(), arguments, number.strip()))
+        else:
+            found += objects(piece) or [piece]
+    return found
+
+
+def spelled(name: str, arguments: str, number: str = "") -> str:
+    """A call as one text whose ``arguments`` are JSON, or claim to be, by themselves; without any they are none."""
+    about = f'"name": {json.dumps(name)}, "id": {json.dumps(number)}'
+    return f'{{{about}, "arguments": {arguments.strip() or "{}"}}}'
+
+
+def _as_hermes(calls: list[ToolCall]) -> str:
+    return "\n".join(f"<tool_call>\n{call.text}\n</tool_call>" for call in calls)
+
+
+def _as_llama(calls: list[ToolCall]) -> str:
+    return "; ".join(_json({"name": call.name, "parameters": call.arguments}) for call in calls)
+
+
+def _as_mistral(calls: list[ToolCall]) -> str:
+    rows = [{"name": call.name, "arguments": call.arguments, "id": nine(call.id, i)} for i, call in enumerate(calls)]
+    return f"{MARK} {_json(rows)}"
+
+
+def nine(given: str, number: int) -> str:
+    """A call's own id where it has nine characters, as Mistral's have to, else one for the ``number``-th call."""
+    return given if len(given) == 9 else f"call{number:05d}"
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+FORMATS = {
+    one.name: one
+    for one in (
+        CallFormat("hermes", _hermes, _as_hermes, '<tool_call>\n{"name": "...", "arguments": {...}}\n</tool_call>'),
+        CallFormat("llama", _llama, _as_llama, '{"name": "...", "parameters": {...}}'),
+        CallFormat("mistral", _mistral, _as_mistral, f'{MARK} [{{"name": "...", "arguments": {{...}}}}]'),
+    )
+}
+
+
+def find_format(name: str) -> CallFormat:
+    """The format of that name; :class:`InvalidArgument` names those that are known."""
+    if name not in FORMATS:
+        raise InvalidArgument(f"unknown format of calls {name!r:.80}; choose one of auto, {', '.join(FORMATS)}")
+    return FORMATS[name]

@@ -1,0 +1,32 @@
+"""From a response to a turn and from actions to a response, in a prompt style; no tokenizer is needed for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gagpo.agents.calls.toolbox import Toolbox
+from gagpo.agents.episodes import Turn
+from gagpo.agents.parsing import SAYING, parse
+from gagpo.agents.prompts import PromptStyle
+
+
+@dataclass(frozen=True)
+class Phrasing:
+    """toolbox: what can be called, for a style whose actions are calls."""
+
+    style: PromptStyle
+    toolbox: Toolbox | None = None
+
+    def read(self, response: str, cut: bool = False) -> Turn:
+        """The turn that says ``response``, with the action or the calls that are found in it."""
+        if self.toolbox is not None:
+            return Turn.calling(response, self.toolbox.read(response), cut)
+        return Turn.of(response, parse(response, self.style.parser), cut)
+
+    def write(self, turn: Turn) -> str:
+        """What a model of this style would say to do what was done in ``turn``, and nothing else."""
+        if not turn.action:
+            return ""
+        if self.toolbox is None:
+            return SAYING[self.style.parser].format(turn.action)
+        return self.toolbox.write([call.action for call in turn.calls if call.action] or [turn.action])

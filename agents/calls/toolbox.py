@@ -1,0 +1,148 @@
+"""The tools of a world in one model's own words: told through its chat template, read from its responses."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jinja2 import TemplateError
+
+from gagpo.agents.calls.formats import FORMATS, CallFormat, find_format, nine, said
+from gagpo.agents.episodes import Call
+from gagpo.envs.errors import InvalidArgument
+from gagpo.envs.tools import CallError, Tool, ToolCall, read_call
+from gagpo.envs.tools.tool import ACT, find_tool
+
+MOST_CALLS = 16  # of one response
+Message = dict[str, Any]  # of a chat: role, content, and what a call or its answer has besides
+Template = Callable[..., str]  # messages, with ``tools`` and ``add_generation_prompt``, as one text
+
+_PROBE = ToolCall("probe_tool", {"word": "\u241e"}, "probe0000")
+_ASKED = "\u241f"
+
+
+class Toolbox:
+    """What can be called in a world, and how a model says it.
+
+    tools: those that the world declares; without any it is a text world, and its one tool is ``act(command)``.
+    """
+
+    def __init__(self, tools: Sequence[Tool], form: CallFormat):
+        self.form = form
+        self.tools = list(tools) or [ACT]
+        self._is_text = not tools
+
+    @property
+    def specs(self) -> list[dict[str, Any]]:
+        return [tool.spec for tool in self.tools]
+
+    @property
+    def digest(self) -> str:
+        """Of all that a model is told of the tools."""
+        return hashlib.sha256(json.dumps(self.specs, sort_keys=True).encode()).hexdigest()[:16]
+
+    def read(self, response: str) -> list[Call]:
+        """The calls of a response in order, at least one: where there is none, one that says so."""
+        texts = self.form.find(said(response))
+        if not texts:
+            return [Call("", f"There is no tool call in this. Call a tool like this: {self.form.example}")]
+        return self.judged(texts)
+
+    def judged(self, texts: Sequence[str]) -> list[Call]:
+        """Texts that claim to be calls, as a turn holds them; with more than ``MOST_CALLS`` none is made."""
+        if len(texts) > MOST_CALLS:
+            return [Call("", f"More than {MOST_CALLS} tool calls at once; none was made.")]
+        calls = []
+        for number, text in enumerate(texts):  # each is a call or what is wrong with it
+            try:
+                call = read_call(text)
+                calls.append(Call(self._action(call), id=nine(call.id, number)))
+            except CallError as error:
+                calls.append(Call("", f"Error: {error}.", nine("", number)))
+        return calls
+
+    def write(self, actions: Sequence[str]) -> str:
+        """A world's actions as the model says them at once: the response of a demonstration.
+
+        Where one is no call of a world with tools they stay as they are: they stray from what can be said.
+        """
+        if self._is_text:
+            return self.form.write([ToolCall(ACT.name, {"command": action}) for action in actions])
+        try:
+            return self.form.write([read_call(action) for action in actions])
+        except CallError:
+            return "\n".join(actions)
+
+    def _action(self, call: ToolCall) -> str:
+        """What the world is given; in a text world the command, which has to fit here as nobody else looks."""
+        if not self._is_text:
+            return call.text
+        command = str(find_tool(self.tools, call.name).fit(call.arguments).command).strip()
+        if not command:
+            raise CallError("the command is empty")
+        return command
+
+
+def answers(calls: Sequence[Call], observation: str, more: str = "") -> list[Message]:
+    """What a turn's calls were answered, as messages; a turn that was not said in calls was answered ``observation``.
+
+    more: to be said after the last answer.
+    """
+    called = calls or [Call("", answer=observation)]
+    messages = [
+        {"role": "tool", "content": one.answer or "", "tool_call_id": nine(one.id, number)}
+        for number, one in enumerate(called)
+    ]
+    messages[-1]["content"] += more
+    return messages
+
+
+def format_of(template: Template, name: str = "auto") -> CallFormat:
+    """The format in which a chat template shows calls, or the one that is named; see ``FORMATS``.
+
+    Raises :class:`InvalidArgument` where the template has no place for tools or their answers, and where it shows calls
+    in no format that is known.
+    """
+    tool = Tool(_PROBE.name, "?", {"type": "object", "properties": {"word": {"type": "string"}}})
+    asked: list[Message] = [{"role": "user", "content": _ASKED}]
+    told = _rendered(template, asked, tools=[tool.spec])
+    answered = [*asked, {"role": "assistant", "content": "?"}, *answers([Call("", answer="\u241d")], "")]
+    if _PROBE.name not in told or "\u241d" not in _rendered(template, answered):
+        raise InvalidArgument(
+            "the chat template of this model has no place for tools and their answers, which style tools needs: choose "
+            "style tags, or give the model's folder a chat_template.jinja that has one"
+        )
+    if name != "auto":
+        return find_format(name)
+    function = {"name": _PROBE.name, "arguments": _PROBE.arguments}
+    call = {"id": _PROBE.id, "type": "function", "function": function}
+    chat = [*asked, {"role": "assistant", "content": "", "tool_calls": [call]}, *answers([Call("", answer="!")], "")]
+    begun = told.rpartition(_ASKED)[2]
+    shown = _rendered(template, chat, tools=[tool.spec], add_generation_prompt=False)
+    response = shown.rpartition(_ASKED)[2].removeprefix(begun)
+    for form in (FORMATS["mistral"], FORMATS["hermes"], FORMATS["llama"]):
+        # Whose marks are found first: a list of Llama's needs none.
+        if any(_is_probe(text) for text in form.find(said(response))):
+            return form
+    raise InvalidArgument(
+        f"the chat template of this model shows tool calls in none of the formats {', '.join(FORMATS)}: name the one "
+        "that the model writes with context.calls, or choose style tags"
+    )
+
+
+def _is_probe(text: str) -> bool:
+    try:
+        call = read_call(text)
+    except CallError:
+        return False
+    return (call.name, call.arguments) == (_PROBE.name, _PROBE.arguments)
+
+
+def _rendered(template: Template, chat: Sequence[Mapping[str, Any]], **options: Any) -> str:
+    """'' where the template refuses a role, or knows no such chat."""
+    try:
+        return template(chat, **options)
+    except (TemplateError, TypeError, ValueError, KeyError):
+        return ""

@@ -1,0 +1,68 @@
+"""Whether a world's tools can be called: names and schemas that a model can be told, and harm from no call."""
+
+from __future__ import annotations
+
+import json
+import random
+from contextlib import closing
+
+import numpy as np
+
+from gagpo.envs.check.subject import Subject, require
+from gagpo.envs.errors import GagpoError
+from gagpo.envs.pool.wire import describe
+from gagpo.envs.tools import Tool, ToolCall, tools_of
+
+_SAMPLES = 3  # calls of each tool
+WRONG = {
+    "no call": "look around",
+    "half a call": '{"name": "',
+    "a list": "[1, 2]",
+    "a number": "9" * 400,
+    "deep nesting": '{"name": "a", "arguments": ' + '{"a":' * 2000 + "1" + "}" * 2001,
+    "a key twice": '{"name": "a", "name": "a"}',
+    "no tool of that name": ToolCall("no_such_tool", {"a": 1}).text,
+    "half a surrogate pair": '{"name": "\\ud800"}',
+}
+"""What is a call of no world; each has to be answered as an invalid action."""
+
+
+def tool_calls(subject: Subject) -> str:
+    """The promise ``tool calls`` of :mod:`gagpo.envs.check.promises`."""
+    with closing(subject.make()) as env:
+        try:
+            tools = tools_of(env.unwrapped)
+        except GagpoError as error:
+            require(False, f"its tools cannot be told: {describe(error)}")
+        if not tools:
+            return "none of its own: an action is a text, and style tools plays it with act(command)"
+        names = [tool.name for tool in tools]
+        require(len(set(names)) == len(names), f"two of its tools have one name: {', '.join(names)}")
+        for tool in tools:
+            try:
+                json.dumps(tool.spec, allow_nan=False).encode()
+            except (TypeError, ValueError) as error:
+                require(False, f"the schema of tool {tool.name} is no plain JSON: {error}")
+        (start, *_) = subject.starts(env)
+        rng, answered = random.Random(subject.seed), 0
+        env.reset(seed=start.seed, options=start.options)
+        for name, action in [*WRONG.items(), *((tool.name, call) for tool in tools for call in _calls(tool, rng))]:
+            try:
+                *_, terminated, truncated, info = env.step(action)
+            except Exception as error:
+                require(False, f"the call {action[:80]!a} breaks it: {describe(error)}")
+            answered += 1
+            if name in WRONG:
+                require(not info.get("valid", True), f"{name} ({action[:80]!a}) is called a valid action")
+                require(not info.get("success"), f"{name} as a call solves {start.name}")
+            if terminated or truncated:
+                env.reset(seed=start.seed, options=start.options)
+    return f"{', '.join(names)}: {answered} calls are answered, of which {len(WRONG)} are none"
+
+
+def _calls(tool: Tool, rng: random.Random) -> list[str]:
+    """Some that may fit, one without arguments, one with a stranger and one whose arguments are of another kind."""
+    fitting = [tool.sample(np.random.default_rng(rng.getrandbits(32))) for _ in range(_SAMPLES)]
+    strange = ToolCall(tool.name, {**fitting[0].arguments, "no_such_argument": None})
+    other = ToolCall(tool.name, {name: [{"a": None}] for name in fitting[0].arguments})
+    return [call.text for call in (*fitting, ToolCall(tool.name), strange, other)]

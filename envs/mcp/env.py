@@ -1,0 +1,128 @@
+"""Questions that are answered with the tools of an MCP server."""
+
+from __future__ import annotations
+
+import functools
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from gagpo.envs.base import Outcome
+from gagpo.envs.errors import InvalidArgument
+from gagpo.envs.mcp.questions import SPLITS, ToolQuestion, read_questions, same_answer
+from gagpo.envs.mcp.server import ServerError, ToolServer, listed_tools
+from gagpo.envs.tasks import Task, TaskSet
+from gagpo.envs.tools import Arguments, CallError, Tool, ToolCall
+from gagpo.envs.tools.world import ToolEnv
+
+MOST_STARTS = 3  # of the server in one episode; a world whose server dies more often is broken
+
+
+class _Answer(Arguments):
+    text: str = Field(description="the answer and nothing else")
+
+
+ANSWER = Tool.of("final_answer", "Give the final answer, which ends the episode.", _Answer)
+
+
+class MCPEnv(ToolEnv):
+    """A question, the tools of the server that ``command`` starts, and ``final_answer``.
+
+    command: a program and its arguments, as a list or one line. ``python`` is the interpreter that plays. tasks: a
+    JSONL file, see :func:`gagpo.envs.mcp.questions.read_questions`. start_seconds, call_seconds: deadlines of the
+    server. A call without an answer in time is invalid, and the next one finds a new server. fresh: every episode gets
+    a server of its own; false for one that remembers nothing between calls.
+
+    The reward is 1 for the right answer. A subclass that overrides :meth:`is_solved` judges in its own way; one that
+    overrides ``begin`` and ``call`` too can read the server's state.
+    """
+
+    splits = SPLITS
+    instructions = "Answer the question. Use the tools, and give the answer with final_answer."
+    immaterial: ClassVar[frozenset[str]] = ToolEnv.immaterial | {"start_seconds", "fresh"}
+
+    def __init__(
+        self,
+        command: str | Sequence[str],
+        tasks: str | Path,
+        start_seconds: float = 20.0,
+        call_seconds: float = 10.0,
+        fresh: bool = True,
+        max_turns: int = 8,
+        **kwargs: Any,
+    ):
+        super().__init__(max_turns=max_turns, **kwargs)
+        words = shlex.split(command) if isinstance(command, str) else list(command)
+        if not words or not all(isinstance(word, str) and word for word in words):
+            raise InvalidArgument("command is a program and its arguments, as one line or a list of texts")
+        for name, seconds in (("start_seconds", start_seconds), ("call_seconds", call_seconds)):
+            if not 0 < seconds <= 3600:
+                raise InvalidArgument(f"{name} is a number of seconds up to 3600, got {seconds!r}")
+        self.command = tuple(words)
+        self.start_seconds, self.call_seconds, self.fresh = start_seconds, call_seconds, fresh
+        self._tasks, self._questions = read_questions(tasks)
+        self._server: ToolServer | None = None
+
+    @functools.cached_property
+    def tools(self) -> tuple[Tool, ...]:  # type: ignore[override]
+        listed = listed_tools(self.command, self.start_seconds)
+        if any(tool.name == ANSWER.name for tool in listed):
+            raise InvalidArgument(f"the server has a tool {ANSWER.name}, which is how answers are given here")
+        return (*listed, ANSWER)
+
+    def tasks(self, split: str) -> TaskSet:
+        if split not in self._tasks:
+            raise InvalidArgument(f"no split {split!r}; choose from {', '.join(SPLITS)}")
+        return self._tasks[split]
+
+    def begin(self, task: Task) -> Outcome:
+        self.question: ToolQuestion = self._questions[task.id]
+        self._starts, self._shown = 0, 0
+        if self.fresh:
+            self._end()
+        return Outcome(self.question.text)
+
+    def call(self, tool: str, arguments: Any) -> Outcome:
+        if tool == ANSWER.name:
+            solved = self.is_solved(self.question, arguments.text)
+            told = "That is right." if solved else "That is not right."
+            return Outcome(told, float(solved), terminated=True, success=solved)
+        server = self._started()
+        try:
+            answer = server.call(tool, arguments, self.call_seconds)
+        except ServerError as error:
+            self._end()
+            raise CallError(f"{tool} gave no answer, and its server starts anew: {error}") from None
+        self._shown += 1
+        return Outcome(answer.text, valid=not answer.refused)
+
+    def is_solved(self, question: ToolQuestion, said: str) -> bool:
+        """Whether ``said`` answers the question."""
+        return same_answer(question.answer, said)
+
+    def expert_action(self) -> str | None:
+        """The calls that the task's row shows, and then its answer."""
+        if self._shown < len(self.question.calls):
+            name, arguments = self.question.calls[self._shown]
+            return ToolCall(name, dict(arguments)).text
+        return ToolCall(ANSWER.name, {"text": self.question.answer}).text
+
+    def close(self) -> None:
+        self._end()
+        super().close()
+
+    def _started(self) -> ToolServer:
+        if self._server is None:
+            if self._starts == MOST_STARTS:
+                raise ServerError(f"the server had to be started {MOST_STARTS} times in one episode")
+            self._server = ToolServer(self.command, self.start_seconds)
+            self._starts += 1
+        return self._server
+
+    def _end(self) -> None:
+        server, self._server = getattr(self, "_server", None), None
+        if server is not None:
+            server.close()

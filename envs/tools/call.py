@@ -1,0 +1,135 @@
+"""A tool call as text. It is what a model wrote: bounded, checked and never evaluated."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+
+from pydantic import JsonValue
+
+from gagpo.envs.errors import GagpoError
+
+MOST_CALL = 20_000  # characters of one call
+MOST_DEPTH = 32  # of lists and objects within each other; whoever handles arguments may do so recursively
+_QUOTED = 80  # characters of what a model wrote that an error quotes
+
+
+class CallError(GagpoError, ValueError):
+    """A call that cannot be carried out; the message is for the model that made it."""
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """name: of the tool. arguments: plain JSON. id: by which a model's format knows the call, '' where it has none.
+
+    >>> ToolCall("act", {"command": "left"}).text
+    '{"name": "act", "arguments": {"command": "left"}}'
+    >>> read_call('{"name": "act", "arguments": {"command": "left"}}').arguments
+    {'command': 'left'}
+    """
+
+    name: str
+    arguments: dict[str, JsonValue] = field(default_factory=dict)
+    id: str = ""
+
+    @property
+    def text(self) -> str:
+        """The call as a world's action: one line, the same for equal calls."""
+        return json.dumps({"name": self.name, "arguments": self.arguments}, ensure_ascii=False)
+
+    @property
+    def arguments_text(self) -> str:
+        return json.dumps(self.arguments, ensure_ascii=False)
+
+
+def read_call(text: str) -> ToolCall:
+    """The call that ``text`` is: a JSON object of ``name`` and ``arguments`` (``parameters`` is the same).
+
+    Raises :class:`CallError` for any other text. An accepted one holds numbers that are finite and of 64 bits, no key
+    twice, and characters that can be written down.
+    """
+    if len(text) > MOST_CALL:
+        raise CallError(f"a call has at most {MOST_CALL:,} characters, and this one has {len(text):,}")
+    found = _parsed(text)
+    if not isinstance(found, dict):
+        raise CallError(f"a call is a JSON object with a name and arguments, not {_kind(found)}")
+    name = found.get("name")
+    if not isinstance(name, str) or not name:
+        raise CallError('the call names no tool: give its "name"')
+    if "arguments" in found and "parameters" in found:
+        raise CallError('the call has both "arguments" and "parameters": give one of them')
+    arguments = found.get("arguments", found.get("parameters"))
+    if arguments is None:
+        arguments = {}
+    if not isinstance(arguments, dict):
+        raise CallError(f"the arguments of {quoted(name)} are a JSON object, not {_kind(arguments)}")
+    given = found.get("id")
+    return ToolCall(name, arguments, given if isinstance(given, str) and given.isalnum() and len(given) < 65 else "")
+
+
+def quoted(text: str) -> str:
+    """A name that a model made up, for an error: short, on one line, and without what cannot be shown."""
+    return ascii(text if len(text) <= _QUOTED else text[: _QUOTED - 1] + "…")
+
+
+def _parsed(text: str) -> JsonValue:
+    try:
+        value: JsonValue = json.loads(
+            text, object_pairs_hook=_object, parse_constant=_no_number, parse_int=_integer, parse_float=_number
+        )
+        json.dumps(value, ensure_ascii=False).encode()
+    except json.JSONDecodeError as error:
+        raise CallError(f"the call is no JSON: {error.msg} at character {error.pos}") from None
+    except UnicodeEncodeError:
+        raise CallError("the call holds half of a surrogate pair") from None
+    except RecursionError:
+        raise CallError(f"the call is nested more than {MOST_DEPTH} deep") from None
+    level = [value]
+    for _ in range(MOST_DEPTH):
+        level = [part for whole in level for part in _parts(whole)]
+    if level:
+        raise CallError(f"the call is nested more than {MOST_DEPTH} deep")
+    return value
+
+
+def _parts(value: JsonValue) -> list[JsonValue]:
+    return list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+
+
+def _object(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        double, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise CallError(f"the key {quoted(double)} stands twice in one object")
+    return found
+
+
+def _no_number(text: str) -> JsonValue:
+    raise CallError(f"{text} is no number that JSON has")
+
+
+def _integer(text: str) -> int:
+    if len(text) > 20 or not -(2**63) <= int(text) < 2**63:
+        raise CallError("a whole number has more than 64 bits")
+    return int(text)
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise CallError("a number is too large")
+    return value
+
+
+def _kind(value: JsonValue) -> str:
+    kinds = {
+        bool: "true or false",
+        int: "a number",
+        float: "a number",
+        str: "a text",
+        list: "a list",
+        dict: "an object",
+    }
+    return kinds.get(type(value), "null")

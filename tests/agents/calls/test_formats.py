@@ -1,0 +1,146 @@
+"""What models write as calls: found in every format, and refused with a reason where it is none."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gagpo.agents.calls.formats import FORMATS, find_format, objects, said
+from gagpo.agents.calls.toolbox import MOST_CALLS, Toolbox
+from gagpo.agents.episodes import Turn
+from gagpo.envs.errors import InvalidArgument
+from gagpo.envs.tools import ToolCall, read_call
+from tests.hard.calls import hostile_response, sound_call
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abc", max_size=3), inner, max_size=3),
+    max_leaves=6,
+)  # fmt: skip
+CALLS = st.builds(ToolCall, st.sampled_from(["act", "search"]), st.dictionaries(st.text("abc", min_size=1), PLAIN))
+
+
+def told(form, response):
+    return [read_call(text) for text in FORMATS[form].find(said(response))]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@settings(max_examples=200)
+@given(calls=st.lists(CALLS, min_size=1, max_size=3))
+def test_what_is_written_is_read(form, calls):
+    response = FORMATS[form].write(calls)
+    if "tool_call>" in response.replace("\n</tool_call>", "").replace("<tool_call>\n", "") or "[ARGS]" in response:
+        return
+    found = told(form, f'<think>one {"{"} or "two</think>\n{response}')
+    assert [(one.name, one.arguments) for one in found] == [(one.name, one.arguments) for one in calls]
+
+
+CASES = [
+    ("hermes", 'I go.\n<tool_call>\n{"name": "act", "arguments": {"a": 1}}\n</tool_call>', [("act", {"a": 1})]),
+    ("hermes", '<tool_call>{"name": "a"}</tool_call><tool_call>{"name": "b"}', [("a", {}), ("b", {})]),
+    ("hermes", '<think><tool_call>{"name": "a"}</tool_call></think>no', []),
+    ("hermes", '<think><tool_call>{"name": "a"}</tool_call>', []),
+    ("hermes", '{"name": "act", "arguments": {}}', []),
+    ("llama", '{"name": "act", "parameters": {"a": "}"}}', [("act", {"a": "}"})]),
+    ("llama", '<|python_tag|>{"type": "function", "name": "act", "parameters": {}}', [("act", {})]),
+    ("llama", '{"name": "a", "parameters": {}}; {"name": "b", "parameters": {}}', [("a", {}), ("b", {})]),
+    ("llama", '[{"name": "a"}, {"name": "b"}]', [("a", {}), ("b", {})]),
+    ("llama", 'I call {"name": "a"}', []),
+    (
+        "mistral",
+        '[TOOL_CALLS] [{"name": "a", "arguments": {"x": "[ARG]"}, "id": "abcdefghi"}]',
+        [("a", {"x": "[ARG]"})],
+    ),
+    ("mistral", '[TOOL_CALLS]a[ARGS]{"x": 1}[TOOL_CALLS]b[CALL_ID]123456789[ARGS]{}', [("a", {"x": 1}), ("b", {})]),
+    ("mistral", '[{"name": "a"}]', []),
+]
+
+
+@pytest.mark.parametrize(("form", "response", "calls"), CASES)
+def test_what_models_write(form, response, calls):
+    assert [(one.name, one.arguments) for one in told(form, response)] == calls
+
+
+def test_a_call_keeps_the_id_that_its_format_gives_it():
+    box = Toolbox((), FORMATS["mistral"])
+    calls = box.read('[TOOL_CALLS] [{"name": "act", "arguments": {"command": "left"}, "id": "abcdefghi"}]')
+    assert [(one.action, one.id) for one in calls] == [("left", "abcdefghi")]
+    calls = box.read('[TOOL_CALLS]act[CALL_ID]123456789[ARGS]{"command": "left"}')
+    assert calls[0].id == "123456789"
+
+
+WRONG = {
+    "go left": "There is no tool call in this",
+    "<tool_call>{</tool_call>": "the call is no JSON: Expecting property name",
+    "<tool_call>[1]</tool_call>": "a JSON object with a name and arguments, not a list",
+    '<tool_call>{"name": 3}</tool_call>': "names no tool",
+    '<tool_call>{"name": "fly"}</tool_call>': "there is no tool 'fly'; there is act",
+    '<tool_call>{"name": "act"}</tool_call>': "argument 'command' of act: Field required",
+    '<tool_call>{"name": "act", "arguments": "left"}</tool_call>': "are a JSON object, not a text",
+    '<tool_call>{"name": "act", "arguments": {"command": 3}}</tool_call>': "argument 'command' of act: Input should be",
+    '<tool_call>{"name": "act", "arguments": {"command": ""}}</tool_call>': "the command is empty",
+    '<tool_call>{"name": "act", "arguments": {"command": "a", "to": 1}}</tool_call>': "Extra inputs are not permitted",
+    '<tool_call>{"name": "act", "arguments": {"command": "a", "command": "b"}}</tool_call>': "stands twice",
+    '<tool_call>{"name": "act", "arguments": {"command": NaN}}</tool_call>': "NaN is no number",
+    '<tool_call>{"name": "act", "arguments": {"command": 1e999}}</tool_call>': "a number is too large",
+    '<tool_call>{"name": "act", "arguments": {"command": 99999999999999999999999}}</tool_call>': "more than 64 bits",
+    '<tool_call>{"name": "act", "arguments": {"command": "\\ud800"}}</tool_call>': "half of a surrogate pair",
+    "<tool_call>" + "[" * 15_000 + "</tool_call>": "nested more than 32 deep",
+    "<tool_call>" + "[" * 40 + "]" * 40 + "</tool_call>": "nested more than 32 deep",
+    "<tool_call>" + " " * 2_000_000 + "</tool_call>": "at most 20,000 characters",
+    "<tool_call>{}</tool_call>" * (MOST_CALLS + 1): "More than 16 tool calls",
+    "<tool_call>" * 1_000_000: "More than 16 tool calls",
+}
+
+
+@pytest.mark.parametrize("response", WRONG, ids=range(len(WRONG)))
+def test_what_is_wrong_is_said(response):
+    calls = Toolbox((), FORMATS["hermes"]).read(response)
+    assert [one.action for one in calls] == [""] and WRONG[response] in calls[0].error
+    assert len(calls[0].error) < 500
+    turn = Turn.calling(response, calls)
+    assert turn.invalid == "not parsed" and turn.action == "" and turn.upcoming == ""
+
+
+def test_each_call_is_judged_by_itself():
+    response = FORMATS["llama"].write(
+        [ToolCall("act", {"command": "left"}), ToolCall("fly"), ToolCall("act", {"command": "up"})]
+    )
+    turn = Turn.calling(response, Toolbox((), FORMATS["llama"]).read(response))
+    assert [one.action for one in turn.calls] == ["left", "", "up"] and turn.action == "left\nup"
+    assert turn.invalid == "not parsed"
+    seen = [turn.answer(text) for text in ("At 2.", "At 2 still.", "At 2.")]
+    assert seen[-1].splitlines() == ["At 2.", turn.calls[1].error, "At 2 still.", "At 2."] and turn.upcoming is None
+
+
+def test_unknown_formats_are_named():
+    with pytest.raises(
+        InvalidArgument, match="unknown format of calls 'xml'; choose one of auto, hermes, llama, mistral"
+    ):
+        find_format("xml")
+
+
+@pytest.mark.parametrize("text", ['{"a' + '\\"' * 300_000, '"' * 300_001, "{" * 300_000, "}" * 300_000, '{"' * 150_000])
+def test_cutting_takes_linear_time(text):
+    assert len(objects(text)) <= 1
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_three_thousand_mutated_responses_are_harmless(form):
+    """Part of what ``tests.hard`` does a hundred thousand times."""
+    import random
+
+    from tests.hard.calls import TOOLS
+
+    rng, boxes = random.Random(form), [Toolbox((), FORMATS[form]), Toolbox(TOOLS, FORMATS[form])]
+    read = 0
+    for number in range(1_500):
+        for box in boxes:
+            calls = box.read(hostile_response(FORMATS[form], box, rng))
+            assert 1 <= len(calls) <= MOST_CALLS and all(bool(one.action) != bool(one.error) for one in calls), number
+            json.dumps([one._asdict() for one in calls], ensure_ascii=False).encode()
+            read += sum(bool(one.action) for one in calls)
+    assert read > 300  # some are sound still
+    assert isinstance(sound_call(boxes[1], rng), ToolCall)

@@ -1,0 +1,131 @@
+"""Questions answered with an MCP server's tools: played, checked, trained against, and what is wrong with them."""
+
+import json
+import os
+
+import pytest
+
+pytest.importorskip("mcp", reason="the optional package mcp is not installed")
+
+from gagpo.agents.agent import ExpertAgent
+from gagpo.agents.rollout import group_jobs, rollout
+from gagpo.agents.setup import make_world
+from gagpo.envs.check.check import check
+from gagpo.envs.errors import InvalidArgument
+from gagpo.envs.mcp.env import MOST_STARTS
+from gagpo.envs.mcp.questions import read_questions
+from gagpo.envs.mcp.server import ServerError
+from gagpo.envs.pool import Pool
+
+COMMAND = ["python", os.path.join(os.path.dirname(__file__), "arithmetic_server.py")]
+
+
+@pytest.fixture
+def kwargs(tmp_path):
+    rows = []
+    for number in range(6):
+        calls = [{"name": "add", "arguments": {"a": number, "b": 7}}]
+        row = {"question": f"What is {number} + 7?", "answer": number + 7, "calls": calls}
+        rows.append({**row, "id": f"sum-{number}", "split": "test" if number > 3 else "train"})
+    (tmp_path / "sums.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    return {"command": COMMAND, "tasks": str(tmp_path / "sums.jsonl"), "start_seconds": 60.0, "call_seconds": 30.0}
+
+
+def said(name, **arguments):
+    return json.dumps({"name": name, "arguments": arguments})
+
+
+def test_questions_are_played(kwargs):
+    world = make_world("gagpo/MCP-v0", kwargs)
+    assert [tool.name for tool in world.tools] == ["add", "remember", "misbehave", "final_answer"]
+    observation, _ = world.reset(options={"task": "sum-1"})
+    assert observation == "What is 1 + 7?"
+    assert world.step(said("add", a=1, b=7))[0] == "8"
+    for action in (said("add", a="x"), said("fly"), "", said("final_answer", text=8)):
+        observation, reward, terminated, _, info = world.step(action)
+        assert (reward, terminated, info["valid"]) == (0.0, False, False), observation
+    observation, reward, terminated, _, info = world.step(said("final_answer", text=" 8.0"))
+    assert (reward, terminated, info["success"]) == (1.0, True, True)
+    world.reset(options={"task": "sum-1"})
+    assert world.step(said("final_answer", text="9"))[1:3] == (0.0, True)
+    world.close()
+
+
+def test_every_episode_has_a_server_of_its_own_unless_told_otherwise(kwargs):
+    for fresh, heard in ((True, "b"), (False, "a b")):
+        world = make_world("gagpo/MCP-v0", {**kwargs, "fresh": fresh})
+        world.reset(options={"task": "sum-1"})
+        assert world.step(said("remember", word="a"))[0] == "a"
+        world.reset(options={"task": "sum-1"})
+        assert world.step(said("remember", word="b"))[0] == heard
+        world.close()
+
+
+def test_a_server_that_dies_costs_the_turn_and_starts_anew_so_often(kwargs):
+    world = make_world("gagpo/MCP-v0", {**kwargs, "max_turns": 20})
+    world.reset(options={"task": "sum-1"})
+    for _ in range(MOST_STARTS):
+        observation, *_, info = world.step(said("misbehave", way="crash"))
+        assert "its server starts anew" in observation and not info["valid"]
+    with pytest.raises(ServerError, match="had to be started 3 times in one episode"):
+        world.step(said("add", a=1, b=1))
+    world.reset(options={"task": "sum-1"})
+    assert world.step(said("add", a=1, b=1))[0] == "2"
+    world.close()
+
+
+def test_the_expert_wins_in_processes_of_the_pool(kwargs):
+    with Pool("gagpo/MCP-v0", {**kwargs, "expert": True}, workers=1) as pool:
+        episodes, _ = rollout(ExpertAgent(), pool, group_jobs(["sum-0", "sum-5"], 1, seed=0))
+    assert [episode.success for episode in episodes] == [True, True]
+    assert [len(episode.turns) for episode in episodes] == [2, 2]
+
+
+def test_it_keeps_its_promises(kwargs):
+    found = check("gagpo/MCP-v0", {**kwargs, "fresh": False, "max_turns": 3}, episodes=2)
+    assert [(one.name, one.detail) for one in found if not one.ok] == []
+    (tools,) = (one.detail for one in found if one.name == "tool calls")
+    assert tools.startswith("add, remember, misbehave, final_answer: 32 calls are answered")
+
+
+WRONG = {
+    "key 'answer'": '{"question": "a"}',
+    "key 'more'": '{"question": "a", "answer": "b", "more": 1}',
+    "key 'calls.0.name'": '{"question": "a", "answer": "b", "calls": [{}]}',
+    ": the same as line 1": '{"question": "a", "answer": "b"}\n{"question": "a", "answer": "b"}',
+    "no split 'dev'": '{"question": "a", "answer": "b", "split": "dev"}',
+    "the id 'x' already": '{"question": "a", "answer": "b", "id": "x"}\n{"question": "b", "answer": "b", "id": "x"}',
+    "no JSON object": "[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_rows_that_are_none_are_named(tmp_path, words):
+    (tmp_path / "q.jsonl").write_text(WRONG[words])
+    with pytest.raises(InvalidArgument, match=rf"q\.jsonl, line \d.*{words}"):
+        read_questions(tmp_path / "q.jsonl")
+
+
+def test_arguments_that_make_no_sense_are_named(kwargs, tmp_path):
+    for changes, words in (
+        ({"command": ""}, "command is a program"),
+        ({"call_seconds": 0}, "call_seconds is a number"),
+        ({"tasks": str(tmp_path)}, "cannot be read"),
+    ):
+        with pytest.raises(InvalidArgument, match=words):
+            make_world("gagpo/MCP-v0", {**kwargs, **changes})
+
+
+def test_a_server_from_a_package_index_is_played(tmp_path):
+    pytest.importorskip("mcp_server_calculator", reason="the package mcp-server-calculator is not installed")
+    calls = [{"name": "calculate", "arguments": {"expression": "12 * 12"}}]
+    row = {"question": "What is 12 * 12?", "answer": 144, "id": "square", "split": "train", "calls": calls}
+    (tmp_path / "q.jsonl").write_text(json.dumps(row))
+    kwargs = {"command": "python -m mcp_server_calculator", "tasks": str(tmp_path / "q.jsonl"), "start_seconds": 60.0}
+    world = make_world("gagpo/MCP-v0", {**kwargs, "expert": True})
+    _, info = world.reset(options={"task": "square"})
+    observation, *_, info = world.step(info["expert_action"])
+    assert observation == "144" and info["valid"]
+    assert world.step(said("calculate", expression="import os"))[4]["valid"] is False
+    assert world.step(info["expert_action"])[4]["success"]
+    world.close()

@@ -1,0 +1,124 @@
+"""An MCP server as a child: answers, deadlines, bounded output, and nothing that outlives it."""
+
+import os
+import threading
+import time
+from contextlib import closing
+
+import pytest
+
+pytest.importorskip("mcp", reason="the optional package mcp is not installed")
+
+from gagpo.envs.mcp.server import MOST_ANSWER, ServerError, ToolServer, listed_tools
+
+COMMAND = ("python", os.path.join(os.path.dirname(__file__), "arithmetic_server.py"))
+LIAR = ("python", os.path.join(os.path.dirname(__file__), "lying_server.py"))
+
+
+def alive(process):
+    try:
+        with open(f"/proc/{process}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def server():
+    made = ToolServer(COMMAND, 60)
+    yield made
+    made.close()
+
+
+def misbehave(server, way, seconds=30):
+    return server.call("misbehave", {"way": way}, seconds)
+
+
+def test_tools_are_listed_and_called(server):
+    assert [tool.name for tool in server.tools] == ["add", "remember", "misbehave"]
+    assert server.tools[0].parameters["required"] == ["a", "b"]
+    assert server.call("add", {"a": 2, "b": 3}, 30) == ("5", False)
+    assert server.call("remember", {"word": "a"}, 30).text == "a"
+    assert server.call("remember", {"word": "b"}, 30).text == "a b"
+    refused = [server.call("add", {"a": "x"}, 30), server.call("nothing", {}, 30), misbehave(server, "raise")]
+    assert [one.refused for one in refused] == [True, True, True] and "valid integer" in refused[0].text
+
+
+def test_a_long_answer_is_shown_in_part(server):
+    huge = misbehave(server, "huge").text
+    assert len(huge) < MOST_ANSWER + 100 and huge.endswith("[980,000 more characters]")
+
+
+@pytest.mark.parametrize("lie", ["noise", "pages"])
+def test_what_is_only_odd_is_read(lie):
+    with closing(ToolServer((*LIAR, lie), 60)) as server:
+        assert server.call("echo", {}, 30) == ("done", False)
+
+
+@pytest.mark.parametrize("lie", ["line", "stranger", "shapeless", "deep", "forever", "surrogate"])
+def test_what_is_no_answer_ends_at_the_deadline_at_the_latest(lie):
+    with closing(ToolServer((*LIAR, lie), 60)) as server:
+        with pytest.raises(ServerError, match="did not answer a call of echo") as caught:
+            server.call("echo", {}, 2)
+        assert "\n" not in str(caught.value)
+        if lie == "line":
+            assert not alive(server._process.pid), "a line without end is the last"
+    assert not alive(server._process.pid)
+
+
+@pytest.mark.parametrize(
+    ("lie", "words"),
+    [
+        ("many", "more than 64 tools"),
+        ("name", "a tool's name is of letters"),
+        ("schema", "says more than 20,000 characters"),
+        ("shape", "did not start"),
+        ("garbage", "did not start"),
+    ],
+)
+def test_tools_that_cannot_be_told_are_refused(lie, words):
+    with pytest.raises(ServerError, match=words) as caught:
+        ToolServer((*LIAR, lie), 60)
+    assert len(str(caught.value)) < 600 and "\n" not in str(caught.value)
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("mcp")]
+
+
+def test_it_sees_no_secret_of_the_environment(server, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    with pytest.raises(ServerError):
+        ToolServer(["nonexistent"])
+    assert "KEY" not in misbehave(server, "environment").text
+
+
+def test_a_hang_meets_its_deadline_and_nothing_outlives_the_end(server):
+    child = int(misbehave(server, "child").text)
+    with pytest.raises(ServerError, match=r"did not answer a call of misbehave within 0\.5 s"):
+        misbehave(server, "hang", 0.5)
+    assert alive(child) and alive(server._process.pid)
+    server.close()
+    server.close()
+    for _ in range(100):
+        if not alive(child):
+            break
+        time.sleep(0.05)
+    assert not alive(child) and not alive(server._process.pid)
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("mcp")]
+
+
+def test_a_crash_is_told(server):
+    with pytest.raises(ServerError, match="did not answer a call of misbehave"):
+        misbehave(server, "crash")
+    with pytest.raises(ServerError):
+        server.call("add", {"a": 1, "b": 1}, 5)
+
+
+@pytest.mark.parametrize("command", [["nonexistent"], ["true"], ["cat"], ["yes"], ["sleep", "100"], ["a\0b"]], ids=repr)
+def test_what_is_no_server_is_told_in_one_line(command):
+    with pytest.raises(ServerError, match=r"the MCP server '.*' (cannot be started|did not start)") as caught:
+        ToolServer(command, 2)
+    assert "\n" not in str(caught.value)
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("mcp")]
+
+
+def test_a_server_is_asked_for_its_tools_once():
+    assert listed_tools(COMMAND, 60.0) is listed_tools(COMMAND, 60.0)
