@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, TypedDict
+from contextlib import ExitStack
+from typing import Literal, TypedDict, cast
 
 from gagpo.envs.pool import Pool
-from gagpo.settings import EngineSettings, RolloutSettings, RunSettings
+from gagpo.envs.pool.mixed import MixedPool
+from gagpo.settings import EngineSettings, EnvironmentSettings, RolloutSettings, RunSettings
 
 
 class PoolOptions(TypedDict):
@@ -22,8 +24,18 @@ class LocalPlacement:
     """This machine. A cluster's placement overrides what the cluster has instead."""
 
     def open_pool(self, settings: RunSettings) -> Pool:
-        """The environments of a run, or what keeps the contract of a pool elsewhere."""
-        return Pool(settings.environment.id, settings.environment.kwargs, **pool_options(settings.rollout))
+        """The environments of a run; of several worlds a pool for each, which answer as one."""
+        with ExitStack() as opened:  # a world that cannot be opened closes those before it
+            pools = {
+                world.name: opened.enter_context(self.open_world(world.environment, settings.rollout))
+                for world in settings.worlds
+            }
+            opened.pop_all()
+        return pools[""] if "" in pools else cast(Pool, MixedPool(pools))  # the same contract
+
+    def open_world(self, world: EnvironmentSettings, rolling: RolloutSettings) -> Pool:
+        """The environments of one world, or what keeps the contract of a pool elsewhere."""
+        return Pool(world.id, world.kwargs, **pool_options(rolling))
 
     def engine_arguments(self, settings: EngineSettings) -> Mapping[str, object]:
         """Keyword arguments of the run's engine."""

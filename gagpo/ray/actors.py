@@ -17,7 +17,7 @@ from gagpo.envs.errors import first_line
 from gagpo.envs.pool import Pool
 from gagpo.ray.pool import ClusterPool, HostLost, PoolHost
 from gagpo.ray.server import PlacedServer, ServerHost
-from gagpo.settings import EngineSettings, RunSettings
+from gagpo.settings import EngineSettings, EnvironmentSettings, RolloutSettings, RunSettings
 
 _numbers = itertools.count()
 
@@ -61,11 +61,10 @@ class RayPlace(LocalPlacement):
         self._cluster = settings.cluster
         self._folder = folder
 
-    def open_pool(self, settings: RunSettings) -> Pool:
+    def open_world(self, world: EnvironmentSettings, rolling: RolloutSettings) -> Pool:
         if not self._cluster.hosts:
-            return super().open_pool(settings)
-        world = settings.environment
-        options = pool_options(settings.rollout)
+            return super().open_world(world, rolling)
+        options = pool_options(rolling)
 
         def make() -> Any:
             kind = ray.remote(PoolHost).options(

@@ -14,6 +14,7 @@ from gagpo.settings.training import (
     TrainingSettings,
 )
 from gagpo.settings.warm_start import MixtureSettings, SmallModelSettings, TeacherSettings, WarmStartSettings
+from gagpo.settings.worlds import World, WorldSettings
 
 __all__ = [
     "ClusterSettings",
@@ -32,6 +33,8 @@ __all__ = [
     "TeacherSettings",
     "TrainingSettings",
     "WarmStartSettings",
+    "World",
+    "WorldSettings",
     "dump",
     "find_config",
     "load",

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from gagpo.controllers.curriculum import Curriculum
 from gagpo.envs.tables import Table
 from gagpo.settings import RunSettings
 from gagpo.settings.keys import options
@@ -30,7 +31,9 @@ def page() -> str:
     """The reference as Markdown."""
     parts = [HEAD]
     for path, model in sections(RunSettings):
-        parts.append(f"\n## {path or 'Top level'}\n\n{_first_paragraph(model)}\n")
+        name = model.model_fields.get("name")
+        which = f" ({name.default})" if issubclass(model, Curriculum) and name is not None else ""
+        parts.append(f"\n## {path or 'Top level'}{which}\n\n{_first_paragraph(model)}\n")
         rows = [
             [f"`{name}`", _type(field), _default(field), meaning(name, field, path)]
             for name, field in model.model_fields.items()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gagpo.eval.metrics.register import of_world, worlds_of
 from gagpo.eval.results import EvalResult
 
 Metrics = dict[str, float]
@@ -26,8 +27,10 @@ class IterationFinished:
 
     def __str__(self) -> str:
         m = dict.fromkeys(_NOT_ALWAYS, float("nan")) | self.metrics
+        worlds = [f"{world} {100 * m[of_world('success_rate', world)]:.0f}" for world in worlds_of(m)]
         line = (
-            f"{m['iteration']:>4}  success {100 * m['success_rate']:5.1f} %  turns {m['mean_turns']:4.1f}  "
+            f"{m['iteration']:>4}  success {100 * m['success_rate']:5.1f} %"
+            f"{' (' + ', '.join(worlds) + ')' if worlds else ''}  turns {m['mean_turns']:4.1f}  "
             f"invalid {100 * m['invalid_rate']:4.1f} %"
         )
         if "loss" in m:

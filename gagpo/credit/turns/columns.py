@@ -7,7 +7,7 @@ order.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Literal
 
@@ -55,6 +55,7 @@ class Turns:
     text_N: the observations themselves, for groups of near-equal ones only.
     action_N: id of what was done in each turn, to see whether equal states are left alike.
     feature_NF: float32[N, F], what a value can be predicted from, for the credits that fit one.
+    world_E: the world of each episode, as an id, in a batch of several; None in a batch of one.
 
     Raises :class:`BadTurns` for an empty batch, columns of unequal length, NaN or infinite rewards, negative penalties
     and episodes out of order.
@@ -77,6 +78,7 @@ class Turns:
     end_state_E: np.ndarray | None = None
     action_N: np.ndarray | None = None
     feature_NF: np.ndarray | None = None
+    world_E: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         turns, episodes = _length(self.reward_N, "reward_N"), _length(self.group_E, "group_E")
@@ -93,6 +95,7 @@ class Turns:
         self._take("vote_E", np.int64, episodes)
         self._take("end_state_E", np.int64, episodes)
         self._take("action_N", np.int64, turns)
+        self._take("world_E", np.int64, episodes)
         if self.feature_NF is not None and self.feature_NF.shape[:1] != (turns,):
             raise BadTurns(f"feature_NF has {len(self.feature_NF)} rows, reward_N has {turns} entries")
         if self.text_N is not None and len(self.text_N) != turns:
@@ -138,14 +141,14 @@ class Turns:
         cls,
         episodes: Sequence[Episode],
         key: StateKey = "observation",
-        penalty: float = 0.0,
+        penalty: float | Sequence[float] = 0.0,
         texts: bool = False,
         features: int = 0,
     ) -> Turns:
         """Columns of ``episodes`` (anything shaped like :class:`gagpo.agents.episodes.Episode`).
 
         key: what makes two turns the same state, see :data:`gagpo.credit.StateKey`. penalty: cost of an invalid
-        action, >= 0. texts: keep the observations (for similarity groups). features: how many numbers to make of each
+        action, >= 0, one for all or one for each episode. texts: keep the observations (for similarity groups). features: how many numbers to make of each
         turn's words, see :func:`gagpo.credit.turns.features.feature_columns`; 0 for none.
 
         Where every episode is a single turn, its action (the extracted answer) is its vote.
@@ -153,8 +156,9 @@ class Turns:
         Raises :class:`BadTurns` when there is no episode, one without turns, a failed one, or when ``key="state"``
         and the environment named no state.
         """
-        if penalty < 0:
-            raise BadTurns(f"penalty is a cost, at least 0; got {penalty}")
+        penalties = [penalty] * len(episodes) if isinstance(penalty, int | float) else penalty
+        if min(penalties, default=0.0) < 0:
+            raise BadTurns(f"penalty is a cost, at least 0; got {min(penalties)}")
         for number, episode in enumerate(episodes):
             if episode.outcome == "failed":
                 raise BadTurns(f"episode {number} (task {episode.task!r}) failed in its environment: leave it out")
@@ -171,13 +175,33 @@ class Turns:
             end_state_E=end_state_E,
             action_N=intern(turn.action for turn in turns),
             feature_NF=feature_columns(episodes, features) if features else None,
-            penalty_N=np.array([0.0 if turn.valid else penalty for turn in turns], np.float64),
+            penalty_N=np.array(
+                [
+                    0.0 if turn.valid else cost
+                    for episode, cost in zip(episodes, penalties, strict=True)
+                    for turn in episode.turns
+                ],
+                np.float64,
+            ),
             tokens_N=np.array([len(turn.response_ids) for turn in turns], np.int64),
             truncated_E=np.array([episode.outcome == "truncated" for episode in episodes], np.bool_),
             success_E=np.array([episode.success for episode in episodes], np.bool_),
             vote_E=intern(turn.action for turn in turns) if single else None,
             text_N=[turn.observation for turn in turns] if texts else None,
+            world_E=_worlds(episodes),
         )
+
+    def only(self, kept_E: np.ndarray) -> Turns:
+        """The columns of the episodes that are kept, bool[E]."""
+        kept_N = kept_E[self.episode_N]
+        own: dict[str, Any] = {}
+        for column in fields(self):
+            value, kept = getattr(self, column.name), kept_E if column.name.endswith("_E") else kept_N
+            if isinstance(value, np.ndarray):
+                own[column.name] = value[kept]
+            elif value is not None:
+                own[column.name] = [one for one, wanted in zip(value, kept, strict=True) if wanted]
+        return Turns(**{**own, "episode_N": renumber(own["episode_N"])})
 
     @property
     def turns(self) -> int:
@@ -248,6 +272,12 @@ class Turns:
         if self.success_E is None:
             raise BadTurns(f"reward={reward!r} codes the success of episodes: give success_E")
         return self.success_E.astype(np.float64) * (2.0 if reward == "sign" else 1.0) - (reward == "sign")
+
+
+def _worlds(episodes: Sequence[Episode]) -> np.ndarray | None:
+    """The world of each episode as an id; None where all are of one."""
+    names = [getattr(episode, "world", None) for episode in episodes]
+    return intern(names) if len(set(names)) > 1 else None
 
 
 def _length(column: Any, name: str) -> int:
