@@ -227,7 +227,9 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # of every key: what i
     **dict.fromkeys(("group", "sample", "seed", "restarts"), _COUNT),
     **dict.fromkeys(("success", "valid", "cut"), _FLAG),
     **dict.fromkeys(("turns", "prompt_ids", "response_ids", "logprobs"), _LIST),
-    **dict.fromkeys(("state", "world", "end_observation", "end_state"), ("a text or null", lambda x: x is None or _is_text(x))),
+    **dict.fromkeys(
+        ("state", "world", "end_observation", "end_state"), ("a text or null", lambda x: x is None or _is_text(x))
+    ),
     "reward": _NUMBER,
     "temperature": ("a finite number or null", lambda value: value is None or _is_number(value)),
     "kept": ("true, false or null", lambda value: value is None or isinstance(value, bool)),

@@ -76,9 +76,7 @@ def _cut(result: EvalResult) -> str:
 
 def world_lines(results: Mapping[str, EvalResult], width: int = WIDTH) -> list[str]:
     """The success of one model in several worlds, and in all of them together."""
-    rows = [
-        [name, one.panel.split, str(one.panel.tasks), with_interval(one.success)] for name, one in results.items()
-    ]
+    rows = [[name, one.panel.split, str(one.panel.tasks), with_interval(one.success)] for name, one in results.items()]
     tasks = str(sum(one.panel.tasks for one in results.values()))
     rows.append(["the whole", "", tasks, with_interval(whole(results.values()))])
     return Table(["world", "split", "tasks", "success %"], rows).lines(width)

@@ -9,7 +9,8 @@ from contextlib import ExitStack
 from typing import Self
 
 from gagpo.envs.errors import InvalidArgument
-from gagpo.envs.pool.slots import BasePool, Counters, Event
+from gagpo.envs.pool.pool import Pool
+from gagpo.envs.pool.slots import Counters, Event
 from gagpo.envs.tasks import parted
 
 SLICE_SECONDS = 0.005  # how long one world is waited for before the others are looked at again
@@ -23,11 +24,11 @@ class MixedPool:
     are closed with this one. For one thread only.
     """
 
-    def __init__(self, pools: Mapping[str, BasePool]):
+    def __init__(self, pools: Mapping[str, Pool]):
         if not pools:
             raise InvalidArgument("a pool of several worlds needs at least one")
         self.pools = dict(pools)
-        self._at: dict[int, BasePool] = {}  # by slot
+        self._at: dict[int, Pool] = {}  # by slot
 
     def reset(self, slot: int, task: str, seed: int | None = None) -> None:
         """Start a task of some world in ``slot``, ending whatever runs there; answered by one event."""
@@ -40,7 +41,7 @@ class MixedPool:
         self._enter(slot, world.decode("ascii", "replace"), "a saved place").restore(slot, inner)
 
     def save(self, slot: int) -> bytes:
-        """A token of where the episode in ``slot`` stands; see :meth:`BasePool.save`."""
+        """A token of where the episode in ``slot`` stands; see :meth:`Pool.save`."""
         pool = self._pool(slot)
         world = next(name for name, one in self.pools.items() if one is pool)
         return world.encode("ascii") + b"\0" + pool.save(slot)
@@ -55,7 +56,7 @@ class MixedPool:
             pool.release(slot)
 
     def wait(self, timeout: float | None = None) -> list[Event]:
-        """The events that have come, of all worlds, as soon as there is one; see :meth:`BasePool.wait`."""
+        """The events that have come, of all worlds, as soon as there is one; ``[]`` at once when nothing is due."""
         end = math.inf if timeout is None else time.monotonic() + timeout
         while True:
             # All worlds are set to work before any is waited for, and none is while another has answered.
@@ -93,7 +94,7 @@ class MixedPool:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _enter(self, slot: int, world: str, what: str) -> BasePool:
+    def _enter(self, slot: int, world: str, what: str) -> Pool:
         """The pool of ``world``, which has ``slot`` from now on."""
         if world not in self.pools:
             raise InvalidArgument(f"{what} is of world {world!r:.40}, and there are {', '.join(self.pools)}")
@@ -103,7 +104,7 @@ class MixedPool:
         self._at[slot] = pool
         return pool
 
-    def _pool(self, slot: int) -> BasePool:
+    def _pool(self, slot: int) -> Pool:
         if slot not in self._at:
             raise InvalidArgument(f"slot {slot} holds no episode that waits for an action: reset it before stepping")
         return self._at[slot]

@@ -193,9 +193,6 @@ def _types_of(split: str, shown: list[Evaluation]) -> dict[str, object] | None:
 
 def _curves(run: Run) -> Markup:
     series = [Series("training", *run.series("success_rate"))] if run.metrics else []
-    series += [
-        Series(f"training, {world}", *run.series(of_world("success_rate", world))) for world in worlds_in(run)
-    ]
     for split in run.splits():
         # Of evaluations after as many iterations the last one stands.
         points = {one.iteration: one.result.success for one in run.evaluations if one.split == split and one.stage}
@@ -203,7 +200,9 @@ def _curves(run: Run) -> Markup:
         if known:
             ranges = [(rate.low, rate.high) for _, rate in known]
             series.append(Series(split, [at for at, _ in known], [rate.value for _, rate in known], ranges))
-    return line_chart("success over iterations", series, share=True, large=True)
+    chart = line_chart("success over iterations", series, share=True, large=True)
+    worlds = [Series(world, *run.series(of_world("success_rate", world))) for world in worlds_in(run)]
+    return chart + line_chart("success in training, by world", worlds, share=True, large=True) if worlds else chart
 
 
 def _charts(run: Run) -> list[Markup]:

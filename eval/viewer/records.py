@@ -59,6 +59,7 @@ class EpisodeRecord(Document):
 
     task: str
     task_type: str = ""
+    world: str | None = None
     group: int = 0
     sample: int = 0
     success: bool = False
@@ -69,6 +70,11 @@ class EpisodeRecord(Document):
     kept: bool | None = None
     info: Annotated[dict[str, Any], AfterValidator(_writable)] = Field(default_factory=dict)
     turns: list[TurnRecord]
+
+    @property
+    def kind(self) -> str:
+        """The type of its task, with the world's name where a run has several."""
+        return ": ".join(filter(None, (self.world, self.task_type)))
 
     @property
     def won(self) -> bool:

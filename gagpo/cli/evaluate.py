@@ -102,7 +102,7 @@ def evaluate(
     if len(records) > 1:
         records |= _shown_together({name: outcome.result for name, outcome in outcomes.items()})
     if as_json:
-        print_json(records[""] if "" in records else records)
+        print_json(records.get("", records))
 
 
 def _shown_together(results: Mapping[str, EvalResult]) -> dict[str, dict[str, object]]:

@@ -20,11 +20,11 @@ from gagpo.envs.tasks import Task, TaskSet
 from gagpo.options import Options, by_name, explain
 
 
-class Visits(NamedTuple):
-    """What is known of a task. count: groups that were played; rate: success of the last one's tries; seen: how many
+class TaskVisits(NamedTuple):
+    """What is known of a task. times: groups that were played; rate: success of the last one's tries; seen: how many
     groups of its world had been played by then."""
 
-    count: int
+    times: int
     rate: float
     seen: int
 
@@ -33,7 +33,7 @@ class TaskRecord:
     """What is known of the tasks of a world, and which of them are being played and not to be chosen meanwhile."""
 
     def __init__(self) -> None:
-        self.visits: dict[str, Visits] = {}
+        self.visits: dict[str, TaskVisits] = {}
         self.under_way: set[str] = set()
         self.groups = 0
 
@@ -41,14 +41,16 @@ class TaskRecord:
         """A group of ``task`` has been played; rate: the share of its tries that succeeded."""
         self.under_way.discard(task)
         self.groups += 1
-        self.visits[task] = Visits(self.visits[task].count + 1 if task in self.visits else 1, rate, self.groups)
+        self.visits[task] = TaskVisits(self.visits[task].times + 1 if task in self.visits else 1, rate, self.groups)
 
     def state_dict(self) -> dict[str, list[float]]:
         return {task: list(visits) for task, visits in self.visits.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up a :meth:`state_dict`; ValueError or TypeError for anything else."""
-        self.visits = {str(task): Visits(int(count), float(rate), int(seen)) for task, (count, rate, seen) in state.items()}
+        self.visits = {
+            str(task): TaskVisits(int(times), float(rate), int(seen)) for task, (times, rate, seen) in state.items()
+        }
         self.groups = max((visits.seen for visits in self.visits.values()), default=0)
         self.under_way = set()
 
@@ -68,7 +70,8 @@ def shuffled(tasks: TaskSet, index: int, seed: int) -> str:
     """The ``index``-th id where each comes once before any comes again, in an order drawn anew every time."""
     epoch, place = divmod(index, len(tasks))
     order = np.random.default_rng([seed, 7, epoch]).permutation(len(tasks))
-    return tasks.ids[order[place]]
+    task: str = tasks.ids[order[place]]
+    return task
 
 
 class Uniform(Curriculum):
@@ -130,7 +133,7 @@ class ByLevel(Curriculum):
         if at and rng.random() < self.review:
             at = int(rng.integers(at))
         chosen = [task.id for task in levels[order[at]]]
-        counts = {task: record.visits[task].count if task in record.visits else 0 for task in chosen}
+        counts = {task: record.visits[task].times if task in record.visits else 0 for task in chosen}
         free = [task for task in chosen if task not in record.under_way] or chosen
         least = min(counts[task] for task in free)
         rarest = [task for task in free if counts[task] == least]
@@ -161,7 +164,7 @@ CURRICULA: Registry[type[Curriculum]] = Registry(
 
 
 def make(value: Any) -> Curriculum:
-    """A curriculum from its name or from ``{"name": ..., option: value, ...}``; ValueError says what is wrong with it."""
+    """A curriculum from its name or ``{"name": ..., option: value, ...}``; ValueError says what is wrong with it."""
     if isinstance(value, Curriculum):
         return value
     value = by_name(value)

@@ -51,9 +51,7 @@ class Credit:
         return self.advantage if self.level == "token" else np.repeat(self.advantage, self.tokens_N)
 
 
-def turns_for(
-    episodes: Sequence[Episode], settings: CreditSettings, penalty: float | Sequence[float] = 0.0
-) -> Turns:
+def turns_for(episodes: Sequence[Episode], settings: CreditSettings, penalty: float | Sequence[float] = 0.0) -> Turns:
     """The columns that the credit needs of ``episodes``: state ids by its key, and what it makes of their texts."""
     parts = getattr(settings, "credits", [settings])
     texts = any(getattr(part, "similarity", None) is not None for part in parts)
@@ -90,9 +88,7 @@ def advantages(turns: Turns, settings: CreditSettings, value: np.ndarray | None 
     return Credit(advantage, turns.tokens_N, settings.level, target, stats)
 
 
-def _by_world(
-    turns: Turns, settings: CreditSettings, value: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray | None]:
+def _by_world(turns: Turns, settings: CreditSettings, value: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
     """Advantages and, with a critic, targets: of every world from its own turns alone."""
     if turns.world_E is None:
         return _of_one_world(turns, settings, value)

@@ -1,12 +1,12 @@
 """Every key of a run: what it may hold, how it is read from a file, and what is said of a wrong one."""
 
-from gagpo.settings.cluster import ClusterSettings
 from gagpo.settings.environment import ContextSettings, EnvironmentSettings
 from gagpo.settings.errors import SettingsError
 from gagpo.settings.files import dump, find_config, load, parse, shipped_configs, with_overrides
 from gagpo.settings.rollout import EngineSettings, RolloutSettings
 from gagpo.settings.run import RunSettings
 from gagpo.settings.training import (
+    ClusterSettings,
     EvaluationSettings,
     LoraSettings,
     OptimizerSettings,

@@ -26,8 +26,8 @@ def keys(section: type[BaseModel], path: str = "") -> Iterator[str]:
 
 
 def options(annotation: object) -> list[type[BaseModel]]:
-    """The sections that a field may hold; of one for any credit or curriculum, those of this package, but none of a list
-    of credits.
+    """The sections that a field may hold; of one for any credit or curriculum, this package's, but none of a list of
+    credits.
 
     A sum of credits is a credit, so that keys would have no end.
     """

@@ -13,11 +13,11 @@ from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.nearest import hint
 from gagpo.envs.tasks import parted
 from gagpo.options import Options
-from gagpo.settings.cluster import ClusterSettings
 from gagpo.settings.environment import ContextSettings, EnvironmentSettings
 from gagpo.settings.errors import SettingsError
 from gagpo.settings.rollout import EngineSettings, RolloutSettings, require_few
 from gagpo.settings.training import (
+    ClusterSettings,
     EvaluationSettings,
     LoraSettings,
     OptimizerSettings,

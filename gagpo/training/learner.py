@@ -18,6 +18,7 @@ from gagpo.credit.turns.grouping import group_mean
 from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.sharding import shard
 from gagpo.distributed.states import names_of
+from gagpo.eval.metrics.register import of_world
 from gagpo.learning.batch import Row, build_rows
 from gagpo.learning.critic import Critic
 from gagpo.learning.optimizer import make_optimizer, parameter_groups, rate_scale
@@ -25,7 +26,6 @@ from gagpo.learning.packing import packing_of
 from gagpo.learning.precision import autocast
 from gagpo.learning.skipped_steps import NonFiniteLoss
 from gagpo.learning.update import Updater, divergence
-from gagpo.eval.metrics.register import of_world
 from gagpo.settings import RunSettings, World
 from gagpo.training import keeping
 from gagpo.training.annotations import annotate

@@ -20,7 +20,7 @@ from gagpo.envs import durable
 from gagpo.eval.results import EvalResult
 from gagpo.eval.runs import metric_rows, read_metrics
 from gagpo.settings import RunSettings, SettingsError, TrainingSettings, dump, load
-from gagpo.settings.cluster import ClusterSettings
+from gagpo.settings.training import ClusterSettings
 from gagpo.training.events import Metrics
 
 VERSIONED = (

@@ -26,7 +26,8 @@ from gagpo.training.policy import TrainedPolicy
 class Sampler:
     """Plays with the policy as the engine has it. model: what the engine is made on; the trained one, or a whole copy.
 
-    environments: one of each world, by its name, to ask what is said of it. rollout: what plays jobs, here or on all ranks together.
+    environments: one of each world, by its name, to ask what is said of it. rollout: what plays jobs, here or on all
+    ranks together.
     """
 
     def __init__(

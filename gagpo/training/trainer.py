@@ -66,16 +66,16 @@ class Trainer:
         environments = {
             world.name: make_world(world.environment.id, world.environment.kwargs) for world in settings.worlds
         }
-        tasks = {
-            world.name: tasks_of(environments[world.name], world.environment.split) for world in settings.worlds
-        }
+        tasks = {world.name: tasks_of(environments[world.name], world.environment.split) for world in settings.worlds}
         self.panels = {
             name: (world, choose_panel(tasks_of(environments[world.name], split), world.evaluation.tasks))
             for world in settings.worlds
             for name, split in world.panels.items()
         }
         # A limit of responses that follows the settings is each world's own, which the learner says of every turn.
-        algorithm = settings.algorithm if settings.environments else settings.algorithm.resolved(settings.longest_response)
+        algorithm = (
+            settings.algorithm if settings.environments else settings.algorithm.resolved(settings.longest_response)
+        )
         controllers = Controllers(algorithm.controllers)
         self.interruptions = Interruptions(ranks)
         rollout = rollout_of(ranks, self.interruptions)
@@ -224,7 +224,7 @@ def train(
     ranks: Ranks | None = None,
     placement: LocalPlacement | None = None,
 ) -> dict[str, EvalResult]:
-    """Run (or continue) the run in ``folder``; returns its final evaluations by split, or WORLD.SPLIT of several worlds.
+    """Run (or continue) the run in ``folder``; returns its final evaluations by panel.
 
     The folder of a new run is made once model, environment, splits, engine and device have been found to work. Of
     several ``ranks`` the first one makes, locks and writes it.

@@ -31,7 +31,7 @@ def teacher_episodes(
     :class:`gagpo.agents.api.client.ApiError` when the server gives up or a limit is reached, and InvalidArgument when
     not one of them is a success.
     """
-    environment = settings.environment
+    environment = settings.only_world.environment
     played = play_demonstrations(
         teacher.api(),
         environment.id,

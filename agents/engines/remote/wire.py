@@ -120,7 +120,10 @@ class _Answer(_Part):
 
 
 def parse(body: bytes, most: int, terms: Terms) -> Response:
-    """The response of at most ``most`` tokens in an answer; raises :class:`MalformedAnswer`, or :class:`StaleWeights` for one of other weights."""
+    """The response of at most ``most`` tokens in an answer.
+
+    Raises :class:`MalformedAnswer`, or :class:`StaleWeights` for one of other weights.
+    """
     try:
         (choice,) = _Answer.model_validate_json(body).choices
     except ValidationError as error:

@@ -148,8 +148,9 @@ class Turns:
         """Columns of ``episodes`` (anything shaped like :class:`gagpo.agents.episodes.Episode`).
 
         key: what makes two turns the same state, see :data:`gagpo.credit.StateKey`. penalty: cost of an invalid
-        action, >= 0, one for all or one for each episode. texts: keep the observations (for similarity groups). features: how many numbers to make of each
-        turn's words, see :func:`gagpo.credit.turns.features.feature_columns`; 0 for none.
+        action, >= 0, one for all or one for each episode. texts: keep the observations (for similarity groups).
+        features: how many numbers to make of each turn's words, see
+        :func:`gagpo.credit.turns.features.feature_columns`; 0 for none.
 
         Where every episode is a single turn, its action (the extracted answer) is its vote.
 
