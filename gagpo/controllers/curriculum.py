@@ -77,7 +77,7 @@ def shuffled(tasks: TaskSet, index: int, seed: int) -> str:
 class Uniform(Curriculum):
     """Each task once before any comes again."""
 
-    name: str = "uniform"
+    name: str = Field(default="uniform", description="what it is found by")
 
     def task(self, tasks: TaskSet, index: int, seed: int, record: TaskRecord) -> str:
         return shuffled(tasks, index, seed)
@@ -91,7 +91,7 @@ class BySuccess(Curriculum):
     """
 
     follows: ClassVar[bool] = True
-    name: str = "by_success"
+    name: str = Field(default="by_success", description="what it is found by")
     again: float = Field(default=0.5, ge=0, le=1, description="share of the groups whose tasks were played before")
     floor: float = Field(default=0.1, gt=0, le=1, description="least weight of a task, where half solved has 1")
 
@@ -110,7 +110,7 @@ class BySuccess(Curriculum):
 
 
 class ByLevel(Curriculum):
-    """Tasks from easy to hard, by :attr:`gagpo.envs.tasks.Task.level`.
+    """Tasks from easy to hard, by the level that their world gives them; without levels all are alike.
 
     A level is passed while its last ``window`` tasks, or all it has, were solved by ``threshold`` of their tries in the
     mean. The lowest that is not is played, and a share ``review`` of the groups goes to those below it. Of a level the
@@ -118,7 +118,7 @@ class ByLevel(Curriculum):
     """
 
     follows: ClassVar[bool] = True
-    name: str = "by_level"
+    name: str = Field(default="by_level", description="what it is found by")
     threshold: float = Field(default=0.7, gt=0, le=1, description="mean success at which a level is passed")
     window: int = Field(default=16, ge=1, description="tasks of a level that the mean is of, its last ones")
     review: float = Field(default=0.2, ge=0, lt=1, description="share of the groups for the levels passed")

@@ -54,7 +54,7 @@ class RunSettings(Options):
     )
     ranks: RanksSettings = RanksSettings()
     engine: EngineSettings = EngineSettings()
-    environment: EnvironmentSettings | None = Field(None, description="the world; or several, see environments")
+    environment: EnvironmentSettings | None = None
     environments: list[WorldSettings] = Field(
         [], max_length=64, description="several worlds that are trained on together, in the place of environment"
     )
