@@ -98,7 +98,7 @@ def evaluate(
         for name, outcome in outcomes.items():
             outcome.result.save(file_of_world(out, name))
         shutil.rmtree(under_way, ignore_errors=True)
-    records = {name: _shown(outcome) for name, outcome in outcomes.items()}
+    records = {name: _shown(outcome, name) for name, outcome in outcomes.items()}
     if len(records) > 1:
         records |= _shown_together({name: outcome.result for name, outcome in outcomes.items()})
     if as_json:
@@ -116,13 +116,13 @@ def _shown_together(results: Mapping[str, EvalResult]) -> dict[str, dict[str, ob
     return {"the whole": {"success_rate": rate.value, "success": rate.record()}}
 
 
-def _shown(outcome: EvaluationOutcome) -> dict[str, object]:
+def _shown(outcome: EvaluationOutcome, world: str) -> dict[str, object]:
     """Say what came out; the same as JSON-ready values."""
     from gagpo.envs.tables import text_width
     from gagpo.eval.summary import result_lines
 
     result, usage, record = outcome.result, outcome.usage, outcome.result.summary()
-    say(*result_lines(result, text_width()))
+    say(*result_lines(result, text_width()), *([""] if world else []))
     if usage:
         least = "at least " if usage["unanswered"] else ""
         say(f"tokens: {least}{usage['prompt']:,} read ({usage['cached']:,} cached), {usage['completion']:,} written")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gagpo.envs.tables import WIDTH
 from gagpo.eval.metrics.register import of_world, worlds_of
 from gagpo.eval.results import EvalResult
 
@@ -27,10 +29,9 @@ class IterationFinished:
 
     def __str__(self) -> str:
         m = dict.fromkeys(_NOT_ALWAYS, float("nan")) | self.metrics
-        worlds = [f"{world} {100 * m[of_world('success_rate', world)]:.0f}" for world in worlds_of(m)]
         line = (
             f"{m['iteration']:>4}  success {100 * m['success_rate']:5.1f} %"
-            f"{' (' + ', '.join(worlds) + ')' if worlds else ''}  turns {m['mean_turns']:4.1f}  "
+            f"  turns {m['mean_turns']:4.1f}  "
             f"invalid {100 * m['invalid_rate']:4.1f} %"
         )
         if "loss" in m:
@@ -39,9 +40,14 @@ class IterationFinished:
                 f"adv {m['advantage_std']:.2f}  clip {100 * m['clip_fraction']:4.1f} %  kl {m['old_kl']:+.4f}  "
                 f"entropy {m['entropy']:.3f}  grad {m['grad_norm']:.2f}"
             )
-        return line + (
+        line += (
             f"  {m['tokens_per_second']:.0f} tok/s  env {m['seconds_env']:.1f} s  gen {m['seconds_generate']:.1f} s  "
             f"train {m['seconds_train']:.1f} s"
+        )
+        worlds = [f"{world} {100 * m[of_world('success_rate', world)]:.1f} %" for world in worlds_of(m)]
+        indent = " " * 6
+        return "\n".join(
+            [line, *textwrap.wrap(", ".join(worlds), WIDTH, initial_indent=indent, subsequent_indent=indent)]
         )
 
 
