@@ -16,7 +16,9 @@ from gagpo.eval.report.report import write_report
 from gagpo.eval.results import EvalResult, whole
 from gagpo.eval.runs import load_run
 from gagpo.eval.viewer.index import index
+from gagpo.eval.viewer.records import read_episode_file
 from gagpo.evaluation.models import measure, measure_all
+from gagpo.evaluation.recredit import for_run
 from gagpo.evaluation.request import EvaluationRequest
 from gagpo.settings import SettingsError, load
 from gagpo.training import checkpoint as checkpoints
@@ -307,3 +309,29 @@ def test_a_credit_over_the_batch_is_given_in_each_world_by_itself(mixture, tmp_p
     alone = [episode for episode in episodes if episode.world == "short"]
     own = np.array([episode.world == "short" for episode in episodes for _ in episode.turns])
     np.testing.assert_array_equal(found[1][own], give_credit(turns_for(alone, settings), settings).advantage)
+
+
+def test_a_row_is_overridden_by_its_name_or_number(mixture):
+    settings = load(mixture(), ["environments.short.weight=3", "environments.0.context.style=tags"])
+    assert [world.weight for world in settings.worlds] == [2, 3] and settings.worlds[0].context.style == "tags"
+    assert WORLDS[1].get("weight") is None
+    for override, said in {
+        "environments.shrt.weight=3": "there is no row 'shrt'; nearest: short",
+        "environments.2.weight=3": "there is no row '2'",
+        "environments.short.wieght=3": r"unknown key 'environments\.1\.wieght'",
+        "environments.short.weight=0": r"environments\.1\.weight",
+    }.items():
+        with pytest.raises(SettingsError, match=said):
+            load(mixture(), [override])
+
+
+def test_the_viewer_gives_the_credit_that_the_run_gave(mixture, tmp_path):
+    """From the episodes' file alone, with each world's own penalty and norm."""
+    worlds = [WORLDS[0], {**WORLDS[1], "invalid_penalty": 0.25}]
+    credit = {"preset": "gagpo", "credit": {"norm": "batch", "key": "observation"}, "kl": {"coefficient": 0.0}}
+    config = mixture(environments=worlds, algorithm=credit, rollout=ROLLOUT, training={"iterations": 1})
+    folder = run(config, tmp_path / "run")
+    episodes, problems = read_episode_file(folder.path / "episodes" / "train-0001.jsonl")
+    assert not problems and any(not turn.valid for one in episodes if one.world == "short" for turn in one.turns)
+    for one, told in zip(episodes, for_run(folder.path)(episodes), strict=True):
+        assert told.advantages["gagpo"] == pytest.approx([turn.advantage for turn in one.turns], abs=1e-6)
