@@ -18,7 +18,8 @@ from gagpo.settings import SettingsError, load
 class Recredit:
     """Gives each of ``credits`` to batches of saved episodes; see :class:`gagpo.eval.viewer.records.Explain`.
 
-    penalty: what a turn without a valid action costs, by the name of its world where a run has several. Turns count as the same state by the first credit's key.
+    penalty: what a turn without a valid action costs, by the name of its world where a run has several. Turns count as
+    the same state by the first credit's key.
     """
 
     def __init__(self, credits: Mapping[str, CreditSettings], penalty: float | Mapping[str, float] = 0.0):
