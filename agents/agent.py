@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -14,6 +14,7 @@ from gagpo.agents.context import Context
 from gagpo.agents.engines.base import Engine, Request, Response, Sampling
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.envs.errors import InvalidArgument
+from gagpo.envs.tasks import parted
 
 
 @dataclass
@@ -55,13 +56,30 @@ class AsyncAgent(Agent, Protocol):
         ...
 
 
-class LanguageAgent:
-    """A language model that reads observations and writes responses."""
+@dataclass(frozen=True)
+class Manner:
+    """How a model is spoken to in one of several worlds. max_tokens: most tokens of a response there."""
 
-    def __init__(self, engine: Engine, context: Context, sampling: Sampling):
+    context: Context
+    max_tokens: int
+
+
+class LanguageAgent:
+    """A language model that reads observations and writes responses.
+
+    manners: by the world of an episode, where a run has several, see :func:`gagpo.envs.tasks.in_world`; empty where all
+    episodes are spoken to in ``context``.
+    """
+
+    def __init__(
+        self, engine: Engine, context: Context, sampling: Sampling, manners: Mapping[str, Manner] | None = None
+    ):
         self.engine = engine
         self.context = context
         self.sampling = sampling
+        self.manners = dict(manners or {})
+        self._usual = Manner(context, sampling.max_tokens)
+        self._spoken: dict[int, Manner] = {}  # by slot: how its last request was put
 
     @property
     def conditions(self) -> dict[str, JsonValue]:
@@ -92,20 +110,24 @@ class LanguageAgent:
     def _request(self, state: EpisodeState) -> Request | None:
         """What to ask the engine; None where prompt and response would not fit."""
         turns = state.episode.turns
-        prompt_ids = self.context.prompt(turns, state.observation, state.info.get("admissible_actions"))
-        if len(prompt_ids) + self.sampling.max_tokens > self.engine.max_length:
+        manner = self.manners[parted(state.episode.task)[0]] if self.manners else self._usual
+        self._spoken[state.slot] = manner
+        prompt_ids = manner.context.prompt(turns, state.observation, state.info.get("admissible_actions"))
+        if len(prompt_ids) + manner.max_tokens > self.engine.max_length:
             return None
         if state.episode.temperature is None:
             state.episode.temperature = self.sampling.temperature
         seed = state.episode.seed << 16 | len(turns)
-        return Request(state.slot, prompt_ids, seed, state.episode.temperature)
+        most = manner.max_tokens if self.manners else None
+        return Request(state.slot, prompt_ids, seed, state.episode.temperature, most)
 
     def _turn(self, request: Request, response: Response) -> Turn:
-        turn = self.context.turn(response.ids, cut=not response.stopped)
+        turn = self._spoken[request.session].context.turn(response.ids, cut=not response.stopped)
         turn.prompt_ids, turn.response_ids, turn.logprobs = request.prompt_ids, response.ids, response.logprobs
         return turn
 
     def forget(self, slot: int) -> None:
+        self._spoken.pop(slot, None)
         self.engine.release(slot)
 
 

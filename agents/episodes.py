@@ -20,7 +20,7 @@ MOST_READ = 200  # newly read tokens written per turn
 MOST_REFUSAL = 300  # characters written of the world's words about a refused action
 _OF_EPISODE = ("task", "task_type", "split", "group", "sample", "seed", "temperature", "success", "outcome")
 _OF_TURN = ("observation", "response", "action", "reward", "valid", "state")
-_KNOWN_LATER = ("kept", "end_observation", "end_state")  # written where they are known
+_KNOWN_LATER = ("world", "kept", "end_observation", "end_state")  # written where they are known
 _OF_BRANCH = ("parent", "fork", "replayed")  # written of a branch
 
 
@@ -133,6 +133,7 @@ class Episode:
     shares: the first ``fork`` of ``turns`` are the parent's, and were not played again. None and 0 for any other.
     replayed: actions of the shared turns that the world had to be given again, where it could not be put back.
     info: the last turn's remaining scalar entries of the environment's info (score parts, verdicts, ...).
+    world: its name in a run of several, which the task's name begins with; None in a run of one.
     """
 
     task: str
@@ -153,6 +154,7 @@ class Episode:
     fork: int = 0
     replayed: int = 0
     info: dict[str, Any] = field(default_factory=dict)
+    world: str | None = None
 
     @property
     def own(self) -> list[Turn]:
@@ -292,7 +294,9 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # of every key: what i
     **dict.fromkeys(("group", "sample", "seed", "restarts", "parent", "fork", "replayed"), _COUNT),
     **dict.fromkeys(("success", "valid", "cut"), _FLAG),
     **dict.fromkeys(("turns", "prompt_ids", "response_ids", "logprobs", "calls"), _LIST),
-    **dict.fromkeys(("state", "end_observation", "end_state"), ("a text or null", lambda x: x is None or _is_text(x))),
+    **dict.fromkeys(
+        ("state", "world", "end_observation", "end_state"), ("a text or null", lambda x: x is None or _is_text(x))
+    ),
     "reward": _NUMBER,
     "temperature": ("a finite number or null", lambda value: value is None or _is_number(value)),
     "kept": ("true, false or null", lambda value: value is None or isinstance(value, bool)),

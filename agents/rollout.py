@@ -52,17 +52,21 @@ def derive_seed(*parts: object) -> int:
 
 
 def group_jobs(
-    tasks: Sequence[str], samples: int, seed: int, label: object = 0, temperatures: Sequence[float] | None = None
+    tasks: Sequence[str],
+    samples: int | Sequence[int],
+    seed: int,
+    label: object = 0,
+    temperatures: Sequence[float] | None = None,
 ) -> list[Job]:
     """``samples`` jobs for each task; the k-th task forms group k, played at the k-th temperature if any are given.
 
-    ``label`` keeps the seeds of different rollouts apart.
+    samples: one number, or one for each task. ``label`` keeps the seeds of different rollouts apart.
     """
     jobs = []
     for group, task in enumerate(tasks):  # tries of a task share its world's seed and differ in their own
         world = derive_seed(seed, label, group, task) % 2**31
         temperature = None if temperatures is None else float(temperatures[group])
-        for sample in range(samples):
+        for sample in range(samples if isinstance(samples, int) else samples[group]):
             own = derive_seed(seed, label, group, task, sample)
             jobs.append(Job(task, group, sample, own, world, temperature))
     return jobs

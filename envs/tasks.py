@@ -28,13 +28,36 @@ class EmptySplit(GagpoError, ValueError):
 
 @dataclass(frozen=True)
 class Task:
-    """One problem. ``digest`` identifies its content; ``source`` says where it is found (a path, an index)."""
+    """One problem. ``digest`` identifies its content; ``source`` says where it is found (a path, an index).
+
+    level: how hard it is among its like, higher is harder; 0 where nobody has said.
+    """
 
     id: str
     split: str
     type: str = ""
     digest: str = ""
     source: str = ""
+    level: int = 0
+
+
+def in_world(world: str, name: str) -> str:
+    """The name of a task, or of a panel, of ``world`` in a run of several; in a run of one (``""``) its own name.
+
+    >>> in_world("maths", "sum-3"), in_world("", "sum-3")
+    ('maths.sum-3', 'sum-3')
+    """
+    return f"{world}.{name}" if world else name
+
+
+def parted(name: str) -> tuple[str, str]:
+    """World and name of what :func:`in_world` has named in a run of several worlds.
+
+    >>> parted("maths.sum-3")
+    ('maths', 'sum-3')
+    """
+    world, _, own = name.partition(".")
+    return world, own
 
 
 class TaskSet:

@@ -388,3 +388,11 @@ class ResultHead(Document):
 
 def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
+
+
+def whole(results: Iterable[EvalResult]) -> Interval:
+    """Success rate over all tries of several panels, with its interval over all their tasks."""
+    listed = list(results)
+    successes = [count for result in listed for count in result.counts[0]]
+    tries = [count for result in listed for count in result.counts[1]]
+    return clustered_wilson(successes, tries, listed[0].level)

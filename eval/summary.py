@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from gagpo.envs.tables import WIDTH, Table, facts
-from gagpo.eval.results import EvalResult
+from gagpo.eval.results import EvalResult, whole
 from gagpo.eval.statistics import Interval
 
 
@@ -71,6 +72,14 @@ def _cut(result: EvalResult) -> str:
         return ""
     most = result.panel.conditions.get("max_tokens")
     return f", {percent(result.cut_rate)} % of the answers cut at {most} tokens (raise max_tokens)"
+
+
+def world_lines(results: Mapping[str, EvalResult], width: int = WIDTH) -> list[str]:
+    """The success of one model in several worlds, and in all of them together."""
+    rows = [[name, one.panel.split, str(one.panel.tasks), with_interval(one.success)] for name, one in results.items()]
+    tasks = str(sum(one.panel.tasks for one in results.values()))
+    rows.append(["the whole", "", tasks, with_interval(whole(results.values()))])
+    return Table(["world", "split", "tasks", "success %"], rows).lines(width)
 
 
 def result_lines(result: EvalResult, width: int = WIDTH) -> list[str]:

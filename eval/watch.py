@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gagpo.envs.tables import ascii_only
-from gagpo.eval.metrics.register import Display, shown_in
+from gagpo.eval.metrics.register import Display, of_world, shown_in, worlds_of
 from gagpo.eval.reading import BadResult
 from gagpo.eval.runs import Run, load_run
 from gagpo.eval.summary import number
@@ -65,6 +65,10 @@ def screen(run: Run, sentences: Sentences, width: int = 100, episodes: Sequence[
             limits = (0.0, 1.0) if metric.name == "success_rate" else (None, None)
             line = Text(sparkline(values, room, *limits), style="cyan")
             curves.add_row(metric.caption, line, number(values[-1], metric.share))
+            for world in worlds_of(last, metric.name):
+                values = run.series(of_world(metric.name, world))[1]
+                line = Text(sparkline(values, room, *limits), style="cyan")
+                curves.add_row(f"  {world[:24]}", line, number(values[-1], metric.share))
     parts.append(curves)
     for sentence in sentences(rows):  # red to act on, yellow to look at
         style = "red" if sentence.startswith("Act") else "yellow" if sentence.startswith("Look") else "green"

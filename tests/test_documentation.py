@@ -13,7 +13,13 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
 TOPS = ("envs", "agents", "eval", "gagpo", "tests", "docs", "configs", "benchmarks", "constraints")
-GROUPS = {"gagpo.environments", "gagpo.engines", "gagpo.credits", "gagpo.trackers"}  # of entry points
+GROUPS = {
+    "gagpo.environments",
+    "gagpo.curricula",
+    "gagpo.engines",
+    "gagpo.credits",
+    "gagpo.trackers",
+}  # of entry points
 
 
 def named_files(text):

@@ -37,6 +37,10 @@ class Sampling:
         if not 0 < self.top_p <= 1:
             raise InvalidArgument(f"top_p must lie in (0, 1], got {self.top_p}")
 
+    def limit(self, request: Request) -> int:
+        """Most tokens of the response to ``request``."""
+        return self.max_tokens if request.max_tokens is None else request.max_tokens
+
 
 @dataclass(frozen=True)
 class Request:
@@ -44,13 +48,14 @@ class Request:
 
     session: requests of one session usually extend each other's prompts, so an engine keeps its cache under this name.
     seed: the response is a function of weights, prompt, sampling and this number, not of what else is in the batch.
-    temperature: in place of the sampling's, where it is not None.
+    temperature, max_tokens: in place of the sampling's, where they are not None.
     """
 
     session: int
     prompt_ids: np.ndarray
     seed: int
     temperature: float | None = None
+    max_tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -183,7 +188,7 @@ class ModelEngine(Engine):
     def _require_room(self, requests: Sequence[Request], sampling: Sampling) -> None:
         if not self._ready:
             raise InvalidArgument("the engine is asleep: wake it and load its weights first")
-        longest = max(len(request.prompt_ids) for request in requests) + sampling.max_tokens
+        longest = max(len(request.prompt_ids) + sampling.limit(request) for request in requests)
         if longest > self.max_length:
             raise InvalidArgument(
                 f"prompt and max_tokens need {longest} tokens, the model's limit is {self.max_length}"

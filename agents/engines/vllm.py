@@ -162,7 +162,7 @@ class VLLMEngine(ModelEngine):
     def _params(self, request: Request, sampling: Sampling) -> object:
         return self._new_params(
             temperature=temperature_of(request, sampling),
-            max_tokens=sampling.max_tokens,
+            max_tokens=sampling.limit(request),
             seed=spread(request.seed),
             stop_token_ids=self.stops,
             ignore_eos=True,  # the stop tokens are ours

@@ -37,7 +37,9 @@ class Problem:
 
     def task(self) -> Task:
         content = f"{self.text}\0{self.answer}"
-        return Task(self.id, self.split, self.type, hashlib.sha256(content.encode()).hexdigest()[:16])
+        generated = _ID.fullmatch(self.id)
+        level = int(generated[2]) if generated else 0
+        return Task(self.id, self.split, self.type, hashlib.sha256(content.encode()).hexdigest()[:16], level=level)
 
 
 def content_key(text: str) -> str:

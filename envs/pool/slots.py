@@ -217,6 +217,11 @@ class BasePool(ABC):
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    @property
+    def outstanding(self) -> int:
+        """How many requests are not answered yet."""
+        return self._outstanding
+
     # What a subclass carries ------------------------------------------------------------------------------------------
 
     @property

@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
+
+from gagpo.eval.metrics.register import of_world, worlds_of
 
 Row = Mapping[str, float]
 Level = Literal["good", "watch", "bad"]
@@ -27,12 +29,22 @@ class HealthFinding:
 
 
 def health(rows: Sequence[Row]) -> list[HealthFinding]:
-    """What the last iterations say, worst first; empty without rows."""
+    """What the last iterations say, worst first, of the whole and of each world of several; empty without rows."""
     if not rows:
         return []
     found = [finding for rule in RULES for finding in [rule(rows)] if finding is not None]
+    for world in worlds_of(rows[-1]):
+        own = [_of_world(row, world) for row in rows]
+        told = [finding for rule in RULES for finding in [rule(own)] if finding is not None]
+        found += [replace(one, name=f"{world}: {one.name}", sentence=f"{world}: {one.sentence}") for one in told]
     order = {"bad": 0, "watch": 1, "good": 2}
     return sorted(found, key=lambda one: order[one.level])
+
+
+def _of_world(row: Row, world: str) -> dict[str, float]:
+    """What was logged of one world by itself, by the metrics' own names."""
+    end = of_world("", world)
+    return {name.removesuffix(end): value for name, value in row.items() if name.endswith(end)}
 
 
 def health_line(rows: Sequence[Row]) -> str:

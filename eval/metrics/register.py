@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from enum import Flag, auto
 from typing import Literal
 
@@ -75,6 +76,8 @@ SECTIONS = {
                "Turns whose response ended at `rollout.max_tokens` and gave no valid action.", HEALTH),
         Metric("invalid_refused", "share", "Turns whose action, from a whole response, the environment refused.",
                HEALTH),
+        Metric("episodes", "count", "Episodes played; logged of each world of several."),
+        Metric("turns", "turns", "Turns played, probes excluded; logged of each world of several."),
         Metric("reward_mean", "reward", "Mean over episodes of the sum of an episode's rewards.",
                REPORT, "reward per episode"),
         Metric("response_tokens", "tokens", "Mean length of a response."),
@@ -225,12 +228,30 @@ SECTIONS = {
 REGISTER = {metric.name: metric for section in SECTIONS.values() for metric in section}
 
 
+def of_world(name: str, world: str) -> str:
+    """The name of a metric of one of several worlds alone.
+
+    >>> of_world("success_rate", "maths")
+    'success_rate/maths'
+    """
+    return f"{name}/{world}"
+
+
+def worlds_of(names: Iterable[str], metric: str = "success_rate") -> list[str]:
+    """The worlds that ``metric`` is logged of by themselves; none in a run of one."""
+    return [world for own, slash, world in (name.partition("/") for name in names) if slash and own == metric]
+
+
 def find(name: str) -> Metric:
     """The metric called ``name``; one without unit and sentence where the name is not ours.
 
-    A number at the name's end says which of several things it is of.
+    A number at the name's end says which of several things it is of, a world after a slash that it is of that alone.
     """
-    return REGISTER.get(re.sub(r"_\d+$", "", name)) or Metric(name)
+    own, slash, world = name.partition("/")
+    found = REGISTER.get(own) or REGISTER.get(re.sub(r"_\d+$", "", own))
+    if found is None or not slash:
+        return found or Metric(name)
+    return replace(found, name=name, shown=NOWHERE, caption=f"{found.caption}, {world}")
 
 
 def shown_in(place: Display) -> list[Metric]:
@@ -242,7 +263,8 @@ HEAD = """# Metrics
 
 Every iteration adds a line to the run's `metrics.jsonl`: the metrics below that its algorithm and engine measure.
 Report, viewer, `gagpo watch` and the trackers use the same names. A share lies between 0 and 1. A nat is information
-in units of the natural logarithm.
+in units of the natural logarithm. A run of several worlds logs what was played and what credit made of it once more
+for every world, as `success_rate/NAME`.
 
 `python -m gagpo.eval.metrics.register > docs/metrics.md` makes this page from the code."""
 

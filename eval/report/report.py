@@ -13,12 +13,12 @@ from markupsafe import Markup
 from gagpo.envs import durable
 from gagpo.eval.compare import Comparison, DifferentPanels, compare_results
 from gagpo.eval.curves import plot_curves
-from gagpo.eval.metrics.register import Display, find, shown_in
+from gagpo.eval.metrics.register import Display, find, of_world, shown_in, worlds_of
 from gagpo.eval.reading import BadResult, read_record, read_text
 from gagpo.eval.report.charts import Series, line_chart
 from gagpo.eval.report.dialogues import dialogue, sample_episodes
 from gagpo.eval.report.page import render
-from gagpo.eval.results import EvalResult
+from gagpo.eval.results import EvalResult, whole
 from gagpo.eval.runs import Evaluation, Run, load_run
 from gagpo.eval.statistics import Interval
 from gagpo.eval.summary import number, p_value, percent
@@ -45,6 +45,7 @@ def write_report(run_folder: str | Path) -> Path:
         name=run.name,
         headline=_headline(run),
         results=[_result(split, before_and_after(run, split)) for split in _all_splits(run)],
+        whole=_whole(run),
         curve=_curves(run),
         types=_task_types(run),
         broken_lines=run.broken_lines,
@@ -67,6 +68,22 @@ def before_and_after(run: Run, split: str) -> list[Evaluation]:
 
 
 # The result -----------------------------------------------------------------------------------------------------------
+
+
+def worlds_in(run: Run) -> list[str]:
+    """The names of a run's worlds, where it has several, as its metrics tell."""
+    return worlds_of(dict.fromkeys(key for row in run.metrics for key in row))
+
+
+def _whole(run: Run) -> list[list[Cell]]:
+    """Of a run of several panels before and after training: the success of each, and of all of them together."""
+    pairs = {split: before_and_after(run, split) for split in _all_splits(run)}
+    pairs = {split: pair for split, pair in pairs.items() if len(pair) == 2}
+    if not worlds_in(run) or len(pairs) < 2:
+        return []
+    rows: list[list[Cell]] = [[split, *(_rate(one.result.success) for one in pair)] for split, pair in pairs.items()]
+    stages = [whole([pair[at].result for pair in pairs.values()]) for at in range(2)]
+    return [*rows, ["the whole", *map(_rate, stages)]]
 
 
 def _headline(run: Run) -> dict[str, str] | None:
@@ -184,7 +201,9 @@ def _curves(run: Run) -> Markup:
         if known:
             ranges = [(rate.low, rate.high) for _, rate in known]
             series.append(Series(split, [at for at, _ in known], [rate.value for _, rate in known], ranges))
-    return line_chart("success over iterations", series, share=True, large=True)
+    chart = line_chart("success over iterations", series, share=True, large=True)
+    worlds = [Series(world, *run.series(of_world("success_rate", world))) for world in worlds_in(run)]
+    return chart + line_chart("success in training, by world", worlds, share=True, large=True) if worlds else chart
 
 
 def _charts(run: Run) -> list[Markup]:
@@ -193,7 +212,14 @@ def _charts(run: Run) -> list[Markup]:
     return [
         line_chart(
             metric.caption if metric.caption == metric.name else f"{metric.caption} ({metric.name})",
-            [Series("", *run.series(metric.name))],
+            [
+                Series("the whole" if worlds_in(run) else "", *run.series(metric.name)),
+                *(
+                    Series(world, *run.series(of_world(metric.name, world)))
+                    for world in worlds_in(run)
+                    if run.series(of_world(metric.name, world))[0]
+                ),
+            ],
             share=metric.share,
         )
         for metric in shown_in(Display.REPORT)
@@ -243,7 +269,7 @@ def _episode_files(run: Run) -> list[Path]:
 
 def _what(run: Run) -> dict[str, object]:
     """Splits, versions and settings, as far as they can be read, and a complaint for each that cannot."""
-    panels = {one.result.panel.split: one.result.panel for one in run.evaluations}
+    panels = {one.split: one.result.panel for one in run.evaluations}
     complaints: list[str] = []
     versions: list[list[str]] = []
     settings = ""

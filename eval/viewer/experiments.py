@@ -10,6 +10,7 @@ from pathlib import Path
 
 import yaml
 
+from gagpo.eval.metrics.register import worlds_of
 from gagpo.eval.reading import BadResult
 from gagpo.eval.runs import Evaluation, Run, load_run
 from gagpo.eval.statistics import Interval, mean_over_seeds
@@ -84,10 +85,15 @@ def _experiment(runs: Sequence[Run], settings: Sequence[dict[str, str]], numbers
     return {
         "name": _name([run.name for run in runs]),
         "runs": list(numbers),
-        "world": settings[0].get("environment.id", ""),
+        "world": settings[0].get("environment.id", "") or _worlds(runs[0]),
         "seeds": [one.get("seed", "") for one in settings],
         "success": {split: _interval(ends).record() for split, ends in success.items()},
     }
+
+
+def _worlds(run: Run) -> str:
+    """The names of the worlds of a run of several; nothing where its metrics tell of none."""
+    return " + ".join(worlds_of(dict.fromkeys(key for row in run.metrics for key in row)))
 
 
 def last_of(run: Run, split: str) -> Evaluation | None:

@@ -171,9 +171,7 @@ def _entry(group: Sequence[EpisodeRecord], differ: Sequence[list[bool]], shard: 
     turns = sum(len(one.turns) for one in group) / len(group)
     wins, compared = sum(one.won for one in group), sum(map(len, differ))
     share = sum(map(sum, differ)) / compared if compared else 0.0
-    return GroupEntry(
-        group[0].task, group[0].task_type, len(group), wins, round(turns, 2), round(share, 4), shard, place
-    )
+    return GroupEntry(group[0].task, group[0].kind, len(group), wins, round(turns, 2), round(share, 4), shard, place)
 
 
 def _differences(credit: Explained | None) -> list[bool]:

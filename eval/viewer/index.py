@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 
-from gagpo.eval.metrics.register import Display, shown_in
+from gagpo.eval.metrics.register import Display, shown_in, worlds_of
 from gagpo.eval.runs import Run, read_label
 from gagpo.eval.viewer.experiments import experiments, settings_that_differ
 
@@ -116,6 +116,7 @@ def _run(run: Run, notes: Notes | None) -> dict[str, object]:
     return {
         "name": run.name,
         "algorithm": run.algorithm,
+        "worlds": worlds_of(keys),
         "metrics": {key: [row.get(key) for row in run.metrics] for key in keys},
         "notes": notes(run) if notes else [],
         "evaluations": [

@@ -68,6 +68,7 @@ class EpisodeRecord(Document):
 
     task: str
     task_type: str = ""
+    world: str | None = None
     group: int = 0
     sample: int = 0
     success: bool = False
@@ -86,6 +87,11 @@ class EpisodeRecord(Document):
         if (self.fork or 0) > len(self.turns):
             raise ValueError(f"fork={self.fork} shared turns among {len(self.turns)}")
         return self
+
+    @property
+    def kind(self) -> str:
+        """The type of its task, with the world's name where a run has several."""
+        return ": ".join(filter(None, (self.world, self.task_type)))
 
     @property
     def won(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ from gagpo.cli import served
 from gagpo.cli.options import Json, Kwargs, Quiet, print_json, say, values
 
 if TYPE_CHECKING:
+    from gagpo.eval.results import EvalResult
     from gagpo.evaluation.panel import EvaluationOutcome
 
 
@@ -32,6 +34,7 @@ def evaluate(
         ),
     ],
     env: Annotated[str | None, typer.Option(help="Environment id; a run's own by default.")] = None,
+    world: Annotated[str | None, typer.Option(help="One of a run's several worlds; all by default.")] = None,
     split: Annotated[str | None, typer.Option(help="Split to play.")] = None,
     kwargs: Kwargs = None,
     like: Annotated[
@@ -77,7 +80,7 @@ def evaluate(
     """
     served.refuse_misplaced(model, context.params)
     from gagpo.eval.reading import in_one_line
-    from gagpo.evaluation.models import measure
+    from gagpo.evaluation.models import file_of_world, measure_all
     from gagpo.evaluation.request import EvaluationRequest
 
     for path in (out, episodes):
@@ -89,19 +92,36 @@ def evaluate(
     asked |= {"journals": journals or (Path("evals") if model.startswith(served.PREFIX) else under_way)}
     with in_one_line():
         request = EvaluationRequest(**asked)
-    outcome = measure(request)
+    outcomes = measure_all(request)
     if out and under_way:
-        outcome.result.save(out)
+        for name, outcome in outcomes.items():
+            outcome.result.save(file_of_world(out, name))
         shutil.rmtree(under_way, ignore_errors=True)
-    _show(outcome, as_json)
+    records = {name: _shown(outcome, name) for name, outcome in outcomes.items()}
+    if len(records) > 1:
+        records |= _shown_together({name: outcome.result for name, outcome in outcomes.items()})
+    if as_json:
+        print_json(records.get("", records))
 
 
-def _show(outcome: EvaluationOutcome, as_json: bool) -> None:
+def _shown_together(results: Mapping[str, EvalResult]) -> dict[str, dict[str, object]]:
+    """Say what came of all worlds; the whole as JSON-ready values."""
+    from gagpo.envs.tables import text_width
+    from gagpo.eval.results import whole
+    from gagpo.eval.summary import world_lines
+
+    say(*world_lines(results, text_width()))
+    rate = whole(results.values())
+    return {"the whole": {"success_rate": rate.value, "success": rate.record()}}
+
+
+def _shown(outcome: EvaluationOutcome, world: str) -> dict[str, object]:
+    """Say what came out; the same as JSON-ready values."""
     from gagpo.envs.tables import text_width
     from gagpo.eval.summary import result_lines
 
     result, usage, record = outcome.result, outcome.usage, outcome.result.summary()
-    say(*result_lines(result, text_width()))
+    say(*result_lines(result, text_width()), *([""] if world else []))
     if usage:
         least = "at least " if usage["unanswered"] else ""
         say(f"tokens: {least}{usage['prompt']:,} read ({usage['cached']:,} cached), {usage['completion']:,} written")
@@ -109,8 +129,7 @@ def _show(outcome: EvaluationOutcome, as_json: bool) -> None:
         if least:
             say(f"  what {usage['unanswered']:,} requests cost that were not answered in order is not known")
         record |= {"usage": usage, "journal": str(outcome.journal)}
-    if as_json:
-        print_json(record)
+    return record
 
 
 def _require_writable(path: Path | None) -> None:

@@ -93,11 +93,15 @@ def _problem(module: str, name: str) -> str:
 
 
 def everything(runs: Path = Path("runs"), models: Path = Path("data/models")) -> list[Listed]:
-    """Environments, algorithms, engines, and the models and runs at hand."""
+    """Environments, algorithms, curricula, engines, and the models and runs at hand."""
     from gagpo.algorithms import PRESETS
+    from gagpo.controllers.curriculum import CURRICULA
 
     listed = environments()
     listed += [Listed("algorithm", name) for name in sorted(PRESETS)]
+    listed += [Listed("curriculum", name) for name in CURRICULA.ours]
+    for name, point in CURRICULA.offered().items():
+        listed.append(Listed("curriculum", name, point.dist.name if point.dist else point.module))
     for engine, package in (("transformers", "transformers"), ("vllm", "vllm"), ("openai:MODEL", "openai")):
         missing = "" if find_spec(package) else f"the package {package} is not installed"
         listed.append(Listed("engine", engine, package, missing))

@@ -21,10 +21,10 @@ from gagpo.collecting.channel import Channel
 from gagpo.collecting.collector import Collection, Collector, usable
 from gagpo.collecting.distributed_rollout import Rollout
 from gagpo.collecting.rollout_buffer import RolloutBuffer
+from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.pool import Pool
-from gagpo.envs.tasks import TaskSet
 from gagpo.settings import RunSettings
 
 
@@ -37,15 +37,15 @@ class AsyncCollector(Collector):
     """
 
     def __init__(
-        self, settings: RunSettings, tasks: TaskSet, controllers: Controllers, rollout: Rollout = branched_rollout
+        self, settings: RunSettings, schedule: Schedule, controllers: Controllers, rollout: Rollout = branched_rollout
     ):
-        super().__init__(settings, tasks, controllers, rollout)
+        super().__init__(settings, schedule, controllers, rollout)
         self._stream: AsyncRollout | None = None
         self._heard = Clock()  # the stream's, at the last collection
         self._since = 0.0
 
     def collect(self, agent: Agent, pool: Pool, iteration: int) -> Collection:
-        """``rollout.tasks`` groups of ``rollout.samples`` episodes; see :meth:`Collector.collect`.
+        """``rollout.tasks`` groups; see :meth:`Collector.collect`.
 
         Groups that teach nothing count towards the rounds of dynamic sampling: ``rounds`` batches are looked at.
         """
@@ -58,7 +58,8 @@ class AsyncCollector(Collector):
         while kept < wanted and looked < wanted * self.controllers.sampling_rounds:
             # The next whole group, whatever its task: trained on where it teaches something, counted in any case.
             group, dropped = stream.channel.group()
-            played = [replace(episode, group=looked) for episode in group.played()]
+            played = self._placed([replace(episode, group=looked) for episode in group.played()])
+            self.schedule.observe(played)
             looked += 1
             found.stale += dropped
             found.played += played
@@ -79,7 +80,7 @@ class AsyncCollector(Collector):
     def _start(self, agent: Agent, pool: Pool, iteration: int) -> AsyncRollout:
         if not isinstance(agent, LanguageAgent):
             raise InvalidArgument(f"rollout.ahead samples with a language agent, got {type(agent).__name__}")
-        buffer = RolloutBuffer(self.settings, self.task_at)
+        buffer = RolloutBuffer(self.settings, self.schedule.open)
         buffer.restore(self.position, self.due, iteration)
         channel, rolling = Channel(buffer), self.settings.rollout
         self._stream = stream = AsyncRollout(VersionedAgent(agent, channel), pool, channel, rolling.concurrency)

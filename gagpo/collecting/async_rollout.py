@@ -20,7 +20,7 @@ class VersionedAgent(LanguageAgent):
     """A language agent whose turns know the weights they were sampled with, and that can be stopped."""
 
     def __init__(self, agent: LanguageAgent, channel: Channel):
-        super().__init__(agent.engine, agent.context, agent.sampling)
+        super().__init__(agent.engine, agent.context, agent.sampling, agent.manners)
         self.channel = channel
         self.thinking = 0  # responses under way
 

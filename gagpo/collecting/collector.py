@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,10 +18,10 @@ from gagpo.agents.engines.weights import refreshed
 from gagpo.agents.episodes import Episode
 from gagpo.agents.rollout import Clock, group_jobs
 from gagpo.collecting.distributed_rollout import Rollout
+from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers
 from gagpo.credit import turns_for
 from gagpo.envs.pool import Pool
-from gagpo.envs.tasks import TaskSet
 from gagpo.settings import RunSettings
 
 
@@ -43,7 +44,7 @@ class Collection:
 
 
 class Collector:
-    """Plays the training split, each task once before any comes again, in an order drawn from the run's seed.
+    """Plays the training splits of all worlds, in the order of ``schedule``.
 
     ``position`` counts the tasks taken so far, and ``due`` are the places before it that are still to be played (none
     here, where a batch is played to its end before it is trained on). rollout: what plays the jobs, here or on all
@@ -51,25 +52,26 @@ class Collector:
     """
 
     def __init__(
-        self, settings: RunSettings, tasks: TaskSet, controllers: Controllers, rollout: Rollout = branched_rollout
+        self, settings: RunSettings, schedule: Schedule, controllers: Controllers, rollout: Rollout = branched_rollout
     ):
         self.settings = settings
-        self.tasks = tasks
+        self.schedule = schedule
         self.controllers = controllers
         self.rollout = rollout
         self.position = 0
         self.due: list[int] = []
 
-    def state_dict(self) -> dict[str, int | list[int]]:
+    def state_dict(self) -> dict[str, Any]:
         """All there is to checkpoint."""
-        return {"position": self.position, "due": self.due}
+        return {"position": self.position, "due": self.due, "curriculum": self.schedule.state_dict()}
 
-    def load_state_dict(self, position: int, due: Sequence[int]) -> None:
-        """Go on where a checkpoint ended."""
-        self.position, self.due = position, list(due)
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a checkpoint ended; earlier versions had neither places due nor a curriculum."""
+        self.position, self.due = int(state["position"]), [int(place) for place in state.get("due", [])]
+        self.schedule.load_state_dict(state.get("curriculum", {}))
 
     def collect(self, agent: Agent, pool: Pool, iteration: int) -> Collection:
-        """``rollout.tasks`` groups of ``rollout.samples`` episodes.
+        """``rollout.tasks`` groups, each of as many episodes as its world's samples say.
 
         With dynamic sampling, groups that teach nothing are replaced by groups of further tasks, round after round,
         until the batch is full or the rounds are up; a batch that stayed empty is what the last round played. Where the
@@ -87,8 +89,10 @@ class Collector:
             if controllers.probe_episodes:
                 self._probe(agent, pool, names, label, found)
             temperatures = controllers.temperatures(rolling.temperature, names)
-            played = self._play(agent, pool, names, rolling.samples, label, temperatures, found.clock, plan)
+            samples = [self.settings.world_of(name).samples for name in names]
+            played = self._play(agent, pool, names, samples, label, temperatures, found.clock, plan)
             played = [replace(episode, group=episode.group + found.rounds * wanted) for episode in played]
+            self.schedule.observe(played)
             found.played += played
             found.rounds += 1
             found.episodes += self._kept(played)
@@ -102,14 +106,7 @@ class Collector:
 
     def upcoming(self, count: int) -> list[str]:
         """The next ``count`` tasks, without taking them."""
-        return [self.task_at(place) for place in range(self.position, self.position + count)]
-
-    def task_at(self, place: int) -> str:
-        """The task at a place of the run's order."""
-        epoch, index = divmod(place, len(self.tasks))
-        order = np.random.default_rng([self.settings.seed, 7, epoch]).permutation(len(self.tasks))
-        name: str = self.tasks.ids[order[index]]
-        return name
+        return [self.schedule.task_at(place) for place in range(self.position, self.position + count)]
 
     def updating(self, engine: Engine, model: torch.nn.Module, iteration: int) -> AbstractContextManager[None]:
         """A context in which ``model`` becomes that of ``iteration`` updates; the engine samples from it afterwards."""
@@ -123,16 +120,17 @@ class Collector:
         """End what collects in the background: nothing here."""
 
     def _take(self, count: int) -> list[str]:
-        names = self.upcoming(count)
+        places = range(self.position, self.position + count)
         self.position += count
-        return names
+        return [self.schedule.open(place) for place in places]
 
     def _probe(self, agent: Agent, pool: Pool, names: Sequence[str], label: str, found: Collection) -> None:
         """Play a probe of every task that has none in this iteration; one whose episodes all failed stays without."""
         known = {episode.task for episode in found.probe}
         names = [name for name in dict.fromkeys(names) if name not in known]
         base = [self.settings.rollout.temperature] * len(names)
-        probe = self._play(agent, pool, names, self.controllers.probe_episodes, f"{label} probe", base, found.clock)
+        samples = [self.controllers.probe_episodes] * len(names)
+        probe = self._play(agent, pool, names, samples, f"{label} probe", base, found.clock)
         found.probe += probe
         episodes = usable(probe)
         if episodes:
@@ -144,7 +142,7 @@ class Collector:
         agent: Agent,
         pool: Pool,
         names: Sequence[str],
-        samples: int,
+        samples: Sequence[int],
         label: str,
         temperatures: Sequence[float],
         clock: Clock,
@@ -158,7 +156,11 @@ class Collector:
         clock.environment += spent.environment
         clock.generation += spent.generation
         clock.total += spent.total
-        return episodes
+        return self._placed(episodes)
+
+    def _placed(self, episodes: Sequence[Episode]) -> list[Episode]:
+        """The episodes with the names of their worlds."""
+        return [replace(episode, world=self.settings.world_of(episode.task).name or None) for episode in episodes]
 
     def _kept(self, played: Sequence[Episode]) -> list[Episode]:
         episodes = usable(played)

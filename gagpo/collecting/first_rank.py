@@ -20,17 +20,17 @@ from gagpo.agents.rollout import Clock
 from gagpo.collecting.async_collector import AsyncCollector
 from gagpo.collecting.collector import Collection, Collector
 from gagpo.collecting.distributed_rollout import Rollout, packed, unpacked
+from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers
 from gagpo.distributed.interrupt import Interruptions
 from gagpo.distributed.ranks import Ranks
 from gagpo.envs.pool import Pool
-from gagpo.envs.tasks import TaskSet
 from gagpo.settings import RunSettings
 
 
 def collector_for(
     settings: RunSettings,
-    tasks: TaskSet,
+    schedule: Schedule,
     controllers: Controllers,
     rollout: Rollout,
     ranks: Ranks,
@@ -38,9 +38,9 @@ def collector_for(
 ) -> Collector:
     """The collector that ``rollout.ahead`` asks for, and the number of ranks."""
     if settings.rollout.ahead and not ranks.alone:
-        return FirstRankCollector(settings, tasks, controllers, rollout, ranks, interruptions)
+        return FirstRankCollector(settings, schedule, controllers, rollout, ranks, interruptions)
     kind = AsyncCollector if settings.rollout.ahead else Collector
-    return kind(settings, tasks, controllers, rollout)
+    return kind(settings, schedule, controllers, rollout)
 
 
 class FirstRankCollector(AsyncCollector):
@@ -49,13 +49,13 @@ class FirstRankCollector(AsyncCollector):
     def __init__(
         self,
         settings: RunSettings,
-        tasks: TaskSet,
+        schedule: Schedule,
         controllers: Controllers,
         rollout: Rollout,
         ranks: Ranks,
         interruptions: Interruptions,
     ):
-        super().__init__(settings, tasks, controllers, rollout)
+        super().__init__(settings, schedule, controllers, rollout)
         self.ranks, self.interruptions = ranks, interruptions
 
     def collect(self, agent: Agent, pool: Pool, iteration: int) -> Collection:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, TypedDict
+from contextlib import ExitStack
+from typing import Literal, TypedDict, cast
 
 from gagpo.envs.pool import Pool
+from gagpo.envs.pool.mixed import MixedPool
 from gagpo.envs.remote.pool import open_pool
-from gagpo.settings import EngineSettings, RolloutSettings, RunSettings
+from gagpo.settings import EngineSettings, EnvironmentSettings, RolloutSettings, RunSettings
 
 
 class PoolOptions(TypedDict):
@@ -23,8 +25,18 @@ class LocalPlacement:
     """This machine. A cluster's placement overrides what the cluster has instead."""
 
     def open_pool(self, settings: RunSettings) -> Pool:
-        """The environments of a run, or what keeps the contract of a pool elsewhere."""
-        return open_pool(settings.environment.id, settings.world_kwargs, **pool_options(settings.rollout))
+        """The environments of a run; of several worlds a pool for each, which answer as one."""
+        with ExitStack() as opened:  # a world that cannot be opened closes those before it
+            pools = {
+                world.name: opened.enter_context(self.open_world(settings.built(world.environment), settings.rollout))
+                for world in settings.worlds
+            }
+            opened.pop_all()
+        return pools[""] if "" in pools else cast(Pool, MixedPool(pools))  # the same contract
+
+    def open_world(self, world: EnvironmentSettings, rolling: RolloutSettings) -> Pool:
+        """The environments of one world, or what keeps the contract of a pool elsewhere."""
+        return open_pool(world.id, world.kwargs, **pool_options(rolling))
 
     def engine_arguments(self, settings: EngineSettings) -> Mapping[str, object]:
         """Keyword arguments of the run's engine."""

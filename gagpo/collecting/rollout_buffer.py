@@ -67,12 +67,13 @@ class RolloutBuffer:
 
     def next(self) -> RolloutRequest | None:
         """An episode to begin now; None while enough is open."""
-        rolling = self.settings.rollout
         if not self._requests and len(self._groups) < self._room():
             place = self._due.popleft() if self._due else self.position
             self.position = max(self.position, place + 1)
-            self._groups[place] = Group(place, self.task_at(place), rolling.samples)
-            self._requests.extend(self._request_for(place, sample) for sample in range(rolling.samples))
+            task = self.task_at(place)
+            samples = self.settings.world_of(task).samples
+            self._groups[place] = Group(place, task, samples)
+            self._requests.extend(self._request_for(place, sample) for sample in range(samples))
         return self._requests.popleft() if self._requests else None
 
     def _room(self) -> int:
@@ -84,7 +85,7 @@ class RolloutBuffer:
         """The attempts of a group share the environment's seed, and each has its own for the responses."""
         group, rolling, seed = self._groups[place], self.settings.rollout, self.settings.seed
         label, attempt = f"place {place}", group.attempts[sample]
-        job = group_jobs([group.task], rolling.samples, seed, label, [rolling.temperature])[sample]
+        job = group_jobs([group.task], len(group.episodes), seed, label, [rolling.temperature])[sample]
         if attempt:
             job = replace(job, seed=derive_seed(seed, label, group.task, sample, attempt))
         return RolloutRequest(place, sample, attempt, job)

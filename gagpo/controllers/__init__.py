@@ -3,6 +3,7 @@
 from gagpo.controllers.agpo import Agpo, AgpoController
 from gagpo.controllers.apmpo import Apmpo, ApmpoController
 from gagpo.controllers.controllers import Controllers, ControllerSettings
+from gagpo.controllers.curriculum import Curriculum
 from gagpo.controllers.sampling import DynamicSampling, Overlong, VarianceFilter, overlong_penalty
 from gagpo.controllers.trust_region import TrustRegion, TrustRegionController
 
@@ -13,6 +14,7 @@ __all__ = [
     "ApmpoController",
     "ControllerSettings",
     "Controllers",
+    "Curriculum",
     "DynamicSampling",
     "Overlong",
     "TrustRegion",

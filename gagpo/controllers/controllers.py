@@ -9,7 +9,8 @@ In an iteration the trainer calls
 3. :meth:`~Controllers.shape` and :meth:`~Controllers.observe_batch`, then :meth:`~Controllers.controls` for the loss;
 4. :meth:`~Controllers.observe_update` after all updates, :meth:`~Controllers.values` for the log.
 
-What belongs to a task is kept by the task's name.
+What belongs to a task is kept by the task's name, which in a run of several worlds begins with the world's. Running
+averages over the batch are of all worlds together.
 
 Shape suffixes: N = turns, E = episodes, G = task groups, K = response tokens.
 """
@@ -93,9 +94,9 @@ class Controllers:
         kept_E = keep_episodes(turns, self.settings.dynamic_sampling)
         return np.asarray(kept_E & keep_varied(turns, self.settings.variance_filter))
 
-    def shape(self, turns: Turns) -> Turns:
-        """The turns with rewards shaped."""
-        return shape_overlong(turns, self.settings.overlong)
+    def shape(self, turns: Turns, limit_N: np.ndarray | None = None) -> Turns:
+        """The turns with rewards shaped; limit_N: most response tokens of each, where worlds differ in it."""
+        return shape_overlong(turns, self.settings.overlong, limit_N)
 
     def observe_batch(
         self, turns: Turns, tasks_G: Sequence[str] | None = None, entropy: np.ndarray | float | None = None

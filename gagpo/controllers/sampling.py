@@ -71,10 +71,17 @@ def keep_episodes(turns: Turns, settings: DynamicSampling | None) -> np.ndarray:
 def keep_varied(turns: Turns, settings: VarianceFilter | None) -> np.ndarray:
     """Which episodes to keep, bool[E]: those of the task groups that differ most; all without settings.
 
-    Of groups that differ equally, those that come first.
+    Of groups that differ equally, those that come first. Groups of different worlds, whose rewards are no measure of
+    each other, are not compared: each world keeps its share.
     """
     if settings is None:
         return np.ones(turns.episodes, np.bool_)
+    if turns.world_E is not None:
+        kept_E = np.zeros(turns.episodes, np.bool_)
+        for world in np.unique(turns.world_E):
+            own_E = turns.world_E == world
+            kept_E[own_E] = keep_varied(dataclasses.replace(turns.only(own_E), world_E=None), settings)
+        return kept_E
     spread_G = group_std(turns.coded_return_E(settings.reward), turns.group_index_E, turns.groups)
     order_G = np.argsort(-spread_G, kind="stable")
     if settings.by == "groups":
@@ -86,13 +93,19 @@ def keep_varied(turns: Turns, settings: VarianceFilter | None) -> np.ndarray:
     return np.asarray(np.isin(turns.group_index_E, order_G[:kept]))
 
 
-def shape_overlong(turns: Turns, settings: Overlong | None) -> Turns:
-    """The turns with the price of long responses taken off their rewards; the same turns without settings."""
+def shape_overlong(turns: Turns, settings: Overlong | None, limit_N: np.ndarray | None = None) -> Turns:
+    """The turns with the price of long responses taken off their rewards; the same turns without settings.
+
+    limit_N: the response limit of each turn, where worlds have their own, for settings that follow it.
+    """
     if settings is None:
         return turns
-    settings = settings.resolved()
-    assert settings.limit is not None and settings.buffer is not None
-    price_N = overlong_penalty(turns.tokens_N, settings.limit, settings.buffer)
+    price_N = np.zeros(turns.turns)
+    for most in [LIMIT] if limit_N is None else np.unique(limit_N).tolist():
+        own_N = np.ones(turns.turns, np.bool_) if limit_N is None else limit_N == most
+        chosen = settings.resolved(most)
+        assert chosen.limit is not None and chosen.buffer is not None
+        price_N[own_N] = overlong_penalty(turns.tokens_N[own_N], chosen.limit, chosen.buffer)
     return dataclasses.replace(turns, reward_N=turns.reward_N + price_N)
 
 

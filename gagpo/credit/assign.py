@@ -52,7 +52,7 @@ class Credit:
         return self.advantage if self.level == "token" else np.repeat(self.advantage, self.tokens_N)
 
 
-def turns_for(episodes: Sequence[Episode], settings: CreditSettings, penalty: float = 0.0) -> Turns:
+def turns_for(episodes: Sequence[Episode], settings: CreditSettings, penalty: float | Sequence[float] = 0.0) -> Turns:
     """The columns that the credit needs of ``episodes``: state ids by its key, and what it makes of their texts."""
     parts = getattr(settings, "credits", [settings])
     texts = any(getattr(part, "similarity", None) is not None for part in parts)
@@ -62,7 +62,10 @@ def turns_for(episodes: Sequence[Episode], settings: CreditSettings, penalty: fl
 
 
 def advantages(turns: Turns, settings: CreditSettings, value: np.ndarray | None = None) -> Credit:
-    """The advantages of ``turns`` under ``settings``.
+    """The advantages of ``turns`` under ``settings``; of a batch of several worlds each gets its own.
+
+    What a credit takes over the whole batch (``norm: batch``, whitening, shrinkage, states with ``scope: batch``) it
+    takes over the world's part of it: rewards of different worlds are no measure of each other.
 
     value: the critic's, for the credits that have one: one per turn (``ppo_turn``) or per response token
     (``ppo_token``), as it was when the batch was sampled.
@@ -74,18 +77,7 @@ def advantages(turns: Turns, settings: CreditSettings, value: np.ndarray | None 
 
     Raises :class:`gagpo.credit.BadTurns` when the turns lack what the credit needs.
     """
-    target = None
-    if settings.takes_trees or turns.parent_E is None:
-        if settings.critic:
-            advantage, target = settings.advantage_and_target(turns, value)
-        else:
-            advantage = settings.advantage(turns)
-    else:
-        advantage, target = _of_paths(turns, settings, value)
-    wanted = int(turns.tokens_N.sum()) if settings.level == "token" else turns.turns
-    if advantage.shape != (wanted,):
-        what = "response token" if settings.level == "token" else "turn"
-        raise InvalidArgument(f"credit {settings.name} gave {advantage.shape} advantages for {wanted}, one per {what}")
+    advantage, target = _by_world(turns, settings, value)
     per_turn = _turn_means(advantage, turns.tokens_N) if settings.level == "token" else advantage
     stats = statistics(turns, per_turn)
     if settings.follows_states and stats.get("aliasing", 0.0) > ALIASED:
@@ -96,6 +88,40 @@ def advantages(turns: Turns, settings: CreditSettings, value: np.ndarray | None 
             stacklevel=2,
         )
     return Credit(advantage, turns.tokens_N, settings.level, target, stats)
+
+
+def _by_world(turns: Turns, settings: CreditSettings, value: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    """Advantages and, with a critic, targets: of every world from its own turns alone."""
+    if turns.world_E is None:
+        return _of_one_world(turns, settings, value)
+    count = int(turns.tokens_N.sum()) if settings.level == "token" else turns.turns
+    advantage, target = np.zeros(count), np.zeros(count) if settings.critic else None
+    for world in np.unique(turns.world_E):
+        own_E = turns.world_E == world
+        own_N = own_E[turns.episode_N]
+        own = np.repeat(own_N, turns.tokens_N) if settings.level == "token" else own_N
+        found = _of_one_world(turns.only(own_E), settings, None if value is None else value[own])
+        advantage[own] = found[0]
+        if target is not None and found[1] is not None:
+            target[own] = found[1]
+    return advantage, target
+
+
+def _of_one_world(
+    turns: Turns, settings: CreditSettings, value: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray | None]:
+    target = None
+    if turns.parent_E is not None and not settings.takes_trees:
+        advantage, target = _of_paths(turns, settings, value)
+    elif settings.critic:
+        advantage, target = settings.advantage_and_target(turns, value)
+    else:
+        advantage = settings.advantage(turns)
+    wanted = int(turns.tokens_N.sum()) if settings.level == "token" else turns.turns
+    if advantage.shape != (wanted,):
+        what = "response token" if settings.level == "token" else "turn"
+        raise InvalidArgument(f"credit {settings.name} gave {advantage.shape} advantages for {wanted}, one per {what}")
+    return advantage, target
 
 
 def _of_paths(turns: Turns, settings: CreditSettings, value: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gagpo.agents.agent import ExpertAgent, LanguageAgent, RandomAgent
@@ -45,6 +45,34 @@ def measure(request: EvaluationRequest) -> EvaluationOutcome:
         require_device(_device(request, run))
     panel = ChosenPanel.of(request)
     return panel.play(_player(panel, run, which, like))
+
+
+def measure_all(request: EvaluationRequest) -> dict[str, EvaluationOutcome]:
+    """As :func:`measure`, of every world that a run, or what it is measured ``like``, has; ``""`` names the only one.
+
+    Files that the request names are each world's own, with its name before their ending. A request that names a world
+    or an environment is about that alone.
+    """
+    worlds = [] if request.world or request.environment else _worlds_of(request)
+    if not worlds:
+        return {"": measure(request)}
+    return {world: measure(_for_world(request, world)) for world in worlds}
+
+
+def _worlds_of(request: EvaluationRequest) -> list[str]:
+    """The names of the worlds that a request without one is about; none where there are not several."""
+    settings = settings_like(request.like) or (None if request.served else _run_of(request.model)[0])
+    return [world.name for world in settings.worlds if world.name] if settings else []
+
+
+def _for_world(request: EvaluationRequest, world: str) -> EvaluationRequest:
+    episodes = request.episodes and file_of_world(request.episodes, world)
+    return replace(request, world=world, episodes=episodes)
+
+
+def file_of_world(path: Path, world: str) -> Path:
+    """``result.json`` as ``result.maths.json``; the path itself in a run of one world."""
+    return path.with_name(f"{path.stem}.{world}{path.suffix}") if world else path
 
 
 def _device(request: EvaluationRequest, run: RunSettings | None) -> str:

@@ -19,10 +19,11 @@ from gagpo.settings import SettingsError, load
 class Recredit:
     """Gives each of ``credits`` to batches of saved episodes; see :class:`gagpo.eval.viewer.records.Explain`.
 
-    penalty: what a turn without a valid action costs. Turns count as the same state by the first credit's key.
+    penalty: what a turn without a valid action costs, by the name of its world where a run has several. Turns count as
+    the same state by the first credit's key.
     """
 
-    def __init__(self, credits: Mapping[str, CreditSettings], penalty: float = 0.0):
+    def __init__(self, credits: Mapping[str, CreditSettings], penalty: float | Mapping[str, float] = 0.0):
         self.credits, self.penalty = dict(credits), penalty
 
     def __call__(self, episodes: Sequence[EpisodeRecord]) -> list[Explained]:
@@ -43,34 +44,43 @@ class Recredit:
 
 def for_run(folder: Path) -> Recredit:
     """GAGPO, as the run sets it if it does, beside GRPO."""
-    gagpo, penalty = Gagpo(), 0.0
+    gagpo, penalty = Gagpo(), dict[str, float]()
     try:
         settings = load(folder / "config.yaml")
     except SettingsError:
         pass  # a folder with episodes and no settings of ours is still worth looking at
     else:
-        penalty = settings.invalid_penalty
+        penalty = {world.name: world.invalid_penalty for world in settings.worlds}
         if isinstance(settings.algorithm.credit, Gagpo):
             gagpo = settings.algorithm.credit
     return Recredit({"gagpo": gagpo, "grpo": Grpo()}, penalty)
 
 
-def columns(episodes: Sequence[EpisodeRecord], key: str, penalty: float) -> Turns:
+def columns(episodes: Sequence[EpisodeRecord], key: str, penalty: float | Mapping[str, float]) -> Turns:
     """Saved episodes as the columns that credit is computed from; states fall back to observations."""
     parent_E, fork_E = branches(episodes)
     own_E = [one.turns[fork:] for one, fork in zip(episodes, fork_E, strict=True)]
     turns = [turn for own in own_E for turn in own]
-    by_state = key in ("auto", "state") and all(turn.state is not None for turn in turns)
+    worlds = [one.world or "" for one, own in zip(episodes, own_E, strict=True) for _ in own]
+    stateless = {world for world, turn in zip(worlds, turns, strict=True) if turn.state is None}
+    by_state = {world: key in ("auto", "state") and world not in stateless for world in worlds}
+    costs = penalty if isinstance(penalty, Mapping) else dict.fromkeys(worlds, penalty)
     return Turns(
         reward_N=np.array([turn.reward for turn in turns], np.float64),
         episode_N=np.repeat(np.arange(len(episodes)), [len(own) for own in own_E]),
         group_E=intern((one.group, one.task) for one in episodes),
-        state_N=intern(turn.state if by_state else turn.observation for turn in turns),
-        penalty_N=np.array([0.0 if turn.valid else penalty for turn in turns], np.float64),
+        state_N=intern(
+            (world, turn.state if by_state[world] else turn.observation)
+            for world, turn in zip(worlds, turns, strict=True)
+        ),
+        penalty_N=np.array(
+            [0.0 if turn.valid else costs.get(world, 0.0) for world, turn in zip(worlds, turns, strict=True)]
+        ),
         tokens_N=np.ones(len(turns), np.int64),
         truncated_E=np.array([one.outcome == "truncated" for one in episodes], np.bool_),
         success_E=np.array([one.won for one in episodes], np.bool_),
         parent_E=parent_E if (parent_E >= 0).any() else None,
+        world_E=intern(one.world for one in episodes) if len(set(worlds)) > 1 else None,
     )
 
 

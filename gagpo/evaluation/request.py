@@ -52,6 +52,7 @@ class EvaluationRequest:
     model: str = Field(description="a run, a checkpoint, a folder, a hub name, random, expert or openai:NAME")
     _: KW_ONLY
     environment: str | None = Field(default=None, description="environment id")
+    world: str | None = Field(default=None, description="which one of a run, or a config, of several worlds")
     split: str | None = Field(default=None, description="what is played; the environment's last one by default")
     kwargs: Mapping[str, object] | None = Field(default=None, description="arguments of the environment")
     like: str | Path | None = Field(default=None, description="a run or config that says what is not given, tasks too")
@@ -109,10 +110,12 @@ class EvaluationRequest:
     def completed(self, run: RunSettings | None, like: RunSettings | None) -> EvaluationRequest:
         """Everything that panel and player are chosen by filled in: from ``like``, and from the model's own ``run``.
 
-        Raises SettingsError where nothing names an environment.
+        Raises SettingsError where nothing names an environment, or nothing which of several worlds is meant.
         """
+        run, like = self._in_one_world(run), self._in_one_world(like)
         panel, prompts = like or run, run or like
-        environment = self.environment or (panel.environment.id if panel else None)
+        world = panel.only_world.environment if panel else None
+        environment = self.environment or (world.id if world else None)
         if environment is None:
             named = "" if self.model in ("random", "expert") else f"{self.model} is no run here, so "
             raise SettingsError(f"{named}name the environment with --env, or a run to take it from with --like")
@@ -125,10 +128,22 @@ class EvaluationRequest:
             **{name: getattr(context, name) for name in ("style", "calls", "history", "admissible")},
             "template": None if self.served else context.template,
         }
-        own = panel.environment.kwargs if panel and panel.environment.id == environment else {}
+        own = world.kwargs if world and world.id == environment else {}
         found = {name: value for name, value in usual.items() if getattr(self, name) is None}
         found |= {"environment": environment, "kwargs": {**own, **(self.kwargs or {})}}
         return replace(self, **found)  # type: ignore[arg-type]
+
+    def _in_one_world(self, settings: RunSettings | None) -> RunSettings | None:
+        """The settings of a run of several worlds as if it had the one that is asked for alone."""
+        if settings is None or not settings.environments:
+            return settings
+        if self.world is not None:
+            return settings.alone(settings.world_named(self.world))
+        alike = [one for one in settings.worlds if one.environment.id == self.environment]
+        if len(alike) != 1:
+            names = ", ".join(one.name for one in settings.worlds)
+            raise SettingsError(f"run {settings.name!r} has several worlds: name one with --world ({names})")
+        return settings.alone(alike[0])
 
     def facts(self) -> dict[str, object]:
         """What of it decides what an episode is, as plain JSON values: for the key of a journal."""

@@ -20,12 +20,11 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 
 def require_expert(world: TextEnv, settings: RunSettings) -> None:
     """SettingsError where the algorithm learns from an expert and the world has none."""
-    wanted = settings.world_kwargs is not settings.environment.kwargs
     has_none = isinstance(world, TextEnv) and type(world).expert_action is TextEnv.expert_action
-    if wanted and has_none:
+    if settings.asks_expert and has_none:
         raise SettingsError(
-            f"the algorithm learns from the world's expert, and {settings.environment.id} has none: write its method "
-            "expert_action, or leave out algorithm.expert and hint=expert"
+            f"the algorithm learns from the world's expert, and {settings.only_world.environment.id} has none: write "
+            "its method expert_action, or leave out algorithm.expert and hint=expert"
         )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gagpo.envs.errors import InvalidArgument
-from gagpo.settings import RunSettings
+from gagpo.settings import EnvironmentSettings, RunSettings
 
 MEASURED = ("mean_turns", "response_tokens", "tokens_per_second")  # metrics of a run that take the place of guesses
 GUESSED_TURNS, GUESSED_RESPONSE = 0.5, 0.25  # share of the upper bounds that a usual episode, a usual response takes
@@ -27,20 +27,24 @@ class Guess:
     def usual(self, settings: RunSettings) -> tuple[float, float]:
         """Turns of a usual episode, and tokens of a usual response."""
         turns = self.turns or max(1.0, GUESSED_TURNS * most_turns(settings))
-        return turns, self.response or max(1.0, GUESSED_RESPONSE * settings.rollout.max_tokens)
+        return turns, self.response or max(1.0, GUESSED_RESPONSE * settings.longest_response)
 
 
 DEFAULT_GUESS = Guess()
 
 
 def most_turns(settings: RunSettings) -> int:
-    """Most turns of an episode: of the environment's arguments, else its default; the world itself is not made."""
+    """Most turns of an episode in any world: of its arguments, else its default; the world itself is not made."""
+    return max(_most_turns(world.environment) for world in settings.worlds)
+
+
+def _most_turns(environment: EnvironmentSettings) -> int:
     from gymnasium.envs.registration import load_env_creator
 
     from gagpo.envs.lookup import find_spec
 
-    spec = find_spec(settings.environment.id)
-    given = {**spec.kwargs, **settings.environment.kwargs}.get("max_turns")
+    spec = find_spec(environment.id)
+    given = {**spec.kwargs, **environment.kwargs}.get("max_turns")
     if given is None and spec.entry_point is not None:
         creator = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
         parameter = inspect.signature(creator).parameters.get("max_turns")
@@ -52,7 +56,7 @@ def row_tokens(settings: RunSettings, prompt: int, turns: float, response: float
     """Tokens of a usual row: a turn with its window of earlier ones, or the whole conversation."""
     history = settings.context.history
     shown = turns if history == "full" else min(turns, 1 + int(history))
-    return int(min(context, prompt * shown + response * (shown - 1) + settings.rollout.max_tokens))
+    return int(min(context, prompt * shown + response * (shown - 1) + settings.longest_response))
 
 
 def guess_from(rows: Sequence[Mapping[str, float]], guess: Guess) -> Guess:

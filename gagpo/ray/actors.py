@@ -19,7 +19,7 @@ from gagpo.envs.errors import first_line
 from gagpo.envs.pool import Pool
 from gagpo.ray.pool import ClusterPool, HostLost, PoolHost
 from gagpo.ray.server import PlacedServer, ServerHost
-from gagpo.settings import EngineSettings, RunSettings
+from gagpo.settings import EngineSettings, EnvironmentSettings, RolloutSettings, RunSettings
 
 _numbers = itertools.count()
 
@@ -63,17 +63,16 @@ class RayPlace(LocalPlacement):
         self._cluster = settings.cluster
         self._folder = folder
 
-    def open_pool(self, settings: RunSettings) -> Pool:
+    def open_world(self, world: EnvironmentSettings, rolling: RolloutSettings) -> Pool:
         if not self._cluster.hosts:
-            return super().open_pool(settings)
-        world, world_kwargs = settings.environment.id, dict(settings.world_kwargs)
-        options = pool_options(settings.rollout)
+            return super().open_world(world, rolling)
+        options = pool_options(rolling)
 
         def make() -> Any:
             kind = ray.remote(PoolHost).options(
                 name=f"gagpo-host-{_unique()}", num_cpus=self._cluster.host_cpus, scheduling_strategy="SPREAD"
             )
-            return kind.remote(world, world_kwargs, options)
+            return kind.remote(world.id, dict(world.kwargs), options)
 
         connections = [RayConnection(make) for _ in range(self._cluster.hosts)]
         return cast(Pool, ClusterPool(connections, ready, restarts=self._cluster.restarts))  # the same contract

@@ -1,6 +1,5 @@
 """Every key of a run: what it may hold, how it is read from a file, and what is said of a wrong one."""
 
-from gagpo.settings.cluster import ClusterSettings
 from gagpo.settings.environment import ContextSettings, EnvironmentSettings
 from gagpo.settings.errors import SettingsError
 from gagpo.settings.files import dump, find_config, load, parse, shipped_configs, with_overrides
@@ -8,6 +7,7 @@ from gagpo.settings.rollout import EngineSettings, RolloutSettings
 from gagpo.settings.run import RunSettings
 from gagpo.settings.training import (
     AverageSettings,
+    ClusterSettings,
     EvaluationSettings,
     LoraSettings,
     OptimizerSettings,
@@ -15,6 +15,7 @@ from gagpo.settings.training import (
     TrainingSettings,
 )
 from gagpo.settings.warm_start import MixtureSettings, SmallModelSettings, TeacherSettings, WarmStartSettings
+from gagpo.settings.worlds import World, WorldSettings
 
 __all__ = [
     "AverageSettings",
@@ -34,6 +35,8 @@ __all__ = [
     "TeacherSettings",
     "TrainingSettings",
     "WarmStartSettings",
+    "World",
+    "WorldSettings",
     "dump",
     "find_config",
     "load",

@@ -6,7 +6,7 @@ import datetime
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from gagpo.agents.calls.formats import find_format
 from gagpo.agents.prompts import STYLES
@@ -46,6 +46,24 @@ History = Annotated[Literal["full"] | int, BeforeValidator(_history)]
 """Which turns of an episode a prompt shows."""
 
 
+def _known_style(style: str) -> str:
+    if style not in STYLES:
+        raise InvalidArgument(f"unknown style {style!r:.80}; choose one of {', '.join(STYLES)}")
+    return style
+
+
+Style = Annotated[str, AfterValidator(_known_style)]
+Template = dict[str, str | int | float | bool | datetime.date]
+
+
+def _known_calls(calls: str) -> str:
+    return calls if calls == "auto" else find_format(calls).name
+
+
+Calls = Annotated[str, AfterValidator(_known_calls)]
+"""The format that a model calls tools in."""
+
+
 class EnvironmentSettings(Options):
     """Which environment, and with what arguments; ``kwargs`` are those of its constructor."""
 
@@ -59,31 +77,16 @@ class EnvironmentSettings(Options):
 class ContextSettings(Options):
     """What the model is shown. history: ``full``, or the number of earlier turns a window shows."""
 
-    style: str = Field(
+    style: Style = Field(
         "plain",
         description="how observations become messages: plain for small models, tags or whole for instruct models, "
         "tools for models that were trained to call tools",
     )
     history: History = Field("full", description="full, or the number of earlier turns that a window shows")
     admissible: bool = Field(False, description="list the admissible actions in the prompt")
-    template: dict[str, str | int | float | bool | datetime.date] = Field(
-        {}, description="variables of the chat template; date (YYYY-MM-DD) stands for today's"
-    )
-
-    calls: str = Field(
+    template: Template = Field({}, description="variables of the chat template; date (YYYY-MM-DD) stands for today's")
+    calls: Calls = Field(
         "auto",
         description="with style tools, the format that the model calls in: hermes, llama, mistral; auto: what its chat "
         "template shows",
     )
-
-    @field_validator("calls")
-    @classmethod
-    def _known_calls(cls, calls: str) -> str:
-        return calls if calls == "auto" else find_format(calls).name
-
-    @field_validator("style")
-    @classmethod
-    def _known_style(cls, style: str) -> str:
-        if style not in STYLES:
-            raise InvalidArgument(f"unknown style {style!r:.80}; choose one of {', '.join(STYLES)}")
-        return style

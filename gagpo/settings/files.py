@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -92,20 +93,33 @@ def _apply(values: dict[str, object], override: str) -> None:
     if not equals or not key:
         raise SettingsError(f"an override looks like section.key=value, got {override!r:.80}")
     *path, last = key.split(".")
-    section = values
+    section: Any = values
     for depth, name in enumerate(path):
-        inner = section.get(name)
+        place = _place(section, name, override)
+        inner = section[place] if isinstance(section, list) else section.get(place)
         if isinstance(inner, str) and path[0] == "algorithm":  # a mere name is short for options with that name
             inner = {"name" if depth else "preset": inner}
         inner = {} if inner is None else inner
-        if not isinstance(inner, dict):
+        if not isinstance(inner, dict | list):
             raise SettingsError(f"override {override!r:.80}: {name!r} holds a single value, not a section")
-        inner = dict(inner)  # the caller's own stays as it is
-        section[name] = section = inner
+        section[place] = section = inner.copy()  # the caller's own stays as it is
+    last = _place(section, last, override)
     try:
         section[last] = parse_yaml(text)
     except NotYaml as error:
         raise SettingsError(f"override {override!r:.80}: the value is not YAML ({error}); quote it") from None
+
+
+def _place(section: dict[str, object] | list[object], name: str, override: str) -> Any:
+    """Where ``name`` stands in a section; in a list it is a row's number, or the row that has this name."""
+    if isinstance(section, dict):
+        return name
+    named = [n for n, row in enumerate(section) if isinstance(row, dict) and row.get("name") == name]
+    number = int(name) if name.isdecimal() and len(name) < 4 else len(section)
+    if not named and number >= len(section):
+        rows = [str(row["name"]) for row in section if isinstance(row, dict) and "name" in row]
+        raise SettingsError(f"override {override!r:.80}: there is no row {name!r:.40}; {hint(name, rows)}")
+    return named[0] if named else number
 
 
 def _explain(item: ErrorDetails, where: str, overrides: Sequence[str]) -> str:

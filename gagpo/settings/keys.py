@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from pydantic import BaseModel
 
+from gagpo.controllers.curriculum import CURRICULA, Curriculum
 from gagpo.credit import CreditSettings, find
 from gagpo.credit.registry import CREDITS
 from gagpo.envs.nearest import nearest
@@ -25,13 +26,16 @@ def keys(section: type[BaseModel], path: str = "") -> Iterator[str]:
 
 
 def options(annotation: object) -> list[type[BaseModel]]:
-    """The sections that a field may hold; of one for any credit, those of this package, but none of a list of credits.
+    """The sections that a field may hold; of one for any credit or curriculum, this package's, but none of a list of
+    credits.
 
     A sum of credits is a credit, so that keys would have no end.
     """
     if isinstance(annotation, type) and not typing.get_args(annotation):
         if issubclass(annotation, CreditSettings):
             return [find(name) for name in CREDITS.ours]
+        if issubclass(annotation, Curriculum):
+            return [CURRICULA.find(name) for name in CURRICULA.ours]
         return [annotation] if issubclass(annotation, BaseModel) else []
     found = [option for part in typing.get_args(annotation) for option in options(part)]
     if typing.get_origin(annotation) is list:

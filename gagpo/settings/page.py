@@ -5,15 +5,20 @@ python -m gagpo.settings.page > docs/settings.md
 
 from __future__ import annotations
 
+import functools
 import inspect
+import operator
 import re
 import sys
 from collections.abc import Iterator
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from gagpo.controllers.curriculum import Curriculum
 from gagpo.envs.tables import Table
 from gagpo.settings import RunSettings
 from gagpo.settings.keys import options
@@ -30,7 +35,9 @@ def page() -> str:
     """The reference as Markdown."""
     parts = [HEAD]
     for path, model in sections(RunSettings):
-        parts.append(f"\n## {path or 'Top level'}\n\n{_first_paragraph(model)}\n")
+        name = model.model_fields.get("name")
+        which = f" ({name.default})" if issubclass(model, Curriculum) and name is not None else ""
+        parts.append(f"\n## {path or 'Top level'}{which}\n\n{_first_paragraph(model)}\n")
         rows = [
             [f"`{name}`", _type(field), _default(field), meaning(name, field, path)]
             for name, field in model.model_fields.items()
@@ -44,6 +51,8 @@ def sections(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, type
     yield path, model
     for name, field in model.model_fields.items():
         for section in options(field.annotation) if name != "algorithm" else ():
+            if path and issubclass(section, Curriculum):  # the same as of the run
+                continue
             yield from sections(section, f"{path}.{name}".strip("."))
 
 
@@ -61,11 +70,21 @@ def _first_paragraph(model: type[BaseModel]) -> str:
 
 
 def _type(field: FieldInfo) -> str:
-    text = inspect.formatannotation(field.annotation).replace("typing.", "")
+    text = inspect.formatannotation(_bare(field.annotation)).replace("typing.", "")
     text = re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Z])", "", text)
     text = re.sub(r"Literal\[([^\]]*)\]", lambda m: m[1].replace(", ", " or ").replace("'", ""), text)
+    text = re.sub(r"Union\[([^\]]*)\]", lambda m: m[1].replace(", ", " | ").replace("NoneType", "None"), text)
     bounds = [_bound(one) for one in field.metadata if _bound(one)]
     return text.replace(" | ", " or ") + (f", {' and '.join(bounds)}" if bounds else "")
+
+
+def _bare(annotation: Any) -> Any:
+    """A type without what is only checked of it."""
+    if get_origin(annotation) is Annotated:
+        return _bare(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return functools.reduce(operator.or_, map(_bare, get_args(annotation)))
+    return annotation
 
 
 def _bound(one: object) -> str:

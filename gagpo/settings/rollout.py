@@ -40,6 +40,15 @@ class BranchSettings(Options):
         return Branching(self.episodes, self.by, self.rounds)
 
 
+def require_few(tasks: int, samples: int) -> None:
+    """InvalidArgument where an iteration has more than :data:`MOST_EPISODES`."""
+    if (episodes := tasks * samples) > MOST_EPISODES:
+        raise InvalidArgument(
+            f"tasks={tasks:,} x samples={samples:,} are {episodes:,} episodes, all held in memory until the update; at "
+            f"most {MOST_EPISODES:,} an iteration: lower samples or tasks, and raise training.iterations"
+        )
+
+
 class RolloutSettings(Options):
     """How episodes are collected: ``tasks`` x ``samples`` episodes an iteration."""
 
@@ -90,12 +99,7 @@ class RolloutSettings(Options):
 
     @model_validator(mode="after")
     def _few_enough(self) -> RolloutSettings:
-        if (episodes := self.tasks * self.samples) > MOST_EPISODES:
-            raise InvalidArgument(
-                f"tasks={self.tasks:,} x samples={self.samples:,} are {episodes:,} episodes, all held in memory until "
-                f"the update; at most {MOST_EPISODES:,} an iteration: lower samples or tasks, and raise "
-                "training.iterations"
-            )
+        require_few(self.tasks, self.samples)
         return self
 
     @model_validator(mode="after")

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from typing import TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
 from gagpo.algorithms import BRANCHES, Algorithm
+from gagpo.controllers.curriculum import AnyCurriculum, Uniform
 from gagpo.envs.errors import InvalidArgument
+from gagpo.envs.nearest import hint
+from gagpo.envs.tasks import parted
 from gagpo.options import Options
-from gagpo.settings.cluster import ClusterSettings
 from gagpo.settings.environment import ContextSettings, EnvironmentSettings
-from gagpo.settings.rollout import BranchSettings, EngineSettings, RolloutSettings
+from gagpo.settings.errors import SettingsError
+from gagpo.settings.rollout import BranchSettings, EngineSettings, RolloutSettings, require_few
 from gagpo.settings.training import (
+    ClusterSettings,
     EvaluationSettings,
     LoraSettings,
     OptimizerSettings,
@@ -22,7 +25,10 @@ from gagpo.settings.training import (
     TrainingSettings,
 )
 from gagpo.settings.warm_start import WarmStartSettings
+from gagpo.settings.worlds import World, WorldSettings, fault_of
 from gagpo.trackers.registry import TRACKERS
+
+Section = TypeVar("Section", bound=Options)
 
 DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "npu")
 """Those of torch that hold numbers, unlike ``meta``; whether one is here is asked when a run begins."""
@@ -48,7 +54,13 @@ class RunSettings(Options):
     )
     ranks: RanksSettings = RanksSettings()
     engine: EngineSettings = EngineSettings()
-    environment: EnvironmentSettings
+    environment: EnvironmentSettings | None = None
+    environments: list[WorldSettings] = Field(
+        [], max_length=64, description="several worlds that are trained on together, in the place of environment"
+    )
+    curriculum: AnyCurriculum = Field(
+        Uniform(), description="order of a world's tasks: uniform, by_success, by_level, or module:Class"
+    )
     context: ContextSettings = ContextSettings()
     rollout: RolloutSettings = RolloutSettings()
     invalid_penalty: float = Field(0.01, ge=0, description="what a turn without a valid action costs")
@@ -73,6 +85,20 @@ class RunSettings(Options):
                 "training.precision=bfloat16 for what is computed in and engine.dtype=bfloat16 for what is sampled in"
             )
         return {key: other for key, other in value.items() if key != "dtype"}
+
+    @model_validator(mode="after")
+    def _some_world(self) -> RunSettings:
+        if (self.environment is None) == (not self.environments):
+            given = "is missing" if self.environment is None else "and key 'environments' are both given"
+            raise InvalidArgument(f"key 'environment' {given}: name one world there, or several in environments")
+        if fault := fault_of(self.environments):
+            raise InvalidArgument(f"environments: {fault}")
+        for number, world in enumerate(self.worlds if self.environments else []):
+            try:
+                require_few(self.rollout.tasks, world.samples)
+            except ValueError as error:
+                raise InvalidArgument(f"environments.{number}: {error}") from None
+        return self
 
     @model_validator(mode="after")
     def _fitting_correction(self) -> RunSettings:
@@ -157,19 +183,42 @@ class RunSettings(Options):
         return self
 
     @property
-    def world_kwargs(self) -> Mapping[str, Any]:
-        """What the worlds of a run are built with: with their expert, where the algorithm asks what it would do."""
-        algorithm, given = self.algorithm, self.environment.kwargs
-        hinted = algorithm.distillation is not None and algorithm.distillation.hint == "expert"
-        return {**given, "expert": True} if algorithm.expert or hinted else given
+    def asks_expert(self) -> bool:
+        """Whether the algorithm asks what a world's expert would do."""
+        hint = self.algorithm.distillation and self.algorithm.distillation.hint
+        return self.algorithm.expert is not None or hint == "expert"
+
+    def built(self, environment: EnvironmentSettings) -> EnvironmentSettings:
+        """What a world is built with: with its expert, where the algorithm asks what it would do."""
+        if not self.asks_expert:
+            return environment
+        return environment.model_copy(update={"kwargs": {**environment.kwargs, "expert": True}})
 
     @model_validator(mode="after")
     def _one_expert(self) -> RunSettings:
-        if self.world_kwargs is not self.environment.kwargs and self.environment.kwargs.get("expert", True) is not True:
+        if not self.asks_expert:
+            return self
+        if self.environment is None:
+            raise InvalidArgument(
+                "an expert or its hint is for runs of one environment: its words go by that one's context; leave out "
+                "algorithm.expert and hint=expert, or name one environment"
+            )
+        if self.environment.kwargs.get("expert", True) is not True:
             raise InvalidArgument(
                 f"environment.kwargs.expert={self.environment.kwargs['expert']} is another player than the expert that "
                 "the algorithm learns from: leave it out"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _worlds_that_can_branch(self) -> RunSettings:
+        branch = self.rollout.branch
+        for row in self.environments if branch else []:
+            if branch and row.samples is not None and branch.episodes >= row.samples:
+                raise InvalidArgument(
+                    f"rollout.branch.episodes={branch.episodes} leaves no try of environments.{row.name}.samples="
+                    f"{row.samples} to branch from: lower it, or raise samples"
+                )
         return self
 
     @field_validator("name")
@@ -194,3 +243,82 @@ class RunSettings(Options):
         for name in trackers:
             TRACKERS.place(name)
         return trackers
+
+    # The worlds -------------------------------------------------------------------------------------------------------
+
+    @property
+    def worlds(self) -> list[World]:
+        """The worlds of the run, every one complete; a run of one ``environment`` has one without a name."""
+        rolling, measured = self.rollout, self.evaluation
+        if self.environment is not None:
+            own = (rolling.max_tokens, rolling.samples, self.invalid_penalty, measured, self.curriculum)
+            return [World("", 1.0, self.environment, self.context, *own)]
+        return [
+            World(
+                row.name,
+                row.weight,
+                EnvironmentSettings.model_construct(id=row.id, split=row.split, kwargs=row.kwargs),
+                _over(self.context, row.context),
+                rolling.max_tokens if row.max_tokens is None else row.max_tokens,
+                rolling.samples if row.samples is None else row.samples,
+                self.invalid_penalty if row.invalid_penalty is None else row.invalid_penalty,
+                _over(measured, row.evaluation),
+                row.curriculum or self.curriculum,
+            )
+            for row in self.environments
+        ]
+
+    @property
+    def panels(self) -> list[str]:
+        """The names of everything that is measured: a split, or WORLD.SPLIT where there are several worlds."""
+        return [name for world in self.worlds for name in world.panels]
+
+    @property
+    def longest_response(self) -> int:
+        """Most tokens of a response in any world."""
+        return max(world.max_tokens for world in self.worlds)
+
+    @property
+    def only_world(self) -> World:
+        """The world of a run of one; SettingsError names them where there are several."""
+        worlds = self.worlds
+        if len(worlds) > 1:
+            raise SettingsError(
+                f"run {self.name!r} has several worlds ({', '.join(world.name for world in worlds)}): name one"
+            )
+        return worlds[0]
+
+    def world_of(self, task: str) -> World:
+        """The world of a task, by its name within the run."""
+        return self.world_named(parted(task)[0] if self.environments else "")
+
+    def world_named(self, name: str) -> World:
+        """The world called ``name``; SettingsError with the nearest where there is none."""
+        found = {world.name: world for world in self.worlds}
+        if name not in found:
+            raise SettingsError(f"run {self.name!r} has no world {name!r:.60}; {hint(name, filter(None, found))}")
+        return found[name]
+
+    def alone(self, world: World) -> RunSettings:
+        """The settings of a run of ``world`` alone, as this one trains and measures it."""
+        if not self.environments:
+            return self
+        rolling = {"max_tokens": world.max_tokens, "samples": world.samples}
+        if not self.rollout.model_fields_set & {"max_tokens"} and self.rollout.max_tokens == world.max_tokens:
+            del rolling["max_tokens"]  # left open: a model's warm start may have derived it
+        changes = {
+            "environment": world.environment,
+            "environments": [],
+            "context": world.context,
+            "rollout": self.rollout.model_copy(update=rolling),
+            "invalid_penalty": world.invalid_penalty,
+            "evaluation": world.evaluation,
+            "curriculum": world.curriculum,
+        }
+        return self.model_copy(update=changes)
+
+
+def _over(section: Section, row: Options) -> Section:
+    """A section of the run with what a row says in its place."""
+    given = {name: value for name in type(row).model_fields if (value := getattr(row, name)) is not None}
+    return section.model_copy(update=given) if given else section

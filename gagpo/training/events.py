@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gagpo.envs.tables import WIDTH
+from gagpo.eval.metrics.register import of_world, worlds_of
 from gagpo.eval.results import EvalResult
 
 Metrics = dict[str, float]
@@ -30,15 +33,21 @@ class IterationFinished:
     def __str__(self) -> str:
         m = self.metrics
         line = (
-            f"{m['iteration']:>4}  success {100 * m['success_rate']:5.1f} %  turns {m['mean_turns']:4.1f}  "
+            f"{m['iteration']:>4}  success {100 * m['success_rate']:5.1f} %"
+            f"  turns {m['mean_turns']:4.1f}  "
             f"invalid {100 * m['invalid_rate']:4.1f} %"
         )
         said = [form.format(m[name]).replace("%", " %") for name, form in _OF_UPDATE.items() if name in m]
         if m.get("updates") == 0:
             said.append("nothing to learn from")
-        return "  ".join([line, *said]) + (
+        line = "  ".join([line, *said]) + (
             f"  {m['tokens_per_second']:.0f} tok/s  env {m['seconds_env']:.1f} s  gen {m['seconds_generate']:.1f} s  "
             f"train {m['seconds_train']:.1f} s"
+        )
+        worlds = [f"{world} {100 * m[of_world('success_rate', world)]:.1f} %" for world in worlds_of(m)]
+        indent = " " * 6
+        return "\n".join(
+            [line, *textwrap.wrap(", ".join(worlds), WIDTH, initial_indent=indent, subsequent_indent=indent)]
         )
 
 

@@ -14,7 +14,7 @@ import yaml
 from gagpo.envs import durable
 from gagpo.envs.tables import Table
 from gagpo.eval.runs import Evaluation, Run, load_run
-from gagpo.settings import SettingsError
+from gagpo.settings import RunSettings, SettingsError
 from gagpo.training.run_folder import RunFolder, named, versions
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def model_card(run: Path, saved: Checkpoint, adapter: bool = False) -> str:
     parts = [
         f"---\n{yaml.safe_dump(front, sort_keys=False, allow_unicode=True)}---",
         f"# {name}",
-        f"Trained from `{settings.model}` on `{settings.environment.id}` (split `{settings.environment.split}`) with "
+        f"Trained from `{settings.model}` on {_worlds(settings)} with "
         f"{_algorithm(run)}, {saved.iteration} iterations. "
         + ("An adapter as peft reads it." if adapter else "An ordinary model folder; weights in float32."),
         "## Results\n" + _table(found),
@@ -111,6 +111,11 @@ def model_card(run: Path, saved: Checkpoint, adapter: bool = False) -> str:
         "## Versions\n" + ", ".join(f"{name} {version}" for name, version in made.items()),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _worlds(settings: RunSettings) -> str:
+    """What was trained on, in words."""
+    return ", ".join(f"`{one.environment.id}` (split `{one.environment.split}`)" for one in settings.worlds)
 
 
 def _evaluations(run: Path, iteration: int) -> Sequence[Evaluation]:

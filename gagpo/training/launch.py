@@ -68,7 +68,8 @@ def opened(
         return continued(resume, overrides) if resume else started(config or "", overrides, runs, auto)
 
     machine.require_machine(settings)
-    find_spec(settings.environment.id)
+    for world in settings.worlds:
+        find_spec(world.environment.id)
     if launch.wanted_here(settings.processes):
         from gagpo.collecting.distributed_rollout import require_fitting
 

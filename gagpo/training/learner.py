@@ -14,12 +14,13 @@ import torch
 from gagpo.agents.episodes import Episode
 from gagpo.collecting.collector import Collection, tasks_of_groups
 from gagpo.controllers import Controllers, TrustRegionController
-from gagpo.credit import Turns, give_credit, turns_for
-from gagpo.credit.assign import first_tokens
+from gagpo.credit import Credit, Turns, give_credit, turns_for
+from gagpo.credit.assign import first_tokens, statistics
 from gagpo.credit.turns.grouping import group_mean
 from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.sharding import shard
 from gagpo.distributed.states import names_of
+from gagpo.eval.metrics.register import of_world
 from gagpo.imitation.imitation import Imitation
 from gagpo.learning.batch import Row, build_rows
 from gagpo.learning.critic import Critic
@@ -29,7 +30,7 @@ from gagpo.learning.steps.average import AveragedWeights
 from gagpo.learning.steps.optimizer import make_optimizer, parameter_groups, rate_scale, share_scale
 from gagpo.learning.steps.skipped_steps import NonFiniteLoss
 from gagpo.learning.update import Updater, divergence
-from gagpo.settings import RunSettings, SettingsError
+from gagpo.settings import RunSettings, SettingsError, World
 from gagpo.training import keeping
 from gagpo.training.annotations import annotate
 from gagpo.training.checkpoint import Checkpoint, Snapshot, State, copied
@@ -55,7 +56,7 @@ class Learner:
     ):
         self.settings, self.policy, self.controllers, self.ranks = settings, policy, controllers, ranks
         self.recorder = recorder
-        self.algorithm = settings.algorithm.resolved(settings.rollout.max_tokens)
+        self.algorithm = settings.algorithm.resolved(settings.longest_response)
         rate, training = settings.optimizer, settings.training
         self.trust_region = TrustRegionController(training.trust_region) if training.trust_region else None
         self.critic = Critic(self.model, settings.algorithm.critic) if settings.algorithm.critic else None
@@ -157,7 +158,11 @@ class Learner:
 
     def _update(self, collected: Collection, iteration: int) -> Metrics:
         settings, credit_settings, episodes = self.settings, self.settings.algorithm.credit, collected.episodes
-        turns = self.controllers.shape(turns_for(episodes, credit_settings, settings.invalid_penalty))
+        worlds = {name: settings.world_named(name) for name in {episode.world or "" for episode in episodes}}
+        world_E = [worlds[episode.world or ""] for episode in episodes]
+        turns = turns_for(episodes, credit_settings, [world.invalid_penalty for world in world_E])
+        limit_E = np.array([world.max_tokens for world in world_E])
+        turns = self.controllers.shape(turns, limit_E[turns.episode_N] if settings.environments else None)
         rows, tokens = build_rows(episodes), int(turns.tokens_N.sum())
         self.controllers.observe_batch(turns, tasks_of_groups(episodes), self._entropy(turns, rows))
         region, value_K = self.trust_region, self.updater.values(rows, tokens)
@@ -186,7 +191,7 @@ class Learner:
             self.controllers.observe_update(learned["final_kl"])
         self.imitation.remember(episodes, turns, credit, iteration)
         annotate(collected.played, episodes, turns, credit, credit_settings, value_K, self.updater.ratio_K[:tokens])
-        return {**credit.stats, **lesson.stats, **learned}
+        return {**credit.stats, **_by_world(turns, credit, world_E), **lesson.stats, **learned}
 
     def _bound_step(
         self,
@@ -273,3 +278,14 @@ class Learner:
         """A context, between updates, in which the model holds the average, or the weights in training."""
         there = self.average is not None and self.average.settings.sample == average
         return nullcontext() if there or self.average is None else self.average.applied()
+
+
+def _by_world(turns: Turns, credit: Credit, world_E: Sequence[World]) -> Metrics:
+    """What credit says of the batch, of each world of several by itself."""
+    names_E = np.array([world.name for world in world_E])
+    found: Metrics = {}
+    for name in dict.fromkeys(filter(None, names_E.tolist())):
+        own_E = names_E == name
+        own = statistics(turns.only(own_E), credit.advantage_N[own_E[turns.episode_N]])
+        found |= {of_world(metric, name): value for metric, value in own.items()}
+    return found

@@ -8,16 +8,27 @@ import numpy as np
 
 from gagpo.agents.episodes import Episode
 from gagpo.eval.metrics.health import answer_task_information
+from gagpo.eval.metrics.register import of_world
 
 INVALID = {"invalid_unparsed": "not parsed", "invalid_cut": "cut off", "invalid_refused": "refused"}
 """Metrics of turns without a valid action by what :attr:`gagpo.agents.episodes.Turn.invalid` says of them."""
 
 
 def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
-    """What the episodes of an iteration look like; a failed episode counts as no success.
+    """What the episodes of an iteration look like, and those of each world where there are several.
 
-    Branches begin where they were chosen to, so that success, reward and length are those of the others.
+    A failed episode counts as no success. Branches begin where they were chosen to, so that success, reward and length
+    are those of the others.
     """
+    metrics = _of(episodes)
+    for world in sorted({episode.world for episode in episodes if episode.world}):
+        own = [episode for episode in episodes if episode.world == world]
+        counts = {"episodes": float(len(own)), "turns": float(sum(len(episode.own) for episode in own))}
+        metrics |= {of_world(name, world): value for name, value in {**_of(own), **counts}.items()}
+    return metrics
+
+
+def _of(episodes: Sequence[Episode]) -> dict[str, float]:
     turns = [turn for episode in episodes for turn in episode.own]
     begun = [episode for episode in episodes if episode.parent is None]
     return {

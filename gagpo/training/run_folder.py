@@ -20,7 +20,7 @@ from gagpo.envs import durable
 from gagpo.eval.results import EvalResult
 from gagpo.eval.runs import metric_rows, read_metrics
 from gagpo.settings import RunSettings, SettingsError, TrainingSettings, dump, load
-from gagpo.settings.cluster import ClusterSettings
+from gagpo.settings.training import ClusterSettings
 from gagpo.training.events import Metrics
 
 VERSIONED = (
@@ -163,8 +163,8 @@ class RunFolder:
     @property
     def finished(self) -> bool:
         """Whether the final evaluations are there; of a run without any, the last iteration with its checkpoint."""
-        if splits := self.settings.evaluation.splits:
-            return all((self.path / "evals" / f"after-{split}.json").exists() for split in splits)
+        if panels := self.settings.panels:
+            return all((self.path / "evals" / f"after-{panel}.json").exists() for panel in panels)
         from gagpo.training import checkpoint as checkpoints  # loads torch, which most questions need not wait for
 
         rows = {int(row["iteration"]): row for row in read_metrics(self.path / "metrics.jsonl")[0]}

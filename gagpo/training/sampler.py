@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from gagpo.agents.agent import LanguageAgent
+from gagpo.agents.agent import LanguageAgent, Manner
 from gagpo.agents.engines.base import Engine, Sampling, engine_measures
 from gagpo.agents.engines.remote.bystander import Bystander
 from gagpo.agents.engines.remote.seat import Seat
@@ -19,9 +20,10 @@ from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.sharding import Reader
 from gagpo.envs import TaskSet, TextEnv
 from gagpo.envs.pool import Pool
+from gagpo.envs.pool.mixed import MixedPool
 from gagpo.eval.evaluate import evaluate
 from gagpo.eval.results import EvalResult
-from gagpo.settings import RunSettings, SettingsError
+from gagpo.settings import RunSettings, SettingsError, World
 from gagpo.training.policy import TrainedPolicy
 
 
@@ -29,34 +31,45 @@ class Sampler:
     """Plays with the policy as the engine has it. model: what the engine is made on; the trained one, a whole copy, or,
     where the engine keeps its weights elsewhere (:func:`keeps_weights_here`), one without numbers.
 
-    rollout: what plays jobs, here or on all ranks together.
+    environments: one of each world, by its name, to ask what is said of it. rollout: what plays jobs, here or on all
+    ranks together.
     """
 
     def __init__(
         self,
         settings: RunSettings,
-        world: TextEnv,
+        environments: Mapping[str, TextEnv],
         policy: TrainedPolicy,
         model: torch.nn.Module,
         rollout: Rollout,
         placement: LocalPlacement,
         ranks: Ranks,
     ):
-        self.settings, self.world, self.rollout = settings, world, rollout
+        self.settings, self.environments, self.rollout = settings, environments, rollout
         self.engine = _engine(settings, policy, model, placement, ranks)
-        if settings.rollout.max_tokens >= self.engine.max_length:
+        if settings.longest_response >= self.engine.max_length:
             raise SettingsError(
-                f"rollout.max_tokens={settings.rollout.max_tokens} leaves no room for a prompt in the "
+                f"rollout.max_tokens={settings.longest_response} leaves no room for a prompt in the "
                 f"{self.engine.max_length} tokens that {settings.model} can read: lower it"
             )
 
-    def agent(self, sampling: Sampling | None = None) -> LanguageAgent:
-        """The agent that plays; it samples as the rollout's settings say unless told otherwise."""
-        context = self.settings.context
+    def agent(self) -> LanguageAgent:
+        """The agent that plays what is trained on, in every world as its settings say."""
+        rolling = self.settings.rollout
+        agents = {world.name: self._agent_of(world, rolling.temperature) for world in self.settings.worlds}
+        if "" in agents:
+            return agents[""]
+        manners = {name: Manner(agent.context, agent.sampling.max_tokens) for name, agent in agents.items()}
+        first = next(iter(agents.values()))
+        return LanguageAgent(self.engine, first.context, rolling.sampling, manners)
+
+    def _agent_of(self, world: World, temperature: float) -> LanguageAgent:
+        """The agent that plays in one world."""
+        context = world.context
         return language_agent(
             self.engine,
-            self.world,
-            sampling or self.settings.rollout.sampling,
+            self.environments[world.name],
+            Sampling(temperature, world.max_tokens),
             style=context.style,
             history=context.history,
             admissible=context.admissible,
@@ -64,15 +77,17 @@ class Sampler:
             calls=context.calls,
         )
 
-    def evaluate(self, pool: Pool, panel: TaskSet, model: str, quiet: bool) -> tuple[EvalResult, list[Episode]]:
-        """Play a panel as ``evaluation`` says. model: the name of what plays, in the result."""
-        settings, measured = self.settings, self.settings.evaluation
+    def evaluate(
+        self, pool: Pool, world: World, panel: TaskSet, model: str, quiet: bool
+    ) -> tuple[EvalResult, list[Episode]]:
+        """Play a panel of a world as its evaluation says. model: the name of what plays, in the result."""
+        settings, measured, environment = self.settings, world.evaluation, world.environment
         return evaluate(
-            self.agent(Sampling(measured.temperature, settings.rollout.max_tokens)),
-            pool,
+            self._agent_of(world, measured.temperature),
+            pool.pools[world.name] if isinstance(pool, MixedPool) else pool,
             panel,
-            environment=settings.environment.id,
-            kwargs=self.world.material(settings.environment.kwargs),
+            environment=environment.id,
+            kwargs=self.environments[world.name].material(environment.kwargs),
             model=model,
             temperature=measured.temperature,
             tries=measured.tries,

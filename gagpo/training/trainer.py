@@ -17,6 +17,7 @@ from gagpo.collecting.collector import Collection
 from gagpo.collecting.distributed_rollout import require_fitting, rollout_of
 from gagpo.collecting.first_rank import collector_for
 from gagpo.collecting.placement import LocalPlacement
+from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers
 from gagpo.distributed.interrupt import Interruptions
 from gagpo.distributed.ranks import Ranks
@@ -64,24 +65,37 @@ class Trainer:
         self.folder, self.settings, self.quiet = folder, settings, quiet or not ranks.first
         self.placement = placement or LocalPlacement()
         torch.set_num_threads(ranks.threads(settings.threads))
-        world, measured = make_world(settings.environment.id, settings.world_kwargs), settings.evaluation
-        tasks = tasks_of(world, settings.environment.split).require()
-        self.panels = {split: choose_panel(tasks_of(world, split), measured.tasks) for split in measured.splits}
-        controllers = Controllers(settings.algorithm.resolved(settings.rollout.max_tokens).controllers)
+        environments = {
+            world.name: make_world(world.environment.id, settings.built(world.environment).kwargs)
+            for world in settings.worlds
+        }
+        tasks = {world.name: tasks_of(environments[world.name], world.environment.split) for world in settings.worlds}
+        self.panels = {
+            name: (world, choose_panel(tasks_of(environments[world.name], split), world.evaluation.tasks))
+            for world in settings.worlds
+            for name, split in world.panels.items()
+        }
+        # A limit of responses that follows the settings is each world's own, which the learner says of every turn.
+        algorithm = (
+            settings.algorithm if settings.environments else settings.algorithm.resolved(settings.longest_response)
+        )
+        controllers = Controllers(algorithm.controllers)
         self.interruptions = Interruptions(ranks)
         rollout = rollout_of(ranks, self.interruptions, 1 if settings.rollout.ahead else ranks.world)
-        self.collector = collector_for(settings, tasks, controllers, rollout, ranks, self.interruptions)
+        schedule = Schedule(settings, tasks)
+        self.collector = collector_for(settings, schedule, controllers, rollout, ranks, self.interruptions)
 
         saved = self._last_checkpoint()
         require_trainable(settings)
-        require_expert(world, settings)
+        for environment in environments.values():
+            require_expert(environment, settings)
         commit = ranks.of_first(lambda: folder.commit or commit_of(settings.model, settings.revision))
         policy = load_policy(settings, saved, commit)
         # Before the learner shards the policy.
         model = sampled_from(policy.model, ranks, settings.engine.dtype, keeps_weights_here(settings, ranks))
         self.recorder = Recorder(folder, settings, policy.tokenizer, report, ranks)
         self.learner = Learner(settings, policy, controllers, ranks, self.recorder, saved)
-        self.sampler = Sampler(settings, world, policy, model, rollout, self.placement, ranks)
+        self.sampler = Sampler(settings, environments, policy, model, rollout, self.placement, ranks)
         if ranks.first:
             folder.pin(commit)
         self.iteration = self.turns_total = self.tokens_total = 0
@@ -173,12 +187,12 @@ class Trainer:
         """Evaluate every panel once per stage; what a resumed run has already measured stands."""
         settings = self.settings
         name = settings.model if stage == "before" else f"{settings.name}, iteration {self.iteration}"
-        for split, panel in self.panels.items():
+        for panel_name, (world, panel) in self.panels.items():
             # Engine and pool are the panel's alone while it is played.
-            label = f"{stage}-{split}"
+            label = f"{stage}-{panel_name}"
             if not self.recorder.has_measured(label):
                 with self.collector.paused(self.sampler.engine):
-                    result, episodes = self.sampler.evaluate(pool, panel, name, self.quiet)
+                    result, episodes = self.sampler.evaluate(pool, world, panel, name, self.quiet)
                 self.recorder.evaluation(label, result, episodes)
 
     def _evaluate_average(self, pool: Pool) -> None:
@@ -218,7 +232,7 @@ class Trainer:
         try:
             self.iteration = int(state["iteration"])
             self.turns_total, self.tokens_total = int(state["turns_total"]), int(state["tokens_total"])
-            self.collector.load_state_dict(int(state["position"]), [int(place) for place in state.get("due", [])])
+            self.collector.load_state_dict(state)
             self.learner.load_state_dict(state)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(f"{saved.path / 'state.json'} is not a trainer's state: {error}") from None
@@ -231,7 +245,7 @@ def train(
     ranks: Ranks | None = None,
     placement: LocalPlacement | None = None,
 ) -> dict[str, EvalResult]:
-    """Run (or continue) the run in ``folder``; returns its final evaluations by split.
+    """Run (or continue) the run in ``folder``; returns its final evaluations by panel.
 
     The folder of a new run is made once model, environment, splits, engine and device have been found to work. Of
     several ``ranks`` the first one makes, locks and writes it.

@@ -44,7 +44,7 @@ def demonstrations(settings: RunSettings, quiet: bool = False, work: Path | None
 def variants(settings: RunSettings) -> list[Kwargs]:
     """The arguments of every variant of the environment that demonstrations are taken from; one without mixtures."""
     mixtures = settings.warm_start.mixtures if settings.warm_start is not None else []
-    own = settings.environment.kwargs
+    own = settings.only_world.environment.kwargs
     return [{**own, **mixture.kwargs} for mixture in mixtures] or [dict(own)]
 
 
@@ -54,8 +54,8 @@ def _played(
     """The demonstrations of one variant of the environment, the ``number``-th."""
     warm, rolling = settings.warm_start, settings.rollout
     assert warm is not None
-    world = make_world(settings.environment.id, own)
-    tasks = tasks_of(world, settings.environment.split).require()
+    world = make_world(settings.only_world.environment.id, own)
+    tasks = tasks_of(world, settings.only_world.environment.split).require()
     order = np.random.default_rng([warm.seed, 0]).permutation(len(tasks))
     names = [tasks.ids[i] for i in itertools.islice(itertools.cycle(order), count)]
     hasty, own_way = (round(part * len(names)) for part in (warm.hasty, warm.corrected))

@@ -41,8 +41,10 @@ def players_of(settings: RunSettings, world: TextEnv) -> Derived:
         if getattr(world, "has_hasty", False):
             found["warm_start.hasty"] = HASTY
         else:
-            tasks = tasks_of(world, settings.environment.split).require()
-            found["warm_start.wander"] = wandering(settings, settings.environment.kwargs, tasks.ids, None).wander
+            tasks = tasks_of(world, settings.only_world.environment.split).require()
+            found["warm_start.wander"] = wandering(
+                settings, settings.only_world.environment.kwargs, tasks.ids, None
+            ).wander
     if "batch" not in warm.model_fields_set:
         found["warm_start.batch"] = 16
     return found

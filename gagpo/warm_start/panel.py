@@ -89,7 +89,7 @@ class Panel:
     ):
         assert settings.warm_start is not None
         self.settings, self.tokenizer, self.expected, self.say = settings, tokenizer, expected, say
-        self.world = make_world(settings.environment.id, settings.environment.kwargs)
+        self.world = make_world(settings.only_world.environment.id, settings.only_world.environment.kwargs)
         self.measures: list[Measure] = []
 
     @property
@@ -178,7 +178,7 @@ class Panel:
 
 def play_panel(settings: RunSettings, agent: Agent, tries: int, expert: str | bool = False) -> list[Episode]:
     """The episodes of ``agent`` on the panel's training tasks, with the panel's own seeds."""
-    environment, warm = settings.environment, settings.warm_start
+    environment, warm = settings.only_world.environment, settings.warm_start
     assert warm is not None
     jobs = group_jobs(panel_tasks(settings), tries, warm.seed, "warm start panel")
     kwargs = {**environment.kwargs, "split": environment.split, **({"expert": expert} if expert else {})}
@@ -189,8 +189,8 @@ def play_panel(settings: RunSettings, agent: Agent, tries: int, expert: str | bo
 def panel_tasks(settings: RunSettings) -> list[str]:
     """Training tasks, evenly spread over the split; never those of a reported panel."""
     assert settings.warm_start is not None
-    world = make_world(settings.environment.id, settings.environment.kwargs)
-    return list(choose_panel(tasks_of(world, settings.environment.split), settings.warm_start.panel).ids)
+    world = make_world(settings.only_world.environment.id, settings.only_world.environment.kwargs)
+    return list(choose_panel(tasks_of(world, settings.only_world.environment.split), settings.warm_start.panel).ids)
 
 
 def shown_at_panel(settings: RunSettings, episodes: Sequence[Episode]) -> float:

@@ -85,8 +85,8 @@ def lucky(settings: RunSettings, kwargs: Kwargs, tasks: Sequence[str], label: st
     better = [episode for episode in played if episode.reward > mean and episode.turns]
     if not better:
         raise InvalidArgument(
-            f"{len(played)} random tries in {settings.environment.id} all earned the same, so none teaches anything: "
-            "give the world an expert_action or a reward on the way, or name a warm_start.teacher"
+            f"{len(played)} random tries in {settings.only_world.environment.id} all earned the same, so none teaches "
+            "anything: give the world an expert_action or a reward on the way, or name a warm_start.teacher"
         )
     better.sort(key=lambda episode: (-episode.reward, len(episode.turns)))
     kept = better[: max(1, len(played) // _KEPT)]
@@ -107,7 +107,7 @@ def play(
     lockstep: bool = False,
 ) -> list[Episode]:
     """``agent`` at each of ``tasks`` once, in worlds of the training split built with ``kwargs``."""
-    environment, warm = settings.environment, settings.warm_start
+    environment, warm = settings.only_world.environment, settings.warm_start
     assert warm is not None
     jobs = group_jobs(tasks, 1, warm.seed, label)
     with open_pool(environment.id, {**kwargs, "split": environment.split}, workers=settings.rollout.workers) as pool:
@@ -125,4 +125,6 @@ def require_solved(episodes: Sequence[Episode], settings: RunSettings) -> None:
         return
     errors = [str(episode.info["error"]) for episode in episodes if "error" in episode.info]
     reason = f"; {len(errors)} failed, the first: {errors[0]}" if errors else ""
-    raise InvalidArgument(f"the expert of {settings.environment.id} solved none of {len(episodes)} episodes{reason}")
+    raise InvalidArgument(
+        f"the expert of {settings.only_world.environment.id} solved none of {len(episodes)} episodes{reason}"
+    )

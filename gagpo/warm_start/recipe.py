@@ -14,8 +14,11 @@ TAUGHT_BY = ("model", "style", "temperature", "max_tokens")  # what of a teacher
 
 def recipe(settings: RunSettings) -> dict[str, Any]:
     """All that decides what a warm start makes, as plain data; what is left to the world is called ``derived``."""
-    names = ("environment", "context", "warm_start")
+    names = ("context", "warm_start") if settings.environments else ("environment", "context", "warm_start")
     made: dict[str, Any] = {name: json.loads(getattr(settings, name).model_dump_json()) for name in names}
+    shown = {"weight", "id", "split", "kwargs", "context"}  # of a row: what decides the demonstrations
+    if settings.environments:
+        made["environments"] = {row.name: row.model_dump(mode="json", include=shown) for row in settings.environments}
     teacher = (made["warm_start"] or {}).get("teacher")
     if teacher:  # where it runs, how fast and at what price decides nothing
         made["warm_start"]["teacher"] = {name: teacher[name] for name in TAUGHT_BY}

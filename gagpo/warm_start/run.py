@@ -51,7 +51,11 @@ def warm_start(settings: RunSettings, quiet: bool = False, say: Say = lambda _: 
     """
     if settings.warm_start is None:
         raise SettingsError(f"run {settings.name!r} has no warm_start section, so there is nothing to train on")
-    if settings.context.admissible:  # episodes do not keep what was admissible: prompts would differ from training
+    if settings.environments and (settings.warm_start.steps is None or settings.warm_start.panel):
+        raise SettingsError("a warm start in several worlds measures nothing: set warm_start.steps, and panel to 0")
+    if any(
+        world.context.admissible for world in settings.worlds
+    ):  # episodes do not keep what was admissible: prompts would differ from training
         raise SettingsError("a warm start cannot show admissible actions: set context.admissible=false")
     folder = Path(settings.model)
     made = recipe(settings)
@@ -94,37 +98,42 @@ def prepare(
 
 def _make(settings: RunSettings, work: Path, more: Mapping[str, str], quiet: bool) -> None:
     """Demonstrations, tokenizer and model, each derived from the ones before as far as the settings leave it open."""
-    given, world = settings, make_world(settings.environment.id, settings.environment.kwargs)
-    derived = players_of(settings, world)
+    given, first = settings, settings.alone(settings.worlds[0])
+    derived = players_of(first, _environment(first))
     settings = applied(given, derived)
     warm = settings.warm_start
     assert warm is not None
-    episodes = demonstrations(settings, quiet, work)
-    floor = chance(settings) if warm.panel else 0.0
-    expected = Expected(floor, shown_at_panel(settings, episodes), warm.player != "random")
+    played = [(part, demonstrations(part, quiet, work)) for part in _parts(settings)]
+    expected = Expected(0.0, 1.0, imitable=False)
+    if warm.panel:  # of one world
+        expected = Expected(chance(settings), shown_at_panel(settings, played[0][1]), warm.player != "random")
 
     # The tokenizer and, with it, rows and lengths.
     model: torch.nn.Module | None = None
     if warm.base is not None:
         model, tokenizer = load_model(warm.base), load_tokenizer(warm.base)
     else:
-        names: list[str] = getattr(world, "lexicon", list)() if warm.lexicon else []
+        worlds = [_environment(part) for part, _ in played] if warm.lexicon else []
+        names = [name for world in worlds for name in getattr(world, "lexicon", list)()]
+        episodes = [episode for _, own in played for episode in own]
         shown = episodes[:: max(1, len(episodes) // _TOKENIZED)]
         texts = [text for episode in shown for turn in episode.turns for text in (turn.observation, turn.response)]
         derived |= vocabulary_of(settings, texts)
         warm = applied(given, derived).warm_start or warm
         tokenizer = train_tokenizer([*texts, *names], warm.model.vocabulary, warm.model.numbers, warm.model.marks)
-    context = _context(settings, tokenizer, world)
+        del episodes, shown  # what is tokenized below is to be forgotten
     lengths = Lengths()
     rows: list[Row] = []
-    while episodes:
-        episode = episodes.pop(0)  # its prompts take twenty times the space of its row
-        tokenize(episode, context)
-        lengths.add(episode)
-        rows += learned_rows(episode, warm)
+    for part, own in played:
+        context = _context(part, tokenizer, _environment(part))
+        while own:
+            episode = own.pop(0)  # its prompts take twenty times the space of its row
+            tokenize(episode, context)
+            lengths.add(episode)
+            rows += learned_rows(episode, warm)
 
     # The model, whose shape follows from the lengths, and the rate from the shape.
-    derived |= lengths.derived(settings, world)
+    derived |= lengths.derived(settings, _environment(first))
     if model is None:
         derived |= shape_of(settings, len(tokenizer), lengths.longest)
         warm = applied(given, derived).warm_start or warm
@@ -135,6 +144,24 @@ def _make(settings: RunSettings, work: Path, more: Mapping[str, str], quiet: boo
     open_ones = {key: value for key, value in derived.items() if open_to(given, key)}
     durable.write_text(work / _WORLD, _text({"derived": open_ones, "expected": asdict(expected)}))
     store_rows([row for row in rows if row.length < limit], work / "rows.npz")
+
+
+def _parts(settings: RunSettings) -> list[RunSettings]:
+    """The settings of each world alone, with its share of the demonstrations; the settings themselves of one world."""
+    worlds, warm = settings.worlds, settings.warm_start
+    if not settings.environments or warm is None:
+        return [settings]
+    whole = sum(world.weight for world in worlds)
+    counts = [max(1, round(world.weight / whole * warm.episodes)) for world in worlds]
+    return [
+        settings.alone(world).model_copy(update={"warm_start": warm.model_copy(update={"episodes": count})})
+        for world, count in zip(worlds, counts, strict=True)
+    ]
+
+
+def _environment(settings: RunSettings) -> TextEnv:
+    environment = settings.only_world.environment
+    return make_world(environment.id, environment.kwargs)
 
 
 def _known(work: Path) -> tuple[Derived, Expected]:

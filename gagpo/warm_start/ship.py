@@ -64,7 +64,7 @@ def ship(
         manifest = {
             "format": FORMAT,
             "name": name,
-            "environment": settings.environment.id,
+            "environment": settings.only_world.environment.id,
             "parameters": parameters,
             "files": files,
             "data": {
@@ -93,8 +93,10 @@ def data_hashes(settings: RunSettings) -> dict[str, str]:
     """The hash of the training tasks of every variant of the environment that the settings name."""
     hashes = {}
     for kwargs in variants(settings):
-        world = make_world(settings.environment.id, kwargs)
-        hashes[json.dumps(world.material(kwargs), sort_keys=True)] = world.tasks(settings.environment.split).hash
+        world = make_world(settings.only_world.environment.id, kwargs)
+        hashes[json.dumps(world.material(kwargs), sort_keys=True)] = world.tasks(
+            settings.only_world.environment.split
+        ).hash
         world.close()
     return hashes
 

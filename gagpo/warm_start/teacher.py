@@ -35,7 +35,7 @@ def teacher_episodes(
     :class:`gagpo.agents.api.client.ApiError` when the server gives up or a limit is reached, and InvalidArgument when
     not one of them is a success.
     """
-    environment = settings.environment
+    environment = settings.only_world.environment
     played = play_demonstrations(
         teacher.api(),
         environment.id,
@@ -62,11 +62,12 @@ def teacher_episodes(
 
 def phrasing_of(settings: RunSettings) -> Phrasing:
     """How the learner will say its actions. A new model's chat template shows calls as Hermes does."""
-    chosen, base = settings.context, settings.warm_start.base if settings.warm_start else None
+    world, base = settings.only_world, settings.warm_start.base if settings.warm_start else None
+    chosen = world.context
     style = STYLES[chosen.style]
     if not style.calls:
         return Phrasing(style)
-    tools = tools_of(make_world(settings.environment.id, settings.environment.kwargs))
+    tools = tools_of(make_world(world.environment.id, world.environment.kwargs))
     if base is not None and chosen.calls == "auto":
         return Context(load_tokenizer(base), style, template=chosen.template, tools=tools).phrasing
     return Phrasing(style, Toolbox(tools, find_format("hermes" if chosen.calls == "auto" else chosen.calls)))

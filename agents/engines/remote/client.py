@@ -38,8 +38,9 @@ class Client:
     async def generate(self, request: Request, sampling: Sampling, terms: Terms) -> Response:
         """One response. Raises :class:`ReplicaError`, and :class:`RequestRefused` for a request that it calls wrong."""
         body = question(request, sampling, terms)
-        answer = await self._ask("POST", GENERATE, body, self.deadline, answer_limit(sampling))
-        return parse(answer, sampling, terms)
+        most = sampling.limit(request)
+        answer = await self._ask("POST", GENERATE, body, self.deadline, answer_limit(most))
+        return parse(answer, most, terms)
 
     async def healthy(self, deadline: float) -> None:
         """Return when the server says it is well, else raise :class:`ReplicaError`."""

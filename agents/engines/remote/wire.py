@@ -71,7 +71,7 @@ def question(request: Request, sampling: Sampling, terms: Terms) -> bytes:
         "cache_salt": terms.version,
         "sampling_params": {
             "temperature": temperature_of(request, sampling),
-            "max_tokens": sampling.max_tokens,
+            "max_tokens": sampling.limit(request),
             "seed": spread(request.seed),
             "stop_token_ids": list(terms.stops),
             "ignore_eos": True,  # the stop tokens are ours
@@ -82,9 +82,9 @@ def question(request: Request, sampling: Sampling, terms: Terms) -> bytes:
     return json.dumps(body).encode()
 
 
-def answer_limit(sampling: Sampling) -> int:
-    """Most bytes that an honest answer takes."""
-    return ANSWER_BYTES + TOKEN_BYTES * sampling.max_tokens
+def answer_limit(most: int) -> int:
+    """Most bytes that an honest answer of ``most`` tokens takes."""
+    return ANSWER_BYTES + TOKEN_BYTES * most
 
 
 class _Part(BaseModel):
@@ -119,15 +119,18 @@ class _Answer(_Part):
     choices: list[_Choice] = Field(min_length=1, max_length=1)
 
 
-def parse(body: bytes, sampling: Sampling, terms: Terms) -> Response:
-    """The response in an answer; raises :class:`MalformedAnswer`, or :class:`StaleWeights` for one of other weights."""
+def parse(body: bytes, most: int, terms: Terms) -> Response:
+    """The response of at most ``most`` tokens in an answer.
+
+    Raises :class:`MalformedAnswer`, or :class:`StaleWeights` for one of other weights.
+    """
     try:
         (choice,) = _Answer.model_validate_json(body).choices
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"])) or "its beginning"
         raise MalformedAnswer(f"the answer is none at {place}: {first['msg']}: {body[:60]!r}") from None
-    ids, content, most = choice.token_ids, choice.logprobs.content, sampling.max_tokens
+    ids, content = choice.token_ids, choice.logprobs.content
     if not 1 <= len(ids) <= most or not all(0 <= token < terms.vocabulary for token in ids):
         raise MalformedAnswer(f"the answer does not hold 1 to {most} tokens of a vocabulary of {terms.vocabulary}")
     if [one.token_id for one in content] != ids:

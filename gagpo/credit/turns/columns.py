@@ -7,7 +7,7 @@ order. Of a branch these are its own turns: those that it shares stand where the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Literal
 
@@ -60,6 +60,7 @@ class Turns:
     parent_E: of a branch the turn, in these columns, behind which it begins; -1 for an episode from the start. None
         where none branches.
     surprise_N: mean negative log-probability of the turn's tokens as sampled, for the credits that ask.
+    world_E: the world of each episode, as an id, in a batch of several; None in a batch of one.
 
     Raises :class:`BadTurns` for an empty batch, columns of unequal length, NaN or infinite rewards, negative penalties
     and episodes out of order.
@@ -86,6 +87,7 @@ class Turns:
     energy_K: np.ndarray | None = None
     parent_E: np.ndarray | None = None
     surprise_N: np.ndarray | None = None
+    world_E: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         turns, episodes = _length(self.reward_N, "reward_N"), _length(self.group_E, "group_E")
@@ -106,6 +108,7 @@ class Turns:
         self._take("energy_K", np.float64, int(self.tokens_N.sum()))
         self._take("parent_E", np.int64, episodes)
         self._take("surprise_N", np.float64, turns)
+        self._take("world_E", np.int64, episodes)
         if self.feature_NF is not None and self.feature_NF.shape[:1] != (turns,):
             raise BadTurns(f"feature_NF has {len(self.feature_NF)} rows, reward_N has {turns} entries")
         if self.text_N is not None and len(self.text_N) != turns:
@@ -161,7 +164,7 @@ class Turns:
         cls,
         episodes: Sequence[Episode],
         key: StateKey = "observation",
-        penalty: float = 0.0,
+        penalty: float | Sequence[float] = 0.0,
         texts: bool = False,
         features: int = 0,
         surprise: bool = False,
@@ -169,17 +172,18 @@ class Turns:
         """Columns of ``episodes`` (anything shaped like :class:`gagpo.agents.episodes.Episode`).
 
         key: what makes two turns the same state, see :data:`gagpo.credit.StateKey`. penalty: cost of an invalid
-        action, >= 0. texts: keep the observations (for similarity groups). features: how many numbers to make of each
-        turn's words, see :func:`gagpo.credit.turns.features.feature_columns`; 0 for none. surprise: fill
-        ``surprise_N``.
+        action, >= 0, one for all or one for each episode. texts: keep the observations (for similarity groups).
+        features: how many numbers to make of each turn's words, see
+        :func:`gagpo.credit.turns.features.feature_columns`; 0 for none. surprise: fill ``surprise_N``.
 
         Where every episode is a single turn, its action (the extracted answer) is its vote.
 
         Raises :class:`BadTurns` when there is no episode, one without turns, a failed one, or when ``key="state"``
         and the environment named no state.
         """
-        if penalty < 0:
-            raise BadTurns(f"penalty is a cost, at least 0; got {penalty}")
+        penalties = [penalty] * len(episodes) if isinstance(penalty, int | float) else penalty
+        if min(penalties, default=0.0) < 0:
+            raise BadTurns(f"penalty is a cost, at least 0; got {min(penalties)}")
         for number, episode in enumerate(episodes):
             if episode.outcome == "failed":
                 raise BadTurns(f"episode {number} (task {episode.task!r}) failed in its environment: leave it out")
@@ -204,13 +208,37 @@ class Turns:
             feature_NF=feature_NF,
             parent_E=parent_E,
             surprise_N=np.array([_surprise(turn) for turn in turns], np.float64) if surprise else None,
-            penalty_N=np.array([0.0 if turn.valid else penalty for turn in turns], np.float64),
+            penalty_N=np.array(
+                [
+                    0.0 if turn.valid else cost
+                    for episode, cost in zip(episodes, penalties, strict=True)
+                    for turn in episode.own
+                ],
+                np.float64,
+            ),
             tokens_N=np.array([len(turn.response_ids) for turn in turns], np.int64),
             truncated_E=np.array([episode.outcome == "truncated" for episode in episodes], np.bool_),
             success_E=np.array([episode.success for episode in episodes], np.bool_),
             vote_E=intern(turn.action for turn in turns) if single else None,
             text_N=[turn.observation for turn in turns] if texts else None,
+            world_E=_worlds(episodes),
         )
+
+    def only(self, kept_E: np.ndarray) -> Turns:
+        """The columns of the episodes that are kept, bool[E]: of a branch its parent too."""
+        kept_N = kept_E[self.episode_N]
+        kept_K = np.repeat(kept_N, self.tokens_N)
+        own: dict[str, Any] = {}
+        for column in fields(self):
+            value = getattr(self, column.name)
+            kept = {"E": kept_E, "K": kept_K}.get(column.name[-1], kept_N)
+            if isinstance(value, np.ndarray):
+                own[column.name] = value[kept]
+            elif value is not None:
+                own[column.name] = [one for one, wanted in zip(value, kept, strict=True) if wanted]
+        if self.parent_E is not None:
+            own["parent_E"] = np.where(own["parent_E"] < 0, -1, np.cumsum(kept_N)[own["parent_E"]] - 1)
+        return Turns(**{**own, "episode_N": renumber(own["episode_N"])})
 
     @property
     def turns(self) -> int:
@@ -324,6 +352,12 @@ def _parents(episodes: Sequence[Episode]) -> np.ndarray | None:
 
 def _surprise(turn: Turn) -> float:
     return -float(turn.logprobs.mean()) if len(turn.logprobs) else 0.0
+
+
+def _worlds(episodes: Sequence[Episode]) -> np.ndarray | None:
+    """The world of each episode as an id; None where all are of one."""
+    names = [getattr(episode, "world", None) for episode in episodes]
+    return intern(names) if len(set(names)) > 1 else None
 
 
 def _length(column: Any, name: str) -> int:

@@ -87,7 +87,8 @@ class Simulation:
         self.settings = settings.model_copy(update={"training": training})
         self.workload, self.rates, self.placement = workload, rates, placement
         self.clock = simpy.Environment()
-        self.buffer = RolloutBuffer(self.settings, str)
+        worlds = self.settings.worlds
+        self.buffer = RolloutBuffer(self.settings, lambda place: worlds[place % len(worlds)].task(str(place)))
         self.device = Device(placement.shared)
         self.actors = [Actor(self) for _ in range(placement.replicas)]
         self.lengths: dict[str, Sequence[TurnLengths]] = {}  # turns of every finished episode, by its seed

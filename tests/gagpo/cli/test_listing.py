@@ -32,5 +32,5 @@ def test_everything_at_hand_is_listed(tmp_path):
     (tmp_path / "models" / "small" / "config.json").write_text("{}")
     listed = everything(tmp_path / "runs", tmp_path / "models")
     kinds = {one.kind for one in listed}
-    assert kinds == {"environment", "algorithm", "engine", "model"}
+    assert kinds == {"environment", "algorithm", "curriculum", "engine", "model"}
     assert {"gagpo", "grpo"} <= {one.name for one in listed if one.kind == "algorithm"}

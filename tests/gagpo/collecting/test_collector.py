@@ -8,6 +8,7 @@ import pytest
 from gagpo.agents.episodes import Turn
 from gagpo.agents.setup import make_world
 from gagpo.collecting.collector import Collector, usable
+from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers
 from gagpo.envs.pool import Pool
 from gagpo.settings import load
@@ -38,7 +39,7 @@ def collector(corridor):
     def make(algorithm="gagpo", **rollout):
         settings = load(corridor(algorithm=algorithm, rollout=rollout))
         tasks = make_world(settings.environment.id, settings.environment.kwargs).tasks("train")
-        return Collector(settings, tasks, Controllers(settings.algorithm.controllers))
+        return Collector(settings, Schedule(settings, {"": tasks}), Controllers(settings.algorithm.controllers))
 
     return make
 
@@ -52,7 +53,7 @@ def play(collector, agent, iteration=0):
 def test_each_task_once_before_any_comes_again(collector):
     made = collector(tasks=3)
     names = made.upcoming(16)
-    assert sorted(names[:8]) == sorted(names[8:]) == made.tasks.ids and names[:8] != names[8:]
+    assert sorted(names[:8]) == sorted(names[8:]) == made.schedule.tasks[0].ids and names[:8] != names[8:]
     assert play(made, Walker()).rounds == 1 and made.position == 3 and made.upcoming(5) == names[3:8]
 
 

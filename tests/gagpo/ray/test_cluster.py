@@ -43,6 +43,9 @@ def test_without_ray_the_extra_is_named(monkeypatch, tmp_path):
         train_on("local", RunFolder.new(tmp_path / "run", settings_of()), print)
 
 
+CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
 def test_an_address_where_nobody_is_is_said_at_once(tmp_path, address, monkeypatch):
     from gagpo.ray.driver import ClusterError, train_on
@@ -80,6 +83,34 @@ def test_a_run_asks_its_placement(corridor, outside, tmp_path):
     folder = RunFolder.create(tmp_path / "run", load(corridor(engine="elsewhere:Constant", **changes)))
     train(folder, quiet=True, placement=Elsewhere())
     assert asked == ["engine", "pool"]
+
+
+def test_several_worlds_at_hosts_elsewhere_train_as_on_one_machine(corridor, tmp_path):
+    """Each world has hosts of its own; here they are threads, spoken to as Ray's actors are."""
+    from gagpo.ray.pool import ClusterPool
+    from gagpo.training.run_folder import RunFolder
+    from gagpo.training.trainer import train
+    from tests.gagpo.ray.test_pool import ThreadConnection, ready
+    from tests.gagpo.training.test_trainer import same, timeless, weights
+
+    class Hosts(LocalPlacement):
+        def open_world(self, world, rolling):
+            return ClusterPool([ThreadConnection(world.id, world.kwargs) for _ in range(2)], ready)
+
+    worlds = [{"name": name, "id": CORRIDOR, "kwargs": {"max_turns": most}} for name, most in (("a", 12), ("b", 5))]
+    config = corridor(
+        environment=None,
+        environments=worlds,
+        rollout={"samples": 3},
+        training={"iterations": 2},
+        evaluation={"tasks": 1, "before": False},
+    )
+    found = []
+    for name, placement in (("here", LocalPlacement()), ("there", Hosts())):
+        found.append(RunFolder.create(tmp_path / name, load(config)))
+        train(found[-1], quiet=True, placement=placement)
+    here, there = found
+    assert same(weights(here.path), weights(there.path)) and timeless(here.metrics()) == timeless(there.metrics())
 
 
 def test_a_cluster_gives_what_its_settings_ask_for(tmp_path):

@@ -13,7 +13,7 @@ from gagpo.training.sampler import Sampler
 
 def sampler(settings, ranks):
     policy, world = load_policy(settings, None), make_world(settings.environment.id, settings.environment.kwargs)
-    return Sampler(settings, world, policy, policy.model, rollout, LocalPlacement(), ranks), policy
+    return Sampler(settings, {"": world}, policy, policy.model, rollout, LocalPlacement(), ranks), policy
 
 
 @pytest.mark.parametrize("world", [1, 2])

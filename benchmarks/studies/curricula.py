@@ -1,0 +1,94 @@
+"""Curricula against the uniform order, in two worlds, from starters, at equal turns.
+
+    python -m benchmarks.studies.curricula run      every curriculum of every world, seed by seed
+    python -m benchmarks.studies.curricula table    success on unseen tasks, and the leads over uniform
+
+Rows go to ``docs/studies/curricula.jsonl``; what stands there is not run again, and a run that was interrupted goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.studies.mixture import finished
+from benchmarks.studies.rows import FOLDER, append_row, has_row, read_rows
+from gagpo.envs.tables import Table
+from gagpo.eval.statistics import mean_over_seeds
+from gagpo.settings import load
+
+TURNS = {"maths-first": 16_000, "webshop-first": 16_000}
+"""The configs, and how many environment turns a run of each is given."""
+
+CURRICULA = {"maths-first": ("uniform", "by_success", "by_level"), "webshop-first": ("uniform", "by_success")}
+"""Of worlds whose tasks have no level ``by_level`` would be a uniform order with another draw."""
+
+
+def main() -> int:
+    options = _options()
+    path = options.rows / "curricula.jsonl"
+    if options.command == "table":
+        print("\n".join(table(path)))
+        return 0
+    for seed in options.seeds:
+        for config, turns in TURNS.items():
+            for curriculum in CURRICULA[config]:
+                if not has_row(path, config=config, curriculum=curriculum, seed=seed):
+                    once(options, config, curriculum, seed, options.turns or turns)
+    return 0
+
+
+def once(options: argparse.Namespace, config: str, curriculum: str, seed: int, turns: int) -> None:
+    """One run, and its row."""
+    own = [f"name={config}-{curriculum}-s{seed}", f"seed={seed}", f"curriculum={curriculum}"]
+    length = [
+        f"training.turns={turns}",
+        "training.iterations=1000",
+        "evaluation.every=0",
+        "optimizer.schedule=constant",
+    ]
+    run = finished(load(config, [*length, *options.overrides, *own]), options.runs)
+    ends = {one.stage: one.result for one in run.evaluations if one.stage in ("before", "after")}
+    row = {"config": config, "curriculum": curriculum, "seed": seed, "turns": run.metrics[-1]["turns_total"]}
+    rates = {stage: result.success.value for stage, result in ends.items()}
+    groups = {"zero_groups": math.fsum(run.series("zero_groups")[1]) / len(run.metrics)}
+    panel = ends["after"].panel
+    append_row(
+        options.rows / "curricula.jsonl",
+        {**row, **rates, **groups, "split": panel.split, "tasks": panel.tasks, "tries": panel.tries},
+    )
+
+
+def table(path: Path) -> list[str]:
+    """Success after training by curriculum, and the lead over uniform in points over shared seeds."""
+    found = list(read_rows(path))
+    rows = []
+    for config, curriculum in dict.fromkeys((row["config"], row["curriculum"]) for row in found):
+        mine = {row["seed"]: row for row in found if (row["config"], row["curriculum"]) == (config, curriculum)}
+        base = {row["seed"]: row for row in found if (row["config"], row["curriculum"]) == (config, "uniform")}
+        shared = sorted(mine.keys() & base.keys())
+        lead = "-"
+        if curriculum != "uniform" and shared:
+            one = mean_over_seeds([100 * (mine[seed]["after"] - base[seed]["after"]) for seed in shared])
+            lead = f"{one.value:+.1f} [{one.low:+.1f}, {one.high:+.1f}]"
+        means = [math.fsum(row[key] for row in mine.values()) / len(mine) for key in ("before", "after", "zero_groups")]
+        rows.append([config, curriculum, str(len(mine)), *(f"{100 * mean:.1f}" for mean in means), lead])
+    header = ["config", "curriculum", "seeds", "before %", "after %", "zero groups %", "lead over uniform"]
+    return Table(header, rows).lines(110)
+
+
+def _options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=["run", "table"])
+    parser.add_argument("overrides", nargs="*", help="section.key=value of every run")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--turns", type=int, help="of every run, in place of its config's")
+    parser.add_argument("--runs", type=Path, default=Path("runs/curricula"))
+    parser.add_argument("--rows", type=Path, default=FOLDER)
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,110 @@
+"""The pools of several worlds as one: a task is named with its world, everything else is as in any pool."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Self
+
+from gagpo.envs.errors import InvalidArgument
+from gagpo.envs.pool.pool import Pool
+from gagpo.envs.pool.slots import Counters, Event
+from gagpo.envs.tasks import parted
+
+SLICE_SECONDS = 0.005  # how long one world is waited for before the others are looked at again
+
+
+class MixedPool:
+    """One pool for each world, by its name; tasks are named by :func:`gagpo.envs.tasks.in_world`.
+
+    The contract is that of :mod:`gagpo.envs.pool.slots`. Every world keeps its own processes and deadlines, and whoever
+    answers first is heard first. ``pools`` are for whoever plays one world alone while nothing is under way here; they
+    are closed with this one. For one thread only.
+    """
+
+    def __init__(self, pools: Mapping[str, Pool]):
+        if not pools:
+            raise InvalidArgument("a pool of several worlds needs at least one")
+        self.pools = dict(pools)
+        self._at: dict[int, Pool] = {}  # by slot
+
+    def reset(self, slot: int, task: str, seed: int | None = None) -> None:
+        """Start a task of some world in ``slot``, ending whatever runs there; answered by one event."""
+        world, name = parted(task)
+        self._enter(slot, world, f"task {task!r:.80}").reset(slot, name, seed)
+
+    def restore(self, slot: int, token: bytes) -> None:
+        """Go on in ``slot`` from a token of :meth:`save`; answered by one event."""
+        world, _, inner = token.partition(b"\0")
+        self._enter(slot, world.decode("ascii", "replace"), "a saved place").restore(slot, inner)
+
+    def save(self, slot: int) -> bytes:
+        """A token of where the episode in ``slot`` stands; see :meth:`Pool.save`."""
+        pool = self._pool(slot)
+        world = next(name for name, one in self.pools.items() if one is pool)
+        return world.encode("ascii") + b"\0" + pool.save(slot)
+
+    def step(self, slot: int, action: str) -> None:
+        """Carry out ``action`` in ``slot``; answered by one event."""
+        self._pool(slot).step(slot, action)
+
+    def release(self, slot: int) -> None:
+        """Give up ``slot`` and whatever runs there; a free slot stays free."""
+        if (pool := self._at.pop(slot, None)) is not None:
+            pool.release(slot)
+
+    def wait(self, timeout: float | None = None) -> list[Event]:
+        """The events that have come, of all worlds, as soon as there is one; ``[]`` at once when nothing is due."""
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        while True:
+            # All worlds are set to work before any is waited for, and none is while another has answered.
+            self.flush()
+            events: list[Event] = []
+            for pool in self.pools.values():
+                events += pool.wait(0.0 if events else max(0.0, min(SLICE_SECONDS, end - time.monotonic())))
+            if events or time.monotonic() >= end or not any(pool.outstanding for pool in self.pools.values()):
+                return events
+
+    def flush(self) -> None:
+        """Hand all requests to the worlds' processes now."""
+        for pool in self.pools.values():
+            pool.flush()
+
+    @property
+    def counters(self) -> Counters:
+        """What all worlds together have seen."""
+        each = [pool.counters.as_dict() for pool in self.pools.values()]
+        return Counters(**{name: sum(one[name] for one in each) for name in each[0]})
+
+    @property
+    def processes(self) -> list[int]:
+        return [process for pool in self.pools.values() for process in pool.processes]
+
+    def close(self) -> None:
+        """Close the pools of all worlds, whatever closing one of them does; idempotent."""
+        with ExitStack() as stack:
+            for pool in self.pools.values():
+                stack.callback(pool.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _enter(self, slot: int, world: str, what: str) -> Pool:
+        """The pool of ``world``, which has ``slot`` from now on."""
+        if world not in self.pools:
+            raise InvalidArgument(f"{what} is of world {world!r:.40}, and there are {', '.join(self.pools)}")
+        pool = self.pools[world]
+        if self._at.get(slot) is not pool:
+            self.release(slot)
+        self._at[slot] = pool
+        return pool
+
+    def _pool(self, slot: int) -> Pool:
+        if slot not in self._at:
+            raise InvalidArgument(f"slot {slot} holds no episode that waits for an action: reset it before stepping")
+        return self._at[slot]

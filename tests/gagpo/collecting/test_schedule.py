@@ -1,0 +1,95 @@
+"""Places of a run's order: shares of the worlds, the tasks they get, and what a checkpoint keeps of it."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+
+from gagpo.agents.episodes import Episode
+from gagpo.collecting.schedule import Apportionment, Schedule
+from gagpo.envs.tasks import Task, TaskSet
+from gagpo.settings import load
+
+CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
+TASKS = {
+    "a": TaskSet("train", [Task(f"a{number}", "train") for number in range(5)]),
+    "b": TaskSet("train", [Task(f"b{number}", "train") for number in range(7)]),
+    "c": TaskSet("train", [Task(f"c{number}", "train") for number in range(3)]),
+}
+
+
+def scheduled(corridor, weights=(2, 1, 1), tasks=8, **more):
+    rows = [{"name": name, "weight": weight, "id": CORRIDOR} for name, weight in zip("abc", weights, strict=False)]
+    settings = load(corridor(environment=None, environments=rows, rollout={"tasks": tasks}, **more))
+    return Schedule(settings, TASKS)
+
+
+@examples(max_examples=60, deadline=None)
+@given(st.lists(st.decimals("0.01", "100", places=2), min_size=1, max_size=6))
+def test_no_world_is_ever_a_whole_group_from_its_due(weights):
+    shares, had = Apportionment([float(weight) for weight in weights]), [0] * len(weights)
+    for place in range(200):
+        had[shares.at(place)] += 1
+        due = [float(weight / sum(weights)) * (place + 1) for weight in weights]
+        assert all(abs(own - right) < 1 for own, right in zip(had, due, strict=True))
+
+
+def test_every_iteration_has_the_shares_exactly(corridor):
+    schedule = scheduled(corridor)
+    for first in range(0, 80, 8):
+        worlds = [schedule.world_at(place).name for place in range(first, first + 8)]
+        assert [worlds.count(name) for name in "abc"] == [4, 2, 2]
+    orders = {tuple(schedule.world_at(first + place).name for place in range(8)) for first in range(0, 80, 8)}
+    assert len(orders) > 3  # so that a rank which plays every other group plays them all
+
+
+def test_each_world_plays_its_own_tasks_in_the_order_of_a_run_of_it_alone(corridor):
+    schedule = scheduled(corridor)
+    alone = Schedule(load(corridor()), {"": TASKS["b"]})
+    own = [task for task in map(schedule.task_at, range(80)) if task.startswith("b.")]
+    assert own == [f"b.{alone.task_at(place)}" for place in range(20)]
+
+
+def test_places_may_be_asked_for_in_any_order(corridor):
+    first, second = scheduled(corridor), scheduled(corridor)
+    places = list(range(60))
+    random.Random(1).shuffle(places)
+    assert {place: first.task_at(place) for place in places} == {place: second.task_at(place) for place in range(60)}
+
+
+def played(task, group, *successes):
+    return [Episode(task=task, group=group, success=success, outcome="terminated") for success in successes]
+
+
+@pytest.mark.parametrize("curriculum", ["by_success", "by_level"])
+def test_a_curriculum_goes_on_from_its_state(corridor, curriculum):
+    one = scheduled(corridor, curriculum=curriculum)
+    for batch in range(4):
+        names = [one.open(place) for place in range(8 * batch, 8 * batch + 8)]
+        one.observe([turn for group, name in enumerate(names) for turn in played(name, group, True, group % 2 == 0)])
+    under_way = [one.open(place) for place in range(32, 36)]
+    other = scheduled(corridor, curriculum=curriculum)
+    other.load_state_dict(one.state_dict())
+    assert [other.open(place) for place in range(32, 36)] == under_way
+    assert [other.open(place) for place in range(36, 50)] == [one.open(place) for place in range(36, 50)]
+    assert other.state_dict() == one.state_dict()
+
+
+def test_failed_episodes_tell_nothing_of_their_task(corridor):
+    schedule = scheduled(corridor, curriculum="by_success")
+    name = schedule.open(0)
+    broken = [Episode(task=name, group=0, outcome="failed")] * 3
+    schedule.observe(broken)
+    assert schedule.state_dict()["seen"] == {"a": {}, "b": {}, "c": {}} and not schedule.state_dict()["opened"]
+
+
+def test_a_uniform_run_has_no_state(corridor):
+    assert scheduled(corridor).state_dict() == {} == Schedule(load(corridor()), {"": TASKS["a"]}).state_dict()
+
+
+def test_an_empty_split_is_named(corridor):
+    rows = [{"name": "a", "id": CORRIDOR}]
+    with pytest.raises(ValueError, match="split 'train' is empty"):
+        Schedule(load(corridor(environment=None, environments=rows)), {"a": TaskSet("train", [])})

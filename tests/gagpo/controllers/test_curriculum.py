@@ -1,0 +1,111 @@
+"""Orders of tasks: what comes again, what is looked at again, and when a level is passed."""
+
+from collections import Counter
+
+import pytest
+
+from gagpo.controllers.curriculum import ByLevel, BySuccess, TaskRecord, Uniform, make
+from gagpo.envs.tasks import Task, TaskSet
+
+TASKS = TaskSet("train", [Task(f"t{number:02d}", "train", level=number // 4) for number in range(12)])
+
+
+def record_of(rates):
+    record = TaskRecord()
+    for task, rate in rates.items():
+        record.enter(task, rate)
+    return record
+
+
+def drawn(curriculum, record, count=2000, tasks=TASKS):
+    return Counter(curriculum.task(tasks, index, 1, record) for index in range(count))
+
+
+def test_uniform_plays_each_once_before_any_again():
+    names = [Uniform().task(TASKS, index, 3, TaskRecord()) for index in range(24)]
+    assert sorted(names[:12]) == sorted(names[12:]) == TASKS.ids and names[:12] != names[12:]
+
+
+def test_tasks_that_some_tries_solve_come_more_often_and_solved_ones_still_come():
+    rates = dict.fromkeys(TASKS.ids, 0.0) | {"t00": 0.5, "t01": 1.0}
+    found = drawn(BySuccess(floor=0.1), record_of(rates))
+    share = 1.0 / (1.0 + 11 * 0.1)
+    assert found["t00"] == pytest.approx(2000 * share, rel=0.1)
+    assert all(found[task] == pytest.approx(2000 * share * 0.1, rel=0.5) for task in TASKS.ids if task != "t00")
+
+
+def test_new_tasks_come_beside_those_that_were_played():
+    record = record_of({"t00": 0.5, "t01": 1.0})
+    found = drawn(BySuccess(again=0.75), record)
+    seen = found["t00"] + found["t01"]
+    assert seen == pytest.approx(1500, rel=0.1) and len(found) == 3  # one new task at a time, until it was played
+    record.enter(next(task for task in found if task not in record.visits), 0.0)
+    assert drawn(BySuccess(again=0.0), record).keys().isdisjoint(record.visits)
+
+
+@pytest.mark.parametrize("curriculum", [BySuccess(), ByLevel()], ids=lambda one: one.name)
+def test_what_is_being_played_is_not_chosen_beside_itself(curriculum):
+    record = record_of({"t00": 0.5, "t01": 0.2})
+    record.under_way = {"t00", "t02", "t03"}
+    assert record.under_way.isdisjoint(drawn(curriculum, record, 300))
+
+
+def test_levels_are_passed_at_the_threshold_and_looked_at_again():
+    by_level = ByLevel(threshold=0.7, window=4, review=0.25)
+
+    def levels(record):
+        counts = Counter()
+        for task, count in drawn(by_level, record).items():
+            counts[TASKS[task].level] += count
+        return counts
+
+    assert levels(TaskRecord()).keys() == {0}
+    record = record_of({"t00": 1.0, "t01": 1.0, "t02": 1.0})
+    assert levels(record).keys() == {0}  # three of its four tasks are not enough
+    record.enter("t03", 0.0)
+    found = levels(record)
+    assert found.keys() == {0, 1} and found[0] == pytest.approx(500, rel=0.15)
+    record.enter("t00", 0.0)
+    assert levels(record).keys() == {0}  # what is forgotten is played again
+    assert levels(record_of(dict.fromkeys(TASKS.ids, 1.0)))[2] == pytest.approx(1500, rel=0.1)
+
+
+def test_a_record_comes_back_as_it_was():
+    record = record_of({"t00": 0.5, "t01": 1.0, "t02": 0.25})
+    record.enter("t00", 0.75)
+    again = TaskRecord()
+    again.load_state_dict(record.state_dict())
+    assert again.visits == record.visits and again.groups == 4 and again.visits["t00"].times == 2
+    for broken in ({"t": [1]}, {"t": "x"}, {"t": [1, "a", 2]}):
+        with pytest.raises((ValueError, TypeError)):
+            again.load_state_dict(broken)
+
+
+def test_one_of_your_own_is_named_by_its_place(monkeypatch, tmp_path):
+    (tmp_path / "orders.py").write_text(
+        "from gagpo.controllers import Curriculum\n"
+        "class Backwards(Curriculum):\n"
+        "    step: int = 1\n"
+        "    def task(self, tasks, index, seed, record):\n"
+        "        return tasks.ids[-1 - index * self.step % len(tasks)]\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = make({"name": "orders:Backwards", "step": 2})
+    assert found.task(TASKS, 1, 0, TaskRecord()) == "t09" and found.model_dump()["step"] == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (3, "a curriculum is a name"),
+        ({"again": 1}, "a curriculum is a name"),
+        ("by_level_", "nearest: by_level"),
+        ({"name": "by_success", "again": 2}, "curriculum by_success: again: .*less than or equal to 1"),
+        ({"name": "uniform", "window": 2}, "curriculum uniform has no option 'window'"),
+        ("os:path", "is no curriculum"),
+        ("nowhere:Thing", "there is no module 'nowhere'"),
+    ],
+)
+def test_wrong_ones_are_explained(value, said):
+    with pytest.raises(ValueError, match=said):
+        make(value)

@@ -1,0 +1,337 @@
+"""Runs of several worlds: they are resumed bit-equal, each world has its share and its own numbers, and none meets
+another."""
+
+import functools
+import json
+import signal
+
+import numpy as np
+import pytest
+
+from gagpo.agents.episodes import read_episodes
+from gagpo.credit import turns_for
+from gagpo.eval.metrics.health import health
+from gagpo.eval.metrics.register import REGISTER, of_world
+from gagpo.eval.report.report import write_report
+from gagpo.eval.results import EvalResult, whole
+from gagpo.eval.runs import load_run
+from gagpo.eval.viewer.index import index
+from gagpo.eval.viewer.records import read_episode_file
+from gagpo.evaluation.models import measure, measure_all
+from gagpo.evaluation.recredit import for_run
+from gagpo.evaluation.request import EvaluationRequest
+from gagpo.settings import SettingsError, load
+from gagpo.training import checkpoint as checkpoints
+from gagpo.training.run_folder import RunFolder
+from gagpo.training.trainer import Trainer, train
+from tests.gagpo.distributed.conftest import require_same_run, train_in_one, train_in_two
+from tests.gagpo.training.test_trainer import run, same, start, timeless, wait_for_rows, weights
+
+CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
+WORLDS = [
+    {"name": "long", "weight": 2, "id": CORRIDOR, "kwargs": {"max_turns": 16}, "samples": 4},
+    {"name": "short", "id": CORRIDOR, "kwargs": {"max_turns": 6}, "max_tokens": 2, "context": {"history": "full"}},
+]
+ROLLOUT = {"tasks": 6, "samples": 3}
+CURRICULUM = {"name": "by_success", "again": 0.8}
+
+
+@pytest.fixture
+def mixture(corridor):
+    """Write a config of two corridors, one of them short and remembered; gives its path."""
+    return functools.partial(corridor, environment=None, environments=WORLDS, evaluation={"tasks": 2})
+
+
+def test_killed_after_any_iteration_it_ends_bit_equal(mixture, tmp_path):
+    config = mixture(rollout=ROLLOUT, training={"iterations": 4}, curriculum=CURRICULUM)
+    whole_run = run(config, tmp_path / "whole")
+    for done in range(1, 4):
+        part = RunFolder.create(tmp_path / f"part-{done}", load(config))
+        trainer = Trainer(part, quiet=True)
+        shorter = trainer.settings.training.model_copy(update={"iterations": done})
+        trainer.settings = trainer.settings.model_copy(update={"training": shorter})
+        trainer.run()
+        for path in (part.path / "evals").glob("after-*.json"):
+            path.unlink()
+        train(RunFolder.open(part.path), quiet=True)
+        assert same(weights(part.path), weights(whole_run.path))
+        assert timeless(part.metrics()) == timeless(whole_run.metrics())
+        ends = [checkpoints.latest(folder.path / "checkpoints").state() for folder in (part, whole_run)]
+        assert ends[0] == ends[1] and ends[0]["curriculum"]["seen"].keys() == {"long", "short"}
+
+
+@pytest.mark.slow
+def test_killed_in_mid_iteration_it_ends_bit_equal(mixture, tmp_path):
+    config = mixture(rollout={**ROLLOUT, "workers": 1}, training={"iterations": 6, "save_every": 2})
+    whole_run, killed = run(config, tmp_path / "whole"), tmp_path / "runs" / "corridor"
+    process = start(config, tmp_path / "runs")
+    wait_for_rows(killed / "metrics.jsonl", 3, process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    resumed = start(None, tmp_path / "runs", "--resume", killed)
+    output, _ = resumed.communicate(timeout=300)
+    assert resumed.returncode == 0, output
+    assert same(weights(killed), weights(whole_run.path))
+    assert timeless(RunFolder.open(killed).metrics()) == timeless(whole_run.metrics())
+
+
+@pytest.mark.parametrize("curriculum", ["uniform", CURRICULUM], ids=["uniform", "by success"])
+def test_ahead_trains_on_every_place_once_through_an_interruption(mixture, tmp_path, curriculum):
+    config = mixture(rollout={**ROLLOUT, "workers": 1, "ahead": 1}, training={"iterations": 4}, curriculum=curriculum)
+    folder = RunFolder.create(tmp_path / "run", load(config))
+    trainer = Trainer(folder, quiet=True)
+    trainer.settings = trainer.settings.model_copy(
+        update={"training": trainer.settings.training.model_copy(update={"iterations": 2})}
+    )
+    trainer.run()
+    for path in (folder.path / "evals").glob("after-*.json"):
+        path.unlink()
+    state = checkpoints.latest(folder.path / "checkpoints").state()
+    opened = state["curriculum"].get("opened", {})
+    if curriculum != "uniform":  # what is under way is known by its place, and is played again as the same task
+        assert {str(place) for place in state["due"]} <= opened.keys()
+    train(RunFolder.open(folder.path), quiet=True)
+    rows = folder.metrics()
+    assert [row["iteration"] for row in rows] == [1, 2, 3, 4]
+    trained = [row for path in sorted((folder.path / "episodes").glob("train-*.jsonl")) for row in read_episodes(path)]
+    groups = {world: sum(row["sample"] == 0 for row in trained if row["world"] == world) for world in ("long", "short")}
+    assert groups == {"long": 16, "short": 8}
+    if curriculum == "uniform":
+        schedule = trainer.collector.schedule
+        assert sorted(row["task"] for row in trained if row["sample"] == 0) == sorted(map(schedule.task_at, range(24)))
+
+
+def test_two_ranks_do_what_one_does(mixture, tmp_path):
+    config = mixture(
+        rollout=ROLLOUT,
+        curriculum=CURRICULUM,
+        training={"iterations": 2},
+        optimizer={"learning_rate": 1e-3},
+        evaluation={"tasks": 2, "before": False},
+    )
+    one, two = tmp_path / "of-1", tmp_path / "of-2"
+    train_in_one([(config, one, None)])
+    train_in_two([(config, two, None)], tmp_path)
+    for folder in (one, two):  # what is compared below is named by the only world's split
+        for kind, ending in (("evals", "json"), ("episodes", "jsonl")):
+            path = folder / kind / f"after-long.test.{ending}"
+            (folder / kind / f"after-test.{ending}").write_bytes(path.read_bytes())
+    require_same_run(one, two)
+    states = [checkpoints.latest(folder / "checkpoints").state()["curriculum"] for folder in (one, two)]
+    assert states[0] == states[1]
+
+
+def test_every_world_has_its_share_its_numbers_and_its_panel(mixture, tmp_path):
+    folder = run(mixture(rollout=ROLLOUT, training={"iterations": 3}), tmp_path / "run")
+    for row in folder.metrics():
+        assert {name.partition("/")[0] for name in row} <= REGISTER.keys()
+        episodes = {world: row[f"episodes/{world}"] for world in ("long", "short")}
+        assert episodes == {"long": 4 * 4.0, "short": 2 * 3.0}
+        for name in ("success_rate", "reward_mean", "mean_turns"):
+            own = sum(row[of_world(name, world)] * count for world, count in episodes.items())
+            assert own / sum(episodes.values()) == pytest.approx(row[name])
+        for name in ("invalid_rate", "response_tokens", "truncated_responses"):
+            turns = {world: row[f"turns/{world}"] for world in episodes}
+            own = sum(row[of_world(name, world)] * count for world, count in turns.items())
+            assert own / sum(turns.values()) == pytest.approx(row[name])
+        groups = {"long": 4, "short": 2}
+        zero = sum(row[of_world("zero_groups", world)] * count for world, count in groups.items()) / 6
+        assert zero == pytest.approx(row["zero_groups"])
+    for row in read_episodes(folder.path / "episodes" / "train-0001.jsonl"):
+        assert row["task"].startswith(f"{row['world']}.door-")
+        limit, first = {"long": (3, True), "short": (2, False)}[row["world"]]
+        prompts = [turn["tokens"]["prompt"] for turn in row["turns"]]
+        assert all(len(turn["tokens"]["text"]) <= limit for turn in row["turns"])
+        assert (len(set(prompts)) < len(prompts) or len(prompts) < 4) if first else prompts == sorted(set(prompts))
+    panels = {"long.test", "short.test"}
+    assert {path.stem for path in (folder.path / "evals").glob("after-*")} == {f"after-{name}" for name in panels}
+    read = load_run(folder.path)
+    assert set(read.splits()) == panels and folder.finished
+    page = write_report(folder.path).read_text()
+    assert "the whole" in page and "success in training, by world" in page and "short.test" in page
+    (shown,) = index([read], [])["runs"]
+    assert shown["worlds"] == ["long", "short"]
+    told = {finding.name.partition(": ")[0] for finding in health(folder.metrics())}
+    assert {"long", "short"} <= told
+
+
+def test_a_run_is_evaluated_in_every_world_and_as_a_whole(mixture, tmp_path):
+    folder = run(mixture(rollout=ROLLOUT, training={"iterations": 1}), tmp_path / "run")
+    request = EvaluationRequest(str(folder.path), workers=0, quiet=True, episodes=tmp_path / "played.jsonl")
+    outcomes = measure_all(request)
+    assert outcomes.keys() == {"long", "short"}
+    assert [outcomes[name].result.panel.kwargs["max_turns"] for name in outcomes] == [16, 6]
+    together = whole(outcome.result for outcome in outcomes.values())
+    results = [outcome.result for outcome in outcomes.values()]
+    assert together.value == sum(one.successes for one in results) / sum(one.episodes for one in results)
+    assert (tmp_path / "played.long.jsonl").exists() and (tmp_path / "played.short.jsonl").exists()
+    with pytest.raises(SettingsError, match=r"several worlds: name one with --world \(long, short\)"):
+        measure(EvaluationRequest(str(folder.path)))
+    with pytest.raises(SettingsError, match=r"has no world 'shrt'; nearest: short"):
+        measure(EvaluationRequest(str(folder.path), world="shrt"))
+
+
+def test_its_panels_are_those_of_a_run_of_that_world_alone(mixture, corridor, tmp_path):
+    """The same model before training: in the mixture, and by itself."""
+    settings = {"training": {"iterations": 0}, "evaluation": {"tasks": 4, "tries": 2}}
+    mixed = run(mixture(**settings), tmp_path / "mixed")
+    alone = run(corridor(**settings), tmp_path / "alone")
+    found = [EvalResult.load(mixed.path / "evals" / "before-long.test.json")]
+    found.append(EvalResult.load(alone.path / "evals" / "before-test.json"))
+    assert found[0].panel == found[1].panel and found[0].tasks == found[1].tasks
+
+
+@pytest.mark.parametrize("key", ["auto", "state", "observation", "tracked", "history"])
+def test_states_of_two_worlds_never_meet(mixture, tmp_path, key):
+    """Both corridors show the same texts and have the same states; the doors are the same ones too."""
+    trainer = Trainer(RunFolder.create(tmp_path / "run", load(mixture(rollout=ROLLOUT))), quiet=True)
+    with trainer.placement.open_pool(trainer.settings) as pool:
+        found = trainer.collector.collect(trainer.sampler.agent(), pool, 0)
+    credit = trainer.settings.algorithm.credit.model_copy(update={"key": key})
+    turns = turns_for(found.episodes, credit)
+    texts = {
+        name: {turn.observation for one in found.episodes if one.world == name for turn in one.turns}
+        for name in ("long", "short")
+    }
+    assert texts["long"] & texts["short"]
+    world_N = turns.world_E[turns.episode_N]
+    for number in (0, 1):
+        own = {*turns.state_N[world_N == number], *turns.end_state_E[turns.world_E == number]}
+        other = {*turns.state_N[world_N != number], *turns.end_state_E[turns.world_E != number]}
+        assert own and other and not own & other
+
+
+def test_an_old_folder_of_one_environment_is_resumed(corridor, tmp_path):
+    """A config without the keys of today and a checkpoint without a curriculum."""
+    config = corridor(training={"iterations": 2}, evaluation={"tasks": 1})
+    whole_run = run(config, tmp_path / "whole")
+    old = RunFolder.create(tmp_path / "old", load(config))
+    trainer = Trainer(old, quiet=True)
+    trainer.settings = trainer.settings.model_copy(
+        update={"training": trainer.settings.training.model_copy(update={"iterations": 1})}
+    )
+    trainer._state = lambda: {name: value for name, value in Trainer._state(trainer).items() if name != "curriculum"}
+    trainer.run()
+    (old.path / "evals" / "after-test.json").unlink()
+    text = (old.path / "config.yaml").read_text()
+    assert "environments: []\n" in text
+    kept = [
+        line for line in text.splitlines() if not line.startswith(("environments:", "curriculum:", "  name: uniform"))
+    ]
+    (old.path / "config.yaml").write_text("\n".join(kept) + "\n")
+    assert "curriculum" not in checkpoints.latest(old.path / "checkpoints").state()
+    train(RunFolder.open(old.path), quiet=True)
+    assert same(weights(old.path), weights(whole_run.path))
+    assert timeless(old.metrics()) == timeless(whole_run.metrics())
+
+
+def row_of(**changes):
+    return {**WORLDS[0], **changes}
+
+
+HOSTILE = {
+    "not a list": (5, "environments: Input should be a valid list"),
+    "no rows": ([], "key 'environment' is missing: name one world there, or several in environments"),
+    "a row that is none": ([WORLDS[0], 7], r"environments\.1: "),
+    "a slip": ([WORLDS[0], row_of(name="b", wieght=2)], r"unknown key 'environments\.1\.wieght'"),
+    "no id": ([WORLDS[0], {"name": "b"}], r"key 'environments\.1\.id' is missing"),
+    "no name": ([{"id": CORRIDOR}], r"key 'environments\.0\.name' is missing"),
+    "weight": ([row_of(weight=0)], r"environments\.0\.weight: .*got 0"),
+    "endless weight": ([row_of(weight=float("inf"))], r"environments\.0\.weight: .*finite"),
+    "a weight in words": ([row_of(weight="much")], r"environments\.0\.weight: "),
+    "a name that is a path": ([row_of(name="../../x")], r"environments\.0\.name: "),
+    "a name with a dot": ([row_of(name="a.b")], r"environments\.0\.name: "),
+    "a name in lines": ([row_of(name="a\nb")], r"environments\.0\.name: "),
+    "one name twice": ([WORLDS[0], row_of(name="Long")], r"environments: rows 0 and 1 are both named 'Long'"),
+    "style": ([row_of(context={"style": "tagz"})], r"environments\.0\.context\.style: unknown style 'tagz'"),
+    "samples": ([WORLDS[1], row_of(samples=10**7)], r"environments\.1: .*episodes, all held in memory"),
+    "curriculum": ([row_of(curriculum="by_sucess")], r"environments\.0\.curriculum: .*nearest: by_success"),
+    "its option": (
+        [row_of(curriculum={"name": "by_level", "treshold": 1})],
+        r"environments\.0\.curriculum: .*no option 'treshold'; nearest: threshold",
+    ),
+    "too many": ([row_of(name=f"w{number}") for number in range(65)], "environments: List should have at most 64"),
+    "kwargs": ([row_of(kwargs={"a": float("nan")})], r"environments\.0\.kwargs: the value nan of a"),
+    "both": (None, "key 'environment' and key 'environments' are both given"),
+}
+
+
+@pytest.mark.parametrize("rows, said", HOSTILE.values(), ids=HOSTILE)
+def test_what_is_wrong_with_a_row_is_said_of_the_row(corridor, rows, said):
+    given = {"environments": WORLDS} if rows is None else {"environment": None, "environments": rows}
+    with pytest.raises(SettingsError, match=said) as caught:
+        load(corridor(**given))
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
+
+
+def test_a_row_names_an_unknown_world_and_an_empty_split_before_anything_is_written(mixture, tmp_path):
+    unknown = mixture(environments=[WORLDS[0], {"name": "other", "id": "gagpo/Nowhere-v0"}])
+    with pytest.raises(ValueError, match="gagpo/Nowhere-v0"):
+        train(RunFolder.new(tmp_path / "run", load(unknown)), quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_a_row_leaves_out_is_as_the_run_says(mixture):
+    settings = load(mixture(invalid_penalty=0.5, context={"history": 3}, evaluation={"splits": ["train"]}))
+    long, short = settings.worlds
+    assert (long.samples, long.max_tokens, long.invalid_penalty, long.context.history) == (4, 3, 0.5, 3)
+    assert (short.samples, short.max_tokens, short.context.history) == (6, 2, "full")
+    assert settings.panels == ["long.train", "short.train"] and settings.world_of("short.door-01") == short
+    alone = settings.alone(short)
+    assert alone.only_world.environment == short.environment and alone.rollout.max_tokens == 2
+    assert json.loads(settings.model_dump_json()) == json.loads(load(_written(mixture, settings)).model_dump_json())
+
+
+def _written(mixture, settings):
+    from gagpo.settings import dump
+
+    path = mixture().with_name("again.yaml")
+    path.write_text(dump(settings))
+    return path
+
+
+def test_a_credit_over_the_batch_is_given_in_each_world_by_itself(mixture, tmp_path):
+    """Rewards of one world times ten change nothing in the other, and their scale goes away in their own."""
+    credit = {"preset": "gagpo", "credit": {"norm": "batch", "scope": "batch"}}
+    trainer = Trainer(RunFolder.create(tmp_path / "run", load(mixture(rollout=ROLLOUT, algorithm=credit))), quiet=True)
+    with trainer.placement.open_pool(trainer.settings) as pool:
+        episodes = trainer.collector.collect(trainer.sampler.agent(), pool, 0).episodes
+    from gagpo.credit import give_credit
+
+    settings, found = trainer.settings.algorithm.credit, []
+    for factor in (1.0, 10.0):
+        for episode in episodes:
+            for number, turn in enumerate(episode.turns):
+                turn.reward = number % 3 * (factor if episode.world == "long" else 1.0)
+        turns = turns_for(episodes, settings)
+        found.append(give_credit(turns, settings).advantage)
+    np.testing.assert_allclose(found[0], found[1], atol=1e-5)  # the norm adds a little to a deviation
+    alone = [episode for episode in episodes if episode.world == "short"]
+    own = np.array([episode.world == "short" for episode in episodes for _ in episode.turns])
+    np.testing.assert_array_equal(found[1][own], give_credit(turns_for(alone, settings), settings).advantage)
+
+
+def test_a_row_is_overridden_by_its_name_or_number(mixture):
+    settings = load(mixture(), ["environments.short.weight=3", "environments.0.context.style=tags"])
+    assert [world.weight for world in settings.worlds] == [2, 3] and settings.worlds[0].context.style == "tags"
+    assert WORLDS[1].get("weight") is None
+    for override, said in {
+        "environments.shrt.weight=3": "there is no row 'shrt'; nearest: short",
+        "environments.2.weight=3": "there is no row '2'",
+        "environments.short.wieght=3": r"unknown key 'environments\.1\.wieght'",
+        "environments.short.weight=0": r"environments\.1\.weight",
+    }.items():
+        with pytest.raises(SettingsError, match=said):
+            load(mixture(), [override])
+
+
+def test_the_viewer_gives_the_credit_that_the_run_gave(mixture, tmp_path):
+    """From the episodes' file alone, with each world's own penalty and norm."""
+    worlds = [WORLDS[0], {**WORLDS[1], "invalid_penalty": 0.25}]
+    credit = {"preset": "gagpo", "credit": {"norm": "batch", "key": "observation"}, "kl": {"coefficient": 0.0}}
+    config = mixture(environments=worlds, algorithm=credit, rollout=ROLLOUT, training={"iterations": 1})
+    folder = run(config, tmp_path / "run")
+    episodes, problems = read_episode_file(folder.path / "episodes" / "train-0001.jsonl")
+    assert not problems and any(not turn.valid for one in episodes if one.world == "short" for turn in one.turns)
+    for one, told in zip(episodes, for_run(folder.path)(episodes), strict=True):
+        assert told.advantages["gagpo"] == pytest.approx([turn.advantage for turn in one.turns], abs=1e-6)
