@@ -83,21 +83,22 @@ def along_paths(turns: Turns, credit: Callable[[Turns, np.ndarray], np.ndarray],
     text_N = turns.text_N
     columns: dict[str, Any] = {name: getattr(turns, name) for name in _PER_TURN}
     columns = {name: None if column is None else column[place_P] for name, column in columns.items()}
+    first_P, tokens_P = (np.cumsum(turns.tokens_N) - turns.tokens_N)[place_P], turns.tokens_N[place_P]
+    begins_P = np.cumsum(tokens_P) - tokens_P
+    token_P = np.repeat(first_P - begins_P, tokens_P) + np.arange(int(tokens_P.sum()))
     paths = replace(
         turns,
         **columns,
+        energy_K=None if turns.energy_K is None else turns.energy_K[token_P],
         episode_N=np.repeat(np.arange(turns.episodes), length_E),
         text_N=None if text_N is None else [text_N[place] for place in place_P],
         parent_E=None,
     )
-    if tokens:
-        first_P, tokens_P = (np.cumsum(turns.tokens_N) - turns.tokens_N)[place_P], turns.tokens_N[place_P]
-        begins_P = np.cumsum(tokens_P) - tokens_P
-        place_P = np.repeat(first_P - begins_P, tokens_P) + np.arange(int(tokens_P.sum()))
+    place_P = token_P if tokens else place_P
     return np.asarray(np.bincount(place_P, credit(paths, place_P)) / np.bincount(place_P))
 
 
-_PER_TURN = ("reward_N", "state_N", "penalty_N", "tokens_N", "action_N", "feature_NF", "surprise_N")
+_PER_TURN = ("reward_N", "state_N", "penalty_N", "tokens_N", "action_N", "feature_NF", "surprise_N", "entropy_N")
 
 
 def path_lengths(turns: Turns) -> np.ndarray:

@@ -141,10 +141,9 @@ def test_every_preset_trains_and_logs_the_same_metrics(corridor, tmp_path, algor
     evaluation = {"tasks": 1, "before": False}
     config = corridor(algorithm=algorithm, training={"iterations": 1}, evaluation=evaluation)
     (row,) = run(config, folder).metrics()
-    # Of an iteration without success rejection sampling reads nothing, so that nothing is known of the policy.
-    known = ("loss", "grad_norm", *(("entropy", "old_kl") if row["train_tokens_read"] else ()))
-    assert row["updates"] > 0 and all(np.isfinite(row[name]) for name in known)
-    assert 0 <= row["clip_fraction"] <= 1
+    if algorithm != "rejection_sampling" or row["success_rate"] > 0:  # it learns nothing from a batch without success
+        assert row["updates"] > 0 and 0 <= row["clip_fraction"] <= 1
+        assert all(np.isfinite(row[name]) for name in ("loss", "grad_norm", "entropy", "old_kl"))
     assert row.keys() <= REGISTER.keys(), "every metric stands in eval/metrics/register.py"
 
 
