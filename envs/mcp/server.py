@@ -12,7 +12,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import TimeoutError as TookTooLong
@@ -21,6 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import JsonValue
 
+from gagpo.envs import interpreter
 from gagpo.envs.errors import GagpoError, InvalidArgument, MissingPackage, first_line
 from gagpo.envs.tools import Tool
 
@@ -57,7 +57,7 @@ class ToolServer:
         program, *arguments = command
         try:
             self._process = subprocess.Popen(
-                [sys.executable if program == "python" else program, *arguments],
+                interpreter.command(*arguments) if program == "python" else [program, *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

@@ -76,7 +76,7 @@ def require_same_tokens(teacher: str, student: str, context: Context) -> None:
 
 def hinted_rows(rows: Sequence[Row], episodes: Sequence[Episode], context: Context, kind: str) -> list[Row]:
     """A row for every turn that there is a hint for: what the policy had read and the hint, and its own response."""
-    turns = [turn for episode in episodes for turn in episode.turns]
+    turns = [turn for episode in episodes for turn in episode.own]
     hints = hints_of(episodes, kind)
     found: list[Row] = []
     for row in rows:
@@ -98,7 +98,7 @@ def hints_of(episodes: Sequence[Episode], kind: str) -> list[str]:
     ``expert``: what the expert would do now. ``success``: all that the shortest other success of the task group did.
     """
     if kind == "expert":
-        return [f"A good action: {t.expert}" if t.expert else "" for episode in episodes for t in episode.turns]
+        return [f"A good action: {t.expert}" if t.expert else "" for episode in episodes for t in episode.own]
     hints = []
     for episode in episodes:
         others = [
@@ -106,5 +106,5 @@ def hints_of(episodes: Sequence[Episode], kind: str) -> list[str]:
         ]
         best = min(others, key=lambda other: len(other.turns), default=None)
         told = "" if best is None else "What led to success: " + "; ".join(turn.action for turn in best.turns)
-        hints += [told] * len(episode.turns)
+        hints += [told] * len(episode.own)
     return hints

@@ -38,7 +38,7 @@ def expert_rows(episodes: Sequence[Episode], context: Context, longest: int) -> 
     rows: list[Row] = []
     number = tokens = 0
     for episode in episodes:
-        for turn in episode.turns:
+        for turn in episode.own:
             if turn.expert and not SURROGATE.search(turn.expert):
                 response_ids = context.response(response_of(turn.expert, context.style.parser))
                 first, count = len(turn.prompt_ids), len(response_ids)
@@ -54,7 +54,7 @@ def expert_rows(episodes: Sequence[Episode], context: Context, longest: int) -> 
 
 def expert_metrics(episodes: Sequence[Episode], rows: Sequence[Row]) -> dict[str, float]:
     """Shares of the turns that an expert's action is known of, and of those in which the policy did the same."""
-    turns = [turn for episode in episodes for turn in episode.turns]
+    turns = [turn for episode in episodes for turn in episode.own]
     known = [turn for turn in turns if turn.expert]
     agreed = sum(turn.action == turn.expert for turn in known)
     return {"expert_turns": len(rows) / len(turns), "expert_agreement": agreed / max(1, len(known))}

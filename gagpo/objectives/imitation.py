@@ -17,6 +17,11 @@ LOG_RATIO_LIMIT = 20.0
 """Log-ratios of teacher and student further off are held there."""
 
 
+def half_cosine(angle: float) -> float:
+    """From 1 at an angle of 0 to 0 at pi."""
+    return 0.5 * (1.0 + math.cos(angle))
+
+
 def fall(schedule: Schedule, done: float) -> float:
     """From 1 at ``done`` 0 to 0 at 1, along a line or half a cosine; always 1 where the schedule is constant.
 
@@ -26,7 +31,7 @@ def fall(schedule: Schedule, done: float) -> float:
     done = min(1.0, max(0.0, done))
     if schedule == "constant":
         return 1.0
-    return 1.0 - done if schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
+    return 1.0 - done if schedule == "linear" else half_cosine(math.pi * done)
 
 
 class Taught(Options):

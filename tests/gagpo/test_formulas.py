@@ -47,4 +47,7 @@ def test_a_variant_changes_its_row_and_trains_an_iteration(formula, corridor, tm
     folder = RunFolder.create(tmp_path / "run", load_run(config))
     train(folder, quiet=True)
     (row,) = folder.metrics()
-    assert row["updates"] > 0 and np.isfinite(row["loss"]) and np.isfinite(row["grad_norm"])
+    if row["updates"] == 0:  # a success is what some are taught by
+        assert row["success_rate"] == 0 and formula.title == "On-policy distillation"
+        return
+    assert np.isfinite(row["loss"]) and np.isfinite(row["grad_norm"])

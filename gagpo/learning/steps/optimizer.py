@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from gagpo.objectives.imitation import fall
+from gagpo.objectives.imitation import fall, half_cosine
 from gagpo.settings import OptimizerSettings, SettingsError, WarmStartSettings
 
 Group = dict[str, Any]
@@ -75,12 +75,19 @@ class MuonAdamW(torch.optim.Optimizer):
     Muon's steps are scaled to the size of AdamW's (Liu et al. 2025, arXiv 2502.16982), so both take the same rate.
     """
 
-    def __init__(self, matrices: list[Group], others: list[Group], weight_decay: float, betas: tuple[float, float]):
+    def __init__(
+        self,
+        matrices: list[Group],
+        others: list[Group],
+        weight_decay: float,
+        betas: tuple[float, float],
+        eps: float = 1e-8,
+    ):
         if not any(group["params"] for group in matrices):
             raise SettingsError("optimizer.name=muon finds no matrix between layers in this model: set adamw")
         self.muon, self.adamw = muon(matrices, weight_decay), None
         if any(group["params"] for group in others):
-            self.adamw = torch.optim.AdamW(others, weight_decay=weight_decay, betas=betas)
+            self.adamw = torch.optim.AdamW(others, weight_decay=weight_decay, betas=betas, eps=eps)
         parts = [self.muon] if self.adamw is None else [self.muon, self.adamw]
         super().__init__([group for part in parts for group in part.param_groups], {})
         self._share()
@@ -186,7 +193,7 @@ def warm_start_rate(settings: WarmStartSettings, step: int) -> float:
     steps = settings.bound
     rise = max(1, steps // 20)
     if settings.decay is None:
-        return settings.learning_rate * _risen(step, rise) * fall("cosine", step / steps)
+        return settings.learning_rate * _risen(step, rise) * half_cosine(math.pi * step / steps)
     left = (steps - step) / max(1.0, settings.decay * steps)
     return settings.learning_rate * min(_risen(step, min(100, rise)), left)
 

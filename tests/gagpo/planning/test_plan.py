@@ -200,8 +200,8 @@ def test_what_ranks_hold_and_send(big):
 
 def test_an_engine_that_sleeps_makes_room_for_the_update(big):
     awake = with_overrides(big, ["engine.sleep=false"])
-    verdict = judge(awake, Guess(), 40)
-    assert judge(big, Guess(), 40).fits and not verdict.fits and verdict.overrides == ["engine.sleep=true"]
+    verdict = judge(awake, Guess(), 42)
+    assert judge(big, Guess(), 42).fits and not verdict.fits and verdict.overrides == ["engine.sleep=true"]
 
 
 def test_vllm_takes_its_share_and_a_shared_module_nothing(big):
