@@ -1,4 +1,4 @@
-"""What CI runs, with a ``make`` that does as it is told: which failures bind, and that the last line tells what was left out."""
+"""What CI runs, with a ``make`` that does as it is told: which failures bind; the last line tells what was left out."""
 
 import os
 import shutil
