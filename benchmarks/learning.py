@@ -148,6 +148,7 @@ STUDIES = {
 
 # From starters that play well already: 60 iterations at a constant rate, the weights averaged beside them -------------
 
+PLAIN = "optimizer.by_groups=false"
 AVERAGED = "training.average={decay: 0.95}"
 LASTING = ["training.iterations=60", "optimizer.schedule=constant", AVERAGED]
 SINGLE = "{levels: [1, 2, 3, 4], size: 60000, test_size: 480, attempts: 1, tools: false}"
@@ -157,13 +158,13 @@ STUDIES |= {
     "steps": Study(
         "configs/maths-single-small.yaml",
         {
-            "3e-4": preset("grpo"),
-            "3e-4 by groups": preset("grpo", "optimizer.by_groups=true"),
-            "3e-4, second moment .99": preset("grpo", "optimizer.betas=[0.9, 0.99]"),
-            "1e-4": preset("grpo", "optimizer.learning_rate=1e-4"),
-            "3e-5": preset("grpo", "optimizer.learning_rate=3e-5"),
-            "3e-4, KL .03": ["algorithm={preset: grpo, kl: {coefficient: 0.03}}"],
-            "3e-4, 64 problems": preset("grpo", "rollout.tasks=64", "training.iterations=15"),
+            "3e-4": preset("grpo", PLAIN),
+            "3e-4 by groups": preset("grpo"),
+            "3e-4, second moment .99": preset("grpo", PLAIN, "optimizer.betas=[0.9, 0.99]"),
+            "1e-4": preset("grpo", PLAIN, "optimizer.learning_rate=1e-4"),
+            "3e-5": preset("grpo", PLAIN, "optimizer.learning_rate=3e-5"),
+            "3e-4, KL .03": ["algorithm={preset: grpo, kl: {coefficient: 0.03}}", PLAIN],
+            "3e-4, 64 problems": preset("grpo", PLAIN, "rollout.tasks=64", "training.iterations=15"),
         },
         split="validation",
         common=[*ALONE, "evaluation.splits=[validation]", "evaluation.tasks=300"],

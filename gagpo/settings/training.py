@@ -27,7 +27,7 @@ class OptimizerSettings(Options):
     betas: tuple[float, float] = Field((0.9, 0.999), description="AdamW's averages of gradient and square")
     epsilon: float = Field(1e-8, gt=0, le=1, description="AdamW's, added to the root of the square")
     by_groups: bool = Field(
-        False, description="multiply the rate by the root of the share of task groups that teach anything"
+        True, description="multiply the rate by the root of the share of task groups that teach anything"
     )
     max_grad_norm: float = Field(1.0, gt=0, description="gradients are clipped to this norm")
     warmup: int = Field(0, ge=0, description="iterations over which the rate rises")
