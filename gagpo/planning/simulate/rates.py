@@ -130,7 +130,7 @@ def stated(
     operations = (8 if training.gradient_checkpointing else 6) * parameters
     row = row_tokens(settings, prompt, turns, response, shape.context)
     token = 2 * shape.layers * shape.key_value_heads * shape.head_size * 2
-    paged = engine.name in ("vllm", "vllm-server", "sglang-server")
+    paged = engine.name in ("vllm", "vllm-server")
     if paged:
         # Pages are read as far as they are filled, and graphs hold whatever number of responses there is.
         read, own = max(1.0, row - settings.rollout.max_tokens / 2), PASS_SECONDS

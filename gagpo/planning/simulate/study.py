@@ -13,7 +13,7 @@ from gagpo.planning.simulate.update import update_seconds
 from gagpo.planning.simulate.workload import Workload
 from gagpo.settings import RunSettings, SettingsError
 
-SERVERS = ("vllm-server", "sglang-server")
+SERVERS = ("vllm-server",)
 TRIED = 2  # placements of each kind that are simulated
 TAIL = 1.5  # the longest episodes over the mean one, for choosing a placement only
 
