@@ -204,7 +204,10 @@ class Learner:
         """Take back what the update moved the policy by beyond the trust region."""
         steps = learned["updates"]
         seen = divergence(np.log(self.updater.ratio_K[:tokens])) if steps > 1 else None
-        if steps and region.suspects(seen):
+        suspected = region.suspects(seen)  # what the iteration before left is forgotten here
+        if not steps:  # nothing has moved, and nothing is learned of the rate
+            return
+        if suspected:
             for _ in range(region.ROUNDS):
                 # What sampler and trainer differ by without any step is no distance.
                 moved = divergence(-self.updater.score(rows, tokens)[0]) - learned.get("mismatch_kl", 0.0)

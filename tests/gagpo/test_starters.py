@@ -173,4 +173,4 @@ def test_a_recipe_begins_with_the_recorded_losses(recipe, tmp_path, monkeypatch)
     assert len(found) == len(told["losses"]) >= 50
     assert found[:10] == pytest.approx(told["losses"][:10], rel=0.01)
     assert np.mean(found[10:]) == pytest.approx(np.mean(told["losses"][10:]), rel=0.005)
-    assert found == pytest.approx(told["losses"], rel=0.05, abs=0.03)
+    assert found == pytest.approx(told["losses"], rel=0.1, abs=0.03)

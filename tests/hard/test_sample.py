@@ -58,7 +58,7 @@ def test_hostile_actions(tmp_path: Path) -> None:
 
 
 def test_hostile_tool_calls(tmp_path: Path) -> None:
-    tallies = calls(tmp_path, 500, seed=1)
+    tallies = calls(tmp_path, 700, seed=1)
     without_faults(*tallies)
     assert all(min(tally.counts[FINE], tally.counts[REFUSED]) > 50 for tally in tallies)
 

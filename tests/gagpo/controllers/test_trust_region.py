@@ -1,6 +1,7 @@
 """A step that goes too far is taken back in part, and the rate follows; one that does not is left alone."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 from gagpo.controllers import TrustRegion, TrustRegionController
 from gagpo.learning.update import divergence
 from gagpo.settings import load
+from gagpo.training.learner import Learner
 from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer, train
 
@@ -114,3 +116,12 @@ def test_a_run_that_is_continued_goes_on_with_its_rate(corridor, tmp_path):
     assert [[row.get(name) for name in named] for row in half.metrics()] == [
         [row.get(name) for name in named] for row in whole
     ]
+
+
+def test_an_iteration_without_a_step_leaves_the_rate_alone():
+    """It has no divergence, and that of the iteration before, which no checkpoint holds, is not taken for its own."""
+    held = region()
+    held.kl, held.scale = 1.0, 0.5
+    learner = SimpleNamespace(updater=SimpleNamespace(ratio_K=np.ones(3)))
+    Learner._bound_step(learner, held, [], [], 0, {"updates": 0.0})
+    assert held.scale == 0.5 and held.kl is None and "step_kl" not in held.values()

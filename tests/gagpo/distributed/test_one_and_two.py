@@ -16,7 +16,7 @@ CASES = {
     "ppo with a backbone": {"algorithm": {"preset": "ppo_token", "critic": {"head": "separate"}, **NO_KL}},
     "group baseline, batch norm": {"algorithm": {"preset": "reinforce_baseline", **NO_KL}},
     "gagpo, batch norm": {"algorithm": {"preset": "gagpo", "credit": {"norm": "batch"}, **NO_KL}},
-    "apmpo": {"algorithm": {"preset": "apmpo", **NO_KL}},
+    "apmpo": {"algorithm": {"preset": "apmpo", "entropy": 0.01, **NO_KL}},  # without a success nothing else teaches
     "ppo": {"algorithm": {"preset": "ppo_turn", **NO_KL}},
     "reference": {"algorithm": {"preset": "gagpo", "kl": {"coefficient": 0.05}}},
     "dynamic sampling": {"algorithm": {"preset": "dapo", **NO_KL}},
