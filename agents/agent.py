@@ -193,7 +193,7 @@ class ExpertAgent:
             if rng.random() < 0.5:
                 action = _slip(expert, action, rng)
             return Turn("", action, action, trainable=False)
-        return Turn.of(expert, expert)
+        return Turn.acting(expert)
 
     def forget(self, slot: int) -> None:
         pass

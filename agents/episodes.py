@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from gagpo.envs.errors import InvalidArgument
+from gagpo.envs.tools import separate
 
 Ids = np.ndarray  # int32[...], token ids
 Decode = Callable[[int], str]  # the text of one token
@@ -35,6 +36,10 @@ class Call(NamedTuple):
     error: str = ""
     id: str = ""
     answer: str | None = None
+
+    def told(self, observation: str) -> str:
+        """What the model is told where the world shows ``observation`` after the call."""
+        return f"{self.error}\n{observation}".strip() if self.error else observation
 
 
 @dataclass
@@ -94,6 +99,12 @@ class Turn:
         turn.action, turn.calls = action, calls
         return turn
 
+    @classmethod
+    def acting(cls, action: str) -> Turn:
+        """A turn that does ``action`` and says nothing else; one of several calls makes them one after the other."""
+        calls = separate(action)
+        return cls.of(action, action) if len(calls) == 1 else cls.calling(action, [Call(call) for call in calls])
+
     @property
     def upcoming(self) -> str | None:
         """The action of the first call that is not answered, None where every call is."""
@@ -103,8 +114,7 @@ class Turn:
         """Enter what the world showed after the first call that is not answered; all answers so far as one text."""
         place = next(i for i, call in enumerate(self.calls) if call.answer is None)
         call = self.calls[place]
-        told = f"{call.error}\n{observation}".strip() if call.error else observation
-        self.calls[place] = call._replace(answer=told)
+        self.calls[place] = call._replace(answer=call.told(observation))
         return "\n".join(one.answer for one in self.calls if one.answer is not None)
 
     @property

@@ -28,9 +28,6 @@ def _whole(response: str) -> str | None:
     return response if response.strip() else None
 
 
-RESPONSES = {"line": "{}", "whole": "{}", "tag": "<action>{}</action>"}
-"""By parser: a response that holds an action and nothing else."""
-
 PARSERS: dict[str, Callable[[str], str | None]] = {"line": _line, "tag": _tag, "whole": _whole}
 
 
@@ -46,12 +43,3 @@ def parse(response: str, parser: str) -> str | None:
     True
     """
     return PARSERS[parser](response)
-
-
-def response_of(action: str, parser: str) -> str:
-    """The shortest response from which ``parser`` reads ``action``.
-
-    >>> response_of("go to sinkbasin 1", "tag")
-    '<action>go to sinkbasin 1</action>'
-    """
-    return RESPONSES[parser].format(action)

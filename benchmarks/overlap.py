@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import tempfile
 import time
@@ -27,9 +28,11 @@ import yaml
 
 from gagpo.agents.engines.base import Finished, Request, Response, Sampling
 from gagpo.collecting.collector import Collection
+from gagpo.distributed import launch
 from gagpo.planning.simulate.measure import MeasuredRun, measure
 from gagpo.planning.simulate.simulation import SimulatedPlacement, Simulation, SimulationResult
 from gagpo.settings import RunSettings, parse
+from gagpo.settings.files import dump
 from gagpo.training.events import Event, IterationFinished, Metrics
 from gagpo.training.learner import Learner
 from gagpo.training.run_folder import RunFolder
@@ -37,6 +40,7 @@ from gagpo.training.trainer import train
 from gagpo.warm_start.run import warm_start
 
 LEFT_OUT = 3
+ASLEEP = "GAGPO_BENCHMARK_ASLEEP"
 PASS, EACH, UPDATE = 4e-3, 0.5e-3, 0.8  # seconds that are slept
 BASE: dict[str, Any] = {
     "name": "overlap",
@@ -134,18 +138,19 @@ def fall_asleep() -> None:
     BASE["engine"] = {"name": "overlap:SleepingEngine"}
 
     def learn(self: Learner, collected: Collection, iteration: int) -> Metrics:
-        time.sleep(UPDATE * len(collected.episodes) / 16)
+        time.sleep(UPDATE * len(collected.episodes) / 16 / self.ranks.world)
         return {}
 
     Learner.learn = learn  # type: ignore[method-assign]
+    os.environ[ASLEEP] = "1"  # other ranks are processes of their own
 
 
-def settings_of(model: Path, iterations: int, **changes: dict[str, Any]) -> RunSettings:
+def settings_of(model: Path, iterations: int, **changes: Any) -> RunSettings:
     """The benchmark's settings with sections changed."""
     values = {**BASE, "model": str(model)}
     values["training"] = {**values["training"], "iterations": iterations}
     for section, change in changes.items():
-        values[section] = {**values[section], **change}
+        values[section] = {**values[section], **change} if isinstance(change, dict) else change
     return parse(yaml.safe_load(yaml.safe_dump(values)), "the benchmark")
 
 
@@ -155,8 +160,19 @@ def make_model(folder: Path) -> Path:
     return warm_start(settings_of(folder / "model", 1), quiet=True)
 
 
+def run_in_ranks(settings: RunSettings, folder: Path) -> Path:
+    """Train in ``settings.processes`` processes; the run's folder within ``folder``."""
+    folder.mkdir()
+    config = folder / "settings.yaml"
+    config.write_text(dump(settings), encoding="utf-8")
+    here = str(Path(__file__).parent)
+    os.environ["PYTHONPATH"] = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), here])
+    launch.run(settings.processes, ["train", str(config), "--runs", str(folder / "runs"), "--quiet"])
+    return folder / "runs" / settings.name
+
+
 def timed(settings: RunSettings, folder: Path) -> tuple[float, Path]:
-    """Seconds of an iteration (median) of a run in ``folder``."""
+    """Seconds of an iteration (mean) of a run in ``folder``."""
     moments: list[float] = []
     run = RunFolder.create(folder, settings)
 
@@ -166,13 +182,22 @@ def timed(settings: RunSettings, folder: Path) -> tuple[float, Path]:
 
     train(run, note, quiet=True)
     spans = [after - before for before, after in zip(moments[LEFT_OUT - 1 :], moments[LEFT_OUT:], strict=False)]
-    return statistics.fmean(spans), folder
+    return statistics.fmean(whole_cycles(spans, settings)), folder
+
+
+def whole_cycles(spans: Sequence[float], settings: RunSettings) -> Sequence[float]:
+    """The last iterations of a run, as many as are whole cycles of ``ahead + 1``.
+
+    Batches that are open together end together: one iteration waits for all of them, and the next ones for none.
+    """
+    cycle = settings.rollout.ahead + 1
+    return spans[len(spans) % cycle :] if len(spans) >= cycle else spans
 
 
 def predicted(found: MeasuredRun, settings: RunSettings) -> SimulationResult:
     """The simulator's iteration: sampling and updating have a core each, so that they do not share one."""
-    ahead = settings.rollout.ahead > 0
-    placement = SimulatedPlacement(1, 1, shared=not ahead)
+    ahead, ranks = settings.rollout.ahead > 0, settings.processes
+    placement = SimulatedPlacement(1, 1, shared=False) if ahead else SimulatedPlacement(ranks, ranks, shared=True)
     return Simulation(settings, found.workload, found.rates, placement, iterations=12).run()
 
 
@@ -214,6 +239,9 @@ def main() -> None:
     )
     print(json.dumps({"measured": seconds, "predicted": {a: out.seconds for a, out in told.items()}}))
 
+
+if ASLEEP in os.environ:  # a rank of a run of this benchmark, which has imported its engine from here
+    fall_asleep()
 
 if __name__ == "__main__":
     main()

@@ -3,7 +3,7 @@
     python benchmarks/simulate.py [--iterations 10] [--asleep]
 
 The rates of one small run (see `benchmarks/overlap.py`) predict runs with more episodes, fewer workers, faster worlds,
-without lockstep, and with `ahead`. The target is 15 %.
+without lockstep, with `ahead`, and with two ranks. The target is 15 %.
 """
 
 from __future__ import annotations
@@ -16,19 +16,31 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from overlap import BASE, LEFT_OUT, fall_asleep, make_model, predicted, settings_of, timed
+from overlap import (
+    BASE,
+    LEFT_OUT,
+    fall_asleep,
+    make_model,
+    predicted,
+    run_in_ranks,
+    settings_of,
+    timed,
+    whole_cycles,
+)
 
 from gagpo.eval.runs import metric_rows
 from gagpo.planning.simulate.measure import measure
+from gagpo.settings import RunSettings
 
 TARGET = 0.15
-OTHERS: dict[str, dict[str, dict[str, Any]]] = {
+OTHERS: dict[str, dict[str, Any]] = {
     "as measured": {},
     "twice the episodes": {"rollout": {"samples": 8}},
     "half the workers": {"rollout": {"workers": 4}},
     "worlds of 20 ms": {"environment": {"kwargs": {"max_turns": 8, "seconds": 0.02}}},
     "no lockstep": {"rollout": {"lockstep": False}},
     "ahead 1": {"rollout": {"lockstep": False, "ahead": 1}},
+    "two ranks": {"processes": 2},
 }
 
 
@@ -47,7 +59,9 @@ def main() -> None:
         print(f"{'':20s}{'measured, s':>14s}{'predicted, s':>14s}{'off by':>9s}", flush=True)
         for number, (title, changes) in enumerate(OTHERS.items()):
             settings = settings_of(model, options.iterations, **changes)
-            seconds = iteration_seconds(timed(settings, folder / f"run-{number}")[1])
+            place = folder / f"run-{number}"
+            run = timed(settings, place)[1] if settings.processes == 1 else run_in_ranks(settings, place)
+            seconds = iteration_seconds(run, settings)
             told = found
             if "environment" in changes:  # the only rate that the settings tell
                 slept = BASE["environment"]["kwargs"]["seconds"] - changes["environment"]["kwargs"]["seconds"]
@@ -56,14 +70,14 @@ def main() -> None:
             _print(title, seconds, predicted(told, settings).seconds)
 
 
-def iteration_seconds(folder: Path) -> float:
+def iteration_seconds(folder: Path, settings: RunSettings) -> float:
     """Collecting and updating, by the run's own metrics: its log and its files are not simulated."""
     rows = metric_rows(folder / "metrics.jsonl")[0]
     spans = [
         (after["tokens_total"] - before["tokens_total"]) / after["tokens_per_second"]
         for before, after in itertools.pairwise(rows)
     ]
-    return statistics.fmean(spans[LEFT_OUT - 1 :])
+    return statistics.fmean(whole_cycles(spans[LEFT_OUT - 1 :], settings))
 
 
 def _print(title: str, measured: float, told: float) -> None:

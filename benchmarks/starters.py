@@ -72,6 +72,8 @@ WORLDS: dict[str, dict[str, PanelPlan]] = {
         "varied-both-0.4": _house("varied", "both", 0.4),
         "varied-human-0.4": _house("varied", "both", 0.4, texts="human"),
         "full-human-0.4": _house("full", "both", 0.4, texts="human"),
+        "alfred-both-0.4": _house("alfred", "both", 0.4),
+        "alfred-human-0.4": _house("alfred", "both", 0.4, texts="human"),
     },
     "alfworld-choice": {  # what a model is chosen on
         f"{name}seen-both-0.4": _house(size, "both", 0.4, "valid_seen", 4, texts=texts)
@@ -79,6 +81,7 @@ WORLDS: dict[str, dict[str, PanelPlan]] = {
             ("", "full", "template"),
             ("small-", "small", "template"),
             ("varied-", "varied", "both"),
+            ("alfred-", "alfred", "both"),
         )
     },
     "webshop": {f"test-{temperature}": _shop("test", temperature) for temperature in (0.4, 0.0)}

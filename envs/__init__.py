@@ -19,3 +19,4 @@ _register("WebShopBrowser-v0", "gagpo.envs.webshop.web.browser:WebShopBrowserEnv
 _register("Math-v0", "gagpo.envs.math.env:MathEnv")
 _register("SQL-v0", "gagpo.envs.sql.env:SQLEnv")
 _register("MCP-v0", "gagpo.envs.mcp.env:MCPEnv")
+_register("Storeroom-v0", "gagpo.envs.tools.storeroom:StoreroomEnv")

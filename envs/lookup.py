@@ -3,7 +3,8 @@
 An id of the form ``module:Name-v0`` names a module to import first, and that module may lie in the working directory.
 The working directory is looked at last: no file there can take the place of this project or of a library. An installed
 package offers ids, without their module, as entry points of ``gagpo.environments``: ``"Guess-v0" = "guess"``. An
-address, ``http://HOST:PORT``, is a world on an OpenEnv server.
+address, ``http://HOST:PORT``, is a world on an OpenEnv server, and ``docker://IMAGE`` one on a server in a container.
+``verifiers://TASKSET`` is an environment of the package verifiers.
 """
 
 from __future__ import annotations
@@ -45,6 +46,22 @@ def find_spec(env_id: str) -> EnvSpec:
             disable_env_checker=True,
             kwargs={"url": env_id},
         )
+    if is_image(env_id):
+        return EnvSpec(
+            "gagpo/Container-v0",
+            entry_point="gagpo.envs.remote.world:ContainerWorld",
+            order_enforce=False,
+            disable_env_checker=True,
+            kwargs={"image": env_id},
+        )
+    if env_id.startswith("verifiers://"):
+        return EnvSpec(
+            "gagpo/Verifiers-v0",
+            entry_point="gagpo.interop.worlds.verifiers:VerifiersWorld",
+            order_enforce=False,
+            disable_env_checker=True,
+            kwargs={"taskset": env_id},
+        )
     module, _, name = env_id.rpartition(":")
     try:
         if module:
@@ -64,6 +81,11 @@ def find_spec(env_id: str) -> EnvSpec:
 def is_address(env_id: str) -> bool:
     """Whether ``env_id`` is the address of an OpenEnv server, and not a registered id."""
     return env_id.startswith(("http://", "https://"))
+
+
+def is_image(env_id: str) -> bool:
+    """Whether ``env_id`` names an image whose containers are OpenEnv servers."""
+    return env_id.startswith("docker://")
 
 
 def playing(env_id: str, kwargs: Mapping[str, Any], split: str | None) -> dict[str, Any]:

@@ -75,8 +75,8 @@ def evaluation_points(runs: Sequence[Run], split: str, x: str) -> list[tuple[lis
     for run in runs:
         # Of two evaluations at one place the later one stands.
         points: dict[float, Interval] = {}
-        for one in run.evaluations:  # of another split, or where nobody knows how far the run was: left out
-            place = None if one.iteration is None or one.split != split else run.at(one.iteration, X_KEYS[x])
+        for one in run.trained(split):  # where nobody knows how far the run was: left out
+            place = None if one.iteration is None else run.at(one.iteration, X_KEYS[x])
             if place is not None:
                 points[place] = one.result.success
         found.append((sorted(points), [points[place] for place in sorted(points)]))

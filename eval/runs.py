@@ -83,6 +83,10 @@ class Run:
         found = [row[x] for row in self.metrics if row["iteration"] == iteration and x in row]
         return found[-1] if found else None
 
+    def trained(self, split: str) -> list[Evaluation]:
+        """The evaluations on ``split`` of the weights that were trained, in order: a curve. Their average is none."""
+        return [one for one in self.evaluations if one.split == split and one.stage not in ("average", "")]
+
     def splits(self) -> list[str]:
         """The splits evaluated, unseen ones first."""
         names = {one.split for one in self.evaluations if one.stage}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from gagpo.agents.agent import Agent, EpisodeState
 from gagpo.agents.branching.forks import Branching, Fork, Points, choose_forks
-from gagpo.agents.episodes import Episode, Turn
+from gagpo.agents.episodes import Call, Episode, Turn
 from gagpo.agents.rollout import Clock, Job, RolloutLoop, episode_of, rollout
 from gagpo.envs.pool import Event, Pool
 from gagpo.envs.saved import CannotRestore
@@ -62,13 +63,22 @@ def branched_rollout(
 
 
 @dataclass
+class Replayed:
+    """How far the shared turns have been played again: the turn under way, its actions so far, and what they paid."""
+
+    turn: int = 0
+    actions: int = 0
+    reward: float = 0.0
+
+
+@dataclass
 class BranchingLoop(RolloutLoop):
     """A rollout some of whose jobs begin at ``forks`` (by slot), and that, when ``saving``, fills ``points``."""
 
     forks: dict[int, Fork] = field(default_factory=dict)
     points: Points = field(default_factory=dict)
     saving: bool = False
-    replaying: dict[int, int] = field(default_factory=dict)  # by slot: turns whose action has been replayed
+    replaying: dict[int, Replayed] = field(default_factory=dict)  # by slot
 
     def _start(self, slot: int, job: Job) -> None:
         fork = self.forks.get(slot)
@@ -91,19 +101,47 @@ class BranchingLoop(RolloutLoop):
             return super()._enter(state, event)
         seen = fork.turn  # which of the parent's turns this should be the observation of
         if fork.token is None:
-            seen = self.replaying.get(state.slot, 0) if event.kind == "step" else 0
-            state.episode.replayed += event.kind == "step"
-        if difference := _difference(fork.parent.turns, seen, event):
-            state.episode.info["error"] = f"the branch was given up: before turn {seen + 1} {difference}"
-            return "failed"
-        if seen < fork.turn:
             state.episode.restarts += event.kind == "restarted"
-            self.replaying[state.slot] = seen + 1
-            self.pool.step(state.slot, fork.parent.turns[seen].action)
-            self.waiting.add(state.slot)
-            return None
+            state.episode.replayed += event.kind == "step"
+            outcome = self._replay(state, fork, event)
+            if outcome != "replayed":
+                return "failed" if outcome == "failed" else None
+        elif difference := _difference(fork.parent.turns, seen, event, None):
+            return self._give_up(state, seen, difference)
         self.replaying.pop(state.slot, None)
-        return super()._enter(state, event if event.kind == "restarted" else event._replace(kind="restored"))
+        # What the model is shown are the answers to all calls of the turn before, of which the world knows the last.
+        kind = "restarted" if fork.token is not None and event.kind == "restarted" else "restored"
+        shown = event._replace(kind=kind, observation=fork.parent.turns[fork.turn].observation)
+        return super()._enter(state, shown)
+
+    def _replay(self, state: EpisodeState, fork: Fork, event: Event) -> Literal["replayed", "under way", "failed"]:
+        """Give the world the next action of the shared turns, until all of them have been played again.
+
+        A turn of several calls is as many actions, each answered as it was. A world that differs gives the branch up.
+        """
+        turns, done = fork.parent.turns, Replayed()
+        if event.kind == "step":
+            done = self.replaying[state.slot]
+            done.actions, done.reward = done.actions + 1, done.reward + event.reward
+        paid = None
+        if event.kind == "step" and done.actions < len(turns[done.turn].calls):
+            difference = _unlike_answer(turns[done.turn].calls[done.actions - 1], event)
+        else:
+            if event.kind == "step":  # the turn's last action
+                done, paid = Replayed(done.turn + 1), done.reward
+            difference = _difference(turns, done.turn, event, paid)
+        if difference:
+            return self._give_up(state, done.turn, difference)
+        if done.turn == fork.turn:
+            return "replayed"
+        self.replaying[state.slot] = done
+        turn = turns[done.turn]
+        self._step(state.slot, turn.calls[done.actions].action if turn.calls else turn.action)
+        return "under way"
+
+    def _give_up(self, state: EpisodeState, turn: int, difference: str) -> Literal["failed"]:
+        state.episode.info["error"] = f"the branch was given up: before turn {turn + 1} {difference}"
+        return "failed"
 
     def _act(self, slot: int, turn: Turn | None) -> None:
         if turn is not None and self.saving:
@@ -125,16 +163,32 @@ class BranchingLoop(RolloutLoop):
                 warnings.warn(f"branches replay the actions up to where they begin: {error}", stacklevel=2)
 
 
-def _difference(turns: Sequence[Turn], seen: int, event: Event) -> str:
-    """How the world differs from what the parent met before its turn ``seen``; '' where it does not."""
+def _unlike_answer(call: Call, event: Event) -> str:
+    """How what the world says after a call differs from the call's answer; '' where it does not."""
     if event.terminated or event.truncated:
         return "the world ended the episode, which had gone on"
-    if event.observation != turns[seen].observation:
+    if call.told(event.observation) != call.answer:
+        return f"the world says {event.observation[:80]!r}, and had said {str(call.answer)[:80]!r}"
+    return ""
+
+
+def _difference(turns: Sequence[Turn], seen: int, event: Event, paid: float | None) -> str:
+    """How the world differs from what the parent met before its turn ``seen``; '' where it does not.
+
+    paid: for the actions of the turn before, where they have just been played again.
+    """
+    before = turns[seen - 1] if seen else None
+    if before is not None and before.calls:
+        if unlike := _unlike_answer(before.calls[-1], event):
+            return unlike
+    elif event.terminated or event.truncated:
+        return "the world ended the episode, which had gone on"
+    elif event.observation != turns[seen].observation:
         return f"the world says {event.observation[:80]!r}, and had said {turns[seen].observation[:80]!r}"
     if event.info.get("state") != turns[seen].state:
         return f"the world is in state {event.info.get('state')!r:.80}, and had been in {turns[seen].state!r:.80}"
-    if event.kind == "step" and event.reward != turns[seen - 1].reward:
-        return f"the world pays {event.reward:g}, and had paid {turns[seen - 1].reward:g}"
+    if before is not None and paid is not None and paid != before.reward:
+        return f"the world pays {paid:g}, and had paid {before.reward:g}"
     return ""
 
 

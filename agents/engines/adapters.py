@@ -7,6 +7,7 @@ model merged, under the names that the model without adapter gives them.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import importlib.util
 import json
@@ -34,6 +35,33 @@ _EMPTY = ("modules_to_save", "rank_pattern", "alpha_pattern", "layers_to_transfo
 
 class AdapterError(GagpoError, ValueError):
     """An adapter that cannot be made or used; the message names key or file and says what to do."""
+
+
+@dataclass(frozen=True)
+class AdapterShape:
+    """What an adapter is, its numbers aside. tensors: shapes by the names in peft's files; targets: names of layers."""
+
+    rank: int
+    alpha: float
+    targets: tuple[str, ...]
+    turned: bool
+    tensors: dict[str, tuple[int, ...]]
+
+    @classmethod
+    def of(cls, model: Any) -> AdapterShape | None:
+        """Of a model's adapter; None for a model without one."""
+        if not is_adapted(model):
+            return None
+        config = model.peft_config[_NAME]
+        shapes = {name: tuple(tensor.shape) for name, tensor in stored(model).items()}
+        return cls(config.r, config.lora_alpha, tuple(sorted(config.target_modules)), config.fan_in_fan_out, shapes)
+
+    def write(self, folder: Path, tensors: dict[str, Tensor]) -> None:
+        """Write the adapter as peft does, for an engine that has the weights below it."""
+        save_file(tensors, str(folder / WEIGHTS), metadata={"format": "pt"})
+        # Engines compare the last part of a layer's name; which layers have an adapter the file of tensors says.
+        endings = sorted({target.rpartition(".")[2] for target in self.targets})
+        _write_config(folder, self.rank, self.alpha, endings, self.turned, None, None)
 
 
 @dataclass(frozen=True)
@@ -226,24 +254,40 @@ def save(model: Any, base: Base, folder: Path, tensors: dict[str, Tensor] | None
     """
     folder.mkdir(parents=True, exist_ok=True)
     config = model.peft_config[_NAME]
-    record = {
-        "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": base.model,
-        "revision": base.revision,
-        "r": config.r,
-        "lora_alpha": config.lora_alpha,
-        "lora_dropout": 0.0,
-        "bias": "none",
-        "fan_in_fan_out": config.fan_in_fan_out,
-        "target_modules": sorted(config.target_modules),
-        "inference_mode": True,
-    }
-    (folder / CONFIG).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    targets = sorted(config.target_modules)
+    _write_config(folder, config.r, config.lora_alpha, targets, config.fan_in_fan_out, base.model, base.revision)
     (folder / BASE).write_text(json.dumps(asdict(base), indent=1) + "\n", encoding="utf-8")
     if tensors is None:
         tensors = {name: parameter.detach().cpu().contiguous() for name, parameter in stored(model).items()}
     save_file(tensors, str(folder / WEIGHTS), metadata={"format": "pt"})
+
+
+def _write_config(
+    folder: Path, rank: int, alpha: float, targets: Sequence[str], turned: bool, base: str | None, revision: str | None
+) -> None:
+    record = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "revision": revision,
+        "r": rank,
+        "lora_alpha": alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": turned,
+        "target_modules": list(targets),
+        "inference_mode": True,
+    }
+    (folder / CONFIG).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def beside(model: torch.nn.Module) -> torch.nn.Module:
+    """The same model with an adapter of its own over the same frozen weights, which exist once."""
+    memo: dict[int, object] = {
+        id(parameter): parameter for name, parameter in model.named_parameters() if not _is_of_adapter(name)
+    }
+    memo |= {id(buffer): buffer for buffer in model.buffers()}
+    return copy.deepcopy(model, memo).requires_grad_(False).eval()
 
 
 @torch.no_grad()

@@ -126,6 +126,9 @@ class Engine(Protocol):
     def load_weights(self, tensors: Iterable[NamedTensor]) -> None:
         """Take new weights, by the names of the model's parameters, each once; drop every cache of the old ones.
 
+        An engine whose attribute ``takes_adapter`` is true has the weights below a LoRA adapter: it takes the adapter's
+        tensors alone, by their names in peft's files. Callers ask :func:`gagpo.agents.engines.weights.tensors_for`.
+
         Raises :class:`gagpo.agents.engines.weights.WeightsError` for unknown and missing names and shapes that differ.
         """
         ...
@@ -156,6 +159,7 @@ class ModelEngine(Engine):
     """What engines share that sample from a model of this process, or from copies of it."""
 
     shares_weights = False
+    takes_adapter = False
 
     def __init__(self, model: torch.nn.Module, tokenizer: Tokenizer, max_length: int | None, dtype: str | None):
         weight = next(model.parameters())

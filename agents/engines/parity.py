@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gagpo.agents.engines.adapters import AdapterShape, beside, stored
 from gagpo.agents.engines.base import NamedTensor, Request, Response, Sampling, config_of
 from gagpo.agents.engines.flat.attention import forward
 from gagpo.agents.engines.flat.packed import PackedRows
@@ -40,6 +41,19 @@ class PolicyReader(Protocol):
 
     device: torch.device
     precision: str
+
+    @property
+    def adapter(self) -> AdapterShape | None:
+        """What is trained of the policy, None where that is all of it."""
+        ...
+
+    def base_tensors(self, dtype: str) -> Iterable[NamedTensor]:
+        """The weights without the adapter, gathered in ``dtype`` one by one."""
+        ...
+
+    def adapter_tensors(self) -> Iterable[NamedTensor]:
+        """The adapter alone, as it is."""
+        ...
 
     def __call__(self, ids_T: Tensor, layout: PackedRows, keep_K: Tensor) -> Tensor:
         """Logits after the tokens at ``keep_K``."""
@@ -78,14 +92,18 @@ class ParityCheck:
         self._apart: torch.nn.Module | None = None
         self._first_kl: float | None = None
 
-    def against(self, tensors: Iterable[NamedTensor]) -> Iterable[NamedTensor]:
+    def against(self, tensors: Iterable[NamedTensor], adapter: bool = False) -> Iterable[NamedTensor]:
         """The same tensors, which a copy is about to get and which it is compared with from then on.
+
+        adapter: they are those of the model's adapter alone.
 
         A model that is trained here holds them. A list of other tensors was laid out while it trains on, perhaps at
         this moment: a second model takes them then. A model that nobody trains is filled with them as they pass.
         """
         if self.read is not None:
             return tensors
+        if adapter:
+            return self._against_adapter(tensors)
         trained = any(parameter.requires_grad for parameter in self.model.parameters())
         own = {parameter.data_ptr() for parameter in self.model.parameters()}
         if not trained:
@@ -96,6 +114,19 @@ class ParityCheck:
         if self._apart is None:
             self._apart = like(self.model)
         copy_tensors(self._apart, tensors)
+        return tensors
+
+    @torch.no_grad()
+    def _against_adapter(self, tensors: Iterable[NamedTensor]) -> Iterable[NamedTensor]:
+        own = stored(self.model)
+        if not isinstance(tensors, list) or all(tensor.data_ptr() == own[name].data_ptr() for name, tensor in tensors):
+            self._apart = None
+            return tensors
+        if self._apart is None:
+            self._apart = beside(self.model)
+        theirs = stored(self._apart)
+        for name, tensor in tensors:  # laid out while the model trains on
+            theirs[name].copy_(tensor)
         return tensors
 
     def _filling(self, tensors: Iterable[NamedTensor]) -> Iterator[NamedTensor]:

@@ -11,6 +11,9 @@ from collections.abc import Callable
 from gagpo.agents.engines.base import Engine
 from gagpo.envs.registry import Registry
 
+SERVERS = ("vllm-server", "sglang-server")
+"""Those that sample at servers, which have weights of their own wherever they are."""
+
 ENGINES: Registry[Callable[..., Engine]] = Registry(
     "engine",
     "gagpo.engines",
@@ -18,5 +21,6 @@ ENGINES: Registry[Callable[..., Engine]] = Registry(
         "transformers": "gagpo.agents.engines.general:transformers_engine",
         "vllm": "gagpo.agents.engines.vllm:VLLMEngine",
         "vllm-server": "gagpo.agents.engines.remote.engine:VLLMServerEngine",
+        "sglang-server": "gagpo.agents.engines.remote.engine:SGLangServerEngine",
     },
 )

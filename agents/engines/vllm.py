@@ -7,16 +7,19 @@ updates it after an optimiser step; so a copy that does not agree with the model
 from __future__ import annotations
 
 import importlib.util
+import logging
 import math
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
+from gagpo.agents.engines.adapters import AdapterShape
 from gagpo.agents.engines.base import (
     Finished,
     ModelEngine,
@@ -29,11 +32,15 @@ from gagpo.agents.engines.base import (
     give_back,
 )
 from gagpo.agents.engines.parity import ParityCheck, PolicyReader
+from gagpo.agents.engines.remote.adapter_transfer import sends_adapter
 from gagpo.agents.engines.remote.seat import Seat, require_own_gpu
-from gagpo.agents.engines.vllm_arguments import cpu_arguments, repack_heads, spread, temperature_of
-from gagpo.agents.engines.weights import named_tensors
+from gagpo.agents.engines.remote.transfer import checked
+from gagpo.agents.engines.vllm_arguments import cpu_arguments, repack_heads, room_for_rank, spread, temperature_of
+from gagpo.agents.engines.weights import adapter_tensors, base_weights, named_tensors
 from gagpo.agents.model import ModelError
 from gagpo.envs.errors import first_line
+
+LOG = logging.getLogger("gagpo")
 
 GPU_SHARE = 0.4  # of the device's memory, for vLLM's weights and cache together; the trainer needs the rest
 
@@ -48,7 +55,8 @@ class VLLMEngine(ModelEngine):
 
     max_length: most tokens of a prompt and its response; the model's own limit if absent. dtype: of vLLM's copy; the
     model's own if None. memory: share of a GPU's memory for vLLM's weights and cache together. seat: the place of this
-    process among the trainer's, unless it is that of its variables: each has an engine on its own GPU. read: of a
+    process among the trainer's, unless it is that of its variables: each has an engine on its own GPU. send: as of
+    servers, see :class:`gagpo.agents.engines.remote.engine.ServerEngine`. read: of a
     policy in parts, see :class:`gagpo.agents.engines.parity.ParityCheck`; ``model`` then needs no numbers.
     Raises :class:`ModelError` when vLLM is not installed, cannot run the model, or does not reproduce it.
     """
@@ -61,9 +69,12 @@ class VLLMEngine(ModelEngine):
         *,
         dtype: str | None = None,
         memory: float = GPU_SHARE,
+        send: Literal["auto", "adapter", "weights"] = "auto",
         seat: Seat | None = None,
         read: PolicyReader | None = None,
     ):
+        adapter = read.adapter if read else AdapterShape.of(model)
+        takes_adapter = sends_adapter(send, adapter, None, alone=read is None)
         vllm = _import_vllm()
         super().__init__(model, tokenizer, max_length, dtype)
         self.device = read.device if read else self.device
@@ -71,19 +82,43 @@ class VLLMEngine(ModelEngine):
         self._seat = seat or Seat.of(os.environ)
         require_own_gpu(self.device, self._seat)
         self._new_params = vllm.SamplingParams
+        self._adapter = adapter if takes_adapter else None
+        self._worn: Any = None  # vLLM's request for the adapter of the last weights
+        self._folder = tempfile.TemporaryDirectory(prefix="gagpo-adapter-")
+        self._sent_bytes = 0
         self._under_way: dict[str, Request] = {}  # by vLLM's name of the request
         self._number = 0
         self._parity = ParityCheck(model, self.dtype, self.max_length, read=read)
         threads = torch.set_num_threads
         try:
-            self.llm = self._start(vllm)
-            self.load_weights(read.tensors(self.dtype) if read else named_tensors(model))
+            self._begin(vllm, send, read)
         except ModelError:
             raise
         except (ValueError, RuntimeError, NotImplementedError) as error:
             raise ModelError(f"vLLM cannot run this {type(model).__name__}: {first_line(error)}") from error
         finally:
             torch.set_num_threads = threads  # on a CPU vLLM disables it for the whole process
+
+    @property
+    def takes_adapter(self) -> bool:  # type: ignore[override]
+        """Whether the weights below the adapter are here, so that it comes alone."""
+        return self._adapter is not None
+
+    def _begin(self, vllm: Any, send: str, read: PolicyReader | None) -> None:
+        """Start vLLM with the model's weights; where it takes no adapter and none was asked for, with all weights."""
+        if self._adapter is not None:
+            try:
+                self.llm = self._start(vllm)
+                self._reload(read.base_tensors(self.dtype) if read else base_weights(self.model))
+                return self.load_weights(read.adapter_tensors() if read else adapter_tensors(self.model))
+            except (ModelError, ValueError, RuntimeError, NotImplementedError) as error:
+                if send == "adapter":
+                    raise
+                LOG.warning("vLLM takes no adapter, so all weights are given to it: %s", first_line(error)[:300])
+                self._adapter = None
+        self.llm = self._start(vllm)
+        self.load_weights(read.tensors(self.dtype) if read else named_tensors(self.model))
+        return None
 
     def _start(self, vllm: Any) -> Any:
         """vLLM on a model of this shape with arbitrary weights, in place of the one that ran before."""
@@ -103,6 +138,7 @@ class VLLMEngine(ModelEngine):
                 enable_prefix_caching=True,
                 **self._memory(),
                 **self._place(),
+                **self._room_for_adapter(),
             )
         return _running
 
@@ -111,6 +147,11 @@ class VLLMEngine(ModelEngine):
         if self.device.type != "cpu":
             return {"gpu_memory_utilization": self.memory, "enable_sleep_mode": True}
         return cpu_arguments(config_of(self.model), getattr(torch, self.dtype).itemsize, self.max_length)
+
+    def _room_for_adapter(self) -> Mapping[str, bool | int]:
+        if self._adapter is None:
+            return {}
+        return {"enable_lora": True, "max_loras": 1, "max_lora_rank": room_for_rank(self._adapter.rank)}
 
     def _place(self) -> Mapping[str, str | int]:
         """vLLM's arguments about the GPU that it samples on, which is the first one unless it is told of ranks."""
@@ -133,7 +174,8 @@ class VLLMEngine(ModelEngine):
             name = str(self._number)
             self._number += 1
             self._under_way[name] = request
-            self.llm.llm_engine.add_request(name, {"prompt_token_ids": request.prompt_ids.tolist()}, own)
+            prompt = {"prompt_token_ids": request.prompt_ids.tolist()}
+            self.llm.llm_engine.add_request(name, prompt, own, lora_request=self._worn)
         self._parity.remember(requests)
 
     def collect(self, timeout: float | None = None) -> list[Finished]:
@@ -189,24 +231,58 @@ class VLLMEngine(ModelEngine):
         Raises :class:`ModelError` when vLLM's log-probabilities are not the model's.
         """
         self._require_open()
-        tensors = self._parity.against(tensors)
-        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(tensors)})
+        self._sent_bytes = 0
+        tensors = self._parity.against(tensors, adapter=self.takes_adapter)
+        if self._adapter is not None:
+            self._wear(self._adapter, tensors)
+        else:
+            self._reload(tensors)
         if self._asleep:  # room for the cache, once nothing else is on its way
             give_back(self.device)
             self.llm.wake_up(tags=["kv_cache"])
             self._asleep = False
-        self.llm.apply_model(repack_heads)
         self.llm.reset_prefix_cache()
         self._ready = True
         self._check_parity()
 
+    def _reload(self, tensors: Iterable[NamedTensor]) -> None:
+        """Give vLLM all weights, or all that is under an adapter."""
+        item = getattr(torch, self.dtype).itemsize
+        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": self._counted(tensors, item)})
+        self.llm.apply_model(repack_heads)
+
+    def _wear(self, shape: AdapterShape, tensors: Iterable[NamedTensor]) -> None:
+        """Sample with this adapter from now on. vLLM knows adapters by numbers, and keeps the latest one."""
+        from vllm.lora.request import LoRARequest
+
+        if self._worn is not None:
+            self.llm.llm_engine.remove_lora(self._worn.lora_int_id)
+        number = 1 if self._worn is None else self._worn.lora_int_id + 1
+        held = {name: tensor.detach().cpu().contiguous() for name, tensor in checked(tensors, shape.tensors)}
+        self._sent_bytes = sum(tensor.nbytes for tensor in held.values())
+        shape.write(Path(self._folder.name), held)
+        self._worn = LoRARequest(f"gagpo-{number}", number, self._folder.name)
+        self.llm.llm_engine.add_lora(self._worn)
+
+    def _counted(self, tensors: Iterable[NamedTensor], item: int) -> Iterator[NamedTensor]:
+        for name, tensor in tensors:
+            self._sent_bytes += tensor.numel() * item
+            yield name, tensor
+
+    def measures(self) -> dict[str, float]:
+        """For the metrics of an iteration: bytes that the last update brought."""
+        return {"engine_bytes_sync": float(self._sent_bytes)}
+
     def sleep(self) -> None:
-        """Free vLLM's cache and weights on a GPU (its sleep level 2); on a CPU vLLM cannot, and keeps both."""
+        """Free vLLM's cache and weights on a GPU; on a CPU vLLM cannot, and keeps both.
+
+        What is under an adapter goes to the host's memory meanwhile (vLLM's sleep level 1), all else is dropped (2).
+        """
         self._require_open()
         self._require_idle()
         if self.device.type != "cpu":
             self._ready, self._asleep = False, True
-            self.llm.sleep(level=2)
+            self.llm.sleep(level=1 if self.takes_adapter else 2)
 
     def wake(self) -> None:
         """Take the memory for weights again; they come by :meth:`load_weights`, and the cache's room after them.

@@ -20,6 +20,8 @@ BACKEND = "gagpo_file"  # our way of sending weights to a server, among vLLM's o
 CPU_CACHE = 2**30  # bytes of keys and values on a CPU, unless one response of full length needs more
 CPU_BLOCK = 32  # tokens of a cache block on a CPU: prompts are shared in whole blocks
 CPU_STEP = 8192  # tokens read in one step on a CPU
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # of LoRA adapters that vLLM makes room for
+MOST_RANK = RANKS[-1]
 
 
 def temperature_of(request: Request, sampling: Sampling) -> float:
@@ -34,6 +36,14 @@ def temperature_of(request: Request, sampling: Sampling) -> float:
             "distribution; use the transformers engine"
         )
     return temperature
+
+
+def room_for_rank(rank: int) -> int:
+    """The least rank that vLLM makes room for and that holds adapters of ``rank``; InvalidArgument above all."""
+    for room in RANKS:
+        if rank <= room:
+            return room
+    raise InvalidArgument(f"vLLM takes adapters of rank {MOST_RANK} at most, got {rank}: lower lora.rank, or merge it")
 
 
 def spread(seed: int) -> int:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from gagpo.agents.engines.adapters import merged_tensors
+from gagpo.agents.engines.adapters import base_tensors, is_adapted, merged_tensors, stored
 from gagpo.agents.engines.base import Engine, NamedTensor
 from gagpo.agents.precision import dtype_of
 from gagpo.envs.errors import GagpoError
@@ -31,6 +31,25 @@ def named_tensors(
     named = merged_tensors(model) if merged else model.named_parameters()
     for name, tensor in named:
         yield name, whole(tensor.detach(), dtype)
+
+
+def adapter_tensors(model: torch.nn.Module) -> Iterator[NamedTensor]:
+    """The adapter alone, by the names in peft's files, each tensor whole."""
+    for name, tensor in stored(model).items():
+        yield name, whole(tensor.detach())
+
+
+def base_weights(model: torch.nn.Module, dtype: torch.dtype | None = None) -> Iterator[NamedTensor]:
+    """What :func:`named_tensors` gives of the model without its adapter."""
+    for name, tensor in base_tensors(model):
+        yield name, whole(tensor.detach(), dtype)
+
+
+def tensors_for(engine: Engine, model: torch.nn.Module, dtype: torch.dtype | None = None) -> Iterator[NamedTensor]:
+    """What ``engine`` takes of ``model`` after an update: the adapter alone, where it has the rest, or all weights."""
+    if getattr(engine, "takes_adapter", False) and is_adapted(model):
+        return adapter_tensors(model)
+    return named_tensors(model, merged=not engine.shares_weights, dtype=dtype)
 
 
 def whole(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -58,7 +77,7 @@ def refreshed(engine: Engine, model: torch.nn.Module, sleep: bool = True) -> Ite
     yield
     if sleep:
         engine.wake()
-    engine.load_weights(named_tensors(model, merged=not engine.shares_weights, dtype=dtype_of(engine.dtype)))
+    engine.load_weights(tensors_for(engine, model, dtype_of(engine.dtype)))
 
 
 @torch.no_grad()

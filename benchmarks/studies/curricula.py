@@ -19,7 +19,7 @@ from gagpo.envs.tables import Table
 from gagpo.eval.statistics import mean_over_seeds
 from gagpo.settings import load
 
-TURNS = {"maths-first": 16_000, "webshop-first": 16_000}
+TURNS = {"maths-first": 6_000, "webshop-first": 6_000}
 """The configs, and how many environment turns a run of each is given."""
 
 CURRICULA = {"maths-first": ("uniform", "by_success", "by_level"), "webshop-first": ("uniform", "by_success")}
@@ -87,7 +87,7 @@ def _options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--turns", type=int, help="of every run, in place of its config's")
     parser.add_argument("--runs", type=Path, default=Path("runs/curricula"))
     parser.add_argument("--rows", type=Path, default=FOLDER)
-    return parser.parse_args(arguments)
+    return parser.parse_intermixed_args(arguments)
 
 
 if __name__ == "__main__":

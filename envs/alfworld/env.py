@@ -31,8 +31,9 @@ class ALFWorldEnv(TextEnv):
     ``info`` also holds ``goal`` (the task text) and, with ``expert=True``, ``walkthrough`` (commands that win, made
     from full knowledge of the room) beside ``expert_action`` (from an expert that knows what the agent was shown).
 
-    size: of generated rooms: ``small`` (6-9 receptacles), ``full`` (20-48), or ``varied`` (anything up to 48; there a
-        third of the games have things anywhere they may lie).
+    size: of generated rooms: ``small`` (6-9 receptacles), ``full`` (20-48), ``varied`` (anything up to 48; there a
+        third of the games have things anywhere they may lie), or ``alfred`` (furniture, numbers of things and their
+        places as in released games).
     games: a folder with one folder of games per split, ``official`` for ``$ALFWORLD_DATA/json_2.1.1``, or None to have
         them generated (once, into ``$GAGPO_DATA/alfworld``) from ``seed`` with ``counts`` games per split.
     task_types: the types to play, all six by default.

@@ -42,6 +42,7 @@ from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.lookup import portable
 from gagpo.envs.pool import Event, Pool
 from gagpo.envs.pool.wire import describe
+from gagpo.envs.tools import separate
 
 GARBAGE = {
     "the empty string": "",
@@ -183,9 +184,12 @@ def _expert(subject: Subject) -> str:
             while not over:
                 action = info.get("expert_action")
                 require(action is not None, f"the expert gives up task {task.id!r} after {info.get('turn')} turns")
-                _, _, terminated, truncated, info = env.step(action)
-                over = terminated or truncated
-                turns += 1
+                for call in separate(str(action)):  # several at once are several steps
+                    _, _, terminated, truncated, info = env.step(call)
+                    over = terminated or truncated
+                    turns += 1
+                    if over:
+                        break
             require(info["success"], f"the expert does not solve task {task.id!r}")
             solved += 1
     return f"solves {solved} of {solved} tasks in {turns / solved:.1f} turns on average"

@@ -22,6 +22,7 @@ from gagpo.envs.check.subject import NotJudged, Start, Subject, contrast, line, 
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.lookup import portable
 from gagpo.envs.saved import CannotRestore
+from gagpo.envs.tools import separate
 
 _TURNS = 20  # of an episode; every turn is played as often as it has turns before it
 
@@ -111,7 +112,7 @@ def _action(env: Any, info: Info, rng: random.Random) -> str:
     """The expert's action or anybody's: one alone would not get far, the other not off the path."""
     expert = info.get("expert_action")
     if expert is not None and rng.random() < 0.7:
-        return str(expert)
+        return separate(str(expert))[0]
     return str(sampled_action(env, info, rng))
 
 

@@ -29,14 +29,17 @@ class Server:
     Tasks are those that it lists (OpenEnv's ``TaskProvider``). Of one that lists none each seed is a task: ``train`` of
     them in the split of that name, ``test`` others in the split ``test``. The digest of such a task holds what the
     server says of itself, so that splits of two servers, or of two versions of one, do not agree by accident.
+
+    url: where it answers, which may change while it is used. proxies: heed those of the environment.
     """
 
-    def __init__(self, url: str, train: int = 1000, test: int = 100):
+    def __init__(self, url: str, train: int = 1000, test: int = 100, *, proxies: bool = True):
         if not is_address(url):
             raise InvalidArgument(f"an OpenEnv server is named by http://HOST:PORT, got {url!r:.80}")
         if not (0 < train < _TEST and 0 < test < _TEST):
             raise InvalidArgument(f"train and test, the numbers of seeds, are at least 1, got {train} and {test}")
         self.url = url.rstrip("/")
+        self.proxies = proxies
         self._seeds = {"train": range(train), "test": range(_TEST, _TEST + test)}
         self._known: dict[str, TaskSet] = {}
 
@@ -126,7 +129,7 @@ class Server:
     def _ask(self, path: str, body: Mapping[str, object] | None = None, missing: object = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
         try:
-            reply = asyncio.run(_exchanged(self.url + path, data))
+            reply = asyncio.run(_exchanged(self.url + path, data, self.proxies))
             if missing is not None and reply.status in (404, 501):
                 return missing
             if reply.status == 200:
@@ -151,6 +154,6 @@ def _task(one: object, number: int, split: str) -> Task:
     return Task(name, split, str(about.get("type", "")), digest, str(about.get("index", number)))
 
 
-async def _exchanged(url: str, data: bytes | None) -> Reply:
-    async with open_http(proxies=True) as http:
+async def _exchanged(url: str, data: bytes | None, proxies: bool) -> Reply:
+    async with open_http(proxies=proxies) as http:
         return await exchange(http, "GET" if data is None else "POST", url, data, deadline=TIMEOUT, most=MOST)

@@ -235,7 +235,8 @@ class Sessions:
         while True:
             try:
                 async with asyncio.timeout(CONNECT_SECONDS):
-                    socket = await connect(self._server.socket_url, max_size=MOST_BYTES, compression=None)
+                    address, proxy = self._server.socket_url, True if self._server.proxies else None
+                    socket = await connect(address, max_size=MOST_BYTES, compression=None, proxy=proxy)
             except (OSError, WebSocketException, TimeoutError) as error:
                 reason = ascii_only(first_line(error))
             else:

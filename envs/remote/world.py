@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
 import gymnasium
@@ -11,6 +12,8 @@ from gymnasium.error import ResetNeeded
 
 from gagpo.envs.base import Info, Kwargs, Text
 from gagpo.envs.errors import first_line
+from gagpo.envs.lookup import is_image
+from gagpo.envs.remote.containers import ContainerLease
 from gagpo.envs.remote.protocol import (
     MOST_BYTES,
     Json,
@@ -32,11 +35,10 @@ class RemoteEnv(gymnasium.Env[str, str]):
 
     metadata: Info = {"render_modes": []}  # noqa: RUF012 (declared so by gymnasium.Env)
 
-    def __init__(self, url: str, train: int = 1000, test: int = 100):
+    def __init__(self, url: str | Server, train: int = 1000, test: int = 100):
         require_websockets()
         self.observation_space, self.action_space = Text(), Text()
-        self.server = Server(url, train, test)
-        self.url = self.server.url
+        self.server = url if isinstance(url, Server) else Server(url, train, test)
         self._task: Task | None = None
         self._turn, self._field = -1, self.server.field
         self._socket: Any = None
@@ -71,12 +73,12 @@ class RemoteEnv(gymnasium.Env[str, str]):
         from websockets.exceptions import WebSocketException
         from websockets.sync.client import connect
 
-        address = self.server.socket_url
+        address, proxy = self.server.socket_url, True if self.server.proxies else None
         end = time.monotonic() + TIMEOUT
         try:
             if self._socket is None:
                 self._socket = connect(
-                    address, max_size=MOST_BYTES, open_timeout=TIMEOUT, compression=None, legacy=True
+                    address, max_size=MOST_BYTES, open_timeout=TIMEOUT, compression=None, legacy=True, proxy=proxy
                 )
             self._socket.send(message(kind, data))
             raw = self._socket.recv(timeout=max(0.0, end - time.monotonic()))
@@ -88,7 +90,7 @@ class RemoteEnv(gymnasium.Env[str, str]):
 class RemoteWorld(RemoteEnv):
     """A session of a server whose tasks are known: those that it lists, else seeds. See :class:`Server`."""
 
-    def __init__(self, url: str, train: int = 1000, test: int = 100):
+    def __init__(self, url: str | Server, train: int = 1000, test: int = 100):
         super().__init__(url, train, test)
         self.splits = self.server.splits
         self.instructions = self.server.instructions
@@ -109,6 +111,47 @@ class RemoteWorld(RemoteEnv):
         return self._begin(self.server.beginning(self._task, seed))
 
 
+class ContainerWorld(RemoteWorld):
+    """A session of a server in a container, which this world holds until it is closed.
+
+    container: the fields of :class:`gagpo.envs.remote.container_settings.ContainerSettings`.
+    """
+
+    def __init__(self, image: str, train: int = 1000, test: int = 100, **container: Any):
+        self._lease = ContainerLease(image, container)
+        try:
+            super().__init__(self._lease.servers(train, test)[0])
+        except BaseException:
+            self._lease.close()
+            raise
+
+    @staticmethod
+    def material(kwargs: Kwargs) -> dict[str, Any]:
+        """What the server is told by its environment; the rest is in the hashes of its tasks."""
+        variables = kwargs.get("variables")
+        return {"variables": variables} if variables else {}
+
+    def close(self) -> None:
+        super().close()
+        self._lease.close()
+
+
 def remote(url: str) -> Callable[[], RemoteEnv]:
     """A function that opens a session, for ``gagpo.envs.check.check.check``; ServerFailed when nobody answers."""
-    return (lambda: RemoteWorld(url)) if Server(url).name else (lambda: RemoteEnv(url))
+    server = Server(url)
+    return (lambda: RemoteWorld(server)) if server.name else (lambda: RemoteEnv(server))
+
+
+@contextmanager
+def checkable(env_id: str, kwargs: Kwargs) -> Iterator[tuple[Callable[[], RemoteEnv], Kwargs]]:
+    """As :func:`remote` for an address or an image, with the arguments that are left; a container lives as long.
+
+    Sessions of one container are opened one after another, as those of a server are.
+    """
+    if not is_image(env_id):
+        yield remote(env_id), kwargs
+        return
+    container = {name: value for name, value in kwargs.items() if name not in ("train", "test")}
+    with closing(ContainerLease(env_id, container)) as lease:
+        server = lease.servers(int(kwargs.get("train", 1000)), int(kwargs.get("test", 100)))[0]
+        yield (lambda: RemoteWorld(server)) if server.name else (lambda: RemoteEnv(server)), {}

@@ -1,6 +1,6 @@
 """Tools: actions of a world that are calls by name, with arguments of a JSON schema."""
 
-from gagpo.envs.tools.call import CallError, ToolCall, read_call
+from gagpo.envs.tools.call import CallError, ToolCall, read_call, separate
 from gagpo.envs.tools.tool import Arguments, Tool, tools_of
 
-__all__ = ["Arguments", "CallError", "Tool", "ToolCall", "read_call", "tools_of"]
+__all__ = ["Arguments", "CallError", "Tool", "ToolCall", "read_call", "separate", "tools_of"]

@@ -69,6 +69,25 @@ def read_call(text: str) -> ToolCall:
     return ToolCall(name, arguments, given if isinstance(given, str) and given.isalnum() and len(given) < 65 else "")
 
 
+def separate(action: str) -> list[str]:
+    """The calls of an expert's action that makes several at once, one a line; any other action as it is.
+
+    >>> separate(ToolCall("look").text + chr(10) + ToolCall("go").text)
+    ['{"name": "look", "arguments": {}}', '{"name": "go", "arguments": {}}']
+    >>> len(separate("two lines" + chr(10) + "of a text"))
+    1
+    """
+    lines = action.split("\n")
+    if len(lines) == 1:
+        return lines
+    try:
+        for line in lines:
+            read_call(line)
+    except CallError:
+        return [action]
+    return lines
+
+
 def quoted(text: str) -> str:
     """A name that a model made up, for an error: short, on one line, and without what cannot be shown."""
     return ascii(text if len(text) <= _QUOTED else text[: _QUOTED - 1] + "…")

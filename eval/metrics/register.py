@@ -18,7 +18,8 @@ from typing import Literal
 from gagpo.envs.tables import Table
 
 Unit = Literal[
-    "", "advantage", "count", "exponent", "loss", "nats", "nats per token", "norm", "rate", "ratio", "return squared",
+    "", "advantage", "bytes", "count", "exponent", "loss", "nats", "nats per token", "norm", "rate", "ratio",
+    "return squared",
     "reward", "seconds", "share", "skewness", "temperature", "tokens", "tokens per second", "turns", "updates",
 ]  # fmt: skip
 
@@ -162,6 +163,8 @@ SECTIONS = {
         Metric("engine_kl", "nats per token", "The same as a divergence; of the worst server."),
         Metric("engine_servers", "count", "Servers in use."),
         Metric("engine_seconds_sync", "seconds", "Time to bring the new weights to all servers and to prove them."),
+        Metric("engine_bytes_sync", "bytes",
+               "Weights of the last update, for each server; of an adapter that is sent alone, the adapter."),
         Metric("engine_asked", "count", "Requests sent since the engine was made."),
         Metric("engine_again", "count", "Requests sent once more because a server failed them."),
         Metric("engine_lost", "count", "Servers that were given up."),

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
+import yaml
 from markupsafe import Markup
 
 from gagpo.envs import durable
 from gagpo.eval.compare import Comparison, DifferentPanels, compare_results
 from gagpo.eval.curves import plot_curves
 from gagpo.eval.metrics.register import Display, find, of_world, shown_in, worlds_of
-from gagpo.eval.reading import BadResult, read_record, read_text
+from gagpo.eval.reading import BadResult, read_record
 from gagpo.eval.report.charts import Series, line_chart
 from gagpo.eval.report.dialogues import dialogue, sample_episodes
 from gagpo.eval.report.page import render
 from gagpo.eval.results import EvalResult, whole
 from gagpo.eval.runs import Evaluation, Run, load_run
+from gagpo.eval.secrets import shown_settings
 from gagpo.eval.statistics import Interval
 from gagpo.eval.summary import number, p_value, percent
 
 Cell = str | dict[str, str]  # a text, or the parts of one with its range or an alarm
-PRIVATE = re.compile(r"(?im)^(\s*(?:- )?[\w.\-\"']*(?:api_?key|secret|password|access_token)[\w\"']*\s*:)[^\n]+")
 
 
 def write_report(run_folder: str | Path) -> Path:
@@ -196,7 +196,7 @@ def _curves(run: Run) -> Markup:
     series = [Series("training", *run.series("success_rate"))] if run.metrics else []
     for split in run.splits():
         # Of evaluations after as many iterations the last one stands.
-        points = {one.iteration: one.result.success for one in run.evaluations if one.split == split and one.stage}
+        points = {one.iteration: one.result.success for one in run.trained(split)}
         known = sorted((at, rate) for at, rate in points.items() if at is not None)
         if known:
             ranges = [(rate.low, rate.high) for _, rate in known]
@@ -279,7 +279,7 @@ def _what(run: Run) -> dict[str, object]:
         complaints.append(str(error))
     try:
         if (run.folder / "config.yaml").exists():
-            settings = PRIVATE.sub(r"\1 (not shown)", read_text(run.folder / "config.yaml"))
+            settings = yaml.safe_dump(shown_settings(run.folder / "config.yaml"), sort_keys=False, allow_unicode=True)
     except BadResult as error:
         complaints.append(str(error))
     return {

@@ -8,17 +8,15 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import yaml
-
 from gagpo.eval.metrics.register import worlds_of
 from gagpo.eval.reading import BadResult
 from gagpo.eval.runs import Evaluation, Run, load_run
+from gagpo.eval.secrets import HIDDEN, shown_settings
 from gagpo.eval.statistics import Interval, mean_over_seeds
 
 OWN = ("name", "seed")  # settings in which the runs of one experiment differ
 DEEPEST, MOST = 8, 2000  # sections in sections, and settings, that are read of one file
 LONGEST = 200  # characters of one setting
-SECRET = re.compile(r"(?i)api_?key|secret|password|token$")
 
 
 def runs_in(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
@@ -97,8 +95,8 @@ def _worlds(run: Run) -> str:
 
 
 def last_of(run: Run, split: str) -> Evaluation | None:
-    """The last evaluation of ``split``."""
-    of_split = [one for one in run.evaluations if one.split == split and one.stage]
+    """The last evaluation of ``split``, of the weights that were trained."""
+    of_split = run.trained(split)
     return of_split[-1] if of_split else None
 
 
@@ -119,8 +117,8 @@ def _name(names: Sequence[str]) -> str:
 def _settings(folder: Path) -> dict[str, str]:
     """The settings of a run by dotted name, as short texts, none of them a secret; empty without a file."""
     try:
-        settings = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError, RecursionError):
+        settings = shown_settings(folder / "config.yaml")
+    except BadResult:
         return {}
     pairs = _flat(settings, "", 0) if isinstance(settings, dict) else iter(())
     return {name: text for (name, text), _ in zip(pairs, range(MOST), strict=False)}
@@ -130,8 +128,6 @@ def _flat(value: object, name: str, depth: int) -> Iterator[tuple[str, str]]:
     if isinstance(value, dict) and value and depth < DEEPEST:
         for key, inner in value.items():
             yield from _flat(inner, f"{name}.{key}" if name else str(key), depth + 1)
-    elif SECRET.search(name.rpartition(".")[2]):
-        yield name, "(not shown)"
     else:
         yield name, _text(value)
 
@@ -146,4 +142,4 @@ def _listed(value: object) -> str:
     try:
         return json.dumps(value, default=str, sort_keys=False)[:LONGEST]
     except (ValueError, RecursionError, TypeError):
-        return "(not shown)"
+        return HIDDEN

@@ -94,6 +94,7 @@ def _problem(module: str, name: str) -> str:
 
 def everything(runs: Path = Path("runs"), models: Path = Path("data/models")) -> list[Listed]:
     """Environments, algorithms, curricula, engines, and the models and runs at hand."""
+    from gagpo.agents.engines.registry import SERVERS
     from gagpo.algorithms import PRESETS
     from gagpo.controllers.curriculum import CURRICULA
 
@@ -105,6 +106,7 @@ def everything(runs: Path = Path("runs"), models: Path = Path("data/models")) ->
     for engine, package in (("transformers", "transformers"), ("vllm", "vllm"), ("openai:MODEL", "openai")):
         missing = "" if find_spec(package) else f"the package {package} is not installed"
         listed.append(Listed("engine", engine, package, missing))
+    listed += [Listed("engine", engine) for engine in SERVERS]
     for kind, folder, mark in (("model", models, "config.json"), ("run", runs, "config.yaml")):
         listed += [Listed(kind, str(path.parent), "") for path in sorted(folder.glob(f"*/{mark}"))]
     return listed

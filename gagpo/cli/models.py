@@ -70,6 +70,7 @@ def _table(model: str, made: MemoryPlan) -> Table:
     from gagpo.envs.tables import Table
     from gagpo.planning.memory import GB, PHASES
 
+    on_device = [part for part in made.parts if not part.host]
     digits = 2 if made.peak()[0] > GB else 4
     title = f"{model}: {made.shape.parameters / 1e6:,.1f} M parameters"
     header = ["part", *(f"{phase}, GB" for phase in PHASES), "what"]
@@ -79,9 +80,9 @@ def _table(model: str, made: MemoryPlan) -> Table:
             *(f"{part.bytes / GB:.{digits}f}" if phase in part.phases else "" for phase in PHASES),
             part.note,
         ]
-        for part in made.parts
+        for part in on_device
     ]
-    sums = [sum(part.bytes for part in made.parts if phase in part.phases) for phase in PHASES]
+    sums = [sum(part.bytes for part in on_device if phase in part.phases) for phase in PHASES]
     rows.append(["together", *(f"{total / GB:.{digits}f}" for total in sums), ""])
     return Table(header, rows, title, words=(0, len(header) - 1), total=True)
 
@@ -96,6 +97,9 @@ def _lines(made: MemoryPlan, iterations: int) -> list[str]:
         f"disk: {disk['most'] / GB:.3g} GB, checkpoints of {disk['checkpoint'] / GB:.3g} GB: {disk['keep']:.0f} kept"
         f"{', the best one' if disk['best'] else ''} and one being written",
     ]
+    if made.on_host():
+        names = ", ".join(part.name for part in made.parts if part.host)
+        lines.append(f"host: {made.on_host() / GB:.3g} GB of its memory for each process: {names}")
     if made.hours is None:
         return [*lines, "hours: unknown without --tokens-per-second or --run"]
     return [*lines, f"hours: {made.hours:,.3g} for {iterations} iterations"]
@@ -105,10 +109,13 @@ def doctor(
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1; cuda where there is one by default.")] = "",
     engine: Annotated[str, typer.Option(help="The engine to prove: transformers or vllm.")] = "transformers",
     dtype: Annotated[str, typer.Option(help="What is sampled in: float32 or bfloat16.")] = "float32",
+    processes: Annotated[int, typer.Option(min=1, help="Ranks to train with, a card each; all that they do.")] = 1,
+    runs: Annotated[Path, typer.Option(help="Where run folders will lie: its disk is measured.")] = Path("runs"),
+    minutes: Annotated[float, typer.Option(min=0.1, help="For all steps; what begins later is left out.")] = 10.0,
     learn: Annotated[bool, typer.Option(help="Also a run of ten iterations, about a minute on a CPU.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Prove this machine: versions, device, weights, engine, memory against the plan, speed, a run that learns."""
+    """Prove this machine: cards, disk, weights, engine, memory against the plan, speed, ranks, a run that learns."""
     from gagpo.agents.engines.registry import ENGINES
     from gagpo.agents.precision import require_known
     from gagpo.settings.machine import require_device
@@ -118,17 +125,24 @@ def doctor(
     require_device(device or "cpu")
     import torch
 
-    from gagpo.planning.doctor import DoctorFinding, examine
-
-    def show(finding: DoctorFinding) -> None:
-        mark = "ok    " if finding.ok else "FAILED"
-        say(f"{mark} {finding.name:14s} {finding.summary} ({finding.seconds:.1f} s)")
+    from gagpo.planning.doctor.examine import conclusion, examine, of_verdict
 
     chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    findings = examine(chosen, engine, dtype, learn, show)
-    failed = [finding.name for finding in findings if not finding.ok]
-    say(f"failed: {', '.join(failed)}" if failed else "all is well")
+    say(f"gagpo doctor --device {chosen} --processes {processes} --engine {engine} --dtype {dtype}")
+    findings = examine(
+        chosen,
+        engine,
+        dtype,
+        learn,
+        lambda finding: say(*finding.lines()),
+        processes=processes,
+        runs=runs,
+        minutes=minutes,
+    )
+    say(conclusion(findings))
+    failed = of_verdict(findings, "failed")
     if as_json:
-        print_json({"ok": not failed, "failed": failed, "findings": [vars(finding) for finding in findings]})
+        about = {"warnings": of_verdict(findings, "warning"), "left_out": of_verdict(findings, "left out")}
+        print_json({"ok": not failed, "failed": failed, **about, "findings": [vars(finding) for finding in findings]})
     if failed:
         raise typer.Exit(1)

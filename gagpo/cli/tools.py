@@ -24,7 +24,9 @@ def add_to(app: typer.Typer) -> None:
 def check(
     env: Annotated[
         str,
-        typer.Argument(help="Environment id, e.g. gagpo/ALFWorld-v0 or module:Name-v0, or an OpenEnv server's URL."),
+        typer.Argument(
+            help="Environment id, e.g. gagpo/ALFWorld-v0 or module:Name-v0, an OpenEnv server's URL, or docker://IMAGE."
+        ),
     ],
     kwargs: Kwargs = None,
     episodes: Annotated[int, typer.Option(min=1, help="Tasks played in each check.")] = 8,
@@ -33,10 +35,14 @@ def check(
     """Prove an environment: splits, exact resets, determinism, expert, garbage actions, and more."""
     from gagpo.envs.check.check import check as run
     from gagpo.envs.check.check import table
-    from gagpo.envs.lookup import is_address
-    from gagpo.envs.remote.world import remote
+    from gagpo.envs.lookup import is_address, is_image
+    from gagpo.envs.remote.world import checkable
 
-    findings = run(remote(env) if is_address(env) else env, values(kwargs), episodes=episodes)
+    if is_address(env) or is_image(env):
+        with checkable(env, values(kwargs)) as (world, arguments):
+            findings = run(world, arguments, episodes=episodes)
+    else:
+        findings = run(env, values(kwargs), episodes=episodes)
     print_table(table(findings))
     broken = [finding.name for finding in findings if not finding.ok]
     if as_json:
@@ -46,7 +52,7 @@ def check(
 
 
 def games(
-    size: Annotated[str, typer.Option(help="small, full or varied rooms.")] = "small",
+    size: Annotated[str, typer.Option(help="Rooms: small, full, varied or alfred.")] = "small",
     seed: Annotated[int, typer.Option(help="Names the games for ever.")] = 0,
     train: Annotated[int | None, typer.Option(min=0, help="Games of the split train.")] = None,
     valid_seen: Annotated[int | None, typer.Option(min=0)] = None,

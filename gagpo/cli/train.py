@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gagpo.cli.options import Json, Quiet, print_json, say
+from gagpo.cli.options import Json, Kwargs, Quiet, print_json, say, values
 
 if TYPE_CHECKING:
     from gagpo.distributed.ranks import Ranks
@@ -42,6 +42,7 @@ def train(
         str | None, typer.Option(help="Train in the Ray cluster at this address; local: one on this machine.")
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Show the run while it goes on, as `gagpo watch`.")] = False,
+    kwargs: Kwargs = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -49,7 +50,8 @@ def train(
     from gagpo.settings import SettingsError
     from gagpo.training import launch
 
-    changes = list(overrides or [])
+    values(kwargs)  # refuses what is no name=value
+    changes = [*(overrides or []), *(f"environment.kwargs.{pair}" for pair in kwargs or [])]
     if resume is not None:
         if config is not None and "=" in config:
             changes, config = [config, *changes], None

@@ -1,9 +1,9 @@
-"""Collecting with ``rollout.ahead``: a thread samples the coming batches while the trainer updates the model."""
+"""Collecting with ``rollout.ahead``, not in lockstep: a thread samples coming batches while the trainer updates."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
@@ -12,8 +12,8 @@ import torch
 
 from gagpo.agents.agent import Agent, LanguageAgent
 from gagpo.agents.branching.rollout import branched_rollout
-from gagpo.agents.engines.base import Engine, claim_device
-from gagpo.agents.engines.weights import named_tensors
+from gagpo.agents.engines.base import Engine, NamedTensor, claim_device
+from gagpo.agents.engines.weights import tensors_for
 from gagpo.agents.episodes import Episode
 from gagpo.agents.rollout import Clock
 from gagpo.collecting.async_rollout import AsyncRollout, VersionedAgent
@@ -73,7 +73,7 @@ class AsyncCollector(Collector):
         found.episodes = found.episodes or usable([episode for played in last for episode in played])
         found.rounds = -(-looked // wanted)
         found.clock = self._spent(stream)
-        found.stats = {**_staleness(found.episodes, iteration), "stale_episodes": float(len(found.stale))}
+        found.stats = {**staleness(found.episodes, iteration), "stale_episodes": float(len(found.stale))}
         found.stats["seconds_waited"] = time.perf_counter() - begun
         return found
 
@@ -106,9 +106,13 @@ class AsyncCollector(Collector):
     @contextmanager
     def updating(self, engine: Engine, model: torch.nn.Module, iteration: int) -> Iterator[None]:
         """The engine goes on sampling meanwhile, awake, and takes the new weights between turns."""
-        assert self._stream is not None
         yield
-        self._stream.channel.publish(named_tensors(model), iteration)
+        self.publish(tensors_for(engine, model), iteration)
+
+    def publish(self, tensors: Iterable[NamedTensor], iteration: int) -> None:
+        """Lay out a copy of new weights, after ``iteration`` updates."""
+        assert self._stream is not None
+        self._stream.channel.publish(tensors, iteration)
         self.position, self.due = self._stream.channel.state()
 
     def paused(self, engine: Engine) -> AbstractContextManager[None]:
@@ -122,7 +126,8 @@ class AsyncCollector(Collector):
             stream.channel.stop()
 
 
-def _staleness(episodes: Sequence[Episode], iteration: int) -> dict[str, float]:
+def staleness(episodes: Sequence[Episode], iteration: int) -> dict[str, float]:
+    """How many updates the turns of ``episodes`` lie behind ``iteration``, as metrics."""
     behind = [iteration - turn.version for episode in episodes for turn in episode.turns if turn.version is not None]
     return {
         "staleness_mean": float(np.mean(behind)) if behind else 0.0,

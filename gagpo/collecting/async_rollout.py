@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from gagpo.agents.agent import EpisodeState, LanguageAgent
 from gagpo.agents.engines.base import Request, Response
@@ -16,10 +17,20 @@ FIRST_SLOT = 2**20
 """Slots below it are for those who use the pool while the stream rests."""
 
 
+class Stoppable(Protocol):
+    """Whom the agent asks. version: of the weights that the engine holds."""
+
+    version: int
+
+    def check(self) -> None:
+        """Raise :class:`SamplingStopped` when nothing more is wanted."""
+        ...
+
+
 class VersionedAgent(LanguageAgent):
     """A language agent whose turns know the weights they were sampled with, and that can be stopped."""
 
-    def __init__(self, agent: LanguageAgent, channel: Channel):
+    def __init__(self, agent: LanguageAgent, channel: Stoppable):
         super().__init__(agent.engine, agent.context, agent.sampling, agent.manners)
         self.channel = channel
         self.thinking = 0  # responses under way

@@ -70,6 +70,16 @@ class Collector:
         self.position, self.due = int(state["position"]), [int(place) for place in state.get("due", [])]
         self.schedule.load_state_dict(state.get("curriculum", {}))
 
+    def sampled(self, seconds: float | None) -> bytes | None:
+        """What else a checkpoint holds: groups that older weights have sampled. None here, where there are none.
+
+        seconds: after which what is still being sampled is left out; None: it is waited for.
+        """
+        return None
+
+    def load_sampled(self, data: bytes) -> None:
+        """Take up what :meth:`sampled` gave; here it is to be sampled anew."""
+
     def collect(self, agent: Agent, pool: Pool, iteration: int) -> Collection:
         """``rollout.tasks`` groups, each of as many episodes as its world's samples say.
 

@@ -26,11 +26,8 @@ from gagpo.envs.pool import Pool
 from gagpo.settings import RunSettings, SettingsError
 
 PLAYED = ("task", "task_type", "split", "group", "sample", "seed", "temperature", "success", "outcome", "restarts")
-EPISODE = (*PLAYED, "end_observation", "end_state", "parent", "fork", "replayed", "info")
-WHOLE = {
-    **dict.fromkeys(("adamw8bit", "paged_adamw8bit"), "keeps its moments in blocks that cannot be sharded"),
-    "muon": "makes a step of each matrix as a whole",
-}
+EPISODE = (*PLAYED, "end_observation", "end_state", "parent", "fork", "replayed", "info", "world")
+WHOLE = {"muon": "makes a step of each matrix as a whole"}
 """Why an optimiser is for one process."""
 TURN = (
     "observation",
@@ -68,7 +65,7 @@ def require_fitting(settings: RunSettings, world: int) -> None:
 
     With ``rollout.ahead`` the first rank plays for all, and its engine is not to be on a card that trains with others.
     """
-    if settings.optimizer.name != "adamw":
+    if settings.optimizer.name in WHOLE:
         raise SettingsError(
             f"optimizer.name={settings.optimizer.name} {WHOLE[settings.optimizer.name]}, and {world} processes hold "
             "parts: set optimizer.name=adamw, or processes=1"

@@ -6,7 +6,7 @@ checkpoint holds. Each batch is sent to the other ranks, and new weights are gat
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -18,6 +18,7 @@ from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.precision import dtype_of
 from gagpo.agents.rollout import Clock
 from gagpo.collecting.async_collector import AsyncCollector
+from gagpo.collecting.batches_ahead import BatchesAhead
 from gagpo.collecting.collector import Collection, Collector
 from gagpo.collecting.distributed_rollout import Rollout, packed, unpacked
 from gagpo.collecting.schedule import Schedule
@@ -37,33 +38,47 @@ def collector_for(
     interruptions: Interruptions,
 ) -> Collector:
     """The collector that ``rollout.ahead`` asks for, and the number of ranks."""
-    if settings.rollout.ahead and not ranks.alone:
-        return FirstRankCollector(settings, schedule, controllers, rollout, ranks, interruptions)
-    kind = AsyncCollector if settings.rollout.ahead else Collector
-    return kind(settings, schedule, controllers, rollout)
+    if not settings.rollout.ahead:
+        return Collector(settings, schedule, controllers, rollout)
+    kind = BatchesAhead if settings.rollout.lockstep else AsyncCollector
+    ahead = kind(settings, schedule, controllers, rollout)
+    return ahead if ranks.alone else FirstRankCollector(ahead, ranks, interruptions)
 
 
-class FirstRankCollector(AsyncCollector):
-    """What :class:`AsyncCollector` collects on the first rank, on every rank."""
+class FirstRankCollector(Collector):
+    """What ``ahead`` collects on the first rank, on every rank. It does the books there; the others' stay as loaded."""
 
-    def __init__(
-        self,
-        settings: RunSettings,
-        schedule: Schedule,
-        controllers: Controllers,
-        rollout: Rollout,
-        ranks: Ranks,
-        interruptions: Interruptions,
-    ):
-        super().__init__(settings, schedule, controllers, rollout)
-        self.ranks, self.interruptions = ranks, interruptions
+    def __init__(self, ahead: AsyncCollector | BatchesAhead, ranks: Ranks, interruptions: Interruptions):
+        super().__init__(ahead.settings, ahead.schedule, ahead.controllers, ahead.rollout)
+        self.ahead, self.ranks, self.interruptions = ahead, ranks, interruptions
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.ahead.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.ahead.load_state_dict(state)
+
+    def sampled(self, seconds: float | None) -> bytes | None:
+        """What the first rank's checkpoint holds; nothing on the others, which wait for it."""
+        found, error = None, None
+        try:
+            if self.ranks.first:
+                with self.interruptions.heeded():
+                    found = self.ahead.sampled(seconds)
+        except BaseException as caught:
+            error = caught
+        self.ranks.raise_together(error, self.ranks.gathered(error and type(error).__name__))
+        return found
+
+    def load_sampled(self, data: bytes) -> None:
+        self.ahead.load_sampled(data)
 
     def collect(self, agent: Agent, pool: Pool, iteration: int) -> Collection:
         found, error = Collection(), None
         try:
             if self.ranks.first:
                 with self.interruptions.heeded():
-                    found = super().collect(agent, pool, iteration)
+                    found = self.ahead.collect(agent, pool, iteration)
         except BaseException as caught:
             error = caught
         self.ranks.raise_together(error, self.ranks.gathered(error and type(error).__name__))
@@ -78,21 +93,18 @@ class FirstRankCollector(AsyncCollector):
         for name, tensor in named_tensors(model, dtype=dtype_of(engine.dtype)):  # each is gathered by all ranks
             if self.ranks.first:
                 laid_out.append((name, tensor.detach().to("cpu", dtype_of(engine.dtype), copy=True)))
-
-        def publish() -> tuple[int, list[int]]:
-            assert self._stream is not None
-            self._stream.channel.publish(laid_out, iteration)
-            return self._stream.channel.state()
-
-        self.position, self.due = self.ranks.of_first(publish)
+        self.ranks.of_first(lambda: self.ahead.publish(laid_out, iteration))
 
     @contextmanager
     def paused(self, engine: Engine) -> Iterator[None]:
         """A context in which the first rank's engine and pool are the caller's, on all ranks at once."""
         with ExitStack() as resting:
-            rest = super().paused(engine)
+            rest = self.ahead.paused(engine)
             self.ranks.together(lambda: resting.enter_context(rest))
             yield
+
+    def close(self) -> None:
+        self.ahead.close()
 
 
 def _bytes_of(found: Collection) -> bytes:

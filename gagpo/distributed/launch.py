@@ -38,7 +38,7 @@ def run(processes: int, arguments: Sequence[str]) -> None:
     children: list[subprocess.Popen[bytes]] = []
     with _forwarding_signals(children):
         shared = {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "MASTER_ADDR": "127.0.0.1"}
-        shared |= {"MASTER_PORT": _free_port(), PARENT: os.getpid()}
+        shared |= {"MASTER_PORT": free_port(), PARENT: os.getpid()}
         for rank in range(processes):
             # A session of its own: Ctrl-C reaches this process alone, which passes it on to all at once.
             variables = {name: str(value) for name, value in {**shared, "RANK": rank, "LOCAL_RANK": rank}.items()}
@@ -117,7 +117,8 @@ def _forwarding_signals(children: Sequence[subprocess.Popen[bytes]]) -> Iterator
             signal.signal(number, handler)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this machine that nobody listens on now."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return int(taken.getsockname()[1])

@@ -9,11 +9,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -27,6 +28,8 @@ RATES = "groups.lr"
 MOMENTS = ("exp_avg", "exp_avg_sq")
 MOMENTUM = "momentum_buffer"
 STEP = "step"
+KEYS = (STEP, *MOMENTS, MOMENTUM, "codes1", "codes2", "scales1", "scales2")
+"""What an optimiser's state of a parameter may be made of; codes and scales are moments in 8 bits."""
 
 
 class StateError(GagpoError, ValueError):
@@ -41,12 +44,32 @@ def names_of(model: torch.nn.Module, critic: torch.nn.Module | None) -> dict[str
     return found
 
 
+@runtime_checkable
+class NamedStates(Protocol):
+    """An optimiser whose states are not tensors shaped like its parameters, and that names them itself."""
+
+    def tensors_of(self, parameter: Tensor) -> dict[str, Tensor]:
+        """The state of a parameter by the names of its parts; empty before its first step."""
+        ...
+
+    def wanted_of(self, parameter: Tensor, stored: Mapping[str, torch.Size]) -> dict[str, Tensor]:
+        """Tensors for a stored state, whose parts have these sizes, to be read into."""
+        ...
+
+    def take(self, parameter: Tensor, found: Mapping[str, Tensor]) -> None:
+        """Go on from what was read."""
+        ...
+
+
 def optimizer_tensors(optimizer: torch.optim.Optimizer, names: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """AdamW's and Muon's state under names that say whose it is; parameters that had no step yet are left out."""
+    """An optimiser's state under names that say whose it is; parameters that had no step yet are left out."""
     found = {RATES: torch.tensor([group["lr"] for group in optimizer.param_groups], dtype=torch.float64)}
     for name, parameter in names.items():  # under the name of the parameter, whatever its place
-        state = optimizer.state.get(parameter) or {}
-        found |= {f"{name}.{key}": state[key] for key in (STEP, *MOMENTS, MOMENTUM) if key in state}
+        if isinstance(optimizer, NamedStates):
+            state = optimizer.tensors_of(parameter)
+        else:
+            state = optimizer.state.get(parameter) or {}
+        found |= {f"{name}.{key}": state[key] for key in state if key in KEYS}
     return found
 
 
@@ -55,23 +78,44 @@ def fill_optimizer(optimizer: torch.optim.Optimizer, names: Mapping[str, Tensor]
 
     Raises :class:`StateError`.
     """
-    there = stored_names(folder)
-    wanted: dict[str, Tensor] = {RATES: torch.zeros(len(optimizer.param_groups), dtype=torch.float64)}
-    whole = {id(p) for group in optimizer.param_groups if "ns_steps" in group for p in group["params"]}  # Muon's
-    keys = {name: (MOMENTUM,) if id(parameter) in whole else (STEP, *MOMENTS) for name, parameter in names.items()}
-    for name, parameter in names.items():
-        if f"{name}.{keys[name][0]}" in there:
-            wanted |= {f"{name}.{key}": torch.zeros_like(parameter.detach()) for key in keys[name]}
-            if STEP in keys[name]:
-                wanted[f"{name}.{STEP}"] = torch.zeros((), dtype=torch.float32)
-    if odd := sorted(there - wanted.keys()):
+    there = stored_sizes(folder)
+    rates = torch.zeros(len(optimizer.param_groups), dtype=torch.float64)
+    of_each = {name: _wanted(optimizer, name, parameter, there) for name, parameter in names.items()}
+    wanted = {RATES: rates} | {f"{name}.{key}": x for name, found in of_each.items() for key, x in found.items()}
+    if odd := sorted(there.keys() - wanted.keys()):
         raise StateError(f"{folder} holds {odd[0]!r}, which is of no parameter of this run")
     read(wanted, folder, ranks)
-    for group, rate in zip(optimizer.param_groups, wanted.pop(RATES).tolist(), strict=True):
+    for group, rate in zip(optimizer.param_groups, rates.tolist(), strict=True):
         group["lr"] = rate
-    for name, parameter in names.items():
-        if f"{name}.{keys[name][0]}" in wanted:
-            optimizer.state[parameter] = {key: wanted[f"{name}.{key}"] for key in keys[name]}
+    for name, found in of_each.items():
+        if found and isinstance(optimizer, NamedStates):
+            optimizer.take(names[name], found)
+        elif found:
+            optimizer.state[names[name]] = found
+
+
+def _wanted(
+    optimizer: torch.optim.Optimizer, name: str, parameter: Tensor, there: Mapping[str, torch.Size]
+) -> dict[str, Tensor]:
+    """Tensors for what is stored of a parameter's state, by the names of its parts; empty where nothing is."""
+    if isinstance(optimizer, NamedStates):
+        return optimizer.wanted_of(parameter, {key: there[f"{name}.{key}"] for key in KEYS if f"{name}.{key}" in there})
+    whole = any(parameter is p for group in optimizer.param_groups if "ns_steps" in group for p in group["params"])
+    keys = (MOMENTUM,) if whole else (STEP, *MOMENTS)  # Muon's, or AdamW's
+    if f"{name}.{keys[0]}" not in there:
+        return {}
+    like = parameter.detach()
+    return {key: torch.zeros(()) if key == STEP else torch.zeros_like(like) for key in keys}
+
+
+def stored_sizes(folder: Path) -> dict[str, torch.Size]:
+    """The whole size of every tensor in the files of ``folder``, by name; StateError where they cannot be read."""
+    names = stored_names(folder)
+    try:
+        found = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+        return {name: torch.Size(cast(TensorStorageMetadata, found[name]).size) for name in names}
+    except Exception as error:  # torch raises whatever the damaged bytes lead to
+        raise StateError(f"{folder} cannot be read: {reason(error)}") from None
 
 
 def stored_names(folder: Path) -> set[str]:

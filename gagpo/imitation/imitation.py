@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
-from gagpo.agents.context import Context
 from gagpo.agents.episodes import Episode
-from gagpo.agents.prompts import STYLES
 from gagpo.credit import Credit, Turns
 from gagpo.credit.turns.grouping import group_mean
 from gagpo.distributed.ranks import Ranks
+from gagpo.envs.base import TextEnv
 from gagpo.imitation.distillation import Teacher
 from gagpo.imitation.expert import expert_metrics, expert_rows
+from gagpo.imitation.manners import manners_of
 from gagpo.imitation.replay import ReplayBuffer
 from gagpo.learning.batch import Row, Supervision, build_rows
 from gagpo.settings import RunSettings
@@ -37,16 +37,22 @@ class Lesson:
 class Imitation:
     """Adds to an iteration's rows and credit what the algorithm teaches beside them; all ranks do the same.
 
-    model: the policy in training. tokenizer: its own.
+    model: the policy in training. tokenizer: its own. worlds: by name.
     """
 
-    def __init__(self, settings: RunSettings, model: torch.nn.Module, tokenizer: object, ranks: Ranks):
+    def __init__(
+        self,
+        settings: RunSettings,
+        model: torch.nn.Module,
+        tokenizer: object,
+        ranks: Ranks,
+        worlds: Mapping[str, TextEnv],
+    ):
         algorithm = settings.algorithm
         self.weight, self.expert, self.distillation = algorithm.credit_weight, algorithm.expert, algorithm.distillation
-        self.iterations, self.longest = settings.training.iterations, settings.rollout.max_tokens
-        self.context = Context(tokenizer, STYLES[settings.context.style], template=settings.context.template)
-        chosen = self.distillation
-        self.teacher = Teacher(settings, model, self.context, ranks, chosen) if chosen else None
+        self.iterations, chosen = settings.training.iterations, self.distillation
+        self.manners = manners_of(settings, tokenizer, worlds) if self.expert or chosen else {}
+        self.teacher = Teacher(settings, model, self.manners, ranks, chosen, worlds) if chosen else None
         self.replay = ReplayBuffer(algorithm.replay) if algorithm.replay else None
 
     def lesson(self, episodes: Sequence[Episode], rows: list[Row], credit: Credit, iteration: int) -> Lesson:
@@ -65,7 +71,7 @@ class Imitation:
         supervision = None
         if self.expert is not None:
             coefficient = self.expert.at(iteration, self.iterations)
-            supervision = Supervision(expert_rows(episodes, self.context, self.longest), coefficient)
+            supervision = Supervision(expert_rows(episodes, self.manners), coefficient)
             stats |= {"expert_coefficient": coefficient, **expert_metrics(episodes, supervision.rows)}
         if self.replay is not None:
             coefficient = self.replay.settings.at(iteration)

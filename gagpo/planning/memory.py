@@ -7,10 +7,12 @@ feed-forward part); other families differ by some tens of percent.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from gagpo.agents.engines.flat.kernels import SMALL_SCORES, bucket
+from gagpo.agents.engines.flat.kernels import BLOCK, KEPT_SCORES, SMALL_SCORES, bucket
 from gagpo.agents.engines.flat.slots import SHORTEST
+from gagpo.agents.engines.registry import SERVERS
 from gagpo.agents.shape import Shape
 from gagpo.learning.logprobs import chunk_tokens
 from gagpo.settings import RunSettings
@@ -19,23 +21,25 @@ GB = 1e9
 VLLM_SHARE, VLLM_CPU_CACHE = 0.4, 2**30  # the vLLM engine's defaults
 BUCKET = 2**28  # bytes of weights that are on their way to servers at a time
 HANDED_ON = 13  # bytes a token, layer and number of its width that a layer keeps less where all of it is in bfloat16
-WRITTEN = 12  # bytes of a score that is written out: after its cap, after its softmax, and one on its way
+WRITTEN = 12  # bytes of a score that is written out and kept: after its cap, after its softmax, and one on its way
+AGAIN = 16  # bytes of a score of the block that is made again: the two that are kept, and the gradient of each
 PHASES = ("sampling", "loss", "backward", "step")
 
 
 @dataclass(frozen=True)
 class Part:
-    """bytes: of one part of the memory; phases: when it is there."""
+    """bytes: of one part of the memory; phases: when it is there; host: it lies in the host's memory, not a card's."""
 
     name: str
     bytes: float
     phases: tuple[str, ...]
     note: str = ""
+    host: bool = False
 
 
 def peak(parts: Sequence[Part]) -> tuple[float, str]:
-    """Most bytes at a time, and the phase in which that is."""
-    sums = {phase: sum(part.bytes for part in parts if phase in part.phases) for phase in PHASES}
+    """Most bytes of the device at a time, and the phase in which that is."""
+    sums = {phase: sum(one.bytes for one in parts if phase in one.phases and not one.host) for phase in PHASES}
     worst = max(PHASES, key=lambda phase: sums[phase])
     return sums[worst], worst
 
@@ -61,20 +65,26 @@ def state_parts(settings: RunSettings, shape: Shape) -> list[Part]:
         parts.append(
             Part("reference", size * count / ranks, every, f"{settings.engine.dtype}, for algorithm.kl" + shares)
         )
-    taught = settings.algorithm.distillation
-    if taught is not None and taught.teacher != "self":
-        size = _size(settings.engine.dtype)
-        parts.append(
-            Part("teacher", size * shape.parameters, every, f"{settings.engine.dtype}, as large as the policy")
-        )
     critic = settings.algorithm.critic
     if critic is not None and critic.head == "separate":
         own = frozen + 4 * extra + state
         parts.append(Part("critic", own / ranks, every, "weights and optimiser of its own backbone" + shares))
         parts.append(Part("critic's gradients", 4 * count / ranks, ("loss", "backward", "step")))
     if ranks > 1:
-        parts += gathered_parts(settings, shape)
+        away = _leaves(settings, "weights")
+        parts = [replace(part, host=away) for part in parts] + gathered_parts(settings, shape)
+    taught = settings.algorithm.distillation
+    if taught is not None and taught.teacher != "self":
+        size = _size(settings.engine.dtype)
+        parts.append(
+            Part("teacher", size * shape.parameters, every, f"{settings.engine.dtype}, as large as the policy")
+        )
     return parts
+
+
+def _leaves(settings: RunSettings, what: Literal["activations", "weights"]) -> bool:
+    """Whether a card hands ``what`` over to the host meanwhile (``training.offload``)."""
+    return settings.device != "cpu" and what in settings.training.offload
 
 
 def base_bytes(settings: RunSettings, shape: Shape) -> tuple[float, str]:
@@ -140,9 +150,9 @@ def engine_parts(settings: RunSettings, shape: Shape, row: int, gigabytes: float
     size, ranks = _size(engine.dtype), settings.processes
     largest = shape.vocabulary * shape.width
     token = 2 * shape.layers * shape.key_value_heads * shape.head_size * size
-    if engine.name == "vllm-server" and engine.options.get("placement") != "colocated":
+    if engine.name in SERVERS and engine.options.get("placement") != "colocated":
         return _sending(settings, largest, size)  # its engines are on devices of their own
-    if engine.name in ("vllm", "vllm-server"):
+    if engine.name in ("vllm", *SERVERS):
         if settings.device == "cpu":
             cache = max(VLLM_CPU_CACHE, token * row)
             return [
@@ -176,7 +186,7 @@ def engine_parts(settings: RunSettings, shape: Shape, row: int, gigabytes: float
 
 def _sending(settings: RunSettings, largest: int, size: int) -> list[Part]:
     """What leaves the trainer's device for servers: a bucket at a time, from the shards or the whole weights."""
-    if settings.device == "cpu" or settings.engine.name != "vllm-server":
+    if settings.device == "cpu" or settings.engine.name not in SERVERS:
         return []
     transfer = settings.engine.options.get("transfer")
     buffer = 0 if transfer == "file" or settings.engine.options.get("urls") else max(BUCKET, size * largest)
@@ -195,17 +205,27 @@ def update_parts(settings: RunSettings, shape: Shape, row: int, prompt: int, tur
     layer = tokens * layer_bytes(shape, half)
     if width == 2:
         layer -= tokens * HANDED_ON * shape.width * (1.0 if settings.lora is None else 4 / 3)
-    if shape.written:
-        layer += WRITTEN * tokens * shape.heads * min(row, tokens)
+    scores = tokens * shape.heads * min(row, tokens)
+    if shape.written and scores <= KEPT_SCORES:
+        layer += WRITTEN * scores
     if settings.device == "cpu" and half:
         layer += _written_scores(shape, tokens, row)
     whole = settings.lora is None or settings.lora.base == "float32"
     copies = 2 * (shape.parameters if whole else shape.embeddings) if half and not sharded else 0
     checkpointed = training.gradient_checkpointing
     ends = 3 * width * tokens * shape.width  # the last norm's input, what it gives, and the rows that are kept of it
-    held = shape.layers * (tokens * width * shape.width if checkpointed else layer) + ends
+    one = tokens * width * shape.width if checkpointed else layer
     how = "the input of every layer" if checkpointed else "6 D + 4 F + 2 A + 2 C numbers a token and layer"
-    parts = [Part("activations", held, ("loss", "backward"), f"{tokens} tokens; {how}")]
+    if _leaves(settings, "activations"):
+        parts = [
+            Part("activations", one + ends, ("loss", "backward"), f"{tokens} tokens; the input of one layer"),
+            Part("activations of the others", shape.layers * one, ("loss", "backward"), how, host=True),
+        ]
+    else:
+        parts = [Part("activations", shape.layers * one + ends, ("loss", "backward"), f"{tokens} tokens; {how}")]
+    if shape.written and scores > KEPT_SCORES:
+        block = AGAIN * tokens * shape.heads * min(BLOCK, row)
+        parts.append(Part("scores", block, ("loss", "backward"), f"of a block of {BLOCK} queries, written out"))
     if checkpointed:
         work = layer + width * 2 * tokens * shape.feed_forward * shape.experts
         parts.append(Part("one layer again", work, ("backward",), "its activations, computed a second time"))

@@ -36,6 +36,10 @@ class MemoryPlan:
         """Most bytes at a time, and the phase of the run in which that is."""
         return peak(self.parts)
 
+    def on_host(self) -> float:
+        """Bytes that a process hands over to the host's memory."""
+        return sum(part.bytes for part in self.parts if part.host)
+
     def record(self) -> dict[str, object]:
         """Plain values."""
         most, phase = self.peak()

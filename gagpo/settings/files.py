@@ -99,6 +99,10 @@ def _apply(values: dict[str, object], override: str) -> None:
         inner = section[place] if isinstance(section, list) else section.get(place)
         if isinstance(inner, str) and path[0] == "algorithm":  # a mere name is short for options with that name
             inner = {"name" if depth else "preset": inner}
+        if inner is None and not depth and name == "environment" and isinstance(values.get("environments"), list):
+            raise SettingsError(
+                f"override {override!r:.80}: there are several worlds; write environments.NAME{key[11:]}=..."
+            )
         inner = {} if inner is None else inner
         if not isinstance(inner, dict | list):
             raise SettingsError(f"override {override!r:.80}: {name!r} holds a single value, not a section")

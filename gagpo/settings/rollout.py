@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from gagpo.agents.branching.forks import Branching, By
 from gagpo.agents.engines.base import Sampling
 from gagpo.agents.engines.registry import ENGINES
+from gagpo.agents.engines.remote.seat import require_one_card
 from gagpo.agents.precision import require_known
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.pool.pool import WORKERS
@@ -67,7 +68,7 @@ class RolloutSettings(Options):
         0,
         ge=0,
         le=64,
-        description="batches sampled while an update runs; 0: only the newest weights sample, repeatably",
+        description="batches sampled while an update runs, with lockstep repeatably; 0: only the newest weights sample",
     )
     max_staleness: int = Field(
         4,
@@ -142,7 +143,8 @@ class EngineSettings(Options):
     """What samples the responses; a name alone is short for ``{name: ...}``."""
 
     name: str = Field(
-        "transformers", description="transformers, vllm, vllm-server, an installed package's, or module:Name"
+        "transformers",
+        description="transformers, vllm, vllm-server, sglang-server, an installed package's, or module:Name",
     )
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32", description="what is sampled in, and what the reference policy is held in"
@@ -167,6 +169,7 @@ class EngineSettings(Options):
     @model_validator(mode="after")
     def _known(self) -> EngineSettings:
         ENGINES.place(self.name)
+        require_one_card(self.name, self.options)
         return self
 
     def arguments(self) -> dict[str, Any]:

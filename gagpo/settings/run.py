@@ -134,6 +134,11 @@ class RunSettings(Options):
 
     @model_validator(mode="after")
     def _controllers_that_can_wait(self) -> RunSettings:
+        if self.rollout.ahead and self.algorithm.controllers.variance_filter:
+            raise InvalidArgument(
+                "controllers.variance_filter compares the groups of a batch, and rollout.ahead takes them one by one: "
+                "set rollout.ahead=0, or take dynamic_sampling"
+            )
         if self.rollout.ahead and self.algorithm.controllers.agpo:
             raise InvalidArgument(
                 "controllers.agpo sets temperatures and clip radii from probes of the weights that are about to be "
@@ -196,18 +201,13 @@ class RunSettings(Options):
 
     @model_validator(mode="after")
     def _one_expert(self) -> RunSettings:
-        if not self.asks_expert:
-            return self
-        if self.environment is None:
-            raise InvalidArgument(
-                "an expert or its hint is for runs of one environment: its words go by that one's context; leave out "
-                "algorithm.expert and hint=expert, or name one environment"
-            )
-        if self.environment.kwargs.get("expert", True) is not True:
-            raise InvalidArgument(
-                f"environment.kwargs.expert={self.environment.kwargs['expert']} is another player than the expert that "
-                "the algorithm learns from: leave it out"
-            )
+        for world in self.worlds if self.asks_expert else ():
+            if world.environment.kwargs.get("expert", True) is not True:
+                place = f"environments.{world.name}" if world.name else "environment"
+                raise InvalidArgument(
+                    f"{place}.kwargs.expert={world.environment.kwargs['expert']} is another player than the expert "
+                    "that the algorithm learns from: leave it out"
+                )
         return self
 
     @model_validator(mode="after")

@@ -26,13 +26,12 @@ from gagpo.distributed.sharding import local_parts, mesh_of
 from gagpo.distributed.states import names_of, optimizer_tensors
 from gagpo.envs import durable
 from gagpo.envs.errors import GagpoError
-from gagpo.learning.steps.optimizer import MuonAdamW
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 NAME = re.compile(r"iteration-(\d{6})")
-REPLAY = "replay.npz"
+REPLAY, SAMPLED = "replay.npz", "sampled.npz"
 
 WEIGHTS, AVERAGE = "model", "average"
 """The folders of a checkpoint that hold weights, each usable wherever a model is."""
@@ -90,13 +89,18 @@ class Checkpoint:
         """
         if (self.path / "optimizer").is_dir():
             self._loaded("optimizer", lambda path: states.fill_optimizer(optimizer, names, path, ranks or Ranks()))
-        else:  # of an earlier version, or with moments in 8 bits
+        else:  # of an earlier version
             self._loaded("optimizer.pt", lambda path: optimizer.load_state_dict(_placed(_read(path), optimizer)))
 
     def load_replay(self, restore: Callable[[bytes], None]) -> None:
         """Give ``restore`` the replay buffer; a checkpoint of before there was one leaves it empty."""
         if (self.path / REPLAY).exists():
             self._loaded(REPLAY, lambda path: restore(path.read_bytes()))
+
+    def load_sampled(self, restore: Callable[[bytes], None]) -> None:
+        """Give ``restore`` the groups that were sampled ahead and not trained on yet, if there are any."""
+        if (self.path / SAMPLED).exists():
+            self._loaded(SAMPLED, lambda path: restore(path.read_bytes()))
 
     def load_critic(self, critic: torch.nn.Module) -> None:
         """Fill a critic that is not sharded yet."""
@@ -138,9 +142,8 @@ class Snapshot:
     """A copy of everything a checkpoint holds, in the host's memory: the run goes on while it is written.
 
     model, base: for the folder's layout, their weights are not read. tensors: the model's or the adapter's, whole, on
-    the first rank. optimizer and critic: this rank's parts by name. opaque: the state of an optimiser whose moments
-    are not tensors shaped like the parameters (in 8 bits), as it gives it. average: like tensors, where one is kept.
-    replay: of the replay buffer, if any.
+    the first rank. optimizer and critic: this rank's parts by name. average: like tensors, where one is kept.
+    replay: of the replay buffer, if any. sampled: of what was sampled ahead, if anything.
     """
 
     model: torch.nn.Module
@@ -149,9 +152,9 @@ class Snapshot:
     optimizer: dict[str, torch.Tensor]
     critic: dict[str, torch.Tensor]
     state: State
-    opaque: dict[str, Any] | None = None
     average: dict[str, torch.Tensor] | None = None
     replay: bytes | None = None
+    sampled: bytes | None = None
 
     @classmethod
     def of(
@@ -164,6 +167,7 @@ class Snapshot:
         ranks: Ranks | None = None,
         average: dict[str, torch.Tensor] | None = None,
         replay: bytes | None = None,
+        sampled: bytes | None = None,
     ) -> Snapshot:
         """Take the copy; all ranks together. average: of :func:`copied`, with the average in the model's place.
 
@@ -171,8 +175,7 @@ class Snapshot:
         """
         ranks = ranks or Ranks()
         mesh = None if ranks.alone else mesh_of(ranks)
-        known = isinstance(optimizer, torch.optim.AdamW | MuonAdamW)
-        parts = optimizer_tensors(optimizer, names_of(model, critic)) if known else {}
+        parts = optimizer_tensors(optimizer, names_of(model, critic))
         own = {} if critic is None else critic.state_dict()
         return cls(
             model,
@@ -181,9 +184,9 @@ class Snapshot:
             local_parts(parts.items(), mesh),
             local_parts(own.items(), mesh),
             state,
-            None if known else copy.deepcopy(optimizer.state_dict()),
             average,
             replay,
+            sampled,
         )
 
 
@@ -248,8 +251,7 @@ def _write(
     temporary = folder / f".{final.name}.part"
     try:
         ranks.of_first(lambda: _emptied(folder, temporary))
-        if taken.opaque is None:
-            states.write(taken.optimizer, temporary / "optimizer", ranks)
+        states.write(taken.optimizer, temporary / "optimizer", ranks)
         if taken.critic:
             states.write(taken.critic, temporary / "critic", ranks)
         ranks.of_first(lambda: _finished(temporary, taken, tokenizer))
@@ -288,10 +290,9 @@ def _finished(temporary: Path, taken: Snapshot, tokenizer: PreTrainedTokenizerBa
         else:
             adapters.save(taken.model, taken.base, temporary / name, tensors)
             tokenizer.save_pretrained(temporary / name)
-    if taken.opaque is not None:
-        torch.save(taken.opaque, temporary / "optimizer.pt")
-    if taken.replay is not None:
-        (temporary / REPLAY).write_bytes(taken.replay)
+    for name, data in ((REPLAY, taken.replay), (SAMPLED, taken.sampled)):
+        if data is not None:
+            (temporary / name).write_bytes(data)
     (temporary / "state.json").write_text(json.dumps(taken.state, indent=1) + "\n", encoding="utf-8")
     manifest.write(temporary)
     for path in [*temporary.rglob("*"), temporary]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from gagpo.credit.turns.grouping import group_mean
 from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.sharding import shard
 from gagpo.distributed.states import names_of
+from gagpo.envs.base import TextEnv
 from gagpo.eval.metrics.register import of_world
 from gagpo.imitation.imitation import Imitation
 from gagpo.learning.batch import Row, build_rows
@@ -43,6 +44,7 @@ class Learner:
     """Improves a policy. All ranks do the same, each with its share of the rows.
 
     recorder: keeps what made a loss NaN. saved: the checkpoint to go on from, verified; its weights are in ``policy``.
+    worlds: one environment of each, by its name, to ask what is said of it.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Learner:
         ranks: Ranks,
         recorder: Recorder,
         saved: Checkpoint | None = None,
+        worlds: Mapping[str, TextEnv] | None = None,
     ):
         self.settings, self.policy, self.controllers, self.ranks = settings, policy, controllers, ranks
         self.recorder = recorder
@@ -94,7 +97,7 @@ class Learner:
             measure_signal=training.measure_signal,
             ranks=ranks,
         )
-        self.imitation = Imitation(settings, self.model, policy.tokenizer, ranks)
+        self.imitation = Imitation(settings, self.model, policy.tokenizer, ranks, worlds or {})
         if saved and self.imitation.replay is not None:
             saved.load_replay(self.imitation.replay.restore)
         if saved:
@@ -267,15 +270,19 @@ class Learner:
         adapter, averaged = self.policy.base is not None, self.average is not None
         return keeping.bytes_of(self.model, self.optimizer, self.critic, adapter, averaged)
 
-    def snapshot(self, state: State) -> Snapshot:
-        """A copy of everything that a checkpoint holds; all ranks together. state: of the whole trainer."""
+    def snapshot(self, state: State, sampled: bytes | None = None) -> Snapshot:
+        """A copy of everything that a checkpoint holds; all ranks together.
+
+        state: of the whole trainer. sampled: of its collector.
+        """
         base, average, buffer = self.policy.base, None, self.imitation.replay
         replay = buffer.state() if buffer is not None and self.ranks.first else None
         if self.average:
             with self._holding(average=True):
                 average = copied(self.model, base, self.ranks)
         with self._holding(average=False):
-            return Snapshot.of(self.model, self.optimizer, state, self.critic, base, self.ranks, average, replay)
+            optimizer, critic = self.optimizer, self.critic
+            return Snapshot.of(self.model, optimizer, state, critic, base, self.ranks, average, replay, sampled)
 
     def _holding(self, average: bool) -> AbstractContextManager[None]:
         """A context, between updates, in which the model holds the average, or the weights in training."""

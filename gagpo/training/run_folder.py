@@ -31,6 +31,7 @@ VERSIONED = (
 COMMIT = "model_commit"
 """Where ``versions.json`` names the commit of a hub model."""
 
+PARTS = ("evals", "episodes", "checkpoints")
 BEST, AVERAGED = "best", "average"
 _AT = re.compile(r"(?P<run>.+)@(?P<which>\d+|best|average)")
 
@@ -69,7 +70,7 @@ class RunFolder:
     def new(cls, path: Path, settings: RunSettings) -> RunFolder:
         """A run to be; SettingsError when there is one at ``path`` already (resume it, or choose another name)."""
         _require_no_run(path)
-        if path.is_dir() and any(path.iterdir()):
+        if path.is_dir() and not all(_of_a_start(one) for one in path.iterdir()):
             raise SettingsError(f"{path} is a folder with other things in it; choose another name with name=...")
         return cls(path, settings)
 
@@ -96,7 +97,7 @@ class RunFolder:
         if not self._new:
             return
         _require_no_run(self.path)
-        for part in ("evals", "episodes", "checkpoints"):
+        for part in PARTS:
             (self.path / part).mkdir(parents=True, exist_ok=True)
         pinned = {COMMIT: self._commit} if self._commit else {}
         durable.write_text(self.path / "versions.json", json.dumps({**versions(), **pinned}, indent=1) + "\n")
@@ -228,6 +229,13 @@ class RunFolder:
         with durable.replacing(path) as temporary:
             write_episodes(temporary, episodes, tokens, decode)
         return path
+
+
+def _of_a_start(path: Path) -> bool:
+    """Whether ``path`` is what a start that was killed before it wrote the settings has left in its folder."""
+    if path.name in PARTS:
+        return path.is_dir() and not any(path.iterdir())
+    return path.name in (".lock", "versions.json") or path.name.endswith(".part")
 
 
 def _require_no_run(path: Path) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from gagpo.agents.agent import LanguageAgent, Manner
 from gagpo.agents.engines.base import Engine, Sampling, engine_measures
+from gagpo.agents.engines.registry import SERVERS
 from gagpo.agents.engines.remote.bystander import Bystander
 from gagpo.agents.engines.remote.seat import Seat
 from gagpo.agents.episodes import Episode
@@ -103,14 +104,15 @@ class Sampler:
 
 
 def keeps_weights_here(settings: RunSettings, ranks: Ranks) -> bool:
-    """Whether the engine needs a model with weights in this process: all but vLLM's, which is proved on the policy.
+    """Whether the engine needs a model with weights in this process: all but vLLM's and those at servers, which are
+    proved on the policy.
 
     Ahead of the update it is proved on weights that are laid out, while the policy's own move on; on the first rank,
     since no other samples then.
     """
     if settings.rollout.ahead:
         return ranks.first
-    return settings.engine.name not in ("vllm", "vllm-server")
+    return settings.engine.name not in ("vllm", *SERVERS)
 
 
 def _engine(
@@ -126,7 +128,7 @@ def _engine(
     if ahead and not ranks.alone:  # all servers and their GPUs are the first rank's
         if not ranks.first:
             return Bystander(model, tokenizer, settings.engine.options.get("max_length"), chosen.dtype)
-        if chosen.name == "vllm-server":
+        if chosen.name in SERVERS:
             arguments["seat"] = Seat()
     if not ranks.alone and not keeps_weights_here(settings, ranks):
         arguments["read"] = Reader(policy.model, settings.device, settings.training.precision)

@@ -37,6 +37,9 @@ from gagpo.training.recorder import Recorder
 from gagpo.training.run_folder import RunFolder, enough
 from gagpo.training.sampler import Sampler, keeps_weights_here
 
+INTERRUPTED_SECONDS = 10.0
+"""For how long an interrupted run waits for a batch that is sampled ahead; it is sampled anew otherwise."""
+
 
 class NothingToLearn(GagpoError, RuntimeError):
     """An iteration in which nothing was played; the message says why and what to do."""
@@ -87,14 +90,13 @@ class Trainer:
 
         saved = self._last_checkpoint()
         require_trainable(settings)
-        for environment in environments.values():
-            require_expert(environment, settings)
+        require_expert(environments, settings)
         commit = ranks.of_first(lambda: folder.commit or commit_of(settings.model, settings.revision))
         policy = load_policy(settings, saved, commit)
         # Before the learner shards the policy.
         model = sampled_from(policy.model, ranks, settings.engine.dtype, keeps_weights_here(settings, ranks))
         self.recorder = Recorder(folder, settings, policy.tokenizer, report, ranks)
-        self.learner = Learner(settings, policy, controllers, ranks, self.recorder, saved)
+        self.learner = Learner(settings, policy, controllers, ranks, self.recorder, saved, environments)
         self.sampler = Sampler(settings, environments, policy, model, rollout, self.placement, ranks)
         if ranks.first:
             folder.pin(commit)
@@ -124,7 +126,7 @@ class Trainer:
                 self._run(pool)
             except (KeyboardInterrupt, SystemExit):
                 if self.iteration > self._saved_at and self._boundary is not None:
-                    self._save()
+                    self._save(INTERRUPTED_SECONDS)
                 raise
             finally:
                 self.collector.close()
@@ -208,10 +210,12 @@ class Trainer:
 
     # Checkpoints ------------------------------------------------------------------------------------------------------
 
-    def _save(self) -> None:
+    def _save(self, patience: float | None = None) -> None:
+        """Write a checkpoint. patience: seconds for what is sampled ahead to be finished, which belongs to it."""
+        sampled = self.collector.sampled(patience)
         with self.interruptions.held():  # a writer half begun is none that can be waited for
             size, state = self.learner.checkpoint_bytes, self._boundary or self._state()
-            self.recorder.save(self.iteration, size, lambda: self.learner.snapshot(state))
+            self.recorder.save(self.iteration, size, lambda: self.learner.snapshot(state, sampled))
             self._saved_at = self.iteration
 
     def _last_checkpoint(self) -> Checkpoint | None:
@@ -233,6 +237,7 @@ class Trainer:
             self.iteration = int(state["iteration"])
             self.turns_total, self.tokens_total = int(state["turns_total"]), int(state["tokens_total"])
             self.collector.load_state_dict(state)
+            saved.load_sampled(self.collector.load_sampled)
             self.learner.load_state_dict(state)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(f"{saved.path / 'state.json'} is not a trainer's state: {error}") from None

@@ -48,7 +48,7 @@ class WanderingExpert:
         if turn is None or not actions or rng.random() >= self.wander:
             return turn
         action = actions[int(rng.integers(len(actions)))]
-        return Turn.of(action, action)
+        return Turn.acting(action)
 
     def forget(self, slot: int) -> None:
         pass

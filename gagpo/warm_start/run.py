@@ -36,6 +36,7 @@ from gagpo.warm_start.panel import Expected, Panel, Say, chance, shown_at_panel
 from gagpo.warm_start.recipe import recipe, refuse_other
 from gagpo.warm_start.rows import learned_rows, store_rows, stored_rows, tokenize
 from gagpo.warm_start.small_model import create, save_folder, train_tokenizer
+from gagpo.warm_start.teacher import phrasing_of
 
 _TOKENIZED = 2000  # episodes that a tokenizer learns its words from; more teach it nothing
 _WORLD = "world.json"  # in what is under way: what the demonstrations showed of the world
@@ -118,6 +119,7 @@ def _make(settings: RunSettings, work: Path, more: Mapping[str, str], quiet: boo
         episodes = [episode for _, own in played for episode in own]
         shown = episodes[:: max(1, len(episodes) // _TOKENIZED)]
         texts = [text for episode in shown for turn in episode.turns for text in (turn.observation, turn.response)]
+        texts += [told for part, own in played for told in [_told(part)] * len(own[:: max(1, len(own) // 100)]) if told]
         derived |= vocabulary_of(settings, texts)
         warm = applied(given, derived).warm_start or warm
         tokenizer = train_tokenizer([*texts, *names], warm.model.vocabulary, warm.model.numbers, warm.model.marks)
@@ -162,6 +164,13 @@ def _parts(settings: RunSettings) -> list[RunSettings]:
 def _environment(settings: RunSettings) -> TextEnv:
     environment = settings.only_world.environment
     return make_world(environment.id, environment.kwargs)
+
+
+def _told(settings: RunSettings) -> str:
+    """What the first prompt of a world that is played by calls tells of them; '' of any other world."""
+    toolbox = phrasing_of(settings).toolbox
+    instructions = _environment(settings).instructions
+    return "\n".join([*(json.dumps(spec) for spec in toolbox.specs), instructions]) if toolbox else ""
 
 
 def _known(work: Path) -> tuple[Derived, Expected]:

@@ -90,14 +90,14 @@ def first_losses(recipe: Path, overrides: Sequence[str], model: Path) -> list[fl
 
 
 def data_hashes(settings: RunSettings) -> dict[str, str]:
-    """The hash of the training tasks of every variant of the environment that the settings name."""
+    """The hash of the training tasks of every variant of the environments that the settings name."""
     hashes = {}
-    for kwargs in variants(settings):
-        world = make_world(settings.only_world.environment.id, kwargs)
-        hashes[json.dumps(world.material(kwargs), sort_keys=True)] = world.tasks(
-            settings.only_world.environment.split
-        ).hash
-        world.close()
+    for world in settings.worlds:
+        chosen = world.environment
+        for kwargs in [chosen.kwargs] if settings.environments else variants(settings):
+            env = make_world(chosen.id, kwargs)
+            hashes[json.dumps(env.material(kwargs), sort_keys=True)] = env.tasks(chosen.split).hash
+            env.close()
     return hashes
 
 

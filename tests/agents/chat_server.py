@@ -1,5 +1,6 @@
 """A local server that speaks OpenAI's chat protocol and walks the corridor, badly behaved in every way asked for."""
 
+import json
 import random
 import re
 import threading
@@ -77,7 +78,22 @@ class ChatServer:
             told["usage"]["prompt_tokens_details"] = {"cached_tokens": 4}
         with self.lock:
             self.answered += 1
-        return told
+        return _streamed(told) if body.get("stream") else told
+
+
+def _streamed(told):
+    """The same answer as events, its text in two parts, and what it cost in an event of its own."""
+    (choice,), base = told["choices"], {**told, "object": "chat.completion.chunk"}
+    base.pop("usage", None)
+    text = choice["message"]["content"]
+    parts = [{"role": "assistant", "content": text[:3]}, {"content": text[3:]}]
+    chunks = [[{"index": 0, "delta": part, "finish_reason": None}] for part in parts]
+    chunks.append([{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}])
+    events = [{**base, "choices": choices} for choices in chunks]
+    if "usage" in told:
+        events.append({**base, "choices": [], "usage": told["usage"]})
+    lines = [f"data: {json.dumps(event)}\n\n" for event in events]
+    return "".join([*lines, "data: [DONE]\n\n"]), 200, {"content-type": "text/event-stream"}
 
 
 @contextmanager

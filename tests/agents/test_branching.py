@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,12 +16,14 @@ from gagpo.agents.branching.rollout import branched_rollout, share_turns
 from gagpo.agents.context import Context
 from gagpo.agents.engines.base import Sampling
 from gagpo.agents.engines.transformers import TransformersEngine
-from gagpo.agents.episodes import Episode, Turn
+from gagpo.agents.episodes import Call, Episode, Turn
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.collecting.distributed_rollout import packed, unpacked
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.pool import Pool
+from gagpo.envs.tools import ToolCall
+from gagpo.envs.tools.storeroom import StoreroomEnv
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
 DOORS = ["door-01", "door-05"]
@@ -236,3 +240,61 @@ def test_a_record_whose_branch_cannot_be_is_refused(key):
     record = try_of(1, "ab", True, parent=0, fork=1).record() | {key: value}
     with pytest.raises(InvalidArgument, match=words):
         Episode.from_record(record)
+
+
+class Caller:
+    """Makes several calls a turn in the storeroom, one of which cannot be read."""
+
+    def decide(self, states):
+        return [self.turn(state) for state in states]
+
+    def turn(self, state):
+        _, first, second = state.episode.task.split("-")
+        if not state.episode.turns:
+            made = [ToolCall("price", {"item": thing}).text for thing in (first, second)]
+            return Turn.calling("prices", [Call(made[0]), Call("", "Error: no call."), Call(made[1])])
+        if len(state.episode.turns) == 1:
+            return Turn.calling("nothing", [Call("", "There is no call.")])
+        return Turn.acting(state.info["expert_action"])
+
+    def forget(self, slot):
+        pass
+
+
+@pytest.mark.parametrize("restorable", [True, False], ids=["put back", "replayed"])
+def test_turns_of_several_calls_are_put_back_and_replayed(monkeypatch, restorable):
+    monkeypatch.setattr(StoreroomEnv, "can_restore", restorable)
+    with Pool("gagpo/Storeroom-v0", {"expert": True}, workers=0) as pool, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        jobs = group_jobs(["shelf-lamp-rope", "total-vase-drum"], 4, 1)
+        episodes, _ = branched_rollout(Caller(), pool, jobs, branch=Branching(3, "uniform", 2))
+    require_tree(episodes)
+    branches = [one for one in episodes if one.parent is not None]
+    assert len(branches) == 6 and all(one.outcome == "terminated" and one.success for one in episodes)
+    for one in branches:
+        actions = sum(max(1, len(turn.calls)) for turn in one.turns[: one.fork])
+        assert one.replayed == (0 if restorable else actions)
+        (whole,) = [other for other in episodes if (other.group, other.sample) == (one.group, 0)]
+        assert [turn.observation for turn in one.turns] == [turn.observation for turn in whole.turns]
+
+
+def test_a_replay_looks_at_every_answer_and_at_what_a_turn_pays(monkeypatch):
+    """The world changes its mind about a call in the middle of a turn, or about what the turn pays."""
+    monkeypatch.setattr(StoreroomEnv, "can_restore", False)
+    original = StoreroomEnv.call
+    for change in ({"observation": "It is not for sale."}, {"reward": 0.25}):
+        asked = []
+
+        def call(self, tool, arguments, change=change, asked=asked):
+            outcome = original(self, tool, arguments)
+            asked.append(tool)
+            return replace(outcome, **change) if len(asked) == 5 else outcome  # four calls of the first try, then again
+
+        monkeypatch.setattr(StoreroomEnv, "call", call)
+        with Pool("gagpo/Storeroom-v0", {"expert": True}, workers=0) as pool, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            jobs = group_jobs(["shelf-lamp-rope"], 2, 1)
+            episodes, _ = branched_rollout(Caller(), pool, jobs, branch=Branching(1, "uniform"))
+        assert episodes[1].outcome == "failed"
+        said = "had said 'The lamp costs" if "observation" in change else "the world pays 0.25, and had paid 0"
+        assert said in episodes[1].info["error"]

@@ -1,5 +1,6 @@
 """Learning curves: seeds are averaged where all of them have been, and the picture is really drawn."""
 
+import shutil
 import struct
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from gagpo.eval.curves import band, curve_lines, evaluation_points, plot_curves, plot_each, training_lines
 from gagpo.eval.runs import load_run
+from gagpo.eval.viewer.experiments import last_of
 
 
 def test_seeds_are_averaged_only_on_the_x_they_share():
@@ -32,6 +34,16 @@ def test_lines_come_from_the_files(tmp_path, make_run):
     ((x, rates),) = evaluation_points([run], "valid_unseen", "iteration")
     assert x == [0, 5, 10]
     assert rates == [one.result.success for one in run.evaluations if one.split == "valid_unseen"]
+
+
+def test_the_average_of_the_weights_is_no_point_of_the_curve(tmp_path, make_run):
+    """It is measured after as many iterations as the weights themselves, and took their place."""
+    folder = make_run(tmp_path / "run", iterations=10)
+    before = load_run(folder)
+    shutil.copy(folder / "evals" / "before-valid_unseen.json", folder / "evals" / "average-valid_unseen.json")
+    after = load_run(folder)
+    assert evaluation_points([after], "valid_unseen", "turns") == evaluation_points([before], "valid_unseen", "turns")
+    assert last_of(after, "valid_unseen") == last_of(before, "valid_unseen")
 
 
 def pixels(path):

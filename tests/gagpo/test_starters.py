@@ -166,11 +166,14 @@ RECIPES = {recipe: told for name in SHIPPED for recipe, told in starters.find(na
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_recipe_begins_with_the_recorded_losses(recipe, tmp_path, monkeypatch):
-    """The first ten one by one; then rounding, which differs between processors, shows in a step, not in the mean."""
+    """In float32. Rounding differs between processors and grows: step 47 of alfworld-1 is 7 % off with AVX2 alone. So
+    the first ten are compared one by one, all by tens and by their root mean square difference (1.6 % there).
+    """
     monkeypatch.setenv("GAGPO_DATA", str(tmp_path))
     told = RECIPES[recipe]
-    found = first_losses(Path("configs/starters") / recipe, told["overrides"], tmp_path / "model")
-    assert len(found) == len(told["losses"]) >= 50
-    assert found[:10] == pytest.approx(told["losses"][:10], rel=0.01)
-    assert np.mean(found[10:]) == pytest.approx(np.mean(told["losses"][10:]), rel=0.005)
-    assert found == pytest.approx(told["losses"], rel=0.1, abs=0.03)
+    found = np.array(first_losses(Path("configs/starters") / recipe, told["overrides"], tmp_path / "model"))
+    known = np.array(told["losses"])
+    assert len(found) == len(known) >= 50 and len(known) % 10 == 0
+    assert found[:10] == pytest.approx(known[:10], rel=0.003)
+    assert found.reshape(-1, 10).mean(1) == pytest.approx(known.reshape(-1, 10).mean(1), rel=0.015)
+    assert np.sqrt(np.mean((found / known - 1) ** 2)) < 0.025 and np.abs(found / known - 1).max() < 0.1

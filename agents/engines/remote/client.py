@@ -1,4 +1,4 @@
-"""One vLLM server, asked over HTTP: every wait has a deadline, and no answer is read beyond what an honest one is."""
+"""One server, asked over HTTP: every wait has a deadline, and no answer is read beyond what an honest one is."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 
 from gagpo.agents.engines.base import Request, Response, Sampling
+from gagpo.agents.engines.remote.kinds.base import ServerKind
 from gagpo.agents.engines.remote.wire import (
-    GENERATE,
     MalformedAnswer,
     ReplicaError,
     ReplicaTimeout,
@@ -16,8 +16,6 @@ from gagpo.agents.engines.remote.wire import (
     Terms,
     UnsuitableServer,
     answer_limit,
-    parse,
-    question,
 )
 from gagpo.envs.remote.exchange import DeadlinePassed, ExchangeFailed, OversizedReply, Reply, exchange, open_http
 
@@ -25,22 +23,22 @@ CONTROL_BYTES = 1 << 20  # most that an answer to anything but a request for tok
 
 
 class Client:
-    """A server at ``url``; use it in one event loop.
+    """A server of ``kind`` at ``url``; use it in one event loop.
 
     deadline: seconds that a response may take, waiting in the server's queue included.
     """
 
-    def __init__(self, url: str, deadline: float):
+    def __init__(self, url: str, deadline: float, kind: ServerKind):
         self.url = url.rstrip("/")
-        self.deadline = deadline
+        self.deadline, self.kind = deadline, kind
         self._http = open_http(proxies=False)  # a proxy of the environment is not meant for these servers
 
     async def generate(self, request: Request, sampling: Sampling, terms: Terms) -> Response:
         """One response. Raises :class:`ReplicaError`, and :class:`RequestRefused` for a request that it calls wrong."""
-        body = question(request, sampling, terms)
+        body = self.kind.question(request, sampling, terms)
         most = sampling.limit(request)
-        answer = await self._ask("POST", GENERATE, body, self.deadline, answer_limit(most))
-        return parse(answer, most, terms)
+        answer = await self._ask("POST", self.kind.generating, body, self.deadline, answer_limit(most))
+        return self.kind.parse(answer, most, terms)
 
     async def healthy(self, deadline: float) -> None:
         """Return when the server says it is well, else raise :class:`ReplicaError`."""
@@ -75,7 +73,7 @@ class Client:
         if reply.status in (401, 403, 404, 405):
             raise UnsuitableServer(
                 f"{self.url}{path} is not to be used ({reply.status}): {reply.said}; start the server with "
-                "`python -m gagpo.agents.engines.remote.server MODEL`, which switches on what is needed"
+                f"{self.kind.starting}"
             )
         raise ReplicaError(f"{self.url}{path} failed ({reply.status}): {reply.said}")
 

@@ -69,7 +69,7 @@ class SharedMemoryTransfer:
         buffer = torch.empty(max(BUCKET_BYTES, largest), dtype=torch.uint8, device=self._device)
         uuid, handle = self._export(buffer)
         pickled = base64.b64encode(pickle.dumps({uuid: handle})).decode()
-        for bucket in self._filled(buffer, checked(tensors, self._shapes)):
+        for bucket in buckets(buffer, checked(tensors, self._shapes), self._dtype):
             names, shapes, sizes = zip(*bucket, strict=True)
             update.order(
                 "/update_weights",
@@ -89,31 +89,36 @@ class SharedMemoryTransfer:
             torch.cuda.ipc_collect()  # what the servers have let go of
         return update.faults
 
-    def _filled(
-        self, buffer: Tensor, tensors: Iterable[NamedTensor]
-    ) -> Iterator[list[tuple[str, tuple[int, ...], int]]]:
-        """Names, shapes and bytes of what lies in the buffer, each time that it is full, and at the end."""
-        bucket: list[tuple[str, tuple[int, ...], int]] = []
-        used = 0
-        for name, tensor in tensors:
-            flat = tensor.detach().to(self._device, self._dtype).contiguous().view(-1).view(torch.uint8)
-            if bucket and used + len(flat) > len(buffer):
-                self._settle()
-                yield bucket
-                bucket, used = [], 0
-            buffer[used : used + len(flat)].copy_(flat)
-            bucket.append((name, tuple(tensor.shape), len(flat)))
-            used += len(flat)
-        self._settle()
-        yield bucket
-
-    def _settle(self) -> None:
-        """Another process sees what is in the buffer, not what is queued for it."""
-        if self._device.type == "cuda":
-            torch.cuda.current_stream(self._device).synchronize()
-
     def close(self) -> None:
         """Nothing is held between updates."""
+
+
+def buckets(
+    buffer: Tensor, tensors: Iterable[NamedTensor], dtype: torch.dtype
+) -> Iterator[list[tuple[str, tuple[int, ...], int]]]:
+    """Names, shapes and bytes of what lies in ``buffer`` (bytes), each time that it is full, and at the end.
+
+    It is filled with the tensors in ``dtype``, one after the other, and read before the next bucket is asked for.
+    """
+    bucket: list[tuple[str, tuple[int, ...], int]] = []
+    used = 0
+    for name, tensor in tensors:
+        flat = tensor.detach().to(buffer.device, dtype).contiguous().view(-1).view(torch.uint8)
+        if bucket and used + len(flat) > len(buffer):
+            _settle(buffer.device)
+            yield bucket
+            bucket, used = [], 0
+        buffer[used : used + len(flat)].copy_(flat)
+        bucket.append((name, tuple(tensor.shape), len(flat)))
+        used += len(flat)
+    _settle(buffer.device)
+    yield bucket
+
+
+def _settle(device: torch.device) -> None:
+    """Another process sees what is in a buffer, not what is queued for it."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
 
 
 def exported(buffer: Tensor) -> tuple[str, tuple[Any, ...]]:
@@ -144,7 +149,7 @@ class BroadcastTransfer:
         self._vllm, self._info = (base, clients, factory), NCCLTrainerInitInfo
         self._dtype, self._device = dtype_of(dtype), device
         self._shapes = {name: tuple(tensor.shape) for name, tensor in base_tensors(model)}
-        self._connections: dict[str, _Broadcast] = {}  # by url
+        self._connections: dict[str, Broadcast] = {}  # by url
 
     def send(
         self, tensors: Iterable[NamedTensor] | None, version: str, clients: Sequence[Client], run: Run, deadline: float
@@ -153,14 +158,7 @@ class BroadcastTransfer:
         if tensors is None:
             return [ReplicaError(GONE) for _ in clients]
         sending = [self._begun(client, run, deadline) for client in clients]
-        for name, tensor in checked(tensors, self._shapes):
-            part = tensor.detach().to(self._device, self._dtype)
-            if self._device.type == "cuda":  # it is read on streams of other threads
-                torch.cuda.current_stream(self._device).synchronize()
-            for one in sending:
-                one.put((name, part))
-        for one in sending:
-            one.end()
+        passed(sending, checked(tensors, self._shapes), self._device, self._dtype)
         for client, one in zip(clients, sending, strict=True):
             if one.fault:
                 self._connections.pop(client.url, None)
@@ -168,15 +166,15 @@ class BroadcastTransfer:
         named.order("/update_weight_version", {"new_version": version})
         return named.faults
 
-    def _begun(self, client: Client, run: Run, deadline: float) -> _Broadcast:
+    def _begun(self, client: Client, run: Run, deadline: float) -> Broadcast:
         known = self._connections.get(client.url)
         if known is None:
-            known = self._connections[client.url] = _Broadcast(client.url, self._device)
+            known = self._connections[client.url] = Broadcast(client.url, self._device)
             known.connect = lambda source: self._connected(client, run, deadline, source)
         known.begin(deadline)
         return known
 
-    def _connected(self, client: Client, run: Run, deadline: float, broadcast: _Broadcast) -> Any:
+    def _connected(self, client: Client, run: Run, deadline: float, broadcast: Broadcast) -> Any:
         base, clients, factory = self._vllm
         transfer = self
 
@@ -205,12 +203,29 @@ class BroadcastTransfer:
         self._connections = {}
 
 
-class _Broadcast:
-    """A connection to one server, and the thread of the update under way."""
+def passed(
+    sending: Sequence[Broadcast], tensors: Iterable[NamedTensor], device: torch.device, dtype: torch.dtype
+) -> None:
+    """Hand all tensors to the connections of an update, and wait until each has ended or failed."""
+    for name, tensor in tensors:
+        part = tensor.detach().to(device, dtype)
+        if device.type == "cuda":  # it is read on streams of other threads
+            torch.cuda.current_stream(device).synchronize()
+        for one in sending:
+            one.put((name, part))
+    for one in sending:
+        one.end()
+
+
+class Broadcast:
+    """A connection to one server, and the thread of the update under way.
+
+    connect: makes what sends, which has the methods ``send_weights`` and ``shutdown``.
+    """
 
     def __init__(self, url: str, device: torch.device):
         self.url, self.device = url, device
-        self.connect: Callable[[_Broadcast], Any] = lambda _: None
+        self.connect: Callable[[Broadcast], Any] = lambda _: None
         self.fault: ReplicaError | None = None
         self._engine: Any = None
 
@@ -261,6 +276,10 @@ class _Broadcast:
             self.fault = ReplicaUnreachable(f"sending weights to {self.url} failed: {self._error}")
         elif self._thread.is_alive() and time.monotonic() > until:
             self.fault = ReplicaUnreachable(f"sending weights to {self.url} took more than {self.deadline:g} s")
+
+    def drop(self) -> None:
+        """Forget what sends, which failed and may never answer."""
+        self._engine = None
 
     def close(self) -> None:
         if self._engine is not None:

@@ -1,4 +1,4 @@
-"""The engine ``vllm-server``: sampling by vLLM servers, as many as there are, that exist or are started here."""
+"""The engines ``vllm-server`` and ``sglang-server``: sampling by servers that exist or are started here."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import secrets
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 
+from gagpo.agents.engines.adapters import AdapterShape
 from gagpo.agents.engines.base import (
     Finished,
     ModelEngine,
@@ -29,34 +30,41 @@ from gagpo.agents.engines.base import (
     give_back,
 )
 from gagpo.agents.engines.parity import LogprobGap, ParityCheck, PolicyReader
+from gagpo.agents.engines.remote.adapter_transfer import AdapterTransfer, adapter_name, sends_adapter
+from gagpo.agents.engines.remote.kinds.base import ServerKind
+from gagpo.agents.engines.remote.kinds.sglang import SGLangServers
+from gagpo.agents.engines.remote.kinds.vllm import VLLMServers
+from gagpo.agents.engines.remote.own import OwnServers
 from gagpo.agents.engines.remote.replicas import Replica, ReplicaRouter, ReplicasLost
-from gagpo.agents.engines.remote.seat import Seat, share_of, visible_gpu
-from gagpo.agents.engines.remote.server import Server, ServerPlan, answers
-from gagpo.agents.engines.remote.transfer import Round, make_transfer
-from gagpo.agents.engines.remote.wire import ReplicaError, RequestRefused, Terms
-from gagpo.agents.engines.vllm_arguments import temperature_of
-from gagpo.agents.engines.weights import named_tensors
+from gagpo.agents.engines.remote.seat import Seat, require_one_card, share_of
+from gagpo.agents.engines.remote.server import Server, ServerPlan, answers, planned
+from gagpo.agents.engines.remote.transfer import Round, Transfer
+from gagpo.agents.engines.remote.wire import Terms
+from gagpo.agents.engines.weights import adapter_tensors, base_weights, named_tensors
 from gagpo.agents.model import ModelError
-from gagpo.agents.precision import name_of
+from gagpo.agents.precision import dtype_of, name_of
 from gagpo.envs.errors import InvalidArgument
-from gagpo.envs.pool.restarts import RestartBudget
 from gagpo.envs.tables import ascii_only
 
 LOG = logging.getLogger("gagpo")
 
 PARITY_TEMPERATURE = 0.8  # not 1, so that a server that reports log-probabilities before the temperature is found out
-GPU_SHARE = {"colocated": 0.4, "separate": 0.9}
 
 
-class VLLMServerEngine(ModelEngine):
-    """Samples at vLLM servers, which hold copies of ``model`` that :meth:`load_weights` brings up to date.
+class ServerEngine(ModelEngine):
+    """Samples at servers, which hold copies of ``model`` that :meth:`load_weights` brings up to date.
 
-    urls: servers that exist; of many trainer ranks each takes its share of them. replicas: how many servers each rank
-    starts on its own machine instead. placement: ``separate`` servers have devices of their own (``gpus``, one each, or
-    ``gpus_each``) and run on during the update; a ``colocated`` one shares the rank's device, and frees it in
-    :meth:`sleep`. transfer: ``file``, ``nccl`` or ``ipc``, see :mod:`gagpo.agents.engines.remote.transfer`; the fastest
-    that the devices allow if absent. folder: where weights pass through as files; servers on other machines must see it
-    under the same name. logs: folder of the logs of servers started here.
+    kind: of the servers; a subclass says which. urls: servers that exist; of many trainer ranks each takes its share of
+    them. replicas: how many servers each rank starts on its own machine instead. placement: ``separate`` servers have
+    devices of their own (``gpus``, one each, or ``gpus_each``) and run on during the update; a ``colocated`` one shares
+    the rank's device, and frees it in :meth:`sleep`. transfer: one of the kind's ``transfers``, see
+    :mod:`gagpo.agents.engines.remote.transfer`; the fastest that the devices allow if absent. folder: where weights
+    pass through as files; servers on other machines must see it under the same name. logs: folder of the logs of
+    servers started here.
+
+    send: of a model with a LoRA adapter, ``adapter`` has the weights below it sent once and the adapter with each
+    update, ``weights`` all weights with the adapter added to them; ``auto`` is ``adapter`` where ``model`` is whole in
+    this process and the servers take it, which is tried out.
 
     deadline: seconds for one response. silence: seconds after which a server that does not say that it is well is given
     up. start_deadline, sync_deadline: seconds for a server to start, and to take new weights. restarts: how often in an
@@ -69,6 +77,8 @@ class VLLMServerEngine(ModelEngine):
     Raises :class:`ModelError` when a server cannot run the model or does not reproduce it, and
     :class:`ReplicasLost` when no server is left.
     """
+
+    kind: ClassVar[ServerKind]
 
     def __init__(
         self,
@@ -84,6 +94,7 @@ class VLLMServerEngine(ModelEngine):
         gpus: Sequence[int] = (),
         gpus_each: int = 1,
         transfer: str | None = None,
+        send: Literal["auto", "adapter", "weights"] = "auto",
         folder: str | None = None,
         logs: str | None = None,
         deadline: float = 600.0,
@@ -103,78 +114,77 @@ class VLLMServerEngine(ModelEngine):
         for name, seconds in (waits | {"sync_deadline": sync_deadline}).items():
             if not 0 < seconds < float("inf"):
                 raise InvalidArgument(f"engine.options.{name} must be positive seconds, got {seconds}")
+        require_one_card(
+            f"{self.kind.name.lower()}-server", {"placement": placement, "gpus": gpus, "gpus_each": gpus_each}
+        )
         self.placement = placement
         on_gpu = self.device.type == "cuda"
-        kind = transfer or ("file" if not on_gpu or urls else "ipc" if placement == "colocated" else "nccl")
+        way = transfer or ("file" if not on_gpu or urls else "ipc" if placement == "colocated" else "nccl")
+        if way not in self.kind.transfers:
+            known = ", ".join(self.kind.transfers)
+            raise InvalidArgument(f"engine.options.transfer is one of {known}, got {way!r}")
         self._vocabulary = len(model.get_input_embeddings().weight)  # type: ignore[operator, arg-type]
         self._parity = ParityCheck(model, self.dtype, self.max_length, PARITY_TEMPERATURE, read)
         self._run_name, self._updates = secrets.token_hex(4), 0
         self._gaps: dict[int, LogprobGap] = {}
         self._again: list[NamedTensor] | None = None
         self._asleep = False  # from sleep until servers have room for their cache again
-        self._sync_seconds = 0.0
-        self._restarts = RestartBudget(restarts)
-        self._left_out: set[int] = set()  # servers of ours that wait for the next hour
+        self._sync_seconds, self._sent_bytes = 0.0, 0
         self._temporary = tempfile.TemporaryDirectory(prefix="gagpo-weights-")
-        self._config_folder = tempfile.TemporaryDirectory(prefix="gagpo-vllm-")  # all that a server needs to know
+        self._config_folder = tempfile.TemporaryDirectory(prefix="gagpo-config-")  # all that a server needs to know
         config_of(model).save_pretrained(self._config_folder.name)
-        self._servers: list[Server] = []
-        closing: list[Callable[[], None]] = [self._temporary.cleanup, self._config_folder.cleanup]
-        self._close = weakref.finalize(self, _close_all, self._servers, closing)
-        self._transfer = make_transfer(kind, model, self.dtype, self.device, Path(folder or self._temporary.name))
+        self._own = OwnServers(self.kind.name, restarts, start_deadline)
+        self._closing = [self._temporary.cleanup, self._config_folder.cleanup, self._own.close]
+        self._close = weakref.finalize(self, _close_all, self._closing)
+        self._passing = Path(folder or self._temporary.name)
+        adapter = read.adapter if read else AdapterShape.of(model)
+        self.takes_adapter = sends_adapter(send, adapter, transfer, alone=read is None)
         try:
             if not urls:
-                plans = self._plans(_count(replicas, placement), gpus, gpus_each, kind, memory, seat)
+                plan = ServerPlan(
+                    folder=self._config_folder.name,
+                    dtype=self.dtype,
+                    max_length=self.max_length,
+                    architecture=type(model).__name__,
+                    transfer=way,
+                    memory=memory,
+                    sleeps=placement == "colocated",
+                )
+                if adapter is not None and self.takes_adapter:
+                    plan = replace(plan, transfer="file", adapter_rank=adapter.rank)
+                plans = self._planned(plan, replicas, gpus, gpus_each, seat)
                 place = Path(logs or self._temporary.name)
-                self._servers += [
-                    start_with(plan, place / f"server-{seat.rank}-{n}.log") for n, plan in enumerate(plans)
-                ]
-                for server in self._servers:
-                    server.start()
-                for server in self._servers:
-                    server.wait(start_deadline)
+                logged = [place / f"server-{seat.rank}-{number}.log" for number in range(len(plans))]
+                try:
+                    self._own.start(list(map(start_with, plans, logged)))
+                except ModelError as error:
+                    if not (self.takes_adapter and send == "auto"):
+                        raise
+                    self._say_merged(error)
+                    plans = [replace(one, transfer=way, adapter_rank=0) for one in plans]
+                    self._own.start(list(map(start_with, plans, logged)))
             elif replicas:
                 raise InvalidArgument("engine.options: give urls of servers that exist, or how many replicas to start")
-            addresses = [server.url for server in self._servers] or share_of(urls, seat)
-            recover = self._recover if self._servers else None
-            self._router = ReplicaRouter(addresses, deadline=deadline, silence=silence, recover=recover)
+            self._transfer = self._transfer_of(way, adapter, read)
+            addresses = [server.url for server in self._own.all] or share_of(urls, seat)
+            recover = self._recover if self._own.all else None
+            self._router = ReplicaRouter(addresses, self.kind, deadline=deadline, silence=silence, recover=recover)
             self.counters: Mapping[str, int] = vars(self._router.counters)  # what has happened so far
-            closing += [self._router.close, self._transfer.close]
-            self.load_weights(read.tensors(self.dtype) if read else named_tensors(model))
+            self._closing.insert(3, self._router.close)  # closed behind the transfer, which ends its groups through it
+            self._load_first(send, read)
         except BaseException:
             self.close()
             raise
 
-    def _plans(
-        self, count: int, gpus: Sequence[int], each: int, kind: str, memory: float | None, seat: Seat
+    def _planned(
+        self, plan: ServerPlan, replicas: int | None, gpus: Sequence[int], each: int, seat: Seat
     ) -> list[ServerPlan]:
-        """How each server is to be started; of the GPUs that are named every rank of this machine has its share."""
-        devices: list[tuple[int, ...]] = [()] * count
-        if self.device.type == "cuda" and self.placement == "colocated":
-            devices = [(visible_gpu(self.device.index or 0),)]
-        elif self.device.type == "cuda" or gpus:
-            ranks = f" at each of {seat.local_world} ranks" if seat.local_world > 1 else ""
-            if len(gpus) != count * each * seat.local_world:
-                raise InvalidArgument(
-                    f"engine.options.gpus must name {count * each * seat.local_world} GPUs for {count} replicas of "
-                    f"{each}{ranks}, got {len(gpus)}"
-                )
-            own = gpus[count * each * seat.local :]
-            devices = [tuple(own[each * n : each * (n + 1)]) for n in range(count)]
-        return [
-            ServerPlan(
-                folder=self._config_folder.name,
-                dtype=self.dtype,
-                max_length=self.max_length,
-                architecture=type(self.model).__name__,
-                transfer=kind,
-                memory=memory or GPU_SHARE[self.placement],
-                devices=own,
-                sleeps=self.placement == "colocated",
-                threads=max(1, (os.cpu_count() or 1) // count),
+        if not self.kind.starts:
+            raise InvalidArgument(
+                f"engine.options.urls must name {self.kind.name} servers: this engine starts none itself. One is "
+                f"started by {self.kind.starting}"
             )
-            for own in devices
-        ]
+        return planned(plan, replicas, self.placement, gpus, each, self.device, seat)
 
     # Sampling ---------------------------------------------------------------------------------------------------------
 
@@ -185,7 +195,7 @@ class VLLMServerEngine(ModelEngine):
             return
         self._require_room(requests, sampling)
         for request in requests:
-            temperature_of(request, sampling)
+            self.kind.require_exact(request, sampling)
         self._parity.remember(requests)
         self._router.submit(requests, sampling)
 
@@ -202,6 +212,44 @@ class VLLMServerEngine(ModelEngine):
 
     # Weights ----------------------------------------------------------------------------------------------------------
 
+    def _transfer_of(self, way: str, adapter: AdapterShape | None, read: PolicyReader | None) -> Transfer:
+        """What brings weights; what is below an adapter goes by file, since servers name adapted layers otherwise."""
+        way = "file" if self.takes_adapter else way
+        made = self.kind.make_transfer(way, self.model, self.dtype, self.device, self._passing)
+        if adapter is not None and self.takes_adapter:
+
+            def base() -> Iterator[NamedTensor]:
+                below = read.base_tensors(self.dtype) if read else base_weights(self.model)
+                return self._counted(below, dtype_of(self.dtype).itemsize)
+
+            made = AdapterTransfer(adapter, made, base, self.kind, self._passing)
+        self._closing.append(made.close)
+        return made
+
+    def _say_merged(self, error: Exception) -> None:
+        self.takes_adapter = False
+        LOG.warning("servers take no adapter, so all weights are sent: %s", ascii_only(str(error))[:300])
+
+    def _load_first(self, send: str, read: PolicyReader | None) -> None:
+        """Bring what was asked for; where that was left open and no server takes an adapter, all weights."""
+        if self.takes_adapter:
+            try:
+                return self.load_weights(read.adapter_tensors() if read else adapter_tensors(self.model))
+            except (ReplicasLost, ModelError) as error:
+                if send == "adapter":
+                    raise
+                self._say_merged(error)
+            self._transfer.close()
+            self._transfer = self._transfer_of("file", None, read)
+        self.load_weights(read.tensors(self.dtype) if read else named_tensors(self.model))
+        return None
+
+    def _counted(self, tensors: Iterable[NamedTensor], item: int | None = None) -> Iterator[NamedTensor]:
+        """The same tensors; their bytes are counted as they pass. item: bytes of a number as it is sent."""
+        for name, tensor in tensors:
+            self._sent_bytes += tensor.numel() * (item or tensor.element_size())
+            yield name, tensor
+
     def load_weights(self, tensors: Iterable[NamedTensor]) -> None:
         """Bring weights to every server, those that were given up included, and prove each copy before it is used.
 
@@ -212,20 +260,26 @@ class VLLMServerEngine(ModelEngine):
         begun = time.perf_counter()
         self._updates += 1
         self._again = tensors if isinstance(tensors, list) else None
-        self._router.terms = Terms(tuple(self.stops), self._vocabulary, f"{self._run_name}:{self._updates}")
-        for number, server in enumerate(self._servers):  # ours that ended, and those given up that are silent still
+        version = f"{self._run_name}:{self._updates}"
+        adapter = adapter_name(version) if self.takes_adapter else None
+        self._router.terms = Terms(tuple(self.stops), self._vocabulary, version, adapter)
+        self._sent_bytes = 0
+        for number, server in enumerate(self._own.all):  # ours that ended, and those given up that are silent still
             lost = self._updates > 1 and not self._router.all[number].alive
             if not server.running or (lost and not answers(f"{server.url}/health", self._router.silence)):
                 self._restart(number)
-        copies = self._updated(self._router.all, self._parity.against(tensors))
+        item = None if self.takes_adapter else dtype_of(self.dtype).itemsize
+        passing = self._parity.against(tensors, adapter=self.takes_adapter)
+        copies = self._updated(self._router.all, self._counted(passing, item))
         self._asleep = False
         if not copies:
-            raise ReplicasLost(f"no vLLM server took the weights: {self._router.last_errors()}")
+            raise ReplicasLost(f"no {self.kind.name} server took the weights: {self._router.last_errors()}")
         gaps = self._parity.gaps(self._parity.questions(), [responses for _, responses in copies])
         self._gaps = {replica.number: gap for (replica, _), gap in zip(copies, gaps, strict=True)}
         for (replica, _), gap in zip(copies, gaps, strict=True):
-            self._parity.judge(gap, f"the vLLM server {replica.client.url}")
+            self._parity.judge(gap, f"the {self.kind.name} server {replica.client.url}")
         for replica, _ in copies:
+            self._router.advise(replica)
             self._router.run(self._router.admit(replica))
         self._ready = True
         self._sync_seconds = time.perf_counter() - begun
@@ -240,67 +294,31 @@ class VLLMServerEngine(ModelEngine):
         assert self._router.terms is not None
         in_use = {replica.number for replica in replicas if replica.alive}
         for replica in replicas:
-            self._withdraw(replica, "it is taking new weights")
+            self._router.take_out(replica, "it is taking new weights")
         clients = [replica.client for replica in replicas]
         run, version = self._router.run, self._router.terms.version
         faults = self._transfer.send(tensors, version, clients, run, self.sync_deadline)
         if self._asleep:
             give_back(self.device)
             cache = Round(clients, run, self.sync_deadline, faults)
-            cache.order("/wake_up?tags=kv_cache", None)
+            cache.order(*self.kind.awake_cache)
             faults = cache.faults
-        outcomes = self._router.run(self._ask_all(replicas, faults))
+        outcomes = self._router.ask_all(replicas, faults, self._parity.questions(), self._parity.sampling)
         found = []
         for replica, outcome in zip(replicas, outcomes, strict=True):  # what it answered, or why it is out of use
             if isinstance(outcome, list):
                 found.append((replica, outcome))
             else:
-                self._withdraw(replica, str(outcome))
+                self._router.take_out(replica, str(outcome))
         lost = in_use - {replica.number for replica, _ in found}
         for replica in replicas:
             if replica.number in lost:
                 self._router.report_loss(replica, len(found))
         return found
 
-    async def _ask_all(
-        self, replicas: Sequence[Replica], faults: Sequence[ReplicaError | None]
-    ) -> list[list[Response] | Exception]:
-        """The answers of the servers that took the weights, and what was wrong with the others."""
-        return await asyncio.gather(*map(self._ask, replicas, faults))
-
-    async def _ask(self, replica: Replica, fault: ReplicaError | None) -> list[Response] | Exception:
-        assert self._router.terms is not None
-        if fault is not None:
-            return fault
-        calls = [
-            replica.client.generate(question, self._parity.sampling, self._router.terms)
-            for question in self._parity.questions()
-        ]
-        try:
-            return await asyncio.gather(*calls)
-        except (ReplicaError, RequestRefused) as error:
-            return error
-
-    def _withdraw(self, replica: Replica, reason: str) -> None:
-        self._router.run(self._router.withdraw(replica, reason))
-
     def _restart(self, number: int) -> None:
-        """Start a server of ours again; it stays out of use where that fails or has been done too often."""
-        if not self._restarts.take():
-            if number not in self._left_out:
-                LOG.warning("a vLLM server stays lost: the restarts of this hour (%d) are used up", self._restarts.most)
-            self._left_out.add(number)
-            return
-        self._left_out.discard(number)
-        server = self._servers[number]
-        try:
-            server.start()
-            server.wait(self.start_deadline)
-        except ModelError as error:
-            LOG.warning("a vLLM server could not be started again: %s", ascii_only(str(error)))
-            return
-        self._router.run(self._router.move(self._router.all[number], server.url))
-        LOG.warning("started a vLLM server again, now %s", server.url)
+        if self._own.restart(number):
+            self._router.run(self._router.move(self._router.all[number], self._own.all[number].url))
 
     async def _recover(self) -> None:
         """Bring back the servers of ours when none is left in the middle of a rollout, with the weights of the last
@@ -308,12 +326,12 @@ class VLLMServerEngine(ModelEngine):
         await asyncio.get_running_loop().run_in_executor(None, self._restart_all)
 
     def _restart_all(self) -> None:
-        for number in range(len(self._servers)):
+        for number in range(len(self._own.all)):
             self._restart(number)
         for replica, _ in self._updated(self._router.all, self._last_weights()):
             self._router.run(self._router.admit(replica))
         if not any(replica.alive for replica in self._router.all):
-            raise ReplicasLost(f"no vLLM server could be brought back: {self._router.last_errors()}")
+            raise ReplicasLost(f"no {self.kind.name} server could be brought back: {self._router.last_errors()}")
 
     def _last_weights(self) -> Iterable[NamedTensor] | None:
         """Those of the last update where they have to be had and are at hand: laid out, or the model's own."""
@@ -330,21 +348,16 @@ class VLLMServerEngine(ModelEngine):
         self._require_idle()
         if self.placement == "colocated":
             self._ready, self._asleep = False, True
-            self._order("/sleep?level=2")
+            kept = self.kind.asleep_kept if self.takes_adapter else None
+            if isinstance(self._transfer, AdapterTransfer) and kept is None:
+                self._transfer.forget()
+            self._router.order(kept or self.kind.asleep, self.sync_deadline)
 
     def wake(self) -> None:
         """Take the device again, for weights; they come by :meth:`load_weights`, and the room of a cache after them."""
         if self.placement == "colocated":
             give_back(self.device)
-            self._order("/wake_up?tags=weights")
-
-    def _order(self, path: str) -> None:
-        for replica in filter(attrgetter("alive"), self._router.all):  # one that does not obey is given up
-            try:
-                self._router.run(replica.client.order(path, None, self.sync_deadline))
-            except (ReplicaError, RequestRefused) as error:
-                self._withdraw(replica, str(error))
-                self._router.report_loss(replica, sum(one.alive for one in self._router.all))
+            self._router.order(self.kind.awake_weights, self.sync_deadline)
 
     def measures(self) -> dict[str, float]:
         """For the metrics of an iteration: each server's gap to the trainer at the last update (the largest difference
@@ -354,6 +367,7 @@ class VLLMServerEngine(ModelEngine):
             "engine_kl": max((gap.kl for gap in self._gaps.values()), default=0.0),
             "engine_servers": float(sum(replica.alive for replica in self._router.all)),
             "engine_seconds_sync": self._sync_seconds,
+            "engine_bytes_sync": float(self._sent_bytes),
         }
         found |= {f"engine_gap_{number}": gap.error for number, gap in sorted(self._gaps.items())}
         return found | {f"engine_{name}": float(count) for name, count in self.counters.items()}
@@ -367,19 +381,20 @@ class VLLMServerEngine(ModelEngine):
         return self._router.under_way
 
 
-def _close_all(servers: list[Server], closing: list[Callable[[], None]]) -> None:
+def _close_all(closing: list[Callable[[], None]]) -> None:
     """Close what an engine opened, last things first."""
     for close in reversed(closing):
         with contextlib.suppress(Exception):
             close()
-    for server in servers:
-        server.close()
 
 
-def _count(replicas: int | None, placement: str) -> int:
-    if placement not in GPU_SHARE:
-        raise InvalidArgument(f"engine.options.placement is {' or '.join(sorted(GPU_SHARE))}, got {placement!r}")
-    count = 1 if replicas is None else replicas
-    if count < 1 or (placement == "colocated" and count != 1):
-        raise InvalidArgument(f"engine.options.replicas: at least 1, and 1 when colocated, got {count}")
-    return count
+class VLLMServerEngine(ServerEngine):
+    """Samples at vLLM servers, which exist or are started here."""
+
+    kind = VLLMServers()
+
+
+class SGLangServerEngine(ServerEngine):
+    """Samples at SGLang servers that exist."""
+
+    kind = SGLangServers()

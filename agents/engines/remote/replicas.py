@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from gagpo.agents.engines.base import Finished, Request, Response, Sampling
 from gagpo.agents.engines.remote.client import Client
+from gagpo.agents.engines.remote.kinds.base import Order, ServerKind
 from gagpo.agents.engines.remote.prefixes import PrefixTable
 from gagpo.agents.engines.remote.wire import (
     MalformedAnswer,
@@ -83,7 +84,7 @@ class Replica:
 
 
 class ReplicaRouter:
-    """Servers by number, and the requests under way at them.
+    """Servers of a kind by number, and the requests under way at them.
 
     silence: seconds after which a server that does not even say that it is well is given up. deadline: seconds for one
     response. recover: called when no server is left, in the loop; it brings one back (see :meth:`admit`) or raises.
@@ -92,12 +93,13 @@ class ReplicaRouter:
     def __init__(
         self,
         urls: Sequence[str],
+        kind: ServerKind,
         *,
         deadline: float,
         silence: float,
         recover: Callable[[], Awaitable[None]] | None = None,
     ):
-        self.deadline, self.silence = deadline, silence
+        self.kind, self.deadline, self.silence = kind, deadline, silence
         self.counters = ServerCounters()
         self.terms: Terms | None = None  # set when weights have been sent
         self._recover = recover
@@ -108,10 +110,11 @@ class ReplicaRouter:
         self._tasks: dict[asyncio.Task[Response], Request] = {}
         self._finished: queue.SimpleQueue[asyncio.Task[Response]] = queue.SimpleQueue()
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="vllm servers", daemon=True)
+        self._thread = threading.Thread(target=self._loop.run_forever, name=f"{kind.name} servers", daemon=True)
         self._thread.start()
-        self.all = [Replica(number, Client(url, deadline), last_error=NEW) for number, url in enumerate(urls)]
+        self.all = [Replica(number, Client(url, deadline, kind), last_error=NEW) for number, url in enumerate(urls)]
         self._closed = False
+        self._looked_at: set[str] = set()  # urls
 
     # From the engine's thread -----------------------------------------------------------------------------------------
 
@@ -145,6 +148,51 @@ class ReplicaRouter:
             self.run(self._drop(list(self._tasks)))
             raise
         return finished
+
+    def ask_all(
+        self,
+        replicas: Sequence[Replica],
+        faults: Sequence[ReplicaError | None],
+        questions: Sequence[Request],
+        sampling: Sampling,
+    ) -> list[list[Response] | Exception]:
+        """The answers of the servers without a fault, in use or not, and what was wrong with the others."""
+
+        async def one(replica: Replica, fault: ReplicaError | None) -> list[Response] | Exception:
+            assert self.terms is not None
+            if fault is not None:
+                return fault
+            try:
+                calls = [replica.client.generate(question, sampling, self.terms) for question in questions]
+                return await asyncio.gather(*calls)
+            except (ReplicaError, RequestRefused) as error:
+                return error
+
+        async def all_of_them() -> list[list[Response] | Exception]:
+            return await asyncio.gather(*map(one, replicas, faults))
+
+        return self.run(all_of_them())
+
+    def order(self, order: Order, deadline: float) -> None:
+        """Have all servers in use do something; one that does not obey is given up."""
+        for replica in [one for one in self.all if one.alive]:
+            try:
+                self.run(replica.client.order(*order, deadline))
+            except (ReplicaError, RequestRefused) as error:
+                self.take_out(replica, str(error))
+                self.report_loss(replica, sum(one.alive for one in self.all))
+
+    def advise(self, replica: Replica) -> None:
+        """Say once of each server what the user should know of how it was started."""
+        url = replica.client.url
+        if url not in self._looked_at:
+            self._looked_at.add(url)
+            if words := self.run(self.kind.advice(replica.client, self.silence)):
+                LOG.warning("the %s server %s: %s", self.kind.name, url, words)
+
+    def take_out(self, replica: Replica, reason: str) -> None:
+        """Take a server out of use, see :meth:`withdraw`."""
+        self.run(self.withdraw(replica, reason))
 
     def release(self, session: int) -> None:
         """Forget the session and drop what it has under way."""
@@ -232,7 +280,7 @@ class ReplicaRouter:
     async def _wait_for_recovery(self) -> None:
         """Wait until a server is back; many requests wait for the same recovery."""
         if self._recover is None:
-            raise ReplicasLost(f"no vLLM server is left: {self.last_errors()}")
+            raise ReplicasLost(f"no {self.kind.name} server is left: {self.last_errors()}")
         if self._recovering is None or self._recovering.done():
             self._recovering = asyncio.ensure_future(self._recover())
         await asyncio.shield(self._recovering)
@@ -284,7 +332,8 @@ class ReplicaRouter:
     def report_loss(self, replica: Replica, left: int) -> None:
         """Say in the terminal that a server was given up, why, and how many are ``left``."""
         reason = ascii_only(replica.last_error)[:300]
-        LOG.warning("lost the vLLM server %s, %d of %d are left: %s", replica.client.url, left, len(self.all), reason)
+        named = (self.kind.name, replica.client.url)
+        LOG.warning("lost the %s server %s, %d of %d are left: %s", *named, left, len(self.all), reason)
 
     async def withdraw(self, replica: Replica, reason: str) -> None:
         """Take a server out of use, its sessions and requests with it."""
@@ -308,7 +357,7 @@ class ReplicaRouter:
         self.counters.revived += 1
         await self.withdraw(replica, NEW)
         await replica.client.close()
-        replica.client = Client(url, self.deadline)
+        replica.client = Client(url, self.deadline, self.kind)
 
     async def _monitor(self, replica: Replica) -> None:
         """Notice a server that is silent, however long a response may rightly take."""

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     import torch
 
 
+_SPANNING = ("tensor_parallel_size", "tensor_parallel", "gpus_each", "gpus")
+"""Options that ask for an engine over several cards; the first two are vLLM's name of it, and one that is near."""
+
+
 @dataclass(frozen=True)
 class Seat:
     """The place of an engine's process among those that have one: of all, and of those on its machine."""
@@ -50,6 +54,27 @@ def visible_gpu(index: int) -> int:
     named = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     numbers = [part for part in named.split(",") if part.strip().isdigit()]
     return int(numbers[index]) if index < len(numbers) else index
+
+
+def require_one_card(name: str, options: Mapping[str, object]) -> None:
+    """InvalidArgument where vLLM on the ranks' own cards is asked for more than one of them.
+
+    vLLM can split a model over processes that others have started, if all of them hand it the same requests in the same
+    order. Ranks do not: each plays task groups of its own, whose environments answer when they answer.
+    """
+    asked = [key for key in _SPANNING if options.get(key) not in (None, 1, [], ())]
+    if not asked or name not in ("vllm", "vllm-server"):
+        return
+    way = "engine=vllm-server with engine.options={replicas: 1, gpus: [4, 5], gpus_each: 2}"
+    if name == "vllm" or options.get("placement") == "colocated":
+        which = "engine vllm" if name == "vllm" else "engine vllm-server with placement: colocated"
+        raise InvalidArgument(
+            f"{which} has one engine on each rank's own card, and engine.options.{asked[0]} asks for several cards. A "
+            f"model that one card cannot hold is sampled on cards that no rank trains on: {way} (so many at each rank; "
+            "with rollout.ahead=1 one server for all). engine.dtype=bfloat16 halves what it takes of the own card"
+        )
+    if asked[0] in _SPANNING[:2]:
+        raise InvalidArgument(f"engine vllm-server calls engine.options.{asked[0]} gpus_each: {way}")
 
 
 def require_own_gpu(device: torch.device, seat: Seat) -> None:

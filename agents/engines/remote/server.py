@@ -16,19 +16,26 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import httpx2
 
+from gagpo.agents.engines.remote.seat import Seat, visible_gpu
 from gagpo.agents.engines.remote.transfer import free_port
-from gagpo.agents.engines.vllm_arguments import BACKEND, cpu_arguments
+from gagpo.agents.engines.vllm_arguments import BACKEND, cpu_arguments, room_for_rank
 from gagpo.agents.model import ModelError
+from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.interpreter import command, module_path
+
+if TYPE_CHECKING:
+    import torch
 
 POLL_SECONDS = 0.25
 CLOSE_SECONDS = 15.0
-EXTENSION = "gagpo.agents.engines.remote.extension.WorkerExtension"
+GPU_SHARE = {"colocated": 0.4, "separate": 0.9}
+EXTENSION = "gagpo.agents.engines.remote.kinds.vllm_extension.WorkerExtension"
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,7 @@ class ServerPlan:
 
     folder: of the model's config. architecture: the model's class. memory: share of a GPU. devices: numbers of the GPUs
     it may use, ``()`` for a CPU. sleeps: whether it shall be able to free its GPU. threads: of a server on a CPU.
+    adapter_rank: of the LoRA adapters that it shall take, 0 for none.
     """
 
     folder: str
@@ -48,6 +56,7 @@ class ServerPlan:
     devices: tuple[int, ...] = ()
     sleeps: bool = False
     threads: int = 1
+    adapter_rank: int = 0
     more: tuple[str, ...] = field(default=())
 
 
@@ -59,6 +68,8 @@ def arguments(plan: ServerPlan) -> list[str]:
     line += ["--enable-prefix-caching", "--weight-transfer-config", json.dumps({"backend": backend})]
     if plan.transfer == "file":
         line += ["--worker-extension-cls", EXTENSION]
+    if plan.adapter_rank:
+        line += ["--enable-lora", "--max-loras", "1", "--max-lora-rank", str(room_for_rank(plan.adapter_rank))]
     if plan.max_length is not None:
         line += ["--max-model-len", str(plan.max_length)]
     if plan.architecture is not None:
@@ -95,6 +106,8 @@ def environment(plan: ServerPlan) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "PYTHONPATH": os.pathsep.join(module_path()),
     }
+    if plan.adapter_rank:
+        own["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "True"
     if plan.transfer == "ipc":
         own["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # handles of GPU memory come pickled
     if plan.devices:
@@ -103,6 +116,45 @@ def environment(plan: ServerPlan) -> dict[str, str]:
         own |= {"OMP_NUM_THREADS": str(plan.threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     inherited = {name: value for name, value in os.environ.items() if name != "VLLM_ENABLE_V1_MULTIPROCESSING"}
     return {**inherited, **own}
+
+
+def planned(
+    plan: ServerPlan,
+    replicas: int | None,
+    placement: str,
+    gpus: Sequence[int],
+    each: int,
+    device: torch.device,
+    seat: Seat,
+) -> list[ServerPlan]:
+    """How each of a rank's servers is to be started: as ``plan`` says, on GPUs of its own.
+
+    device: of the rank. Of the GPUs that are named every rank of this machine has its share. Raises InvalidArgument.
+    """
+    count = _count(replicas, placement)
+    devices: list[tuple[int, ...]] = [()] * count
+    if device.type == "cuda" and placement == "colocated":
+        devices = [(visible_gpu(device.index or 0),)]
+    elif device.type == "cuda" or gpus:
+        ranks = f" at each of {seat.local_world} ranks" if seat.local_world > 1 else ""
+        if len(gpus) != count * each * seat.local_world:
+            raise InvalidArgument(
+                f"engine.options.gpus must name {count * each * seat.local_world} GPUs for {count} replicas of "
+                f"{each}{ranks}, got {len(gpus)}"
+            )
+        own = gpus[count * each * seat.local :]
+        devices = [tuple(own[each * n : each * (n + 1)]) for n in range(count)]
+    memory, threads = plan.memory or GPU_SHARE[placement], max(1, (os.cpu_count() or 1) // count)
+    return [replace(plan, devices=own, memory=memory, threads=threads) for own in devices]
+
+
+def _count(replicas: int | None, placement: str) -> int:
+    if placement not in GPU_SHARE:
+        raise InvalidArgument(f"engine.options.placement is {' or '.join(sorted(GPU_SHARE))}, got {placement!r}")
+    count = 1 if replicas is None else replicas
+    if count < 1 or (placement == "colocated" and count != 1):
+        raise InvalidArgument(f"engine.options.replicas: at least 1, and 1 when colocated, got {count}")
+    return count
 
 
 class Server:
@@ -220,6 +272,7 @@ def main(line: Sequence[str]) -> None:
     parser.add_argument("--max-length", type=int, help="most tokens of a prompt and its response")
     parser.add_argument("--transfer", choices=("file", "nccl", "ipc"), default="file")
     parser.add_argument("--devices", type=int, nargs="*", default=[], help="numbers of the GPUs; none for a CPU")
+    parser.add_argument("--lora", type=int, default=0, metavar="RANK", help="take LoRA adapters of this rank")
     chosen = parser.parse_args(line[:border])
     plan = ServerPlan(
         folder=chosen.model,
@@ -228,6 +281,7 @@ def main(line: Sequence[str]) -> None:
         transfer=chosen.transfer,
         devices=tuple(chosen.devices),
         threads=max(1, os.cpu_count() or 1),
+        adapter_rank=chosen.lora,
         more=tuple(line[border + 1 :]),
     )
     server = command("-m", "vllm.entrypoints.openai.api_server", "--host", chosen.host)

@@ -1,8 +1,9 @@
-"""Bringing weights to servers, by vLLM's own calls (init, start, update, finish) whatever carries the numbers.
+"""Bringing weights to servers, by their own calls, whatever carries the numbers.
 
 ``file``: a folder that trainer and server both see; for CPUs, and where nothing faster reaches. ``nccl``: a broadcast
 from the trainer's GPU to a server's GPUs. ``ipc``: memory of a GPU that trainer and server share. The latter two are in
-:mod:`gagpo.agents.engines.remote.device_transfer`.
+:mod:`gagpo.agents.engines.remote.device_transfer`, those of SGLang in
+:mod:`gagpo.agents.engines.remote.kinds.sglang_transfer`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ from gagpo.agents.precision import dtype_of, name_of
 from gagpo.envs import durable
 from gagpo.envs.errors import InvalidArgument
 
-KINDS = ("file", "nccl", "ipc")
 FILE_BYTES = 2**30  # of one file, and so of what is held in memory beside the model
 
 T = TypeVar("T")
@@ -95,7 +95,7 @@ class Round:
         self._run(at_once())
 
 
-class FileTransfer:
+class FolderTransfer:
     """Writes weights into ``folder``, where the server's workers read them. The last version stays for servers that
     come back; a new one is complete before it has its name."""
 
@@ -114,12 +114,12 @@ class FileTransfer:
         if tensors is not None:
             self._write(tensors, version)
         update = Round(clients, run, deadline)
-        update.order("/init_weight_transfer_engine", {"init_info": {"parameters": len(self._shapes)}})
-        update.start()
-        for file in self._files:
-            update.order("/update_weights", {"update_info": {"path": str(file)}})
-        update.order("/finish_weight_update", {"weight_version": version})
+        self._announce(update, version)
         return update.faults
+
+    def _announce(self, update: Round, version: str) -> None:
+        """Have the servers of an update read the files, and call them ``version``."""
+        raise NotImplementedError
 
     def _write(self, tensors: Iterable[NamedTensor], version: str) -> None:
         place = self._folder / version.replace(":", "-")
@@ -127,7 +127,7 @@ class FileTransfer:
         with durable.replacing_folder(place, flushed=False) as unfinished:
             for number, part in enumerate(_parts(checked(tensors, self._shapes), self._dtype)):  # one is held at a time
                 names.append(f"{number:04d}.safetensors")
-                save_file(part, str(unfinished / names[-1]))
+                save_file(part, str(unfinished / names[-1]), metadata={"format": "pt"})
         for old in {file.parent for file in self._files}:
             shutil.rmtree(old, ignore_errors=True)
         self._files = [place / name for name in names]
@@ -136,6 +136,17 @@ class FileTransfer:
         for folder in {file.parent for file in self._files}:
             shutil.rmtree(folder, ignore_errors=True)
         self._files = []
+
+
+class FileTransfer(FolderTransfer):
+    """By vLLM's calls of weight transfer, which our own extension in its workers answers file by file."""
+
+    def _announce(self, update: Round, version: str) -> None:
+        update.order("/init_weight_transfer_engine", {"init_info": {"parameters": len(self._shapes)}})
+        update.start()
+        for file in self._files:
+            update.order("/update_weights", {"update_info": {"path": str(file)}})
+        update.order("/finish_weight_update", {"weight_version": version})
 
 
 def checked(tensors: Iterable[NamedTensor], shapes: Mapping[str, tuple[int, ...]]) -> Iterator[NamedTensor]:
@@ -174,19 +185,20 @@ def _parts(tensors: Iterable[NamedTensor], dtype: torch.dtype) -> Iterator[dict[
         yield part
 
 
-def make_transfer(kind: str, model: torch.nn.Module, dtype: str, device: torch.device, folder: Path) -> Transfer:
-    """The transfer called ``kind``; InvalidArgument where the trainer's ``device`` cannot do it."""
-    if kind not in KINDS:
-        raise InvalidArgument(f"engine.options.transfer is one of {', '.join(KINDS)}, got {kind!r}")
-    if kind == "file":
-        return FileTransfer(model, dtype, folder)
-    if device.type != "cuda":
-        raise InvalidArgument(
-            f"engine.options.transfer={kind} needs a model on a GPU, it is on {name_of(device)}; use file"
-        )
+def device_transfer(way: str, model: torch.nn.Module, dtype: str, device: torch.device) -> Transfer:
+    """What carries weights from a GPU to vLLM's; InvalidArgument where the trainer's ``device`` is none."""
+    require_gpu(way, device)
     from gagpo.agents.engines.remote.device_transfer import BroadcastTransfer, SharedMemoryTransfer
 
-    return (SharedMemoryTransfer if kind == "ipc" else BroadcastTransfer)(model, dtype, device)
+    return (SharedMemoryTransfer if way == "ipc" else BroadcastTransfer)(model, dtype, device)
+
+
+def require_gpu(way: str, device: torch.device) -> None:
+    """InvalidArgument where weights cannot leave ``device`` by ``way``."""
+    if device.type != "cuda":
+        raise InvalidArgument(
+            f"engine.options.transfer={way} needs a model on a GPU, it is on {name_of(device)}; use file"
+        )
 
 
 def address_towards(url: str) -> str:

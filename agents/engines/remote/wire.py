@@ -1,22 +1,21 @@
-"""What a vLLM server is asked and what it may answer: token ids in, token ids and log-probabilities out, never text.
+"""What servers are asked and may answer: token ids in, token ids and log-probabilities out, never text.
 
-Every answer names the weights that sampled each of its tokens. One from other weights than asked for is refused, so
-that a server that was restarted behind our back, or missed an update, can never feed the trainer.
+Every answer names the weights that sampled it. One from other weights than asked for is refused, so that a server that
+was restarted behind our back, or missed an update, can never feed the trainer.
 """
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from gagpo.agents.engines.base import Request, Response, Sampling
-from gagpo.agents.engines.vllm_arguments import spread, temperature_of
+from gagpo.agents.engines.base import Response
 from gagpo.envs.errors import GagpoError
 
-GENERATE = "/inference/v1/generate"
 TOKEN_BYTES = 512  # most bytes of an answer for each token: id, log-probability and the candidate beside it
 ANSWER_BYTES = 1 << 16  # and for all the rest
 HIGHEST = 1e-3  # log-probability: rounding may lift one above 0
@@ -55,31 +54,15 @@ class RequestRefused(GagpoError, ValueError):
 class Terms:
     """What all requests have in common. stops: tokens that end a response. vocabulary: ids lie below.
 
-    version: of the weights that must answer; also the salt of the prefix cache, so that no block of older weights is
-    ever read.
+    version: of the weights that must answer; where a server keeps its prefix cache over an update, also the cache's
+    salt, so that no block of older weights is ever read. adapter: the name of the adapter that is to be used, None for
+    the weights as they are.
     """
 
     stops: tuple[int, ...]
     vocabulary: int
     version: str
-
-
-def question(request: Request, sampling: Sampling, terms: Terms) -> bytes:
-    """The body of a request to :data:`GENERATE`."""
-    body = {
-        "token_ids": request.prompt_ids.tolist(),
-        "cache_salt": terms.version,
-        "sampling_params": {
-            "temperature": temperature_of(request, sampling),
-            "max_tokens": sampling.limit(request),
-            "seed": spread(request.seed),
-            "stop_token_ids": list(terms.stops),
-            "ignore_eos": True,  # the stop tokens are ours
-            "logprobs": 0,  # of the sampled token alone
-            "detokenize": False,
-        },
-    }
-    return json.dumps(body).encode()
+    adapter: str | None = None
 
 
 def answer_limit(most: int) -> int:
@@ -87,20 +70,13 @@ def answer_limit(most: int) -> int:
     return ANSWER_BYTES + TOKEN_BYTES * most
 
 
-class _Part(BaseModel):
+class Part(BaseModel):
+    """A part of an answer, read strictly: no number from text, none that is not finite."""
+
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
 
-class _Token(_Part):
-    token_id: int
-    logprob: float = Field(gt=NO_LOGPROB, le=HIGHEST)
-
-
-class _Logprobs(_Part):
-    content: list[_Token]
-
-
-class _Span(_Part):
+class Span(Part):
     """Tokens ``[start, end)`` were sampled with the weights called ``version``."""
 
     start: int
@@ -108,43 +84,42 @@ class _Span(_Part):
     version: str
 
 
-class _Choice(_Part):
-    token_ids: list[int]
-    logprobs: _Logprobs
-    finish_reason: str
-    weight_versions: list[_Span] | None = None
+AnswerT = TypeVar("AnswerT", bound=BaseModel)
 
 
-class _Answer(_Part):
-    choices: list[_Choice] = Field(min_length=1, max_length=1)
-
-
-def parse(body: bytes, most: int, terms: Terms) -> Response:
-    """The response of at most ``most`` tokens in an answer.
-
-    Raises :class:`MalformedAnswer`, or :class:`StaleWeights` for one of other weights.
-    """
+def read(kind: type[AnswerT], body: bytes) -> AnswerT:
+    """An answer of this form; :class:`MalformedAnswer` says where it is none."""
     try:
-        (choice,) = _Answer.model_validate_json(body).choices
+        return kind.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"])) or "its beginning"
         raise MalformedAnswer(f"the answer is none at {place}: {first['msg']}: {body[:60]!r}") from None
-    ids, content = choice.token_ids, choice.logprobs.content
+
+
+def checked_response(
+    ids: Sequence[int], sampled: Sequence[tuple[int, float]], reason: str, most: int, terms: Terms
+) -> Response:
+    """The response that an answer holds.
+
+    ids: its tokens. sampled: tokens and log-probabilities, each token once more. reason: why it ended, ``stop`` or
+    ``length``. Raises :class:`MalformedAnswer` where these contradict each other, or what was asked.
+    """
     if not 1 <= len(ids) <= most or not all(0 <= token < terms.vocabulary for token in ids):
         raise MalformedAnswer(f"the answer does not hold 1 to {most} tokens of a vocabulary of {terms.vocabulary}")
-    if [one.token_id for one in content] != ids:
+    if [token for token, _ in sampled] != list(ids):
         raise MalformedAnswer(f"the answer does not hold one log-probability for each of its {len(ids)} tokens")
-    stopped = choice.finish_reason == "stop" and ids[-1] in terms.stops
-    if not stopped and not (choice.finish_reason == "length" and len(ids) == most):
-        raise MalformedAnswer(f"it ended after {len(ids)} of {most} tokens, reason {choice.finish_reason!r:.40}")
-    spans = choice.weight_versions
-    if spans is None:
-        raise MalformedAnswer("the answer does not say which weights it is of; vLLM 0.32 or later does")
+    stopped = reason == "stop" and ids[-1] in terms.stops
+    if not stopped and not (reason == "length" and len(ids) == most):
+        raise MalformedAnswer(f"it ended after {len(ids)} of {most} tokens, reason {reason!r:.40}")
+    logprobs = np.asarray([logprob for _, logprob in sampled], np.float32)
+    return Response(np.asarray(ids, np.int32), logprobs, stopped)
+
+
+def require_version(spans: Sequence[Span], count: int, terms: Terms) -> None:
+    """:class:`StaleWeights` unless all ``count`` tokens are of the weights that were asked for."""
     others = sorted({span.version for span in spans} - {terms.version})
     if others:
         raise StaleWeights(f"it samples with weights {others[0]!r:.60} where {terms.version!r} were sent")
-    if [(span.start, span.end) for span in spans] != [(0, len(ids))]:
+    if [(span.start, span.end) for span in spans] != [(0, count)]:
         raise MalformedAnswer("the answer does not say which weights all of its tokens are of")
-    logprobs = np.asarray([one.logprob for one in content], np.float32)
-    return Response(np.asarray(ids, np.int32), logprobs, stopped)

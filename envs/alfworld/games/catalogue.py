@@ -19,7 +19,7 @@ TASK_TYPES = (
     "pick_cool_then_place_in_recep",
     "pick_two_obj_and_place",
 )
-SIZES = ("small", "full", "varied")
+SIZES = ("small", "full", "varied", "alfred")
 
 # Where the operation of a task type is done.
 TOOL_OF_TASK = {

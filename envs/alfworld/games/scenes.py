@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from gagpo.envs.alfworld.games import alfred
 from gagpo.envs.alfworld.games.catalogue import (
     ROOMS,
     SCENES_PER_ROOM,
@@ -103,6 +104,8 @@ def _furnish(draws: Draws, size: str, scene: int, room: Room) -> RoomLayout:
         types = [*room.always, *draws.shuffled(room.sometimes)[: count - len(room.always)]]
     elif size == "varied":
         types = _varied(draws, room)
+    elif size == "alfred":
+        types = alfred.furniture(draws, room)
     else:
         types = [kind for kind, (least, most) in room.ranges.items() for _ in range(draws.between(least, most))]
         fillers = [kind for kind, (_, most) in room.ranges.items() if most >= 4]
@@ -167,11 +170,26 @@ def pose(source: Shipped, seed: int, size: str, split: str, task_type: str, inde
     A problem of ``valid_seen`` is set in the room of the training problem with the same type and index, so its room is
     one that was trained in whenever the training split is at least as large. Of ``varied`` size, things lie anywhere
     they may in one problem of three, and what is to be cleaned, heated or cooled may lie in the type of place that it
-    is to go to, as in released games.
+    is to go to, as in released games; of ``alfred`` size see :mod:`gagpo.envs.alfworld.games.alfred`.
     """
     layout = furnish(seed, size, _scene_of(seed, size, split, task_type, index))
     draws = Draws("problem", size, seed, split, task_type, index)
     wanted, target, toggle = draws.choose(_goals(source, layout, size, task_type))
+    things = (
+        _as_in_alfred(source, draws, layout, task_type, (wanted, target, toggle))
+        if size == "alfred"
+        else _at_home(source, draws, layout, size, task_type, (wanted, target, toggle))
+    )
+    phrasing = draws.choose(source.goals[task_type][1])
+    text = phrasing.format(obj=wanted.lower(), recep=target.lower(), toggle=toggle.lower())
+    return Scenario(layout, tuple(things), task_type, wanted, target, toggle, text)
+
+
+def _at_home(
+    source: Shipped, draws: Draws, layout: RoomLayout, size: str, task_type: str, goal: tuple[str, str, str]
+) -> list[Thing]:
+    """One of what is wanted, rarely another, and some clutter, most of it in usual places."""
+    wanted, target, toggle = goal
     scattered = size == "varied" and draws.chance(1, 3)
     kept_out = "" if size == "varied" and task_type in TOOL_OF_TASK else target
     taken: set[str] = set()
@@ -191,9 +209,29 @@ def pose(source: Shipped, seed: int, size: str, split: str, task_type: str, inde
     kinds = [kind for kind in layout.room.objects(size) if kind != wanted and _places(source, layout, kind)]
     for _ in range(draws.between(*_CLUTTER[size])):
         put(draws.choose(kinds))
-    phrasing = draws.choose(source.goals[task_type][1])
-    text = phrasing.format(obj=wanted.lower(), recep=target.lower(), toggle=toggle.lower())
-    return Scenario(layout, tuple(things), task_type, wanted, target, toggle, text)
+    return things
+
+
+def _as_in_alfred(
+    source: Shipped, draws: Draws, layout: RoomLayout, task_type: str, goal: tuple[str, str, str]
+) -> list[Thing]:
+    """What is wanted lies neither in the tool that treats it nor, where nothing treats it, in its target."""
+    wanted, target, toggle = goal
+    kept_out = TOOL_OF_TASK.get(task_type, target)
+    lamps = [toggle] if toggle else [kind for kind in layout.room.lamps if draws.chance(1, 3)]
+    kinds = alfred.things(draws, layout.room, wanted, task_type == "pick_two_obj_and_place")
+    taken: set[str] = set()
+    held: Counter[int] = Counter()
+    things = []
+    for kind in [*kinds, *lamps]:
+        places = _places(source, layout, kind, barred=kept_out if kind == wanted else "")
+        if places:
+            numbers = [layout.receptacles.index(place) for place in places]
+            among = Counter({k: held[number] for k, number in enumerate(numbers)})
+            chosen = alfred.place(draws, [place.type for place in places], among)
+            held[numbers[chosen]] += 1
+            things.append(Thing(_identify(draws, kind, taken), kind, places[chosen].id))
+    return things
 
 
 def _scene_of(seed: int, size: str, split: str, task_type: str, index: int) -> int:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import warnings
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 
+from gagpo.learning.steps.eight_bit import AdamW8bit
 from gagpo.objectives.imitation import fall, half_cosine
 from gagpo.settings import OptimizerSettings, SettingsError, WarmStartSettings
 
@@ -50,23 +50,9 @@ def make_optimizer(
         return MuonAdamW(matrices, [group for group in groups if not group.get("whole")], **chosen)
     if settings.name not in EIGHT_BIT:
         return torch.optim.AdamW(groups, **chosen)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about kernels of its own that are not used here
-        import bitsandbytes
-
-    kind = "AdamW8bit" if settings.name == "adamw8bit" else "PagedAdamW8bit"
-    made: Any = getattr(bitsandbytes.optim, kind)(groups, **chosen)
     modules = [module for model in models for module in model.modules()]
     embeddings = {id(module.weight) for module in modules if isinstance(module, torch.nn.Embedding)}
-    usual = made.get_config
-
-    def config_of(group_index: int, index: int, group: Group) -> Group:
-        whole = id(group["params"][index]) in embeddings
-        return {**usual(group_index, index, group), **({"optim_bits": 32} if whole else {})}
-
-    made.get_config = config_of  # the library's own register of exceptions goes by places, for all optimisers at once
-    optimizer: torch.optim.Optimizer = made
-    return optimizer
+    return AdamW8bit(groups, embeddings, settings.name == "paged_adamw8bit", **chosen)
 
 
 class MuonAdamW(torch.optim.Optimizer):
@@ -126,10 +112,11 @@ def hidden_matrices(model: torch.nn.Module) -> list[torch.nn.Parameter]:
 
 
 def moment_bytes(optimizer: torch.optim.Optimizer) -> int:
-    """Bytes of all moments, as they are or, before the first step, as they will be at most."""
+    """Bytes of all moments of all ranks, as they are or, before the first step, as they will be at most."""
     held = [x for state in optimizer.state.values() for x in state.values() if isinstance(x, torch.Tensor)]
     if held:
-        return sum(x.numel() * x.element_size() for x in held)
+        parts = optimizer.parts if isinstance(optimizer, AdamW8bit) else 1  # a DTensor's numbers are those of all
+        return parts * sum(x.numel() * x.element_size() for x in held)
     trained: list[torch.Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
     return 2 * sum(p.numel() * p.element_size() for p in trained)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 from dataclasses import dataclass
 
@@ -119,11 +120,17 @@ class SimulatedReplica:
         self._hand_over()
 
     def _decode(self) -> Process:
-        """Until the shortest response ends, or the batch changes."""
+        """Until the shortest response ends, or the batch changes; a pass that has begun is gone through with.
+
+        So requests that come while it goes on are read together after it.
+        """
         step = self.rates.decode_seconds(len(self._active)) * self.device.slow_sampling()
         least = min(response.left for response in self._active)
         spent = yield from self._spend(least * step, interruptible=True)
-        done = least if step == 0 else spent / step
+        done = least
+        if step and spent < least * step:
+            done = min(least, float(math.ceil(spent / step - TINY)))
+            spent += yield from self._spend(max(0.0, done * step - spent), interruptible=False)
         self.decoding += spent
         self.passing += self.rates.pass_seconds * done
         for response in self._active:

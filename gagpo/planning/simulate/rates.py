@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from gagpo.agents.engines.flat.kernels import bucket
 from gagpo.agents.engines.flat.slots import SHORTEST
+from gagpo.agents.engines.registry import SERVERS
 from gagpo.agents.shape import Shape
 from gagpo.options import explain
 from gagpo.planning.lengths import row_tokens
@@ -130,7 +131,7 @@ def stated(
     operations = (8 if training.gradient_checkpointing else 6) * parameters
     row = row_tokens(settings, prompt, turns, response, shape.context)
     token = 2 * shape.layers * shape.key_value_heads * shape.head_size * 2
-    paged = engine.name in ("vllm", "vllm-server")
+    paged = engine.name in ("vllm", *SERVERS)
     if paged:
         # Pages are read as far as they are filled, and graphs hold whatever number of responses there is.
         read, own = max(1.0, row - settings.rollout.max_tokens / 2), PASS_SECONDS

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
+from gagpo.agents.engines.registry import SERVERS
 from gagpo.collecting.distributed_rollout import require_fitting
 from gagpo.envs.tables import Table
 from gagpo.planning.simulate.rates import Rates
@@ -13,7 +14,6 @@ from gagpo.planning.simulate.update import update_seconds
 from gagpo.planning.simulate.workload import Workload
 from gagpo.settings import RunSettings, SettingsError
 
-SERVERS = ("vllm-server",)
 TRIED = 2  # placements of each kind that are simulated
 TAIL = 1.5  # the longest episodes over the mean one, for choosing a placement only
 

@@ -274,7 +274,7 @@ def test_what_cannot_be_is_said():
         with serving() as server, pytest.raises(InvalidArgument, match=r"train|house"):
             open_pool(server.url, wrong)
     with pytest.raises(InvalidArgument, match="deadlines"):
-        RemotePool("http://127.0.0.1:9", step_deadline=0.0)
+        open_pool("http://127.0.0.1:9", step_deadline=0.0)
 
 
 def test_nothing_of_it_lives_on():

@@ -68,6 +68,12 @@ def test_a_warm_start_is_made_once_and_never_mistaken_for_another(corridor, tmp_
     assert len(other.stderr.splitlines()) == 1
 
 
+def test_training_takes_arguments_of_the_world_as_evaluation_does(inside, tmp_path):
+    """The household player trains on the released games in one command, for whoever has them."""
+    done = inside("train", "alfworld-agent", "-k", f"games={tmp_path / 'json'}", "--runs", tmp_path)
+    assert done.returncode == 2 and f"there is no folder {tmp_path / 'json'}/train" in done.stderr
+
+
 def test_auto_numbers_the_next_run_when_one_is_finished(corridor, tmp_path):
     config = corridor(training={"iterations": 0}, evaluation={"tasks": 1})
     for _ in range(2):

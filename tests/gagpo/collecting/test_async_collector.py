@@ -12,8 +12,9 @@ import pytest
 from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.episodes import read_episodes
 from gagpo.agents.rollout import derive_seed
-from gagpo.collecting import async_collector
+from gagpo.collecting.async_collector import AsyncCollector
 from gagpo.collecting.async_rollout import AsyncRollout
+from gagpo.collecting.batches_ahead import BatchesAhead
 from gagpo.collecting.distributed_rollout import require_fitting
 from gagpo.envs.pool import EnvironmentBroken
 from gagpo.settings import SettingsError, load
@@ -66,10 +67,12 @@ def test_ahead_learns(corridor, tmp_path):
     assert np.mean(success[-3:]) > np.mean(success[:3]) + 0.4
 
 
-def test_evaluation_is_of_the_newest_weights(corridor, tmp_path, monkeypatch):
-    config = corridor(rollout={**AHEAD, "ahead": 3}, training={"iterations": 4}, evaluation={"every": 1})
+@pytest.mark.parametrize("kind", [BatchesAhead, AsyncCollector])
+def test_evaluation_is_of_the_newest_weights(corridor, tmp_path, monkeypatch, kind):
+    rolling = {**AHEAD, "ahead": 3, "lockstep": kind is BatchesAhead}
+    config = corridor(rollout=rolling, training={"iterations": 4}, evaluation={"every": 1})
     seen = []
-    original = async_collector.AsyncCollector.paused
+    original = kind.paused
 
     def paused(self, engine):
         context = original(self, engine)
@@ -85,7 +88,7 @@ def test_evaluation_is_of_the_newest_weights(corridor, tmp_path, monkeypatch):
 
         return Watched()
 
-    monkeypatch.setattr(async_collector.AsyncCollector, "paused", paused)
+    monkeypatch.setattr(kind, "paused", paused)
     trainer = Trainer(RunFolder.create(tmp_path / "run", load(config)), quiet=True)
     trainer.run()
     assert seen == [True] * 5

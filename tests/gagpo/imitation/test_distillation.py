@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from gagpo.agents.agent import Manner
 from gagpo.agents.context import Context
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.agents.prompts import STYLES
@@ -77,7 +78,7 @@ def test_a_hint_is_read_before_the_very_tokens_that_were_sampled(tiny, history):
     episodes = [episode(context, 0, True, "right", "left"), episode(context, 0, False, "right")]
     rows = build_rows(episodes)
     for kind, told in (("expert", "A good action: left"), ("success", "What led to success: right; left")):
-        found = hinted_rows(rows, episodes, context, kind)
+        found = hinted_rows(rows, episodes, {"": Manner(context, 40)}, kind)
         assert [row.turn_K[0] for row in found] == ([0, 1, 2] if kind == "expert" else [2])
         for row in found:
             turn = [turn for one in episodes for turn in one.turns][row.turn_K[0]]
@@ -85,7 +86,8 @@ def test_a_hint_is_read_before_the_very_tokens_that_were_sampled(tiny, history):
             assert tokenizer.decode(row.ids).count(told) == 1
             text = tokenizer.decode(row.ids[: row.place_K[0]])
             assert text.replace(f"\n{told}", "") == tokenizer.decode(turn.prompt_ids)
-    assert sorted(np.concatenate([row.token_K for row in hinted_rows(rows, episodes, context, "expert")])) == list(
+    hinted = hinted_rows(rows, episodes, {"": Manner(context, 40)}, "expert")
+    assert sorted(np.concatenate([row.token_K for row in hinted])) == list(
         range(sum(len(turn.response_ids) for one in episodes for turn in one.turns))
     )
 
@@ -124,10 +126,11 @@ def test_a_better_model_is_a_good_teacher(corridor, tmp_path):
     assert rows[-1]["distillation_advantage"] > 0.5 * rows[0]["distillation_advantage"]
 
 
-def test_a_teacher_of_another_tongue_is_refused_before_anything_is_made(corridor, tmp_path):
+def test_a_teacher_of_another_tongue_cannot_be_told_what_was_admissible(corridor, tmp_path):
     algorithm = {**ALONE, "distillation": {"teacher": "starter:maths"}}
-    folder = RunFolder.new(tmp_path / "run", load_run(corridor(algorithm=algorithm)))
-    with pytest.raises(SettingsError, match=r"teacher=starter:maths reads other tokens than .*warm_start.teacher"):
+    config = corridor(algorithm=algorithm, context={"style": "plain", "history": "full", "admissible": True})
+    folder = RunFolder.new(tmp_path / "run", load_run(config))
+    with pytest.raises(SettingsError, match=r"teacher=starter:maths reads other tokens than .*admissible=false"):
         Trainer(folder, quiet=True)
     assert not folder.path.exists()
 

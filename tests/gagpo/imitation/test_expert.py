@@ -1,6 +1,7 @@
 """The expert's actions become rows, their loss is cross-entropy, and a policy learns from it without any reward."""
 
 import copy
+from dataclasses import replace
 
 import gymnasium
 import numpy as np
@@ -8,12 +9,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from gagpo.agents.agent import Manner
 from gagpo.agents.context import Context
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.agents.prompts import STYLES
 from gagpo.algorithms import load
 from gagpo.credit import Credit
 from gagpo.envs.testing import CorridorEnv
+from gagpo.envs.tools import ToolCall
+from gagpo.envs.tools.storeroom import TOOLS
 from gagpo.eval.metrics.register import REGISTER
 from gagpo.imitation.expert import expert_metrics, expert_rows
 from gagpo.learning.batch import Supervision, build_rows
@@ -52,7 +56,7 @@ def played(context, *experts, group=0):
 def test_a_row_is_what_was_read_and_the_experts_action_in_the_learners_words(tiny, style):
     context = Context(tiny[1], STYLES[style])
     episodes = [played(context, "left", None, "", group=5), played(context, "right", "go " * 200, "\ud800", group=3)]
-    rows = expert_rows(episodes, context, longest=40)
+    rows = expert_rows(episodes, {"": Manner(context, 40)})
     assert [(row.turn_K[0], row.group) for row in rows] == [(0, 1), (3, 0)]
     assert np.concatenate([row.token_K for row in rows]).tolist() == list(range(sum(len(r.token_K) for r in rows)))
     for row, (one, number), action in zip(rows, ((0, 0), (1, 0)), ("left", "right"), strict=True):
@@ -71,7 +75,7 @@ def test_the_gradient_is_that_of_cross_entropy(tiny, minibatches):
     context = Context(tokenizer, STYLES["plain"])
     episodes = [played(context, "left", "right"), played(context, "left", group=1)]
     rows = build_rows(episodes)
-    taught = Supervision(expert_rows(episodes, context, 40), 0.7)
+    taught = Supervision(expert_rows(episodes, {"": Manner(context, 40)}), 0.7)
     tokens = sum(len(row.token_K) for row in rows)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
 
@@ -130,6 +134,59 @@ def test_a_world_without_an_expert_is_refused_before_anything_is_made(corridor, 
     with pytest.raises(SettingsError, match=r"Untaught-v0 has none: write its method expert_action"):
         Trainer(folder, quiet=True)
     assert not folder.path.exists()
+
+
+MIXED = [
+    {"name": "long", "id": "gagpo.envs.testing:gagpo-test/Corridor-v0", "kwargs": {"max_turns": 16}},
+    {
+        "name": "tagged",
+        "id": "gagpo.envs.testing:gagpo-test/Corridor-v0",
+        "context": {"style": "tags"},
+        "max_tokens": 24,
+    },
+]
+
+
+def mixed(corridor, *more, **changes):
+    usual = {"environment": None, "environments": [*MIXED, *more], "algorithm": ALONE, "evaluation": QUICK}
+    rollout = {"tasks": 4, "samples": 2}
+    return corridor(**{**usual, "rollout": rollout, "training": {"iterations": 1}, **changes})
+
+
+def test_the_experts_of_several_worlds_teach_each_in_its_own_words(tiny):
+    """Lines in the corridor, tool calls in the storeroom, several at once, each no longer than may be said there."""
+    both = "\n".join(ToolCall("price", {"item": thing}).text for thing in ("lamp", "rope"))
+    worlds = {
+        "long": Manner(Context(tiny[1], STYLES["plain"]), 8),
+        "room": Manner(Context(tiny[1], STYLES["tools"], tools=TOOLS), 200),
+        "curt": Manner(Context(tiny[1], STYLES["tools"], tools=TOOLS), 20),
+    }
+    episodes = [replace(played(worlds["long"].context, "left"), world="long")]
+    episodes += [replace(played(worlds[name].context, both, group=1), world=name) for name in ("room", "curt")]
+    rows = expert_rows(episodes, worlds)
+    assert [row.turn_K[0] for row in rows] == [0, 1]
+    read = [worlds[name].context.turn(row.ids[row.place_K]) for name, row in zip(("long", "room"), rows, strict=True)]
+    assert (read[0].action, read[1].action, len(read[1].calls)) == ("left", both, 2)
+    assert all(turn.valid for turn in read)
+
+
+def test_a_mixture_learns_from_its_experts(corridor, tmp_path):
+    rows, _ = trained(mixed(corridor, training={"iterations": 3}), tmp_path / "run")
+    assert rows[-1]["expert_loss"] < rows[0]["expert_loss"] and rows[0]["expert_turns"] == 1.0
+
+
+def test_a_world_without_an_expert_beside_others_is_named(corridor, tmp_path):
+    untaught = {"name": "quiet", "id": "gagpo-test/Untaught-v0", "kwargs": {"max_turns": 4}}
+    folder = RunFolder.create(tmp_path / "run", load_run(mixed(corridor, untaught)))
+    with pytest.warns(UserWarning, match=r"no expert teaches in quiet \(gagpo-test/Untaught-v0\)"):
+        train(folder, quiet=True)
+    assert 0 < folder.metrics()[0]["expert_turns"] < 1
+    config = mixed(corridor, environments=[untaught, {**untaught, "name": "mute"}])
+    with pytest.raises(SettingsError, match=r"quiet \(.*\), mute \(.*\) has none"):
+        Trainer(RunFolder.new(tmp_path / "other", load_run(config)), quiet=True)
+    other = {**MIXED[0], "kwargs": {"expert": "random"}}
+    with pytest.raises(ValueError, match=r"environments.long.kwargs.expert=random is another player"):
+        load_run(mixed(corridor, environments=[other, MIXED[1]]))
 
 
 class Raving(CorridorEnv):

@@ -11,6 +11,7 @@ import importlib.machinery
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from contextlib import asynccontextmanager
@@ -46,6 +47,7 @@ from verifiers.v1.utils import loaders
 
 from gagpo.envs.testing import CorridorEnv
 from gagpo.interop.verifiers import WorldConfig, WorldEnv, WorldTaskset
+from tests.agents.chat_server import serving
 
 pytestmark = pytest.mark.interop
 SERVER = os.environ.get("GAGPO_SERVER_PYTHON")  # a Python in which `gagpo serve` works
@@ -117,6 +119,43 @@ def test_verifiers_finds_it_by_the_name_of_a_module(tmp_path, monkeypatch):
     (tmp_path / "worlds.py").write_text(page.split("```python\n# worlds.py\n")[1].split("```")[0])
     monkeypatch.syspath_prepend(tmp_path)
     assert loaders.taskset_class("worlds") is WorldTaskset and loaders.environment_class("worlds") is WorldEnv
+
+
+def printed_command():
+    """The words of `vf-eval` as the page prints it."""
+    page = (Path(__file__).parents[3] / "docs/use-our-worlds.md").read_text()
+    (text,) = re.findall(r"^PYTHONPATH=\. (vf-eval (?:.*\\\n)*.*)$", page, re.MULTILINE)
+    return shlex.split(text.replace("\\\n", " "))
+
+
+def test_a_game_is_played_to_its_end_by_its_own_command(tmp_path):
+    """The page's command, with a quick world and a server that plays it; harness and runtime are as printed."""
+    page = (Path(__file__).parents[3] / "docs/use-our-worlds.md").read_text()
+    (tmp_path / "worlds.py").write_text(page.split("```python\n# worlds.py\n")[1].split("```")[0])
+    with serving(style="<think>which way?</think><action>{}</action>") as server:
+        address = server.url if server.url.endswith("/v1") else f"{server.url}/v1"
+        changed = {"gagpo/ALFWorld-v0": CORRIDOR, "http://127.0.0.1:8000/v1": address, "5": "2"}
+        command = [changed.get(word, word) for word in printed_command()]
+        assert set(changed.values()) <= set(command)
+        found = subprocess.run(
+            [str(Path(sys.executable).with_name(command[0])), *command[1:], "--no-rich", "-o", "out"],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[3]}", "API_KEY": "none"},
+            capture_output=True,
+            text=True,
+            timeout=500,
+        )
+        said = found.stdout[-2000:] + found.stderr[-2000:]
+        if "uv" in said and "not found" in said:
+            pytest.skip("the runtime subprocess of verifiers needs uv, which is not to be had here")
+        assert found.returncode == 0, said
+        assert server.answered > 2 and all(request["stream"] for request in server.requests)
+    (results,) = tmp_path.rglob("traces.jsonl")
+    games = [game for line in results.read_text().splitlines() for game in json.loads(line)["traces"]]
+    assert len(games) == 2
+    for game in games:
+        assert game["rewards"]["reward"]["score"] == 1.0 and game["metrics"]["success"] == 1.0, game["errors"]
+        assert game["metrics"]["invalid"] == 0.0 and len(game["calls"]) == game["metrics"]["turns"]
 
 
 def test_the_defaults_play_at_once(tmp_path):

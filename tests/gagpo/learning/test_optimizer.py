@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gagpo.collecting.distributed_rollout import require_fitting
-from gagpo.distributed.states import names_of
+from gagpo.distributed.states import StateError, names_of
 from gagpo.learning.steps import optimizer as optimizers
 from gagpo.learning.steps.optimizer import (
     hidden_matrices,
@@ -171,9 +171,59 @@ def test_a_checkpoint_of_another_optimiser_is_refused(corridor, tmp_path):
         saved.load_optimizer(adamw, names_of(model, None))
 
 
-@pytest.mark.parametrize(
-    ("name", "why"), [("muon", "each matrix as a whole"), ("adamw8bit", "blocks that cannot be sharded")]
-)
-def test_what_cannot_be_shared_out_is_refused(corridor, name, why):
-    with pytest.raises(SettingsError, match=rf"optimizer.name={name} .*{why}, and 2 processes hold parts"):
-        require_fitting(load(corridor(optimizer={"name": name})), 2)
+def test_what_cannot_be_shared_out_is_refused(corridor):
+    with pytest.raises(
+        SettingsError, match=r"optimizer.name=muon .*each matrix as a whole, and 2 processes hold parts"
+    ):
+        require_fitting(load(corridor(optimizer={"name": "muon"})), 2)
+    require_fitting(load(corridor(optimizer={"name": "adamw8bit"})), 2)
+
+
+@pytest.fixture
+def stepped():
+    """A model after three steps in 8 bits, its optimiser, and an optimiser of the same kind without a state."""
+    pytest.importorskip("bitsandbytes")
+    model, settings = Wide(), OptimizerSettings(name="adamw8bit", learning_rate=1e-3)
+    fresh = copy.deepcopy(model)
+    return model, steps(model, settings), make_optimizer([fresh], parameter_groups(fresh, settings), settings), fresh
+
+
+def test_moments_in_8_bits_are_taken_up_bit_for_bit(stepped):
+    model, made, fresh, other = stepped
+    for one, two in zip(model.parameters(), other.parameters(), strict=True):
+        found = {key: tensor.clone() for key, tensor in made.tensors_of(one).items()}
+        assert fresh.wanted_of(two, {key: tensor.shape for key, tensor in found.items()}).keys() == found.keys()
+        fresh.take(two, found)
+        assert made.state[one].keys() == fresh.state[two].keys()
+        for key, value in made.state[one].items():
+            taken = fresh.state[two][key]
+            assert torch.equal(value, taken) if isinstance(value, torch.Tensor) else value == taken, key
+    assert fresh.wanted_of(two, {}) == {} and type(fresh)([{"params": [two]}], set(), False).tensors_of(two) == {}
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 7])
+def test_moments_of_many_ranks_are_rounded_in_the_blocks_of_one(stepped, ranks):
+    """Each rank's rows are quantised by themselves, as that many ranks hold them; an oracle says what they mean."""
+    model, made, fresh, other = stepped
+    functions = pytest.importorskip("bitsandbytes").functional
+    one, two = model.wide.weight, other.wide.weight
+    state, found = made.state[one], made.tensors_of(one)
+    parts = list(torch.randn(one.shape, generator=torch.Generator().manual_seed(0)).chunk(ranks))
+    quantised = [functions.quantize_blockwise(part, code=state["qmap1"], blocksize=256) for part in parts]
+    meant = torch.cat([functions.dequantize_blockwise(codes, how) for codes, how in quantised])
+    scales = torch.zeros(ranks, max(len(how.absmax) for _, how in quantised))
+    for row, (_, how) in zip(scales, quantised, strict=False):
+        row[: len(how.absmax)] = how.absmax
+    fresh.take(two, {**found, "codes1": torch.cat([codes for codes, _ in quantised]), "scales1": scales})
+    taken = fresh.state[two]
+    got = functions.dequantize_blockwise(taken["state1"], absmax=taken["absmax1"], code=taken["qmap1"], blocksize=256)
+    assert (got - meant).abs().max() < 0.05 * meant.abs().max() and (got - meant).norm() < 0.02 * meant.norm()
+
+
+def test_a_state_of_earlier_versions_goes_on_in_one_process_alone(stepped, monkeypatch):
+    model, made, fresh, other = stepped
+    fresh.load_state_dict(made.state_dict())
+    assert torch.equal(fresh.state[other.wide.weight]["state1"], made.state[model.wide.weight]["state1"])
+    monkeypatch.setattr(type(fresh), "parts", 2)
+    with pytest.raises(StateError, match="go on with processes=1"):
+        fresh.load_state_dict(made.state_dict())

@@ -144,3 +144,12 @@ def test_wrong_files_are_explained(tmp_path, text, said):
 def test_a_missing_file_names_a_near_one():
     with pytest.raises(SettingsError, match=r"nearest: alfworld-small"):
         load(Path("configs/alfworld-smal.yaml"))
+
+
+@pytest.mark.parametrize("controller", ["agpo: {}", "variance_filter: {}"])
+def test_what_needs_the_whole_batch_is_refused_where_groups_come_one_by_one(controller):
+    """A filter that is shown one group keeps it: it would filter nothing and say nothing."""
+    algorithm = f"algorithm={{preset: grpo, controllers: {{{controller}}}}}"
+    with pytest.raises(SettingsError, match=r"rollout\.ahead=0"):
+        load("alfworld-first", [algorithm, "rollout.ahead=1", "rollout.workers=1"])
+    load("alfworld-first", [algorithm])

@@ -115,3 +115,23 @@ def test_a_checkpoint_that_has_no_room_is_not_begun_and_the_earlier_ones_stand(c
     with pytest.raises(CheckpointError, match=r"a checkpoint needs 0\.0\d+ GB and .* has 0\.001 GB free"):
         trainer.run()
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["iteration-000001"]
+
+
+def test_a_start_that_was_killed_before_it_was_a_run_is_begun_again(corridor, tmp_path, monkeypatch):
+    """After the lock, the folders and the versions, before the settings; what is anybody else's stays refused."""
+    path, settings = tmp_path / "run", load(corridor())
+
+    def killed(name, text):
+        if name.name == "config.yaml":
+            raise KeyboardInterrupt
+        name.write_text(text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("gagpo.training.run_folder.durable.write_text", killed)
+        with pytest.raises(KeyboardInterrupt):
+            RunFolder.create(path, settings)
+    assert (path / "versions.json").exists() and not (path / "config.yaml").exists()
+    RunFolder.new(path, settings)
+    (path / "evals" / "notes.txt").write_text("mine")
+    with pytest.raises(SettingsError, match="other things in it"):
+        RunFolder.new(path, settings)

@@ -317,6 +317,7 @@ def test_a_row_is_overridden_by_its_name_or_number(mixture):
     assert WORLDS[1].get("weight") is None
     for override, said in {
         "environments.shrt.weight=3": "there is no row 'shrt'; nearest: short",
+        "environment.kwargs.seed=3": "there are several worlds; write environments.NAME.kwargs.seed=...",
         "environments.2.weight=3": "there is no row '2'",
         "environments.short.wieght=3": r"unknown key 'environments\.1\.wieght'",
         "environments.short.weight=0": r"environments\.1\.weight",

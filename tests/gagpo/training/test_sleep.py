@@ -107,10 +107,10 @@ def test_vllm_on_a_gpu_sleeps_deeply_and_gets_memory_that_torch_had_kept(tiny, m
     engine = VLLMEngine.__new__(VLLMEngine)
     engine.llm = SimpleNamespace(**{name: note(name) for name in names})
     engine.device, engine.max_length, engine._under_way, engine._ready = SimpleNamespace(type="cuda"), 64, {}, True
-    engine._asleep, engine.dtype = False, "float32"
+    engine._asleep, engine.dtype, engine._adapter = False, "float32", None
     monkeypatch.setattr(vllm_engine, "_running", engine.llm)
     monkeypatch.setattr(torch.cuda, "empty_cache", note("empty_cache"))
-    engine._parity = SimpleNamespace(against=lambda tensors: tensors)
+    engine._parity, engine._sent_bytes = SimpleNamespace(against=lambda tensors, adapter: tensors), 0
     monkeypatch.setattr(engine, "_check_parity", note("prove"))
     with refreshed(engine, model):
         with pytest.raises(ValueError, match="asleep"):
@@ -118,7 +118,7 @@ def test_vllm_on_a_gpu_sleeps_deeply_and_gets_memory_that_torch_had_kept(tiny, m
         calls.append("update")
     weights = ["empty_cache", ("wake_up", ["weights"]), "collective_rpc"]
     cache = ["empty_cache", ("wake_up", ["kv_cache"])]
-    assert calls == [("sleep", 2), "update", *weights, *cache, "apply_model", "reset_prefix_cache", "prove"]
+    assert calls == [("sleep", 2), "update", *weights, "apply_model", *cache, "reset_prefix_cache", "prove"]
     engine._under_way["0"] = None
     with pytest.raises(ValueError, match="under way"):
         engine.sleep()
@@ -132,11 +132,14 @@ def test_vllm_of_several_ranks_samples_on_the_gpu_of_its_rank(tiny, monkeypatch,
     monkeypatch.setattr(vllm_engine, "_import_vllm", lambda: module)
     monkeypatch.setattr(vllm_engine, "_end_running", lambda: None)
     monkeypatch.setattr(VLLMEngine, "load_weights", lambda self, tensors: list(tensors))
-    read = SimpleNamespace(device=torch.device("cuda", rank), precision="float32", tensors=lambda dtype: [])
+    card, whole = torch.device("cuda", rank), lambda dtype: []
+    read = SimpleNamespace(device=card, precision="float32", tensors=whole, adapter=None)
     VLLMEngine(*tiny, seat=Seat(8 + rank, 16, rank, 8), read=read)
     assert told["distributed_executor_backend"] == "external_launcher" and told["tensor_parallel_size"] == 1
     with pytest.raises(InvalidArgument, match=f"samples on this process's GPU {rank}, and the model is on cuda:9"):
-        VLLMEngine(*tiny, seat=Seat(rank, 16, rank, 8), read=SimpleNamespace(device=torch.device("cuda:9")))
+        VLLMEngine(
+            *tiny, seat=Seat(rank, 16, rank, 8), read=SimpleNamespace(device=torch.device("cuda:9"), adapter=None)
+        )
     told.clear()
     monkeypatch.setattr(vllm_engine, "_running", None)
     VLLMEngine(*tiny, seat=Seat())

@@ -5,6 +5,7 @@ import json
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -25,6 +26,8 @@ class FakeServer:
     asked: the bodies of requests for tokens.
     """
 
+    generating = "/inference/v1/generate"
+
     def __init__(self, model, tokenizer):
         self.model = copy.deepcopy(model)
         with torch.no_grad():
@@ -38,6 +41,7 @@ class FakeServer:
         self.url = ""
         self.delay = 0.0
         self.gone = False
+        self.takes_lora, self.below, self.adapters = False, {}, {}
 
     def die(self):
         """As a process that was killed: nobody listens, and whoever waits for an answer hears that there is none."""
@@ -45,17 +49,52 @@ class FakeServer:
         self.http.shutdown()
         self.http.server_close()
 
-    def generate(self, body):
-        params = body["sampling_params"]
-        request = Request(0, np.asarray(body["token_ids"], np.int32), params["seed"], params["temperature"])
+    def sample(self, body, request, sampling, stops):
+        """The response, the weights that it is of, and which answer this is."""
         with self.lock:
             self.asked.append(body)
             place = len(self.asked)
             version = self.version
             self.engine.release(0)
-            self.engine.stops = params["stop_token_ids"]
-            (out,) = self.engine.generate([request], Sampling(1.0, params["max_tokens"]))
+            self.engine.stops = stops
+            self.wear(body)
+            (out,) = self.engine.generate([request], sampling)
         self.free.wait(self.delay)
+        return out, version, place
+
+    def wear(self, body):
+        """Sample with the adapter that the request names; a name that is not known is a request that is wrong."""
+        name = body.get("model") or body.get("lora_path")
+        if name is not None and name not in self.adapters:
+            raise LookupError(f"the model {name} does not exist")
+
+    def load_adapter(self, lora_name, lora_path):
+        """As peft would: the matrices of the folder over the weights that are there; what is wrong with it, or ''."""
+        if not self.takes_lora:
+            return "LoRA is not enabled"
+        if lora_name in self.adapters:
+            return f"the adapter {lora_name} has been loaded"
+        config = json.loads((Path(lora_path) / "adapter_config.json").read_text())
+        held = load_file(str(Path(lora_path) / "adapter_model.safetensors"))
+        self.adapters[lora_name] = held
+        with self.lock, torch.no_grad():
+            self.below = self.below or {n: p.clone() for n, p in self.model.named_parameters()}
+            for name, parameter in self.model.named_parameters():
+                key = f"base_model.model.{name.removesuffix('.weight')}.lora_%s.weight"
+                if key % "A" in held and not self.deaf:
+                    scale = config["lora_alpha"] / config["r"]
+                    parameter.copy_(self.below[name] + scale * held[key % "B"] @ held[key % "A"])
+            self.engine.load_weights(named_tensors(self.model, merged=False))
+        return ""
+
+    def unload_adapter(self, lora_name):
+        return "" if self.adapters.pop(lora_name, None) is not None else f"the adapter {lora_name} cannot be found"
+
+    def generate(self, body):
+        params = body["sampling_params"]
+        request = Request(0, np.asarray(body["token_ids"], np.int32), params["seed"], params["temperature"])
+        sampling = Sampling(1.0, params["max_tokens"])
+        out, version, place = self.sample(body, request, sampling, params["stop_token_ids"])
         ids, logprobs = out.ids.tolist(), out.logprobs.tolist()
         content = [
             {"token_id": i, "logprob": v, "rank": 1, "top_logprobs": []} for i, v in zip(ids, logprobs, strict=True)
@@ -145,20 +184,35 @@ class FakeServer:
             if self.loading is not None:
                 return 500, "start_weight_update called while a weight update is already active"
             self.loading = {}
+        elif path in ("/v1/load_lora_adapter", "/v1/unload_lora_adapter"):
+            if not self.takes_lora:
+                return 404, '{"detail": "Not Found"}'
+            wrong = (self.load_adapter if path == "/v1/load_lora_adapter" else self.unload_adapter)(**body)
+            return (400, json.dumps({"error": wrong})) if wrong else (200, "Success")
+        elif path == "/update_weight_version":
+            self.version = body["new_version"]
         elif path == "/update_weights":
             self.loading |= load_file(body["update_info"]["path"])
         elif path == "/finish_weight_update":
             loading, self.loading = self.loading, None
             if body is None or len(loading) != self.parameters:
                 return 500, f"{len(loading)} of {self.parameters} tensors came"
-            with self.lock, torch.no_grad():
-                if not self.deaf:
-                    names = dict(self.model.named_parameters())
-                    for name, tensor in loading.items():
-                        names[name].copy_(tensor)
-                    self.engine.load_weights(named_tensors(self.model, merged=False))
-                self.version = body["weight_version"]
+            self.take(loading, body["weight_version"])
         return 200, "{}"
+
+    def take(self, tensors, version):
+        """New weights, which may be some of all."""
+        with self.lock, torch.no_grad():
+            if not self.deaf:
+                names = dict(self.model.named_parameters())
+                for name, tensor in tensors.items():
+                    names[name].copy_(tensor)
+                self.engine.load_weights(named_tensors(self.model, merged=False))
+            self.version, self.below = version, {}
+
+    def look_up(self, path):
+        """The answer to a GET."""
+        return 200, ""
 
     def restarted(self):
         """Forget everything, as a server that something started again at the same address."""
@@ -166,20 +220,26 @@ class FakeServer:
             for parameter in self.model.parameters():
                 parameter.normal_()
             self.engine.load_weights(named_tensors(self.model, merged=False))
-            self.version = "default"
+            self.version, self.below, self.adapters = "default", {}, {}
+
+    def close(self):
+        """Nothing else runs."""
 
     def handler(fake):
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_GET(self):
-                self.answer(200, "")
+                self.answer(*fake.look_up(self.path))
 
             def do_POST(self):
                 raw = self.rfile.read(int(self.headers.get("content-length", 0)))
                 body = json.loads(raw) if raw else None
-                generate = self.path == "/inference/v1/generate"
-                self.answer(*(fake.generate(body) if generate else fake.order(self.path, body)))
+                try:
+                    said = fake.generate(body) if self.path == fake.generating else fake.order(self.path, body)
+                except LookupError as error:
+                    said = 404, json.dumps({"error": str(error)})
+                self.answer(*said)
 
             def answer(self, status, text):
                 if fake.silent:
@@ -203,12 +263,12 @@ class FakeServer:
 
 
 @contextmanager
-def serving(model, tokenizer, count=1):
+def serving(model, tokenizer, count=1, kind=FakeServer):
     """So many servers on free ports."""
     running = []
     try:
         for _ in range(count):
-            fake = FakeServer(model, tokenizer)
+            fake = kind(model, tokenizer)
             http = ThreadingHTTPServer(("127.0.0.1", 0), fake.handler())
             http.daemon_threads = True
             http.block_on_close = False
@@ -219,5 +279,6 @@ def serving(model, tokenizer, count=1):
     finally:
         for fake in running:
             fake.free.set()
+            fake.close()
             fake.http.shutdown()
             fake.http.server_close()

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from gagpo.agents.engines.base import Request, Sampling
 from gagpo.agents.engines.remote.engine import VLLMServerEngine
@@ -12,6 +13,7 @@ from gagpo.agents.model import ModelError
 from gagpo.agents.setup import make_engine
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.pool.restarts import RestartBudget
+from gagpo.settings import EngineSettings
 from tests.agents.engines.remote.fake_server import serving
 
 GREEDY = Sampling(0.0, max_tokens=6)
@@ -149,7 +151,7 @@ def test_restarts_are_bounded_and_the_end_says_why(tiny, starter):
 def test_restarts_are_counted_by_the_hour(tiny, starter, caplog):
     engine = engine_of(tiny, starter, restarts=1)
     now = 0.0
-    engine._restarts = RestartBudget(1, clock=lambda: now)
+    engine._own.budget = RestartBudget(1, clock=lambda: now)
     for in_use in (2, 1):  # one restart is allowed, the next comes too soon
         starter.made[0].fake.die()
         engine.load_weights(named_tensors(tiny[0]))
@@ -170,6 +172,38 @@ def test_a_start_that_fails_leaves_nothing(tiny, starter):
     starter.refusing = True
     with pytest.raises(ModelError, match="no room"):
         engine_of(tiny, starter)
+
+
+SPANNING = {
+    "vllm": {"tensor_parallel_size": 2},
+    "vllm, by another name": {"tensor_parallel": 4},
+    "vllm, by cards": {"gpus": [0, 1]},
+    "a colocated server": {"placement": "colocated", "gpus_each": 2},
+    "a colocated server's cards": {"placement": "colocated", "gpus": [0, 1]},
+}
+
+
+@pytest.mark.parametrize("case", SPANNING)
+def test_one_engine_over_the_cards_of_several_ranks_is_refused_with_what_to_use(case):
+    name = "vllm" if case.startswith("vllm") else "vllm-server"
+    with pytest.raises(ValidationError, match=r"one engine on each rank's own card.*gpus: \[4, 5\], gpus_each: 2"):
+        EngineSettings(name=name, options=SPANNING[case])
+
+
+def test_options_of_one_card_and_of_servers_apart_are_taken():
+    for name in ("vllm", "vllm-server", "transformers"):
+        EngineSettings(name=name, options={"tensor_parallel_size": 1})
+    EngineSettings(name="vllm-server", options={"gpus": [4, 5], "gpus_each": 2})
+    EngineSettings(name="vllm-server", options={"placement": "colocated", "gpus_each": 1})
+    with pytest.raises(ValidationError, match=r"calls engine.options.tensor_parallel_size gpus_each"):
+        EngineSettings(name="vllm-server", options={"tensor_parallel_size": 2})
+
+
+def test_a_colocated_server_over_several_cards_is_refused_by_the_engine_too(tiny, starter):
+    """What was said of cards was read by nobody."""
+    with pytest.raises(InvalidArgument, match="one engine on each rank's own card"):
+        engine_of(tiny, starter, replicas=None, placement="colocated", gpus=[0, 1], gpus_each=2)
+    assert not starter.made
 
 
 def test_a_colocated_server_sleeps_and_wakes_with_the_trainer(tiny, starter):

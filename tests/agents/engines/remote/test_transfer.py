@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 
 from gagpo.agents.engines.remote import device_transfer, transfer
 from gagpo.agents.engines.remote.device_transfer import BroadcastTransfer, SharedMemoryTransfer
-from gagpo.agents.engines.remote.transfer import FileTransfer, make_transfer
+from gagpo.agents.engines.remote.kinds.vllm import VLLMServers
+from gagpo.agents.engines.remote.transfer import FileTransfer
 from gagpo.agents.engines.remote.wire import ReplicaError, ReplicaUnreachable
 from gagpo.agents.engines.weights import WeightsError, named_tensors
 from gagpo.envs.errors import InvalidArgument, MissingPackage
@@ -83,13 +84,13 @@ def test_an_interrupted_write_leaves_the_last_version(tiny, tmp_path):
 def test_ways_that_the_device_does_not_have_are_refused(tiny, tmp_path):
     for kind in ("nccl", "ipc"):
         with pytest.raises(InvalidArgument, match="needs a model on a GPU"):
-            make_transfer(kind, tiny[0], "float32", CPU, tmp_path)
+            VLLMServers().make_transfer(kind, tiny[0], "float32", CPU, tmp_path)
 
 
 def test_each_way_is_made_on_the_device_of_the_rank(tiny, tmp_path, monkeypatch):
     FakeVLLM(monkeypatch)
     for kind, made in (("nccl", BroadcastTransfer), ("ipc", SharedMemoryTransfer)):
-        way = make_transfer(kind, tiny[0], "float32", torch.device("cuda:3"), tmp_path)
+        way = VLLMServers().make_transfer(kind, tiny[0], "float32", torch.device("cuda:3"), tmp_path)
         assert type(way) is made and way._device == torch.device("cuda:3")
 
 
@@ -295,13 +296,13 @@ def test_a_broadcast_goes_to_each_server_by_vllms_own_calls(tiny, monkeypatch):
 def test_the_thread_of_a_broadcast_is_on_the_device_of_its_rank(tiny, monkeypatch, rank):
     fake = FakeVLLM(monkeypatch)
     way = BroadcastTransfer(tiny[0], "float32", CPU)
-    begun = device_transfer._Broadcast.begin
+    begun = device_transfer.Broadcast.begin
 
     def on_the_rank(self, deadline):  # the thread's device alone: there is no GPU to hold a tensor
         self.device = torch.device("cuda", rank)
         begun(self, deadline)
 
-    monkeypatch.setattr(device_transfer._Broadcast, "begin", on_the_rank)
+    monkeypatch.setattr(device_transfer.Broadcast, "begin", on_the_rank)
     assert way.send(named_tensors(tiny[0]), "run:1", [FakeClient()], asyncio.run, 5) == [None]
     assert fake.devices == [rank]
 

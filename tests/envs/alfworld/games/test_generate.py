@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from gagpo.envs.alfworld.engine import Scene
+from gagpo.envs.alfworld.games.alfred import FURNITURE
 from gagpo.envs.alfworld.games.catalogue import (
     ROOMS,
     SIZES,
@@ -147,6 +148,49 @@ def test_rooms_have_the_promised_size(size: str, least: int, most: int) -> None:
             assert set(room.always) <= layout.types
 
 
+def alfred_problems(split: str = "train", count: int = 240) -> list[Scenario]:
+    return [pose(shipped(), 0, "alfred", *job) for job in wanted("alfred", {split: count}, TASK_TYPES, [split])]
+
+
+def test_rooms_as_in_alfred_have_its_furniture_and_its_numbers_of_things() -> None:
+    """One to four of what is wanted, two at least where two are; one to three of every other kind but lamps."""
+    wanted_of, receptacles = Counter(), []
+    for problem in alfred_problems():
+        furniture = FURNITURE[problem.layout.room.name]
+        for kind, count in problem.layout.furniture:
+            assert count in furniture[kind]
+        counts = Counter(thing.type for thing in problem.things)
+        least = 2 if "two" in problem.task_type else 1
+        assert least <= counts[problem.wanted] <= 4
+        wanted_of[counts[problem.wanted]] += 1
+        assert all(count <= 3 for kind, count in counts.items() if kind != problem.wanted)
+        receptacles.append(len(problem.layout.receptacles))
+    assert set(wanted_of) == {1, 2, 3, 4}
+    assert min(receptacles) < 10 and max(receptacles) > 35 and 15 < np.median(receptacles) < 26
+
+
+def test_large_surfaces_hold_most_of_what_lies_in_rooms_as_in_alfred() -> None:
+    lying, standing = Counter(), Counter()
+    for problem in alfred_problems():
+        types = {place.id: place.type for place in problem.layout.receptacles}
+        standing.update(types.values())
+        lying.update(types[thing.place] for thing in problem.things)
+    each = {kind: lying[kind] / standing[kind] for kind in standing}
+    assert each["CounterTop"] > 5 > each["SideTable"] > each["Shelf"] > each["Cabinet"] > 0.2
+
+
+def test_what_is_treated_may_lie_in_its_target_in_rooms_as_in_alfred_and_never_in_the_tool() -> None:
+    at_target = []
+    for problem in alfred_problems():
+        types = {place.id: place.type for place in problem.layout.receptacles}
+        places = [types[thing.place] for thing in problem.things if thing.type == problem.wanted]
+        tool = TOOL_OF_TASK.get(problem.task_type)
+        assert (tool or problem.target) not in places
+        if tool:
+            at_target.append(problem.target in places)
+    assert 0.2 < np.mean(at_target) < 0.6
+
+
 def test_varied_rooms_fill_the_gap_between_the_other_two_and_things_lie_anywhere() -> None:
     rooms = [furnish(0, "varied", room.first_scene + scene) for room in ROOMS.values() for scene in range(30)]
     counts = [len(layout.receptacles) for layout in rooms]
@@ -167,7 +211,7 @@ def test_nothing_is_solved_before_it_began(size: str) -> None:
         problem = pose(shipped(), 2, size, *job)
         places = {place.id: place.type for place in problem.layout.receptacles}
         lying = [places[thing.place] for thing in problem.things if thing.type == problem.wanted]
-        assert problem.target not in lying or (size == "varied" and problem.task_type in TOOL_OF_TASK)
+        assert problem.target not in lying or (size in ("varied", "alfred") and problem.task_type in TOOL_OF_TASK)
         assert len(lying) >= (2 if "two" in problem.task_type else 1)
         for thing in problem.things:
             if "Lamp" not in thing.type:
@@ -334,7 +378,7 @@ def test_waits_for_another_process_but_not_for_ever_nor_for_a_dead_one(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"size": "huge"}, "no scene size 'huge'; choose one of small, full, varied"),
+        ({"size": "huge"}, "no scene size 'huge'; choose one of small, full, varied, alfred"),
         ({"counts": {"test": 3}}, "no split 'test'"),
         ({"counts": {"train": -1}}, "must not be negative"),
         ({"counts": {"train": 5, "valid_seen": 6}}, "rooms are those trained in"),

@@ -34,7 +34,7 @@ def game_file(folder: Path, size: str, task_type: str, index: int = 0) -> Path:
     return path
 
 
-CASES = list(zip(TASK_TYPES, ["small", "full", "varied"] * 2, VARIANTS, strict=True))
+CASES = list(zip(TASK_TYPES, ["small", "full", "varied", "alfred", "small", "alfred"], VARIANTS, strict=True))
 
 
 @pytest.mark.parametrize(("task_type", "size", "variant"), CASES)

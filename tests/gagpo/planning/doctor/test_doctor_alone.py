@@ -1,31 +1,19 @@
-"""The doctor: a healthy machine passes, and every kind of fault is found and named."""
-
-import json
+"""The steps of one process: a healthy machine passes, and every kind of fault is found and named."""
 
 import pytest
 import torch
-import typer
 
 from gagpo.agents.engines.transformers import TransformersEngine
-from gagpo.planning import doctor, gpus, memory
-
-large = doctor._large
-FAST = {"versions", "device", "weights", "engine parity", "memory", "speed"}
+from gagpo.planning import gpus, memory
+from gagpo.planning.doctor import alone as doctor
+from gagpo.planning.doctor import cards
+from gagpo.planning.doctor.machine import CORRIDOR, LARGE, Machine
+from gagpo.settings import SettingsError
 
 
 @pytest.fixture
 def machine(tmp_path):
-    made = doctor.Machine("cpu", "transformers", "float32", tmp_path)
-    doctor.check_weights(made)
-    return made
-
-
-def test_a_healthy_machine_passes_every_quick_check():
-    heard = []
-    findings = doctor.examine("cpu", learn=False, report=heard.append)
-    assert findings == heard and {finding.name for finding in findings} == FAST
-    assert all(finding.ok for finding in findings), findings
-    json.dumps([vars(finding) for finding in findings])
+    return Machine("cpu", "transformers", "float32", tmp_path)
 
 
 def test_an_engine_that_keeps_its_old_weights_is_found(machine, monkeypatch):
@@ -62,41 +50,24 @@ def test_memory_beyond_the_plan_is_found(machine, monkeypatch):
     assert not doctor.check_memory(machine).ok
 
 
-def test_a_check_that_raises_has_failed_and_the_others_go_on(monkeypatch, capsys):
-    from gagpo.cli.models import doctor as command
-
-    def broken(machine):
-        raise RuntimeError("no kernel image\nis available")
-
-    monkeypatch.setattr(
-        doctor, "CHECKS", {"versions": doctor.check_versions, "speed": broken, "device": doctor.check_device}
-    )
-    with pytest.raises(typer.Exit) as ended:
-        command("cpu", "transformers", "float32", True, True)
-    printed = capsys.readouterr().out.splitlines()
-    assert ended.value.exit_code == 1 and "failed: speed" in printed
-    record = json.loads(printed[-1])
-    assert record["failed"] == ["speed"] and not record["ok"] and len(record["findings"]) == 3
-    assert record["findings"][1]["summary"] == "RuntimeError: no kernel image is available"
-
-
-def test_a_device_that_is_not_there_is_named():
+def test_a_device_that_is_not_there_is_named(machine):
     if torch.cuda.is_available():
         pytest.skip("there is one")
-    findings = {finding.name: finding for finding in doctor.examine("cuda", learn=False)}
-    assert not findings["device"].ok and "set device=cpu" in findings["device"].summary
+    machine.device = "cuda"
+    with pytest.raises(SettingsError, match="set device=cpu"):
+        cards.check_device(machine)
 
 
 @pytest.mark.slow
-def test_the_short_run_learns(tmp_path):
-    finding = doctor.check_learning(doctor.Machine("cpu", "transformers", "float32", tmp_path))
+def test_the_short_run_learns(machine):
+    finding = doctor.check_learning(machine)
     assert finding.ok and finding.values["after"] > finding.values["before"] + doctor.RISE, finding
 
 
 @pytest.mark.slow
-def test_a_run_that_does_not_learn_is_found(tmp_path, monkeypatch):
-    monkeypatch.setitem(doctor.CORRIDOR, "optimizer", {"learning_rate": 1e-12})
-    assert not doctor.check_learning(doctor.Machine("cpu", "transformers", "float32", tmp_path)).ok
+def test_a_run_that_does_not_learn_is_found(machine, monkeypatch):
+    monkeypatch.setitem(CORRIDOR, "optimizer", {"learning_rate": 1e-12})
+    assert not doctor.check_learning(machine).ok
 
 
 def test_a_gpus_peak_is_that_of_its_name_and_its_share_is_told():
@@ -116,15 +87,38 @@ def test_a_gpus_peak_is_that_of_its_name_and_its_share_is_told():
 
 def test_a_cpu_is_said_to_have_no_peak_and_a_gpu_does_the_large_model(machine, monkeypatch):
     assert "no GPU here, so no share of a GPU's peak" in doctor.check_speed(machine).summary
-    small = {**doctor.LARGE, "hidden_size": 28, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 400}
-    monkeypatch.setattr(doctor, "LARGE", small)
     monkeypatch.setattr(doctor, "speeds", lambda machine, model, tokens: (5e3, 1e9))
-    monkeypatch.setattr(doctor, "_large", lambda _: large("cpu"))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H100 80GB HBM3")
     monkeypatch.setattr(gpus, "product_teraflops", lambda _: 700.0)
-    machine.device = "cuda"
+    machine.device = on_a_card(monkeypatch)
     finding = doctor.check_speed(machine)
     assert finding.values["share_of_peak"] == pytest.approx(6 * finding.values["parameters"] * 1e9 / 989e12)
     assert (
         "% of the 989 of NVIDIA H100" in finding.summary and "matrix products alone 700 TFLOPS, 71 %" in finding.summary
     )
+
+
+def on_a_card(monkeypatch):
+    """A device that is taken for a card, with the large model made small; its tensors are on the CPU."""
+    small = {"hidden_size": 28, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 400}
+    for key, value in small.items():
+        monkeypatch.setitem(LARGE, key, value)
+    monkeypatch.setattr(Machine, "on_card", property(lambda machine: True))
+    return "cpu"
+
+
+def test_a_card_is_asked_for_its_own_count_of_memory(machine, monkeypatch):
+    counted = []
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", counted.append)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 10**6)
+    machine.device = on_a_card(monkeypatch)
+    finding = doctor.check_memory(machine)
+    assert counted == ["cpu"] and finding.values["measured"] == 10**6
+    assert finding.verdict == "failed" and "give `gagpo plan`" in finding.advice
+
+
+def test_the_large_model_is_the_same_each_time(machine, monkeypatch):
+    machine.device = on_a_card(monkeypatch)
+    (one, shape), (other, _) = machine.sized(), machine.sized()
+    assert shape.width == 28 and shape.layers == 2
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))

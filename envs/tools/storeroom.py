@@ -1,0 +1,197 @@
+"""A storeroom: questions about things whose prices and shelves have to be looked up, by tools or by lines of text."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import JsonValue
+
+from gagpo.envs.base import Kwargs, MarkovKey, Outcome
+from gagpo.envs.errors import InvalidArgument
+from gagpo.envs.tasks import Task, TaskSet
+from gagpo.envs.tools.call import CallError, ToolCall, quoted
+from gagpo.envs.tools.tool import Arguments, Tool, find_tool
+from gagpo.envs.tools.world import ToolEnv
+
+THINGS = (
+    *("basket", "brush", "candle", "chair", "clock", "drum", "kettle", "ladder"),
+    *("lamp", "mirror", "rope", "shovel", "stool", "teapot", "vase", "wheel"),
+)
+QUESTIONS = {
+    "total": "What do the {} and the {} cost together?",
+    "dearer": "Which costs more, the {} or the {}?",
+    "shelf": "On which shelf is the dearer of the {} and the {}?",
+}
+Form = Literal["tools", "text"]
+_TEST = 6  # every so many-th pair of things is asked about in the test split alone
+
+
+class _Thing(Arguments):
+    item: str
+
+
+class _Sum(Arguments):
+    a: int
+    b: int
+
+
+class _Solution(Arguments):
+    text: str
+
+
+TOOLS = (
+    Tool.of("price", "What it costs.", _Thing),
+    Tool.of("find", "On which shelf it is.", _Thing),
+    Tool.of("add", "The sum.", _Sum),
+    Tool.of("answer", "A number or a thing.", _Solution),
+)
+
+
+class StoreroomEnv(ToolEnv):
+    """Three kinds of questions about two of sixteen things, answered after two to four calls.
+
+    form: ``tools`` for a world of four tools, whose expert asks for both prices at once; ``text`` for the same world of
+    lines (``price lamp``, ``add 3 5``), which is acted on a line a turn.
+    Prices and shelves are drawn anew by every seed, so nothing can be answered that was not looked up. The state is the
+    question, these, and what has been found out. Training and test never ask about the same two things.
+    """
+
+    markov_key: ClassVar[MarkovKey | None] = "state"
+    can_restore = True
+
+    def __init__(self, form: Form = "tools", max_turns: int = 8, **kwargs: Any):
+        super().__init__(max_turns=max_turns, **kwargs)
+        if form not in ("tools", "text"):
+            raise InvalidArgument(f"form is tools or text, got {form!r:.80}")
+        self.form = form
+        self.tools = TOOLS if form == "tools" else ()
+        asked = "Look it up, then answer."
+        lines = ", ".join(" ".join([tool.name, *tool.parameters["properties"]]) for tool in TOOLS)
+        self.instructions = asked if form == "tools" else f"{asked} Each action is one line: {lines}."  # type: ignore[misc]
+
+    @classmethod
+    def cheap(cls, kwargs: Kwargs) -> bool:
+        return True
+
+    def tasks(self, split: str) -> TaskSet:
+        if split not in self.splits:
+            raise InvalidArgument(f"no split {split!r}; choose one of {', '.join(self.splits)}")
+        return _tasks(split)
+
+    def begin(self, task: Task) -> Outcome:
+        self.kind, first, second = task.id.split("-")
+        self.things = (first, second)
+        prices, shelves = self.np_random.integers(1, 10, (2, len(THINGS))).tolist()
+        self._stock(prices, shelves)
+        if self.prices[first] == self.prices[second]:  # one of them has to be the dearer
+            self.prices[first] = self.prices[first] % 9 + 1
+        self.known: list[str] = []
+        return self._said(QUESTIONS[self.kind].format(first, second))
+
+    def act(self, action: str) -> Outcome:
+        if self.form == "tools":
+            return super().act(action)
+        try:
+            call = _call_of(action)
+            return self.call(call.name, find_tool(TOOLS, call.name).fit(call.arguments))
+        except CallError as error:
+            return self.refuse(str(error))
+
+    def call(self, tool: str, arguments: Any) -> Outcome:
+        if tool == "answer":
+            solved = arguments.text.strip().casefold() == self.solution
+            told = "That is right." if solved else "That is not right."
+            return self._said(told, reward=float(solved), terminated=True, success=solved)
+        if tool == "add":
+            told = f"The sum is {arguments.a + arguments.b}."
+        elif arguments.item not in self.prices:
+            raise CallError(f"there is no {quoted(arguments.item)} in the storeroom")
+        elif tool == "price":
+            told = f"The {arguments.item} costs {self.prices[arguments.item]}."
+        else:
+            told = f"The {arguments.item} is on shelf {self.shelves[arguments.item]}."
+        if told not in self.known:
+            self.known.append(told)
+        return self._said(told)
+
+    def refuse(self, reason: str) -> Outcome:
+        return self._said(f"That cannot be done: {reason}.", valid=False)
+
+    @property
+    def solution(self) -> str:
+        """What has to be answered."""
+        one, two = self.things
+        if self.kind == "total":
+            return str(self.prices[one] + self.prices[two])
+        dearer = max(self.things, key=self.prices.__getitem__)
+        return dearer if self.kind == "dearer" else str(self.shelves[dearer])
+
+    def expert_action(self) -> str | None:
+        """Looks up what is not known yet, then answers; several calls at once are one a line."""
+        wanted = [thing for thing in self.things if f"The {thing} costs {self.prices[thing]}." not in self.known]
+        if wanted:
+            return self._saying(*(ToolCall("price", {"item": thing}) for thing in wanted))
+        one, two = (self.prices[thing] for thing in self.things)
+        if self.kind == "total" and f"The sum is {one + two}." not in self.known:
+            return self._saying(ToolCall("add", {"a": one, "b": two}))
+        dearer = max(self.things, key=self.prices.__getitem__)
+        if self.kind == "shelf" and f"The {dearer} is on shelf {self.shelves[dearer]}." not in self.known:
+            return self._saying(ToolCall("find", {"item": dearer}))
+        return self._saying(ToolCall("answer", {"text": self.solution}))
+
+    def sample_action(self, rng: np.random.Generator) -> str:
+        tool = TOOLS[int(rng.integers(len(TOOLS)))]
+        call = tool.sample(rng)
+        if "item" in call.arguments:
+            call.arguments["item"] = THINGS[int(rng.integers(len(THINGS)))]
+        if "text" in call.arguments:
+            call.arguments["text"] = str(1 + int(rng.integers(18)))
+        return self._saying(call)
+
+    def snapshot(self) -> Any:
+        return [list(self.prices.values()), list(self.shelves.values()), self.known]
+
+    def resume(self, snapshot: Any) -> Outcome:
+        prices, shelves, known = snapshot
+        self._stock(*([int(number) for number in numbers] for numbers in (prices, shelves)))
+        self.known = [str(fact) for fact in known]
+        return self._said("")
+
+    def _stock(self, prices: list[int], shelves: list[int]) -> None:
+        """What everything costs and where it is, thing by thing."""
+        self.prices = dict(zip(THINGS, prices, strict=True))
+        self.shelves = dict(zip(THINGS, shelves, strict=True))
+
+    def _saying(self, *calls: ToolCall) -> str:
+        if self.form == "tools":
+            return "\n".join(call.text for call in calls)
+        return " ".join([calls[0].name, *map(str, calls[0].arguments.values())])
+
+    def _said(self, text: str, **more: Any) -> Outcome:
+        facts = " ".join(sorted(self.known))
+        end = f" {more['success']}" if more.get("terminated") else ""
+        stock = "".join(map(str, (*self.prices.values(), *self.shelves.values())))
+        return Outcome(text, state=f"{self.task.id if self.task else ''} {stock}: {facts}{end}", **more)
+
+
+@functools.cache
+def _tasks(split: str) -> TaskSet:
+    pairs = list(itertools.combinations(THINGS, 2))
+    chosen = [pair for number, pair in enumerate(pairs) if (number % _TEST == 0) == (split == "test")]
+    ordered = [order for pair in chosen for order in (pair, pair[::-1])]
+    names = sorted("-".join([kind, *pair]) for kind in QUESTIONS for pair in ordered)
+    return TaskSet(split, [Task(name, split, name.partition("-")[0], digest=name) for name in names])
+
+
+def _call_of(line: str) -> ToolCall:
+    """A line of the text world, a tool's name and its arguments in order, as the call that it is."""
+    name, *given = line.split()[:4] or [""]
+    names = list(find_tool(TOOLS, name).parameters["properties"])
+    if len(given) != len(names):
+        raise CallError(f"say {' '.join([name, *names])}")
+    numbers = name == "add"
+    values: list[JsonValue] = [int(x) if numbers and x.isascii() and x.isdigit() and len(x) < 4 else x for x in given]
+    return ToolCall(name, dict(zip(names, values, strict=True)))

@@ -1,0 +1,41 @@
+"""Settings of a run, to be shown to others: what names a secret goes without its value."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import yaml
+
+from gagpo.eval.reading import BadResult, read_text
+
+SECRET = re.compile(r"(?i)api_?key|secret|passw|credential|authorization|token$")
+OF_A_URL = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+HIDDEN = "(not shown)"
+MOST = 20_000  # values of a file; one that names others again and again would be endless
+
+
+def shown_settings(path: Path) -> object:
+    """What the YAML file says, without secrets; :class:`BadResult` names a file that cannot be read as settings."""
+    try:
+        return _Hiding(path).of(yaml.safe_load(read_text(path)))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        if isinstance(error, BadResult):
+            raise
+        raise BadResult(f"{path}: not YAML ({' '.join(str(error).split())[:200]})") from None
+
+
+class _Hiding:
+    def __init__(self, path: Path) -> None:
+        self.path, self.count = path, 0
+
+    def of(self, value: object) -> object:
+        """A copy of ``value`` in which secrets are replaced, at any depth."""
+        self.count += 1
+        if self.count > MOST:
+            raise BadResult(f"{self.path}: more than {MOST:,} values are no settings of a run")
+        if isinstance(value, dict):
+            return {key: HIDDEN if SECRET.search(str(key)) else self.of(inner) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [self.of(inner) for inner in value]
+        return OF_A_URL.sub(HIDDEN, value) if isinstance(value, str) else value

@@ -1,0 +1,154 @@
+"""An adapter goes to servers that take one by itself, over weights that were sent once; all others get all weights."""
+
+import pytest
+import torch
+
+from gagpo.agents.engines import adapters
+from gagpo.agents.engines.remote.engine import SGLangServerEngine, VLLMServerEngine
+from gagpo.agents.engines.weights import adapter_tensors, refreshed, tensors_for
+from gagpo.agents.model import ModelError
+from gagpo.envs.errors import InvalidArgument
+from tests.agents.engines.remote.fake_server import FakeServer, serving
+from tests.agents.engines.remote.fake_sglang import FakeSGLang
+from tests.agents.engines.remote.test_servers import GREEDY, expected, requests_of
+
+KINDS = [(VLLMServerEngine, FakeServer), (SGLangServerEngine, FakeSGLang)]
+
+
+@pytest.fixture
+def adapted(tiny):
+    """A model with an adapter, and its tokenizer."""
+    adapters.inject(tiny[0], 4, 8.0, "all-linear")
+    return tiny
+
+
+@pytest.fixture(params=KINDS, ids=["vLLM", "SGLang"])
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def servers(adapted, kind):
+    plain = adapters.merge(adapters.beside(adapted[0])).requires_grad_(False)
+    with serving(plain, adapted[1], count=2, kind=kind[1]) as running:
+        for fake in running:
+            fake.takes_lora = True
+        yield running
+
+
+def engine_at(adapted, kind, servers, **more):
+    return kind[0](*adapted, urls=[fake.url for fake in servers], deadline=20, silence=5, **more)
+
+
+def learn(model, seed):
+    rng = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in adapters.stored(model).values():
+            parameter.add_(0.2 * torch.randn(parameter.shape, generator=rng))
+
+
+def said(engine, requests):
+    return [out.ids.tolist() for out in engine.generate(requests, GREEDY)]
+
+
+def weights_orders(fake):
+    return sum(path in ("/finish_weight_update", "/update_weights_from_disk") for path in fake.orders)
+
+
+def test_the_base_is_sent_once_and_then_the_adapter_alone(adapted, kind, servers):
+    engine = engine_at(adapted, kind, servers)
+    whole = engine.measures()["engine_bytes_sync"]
+    for update in range(3):
+        with refreshed(engine, adapted[0]):
+            learn(adapted[0], update)
+        requests = requests_of(adapted[1], 6, update)
+        assert said(engine, requests) == expected(adapted, requests)
+        told = engine.measures()
+        assert told["engine_servers"] == 2 and told["engine_gap"] < 1e-4
+        small = sum(4 * tensor.numel() for _, tensor in adapter_tensors(adapted[0]))
+        assert told["engine_bytes_sync"] == small < whole / 3
+    for fake in servers:
+        assert weights_orders(fake) == 1 and len(fake.adapters) == 1
+    engine.close()
+
+
+def test_servers_that_take_no_adapter_are_sent_all_weights(adapted, kind, servers, caplog):
+    for fake in servers:
+        fake.takes_lora = False
+    engine = engine_at(adapted, kind, servers)
+    assert not engine.takes_adapter and any("all weights are sent" in line for line in caplog.messages)
+    learn(adapted[0], 1)
+    engine.load_weights(tensors_for(engine, adapted[0]))
+    requests = requests_of(adapted[1], 4)
+    assert said(engine, requests) == expected(adapted, requests) and engine.measures()["engine_servers"] == 2
+    engine.close()
+
+
+def test_what_was_asked_for_is_not_replaced(adapted, kind, servers):
+    for fake in servers:
+        fake.takes_lora = False
+    with pytest.raises(RuntimeError, match=r"no (vLLM|SGLang) server took the weights"):
+        engine_at(adapted, kind, servers, send="adapter")
+    engine = engine_at(adapted, kind, servers, send="weights")
+    assert not engine.takes_adapter
+    engine.close()
+
+
+def test_a_server_that_was_restarted_is_given_the_base_again(adapted, kind, servers):
+    engine = engine_at(adapted, kind, servers)
+    servers[0].restarted()
+    requests = requests_of(adapted[1], 6)
+    assert said(engine, requests) == expected(adapted, requests)  # the other one answers
+    assert engine.measures()["engine_servers"] == 1
+    learn(adapted[0], 1)
+    engine.load_weights(tensors_for(engine, adapted[0]))
+    assert engine.measures()["engine_servers"] == 2 and engine.measures()["engine_gap"] < 1e-4
+    servers[1].restarted()  # and nobody asks it before the next weights
+    engine.load_weights(tensors_for(engine, adapted[0]))
+    assert engine.measures()["engine_servers"] == 2 and engine.measures()["engine_gap"] < 1e-4
+    assert [weights_orders(fake) for fake in servers] == [2, 2]
+    engine.close()
+
+
+def test_a_server_that_does_not_use_the_adapter_is_refused(adapted, kind, servers):
+    engine = engine_at(adapted, kind, servers)
+    learn(adapted[0], 1)
+    servers[1].deaf = True
+    with pytest.raises(ModelError, match=r"log-probabilities are .* away"):
+        engine.load_weights(tensors_for(engine, adapted[0]))
+    engine.close()
+
+
+def test_an_adapter_laid_out_while_the_model_trains_on_is_proved_as_it_was(adapted, kind, servers):
+    engine = engine_at(adapted, kind, servers)
+    learn(adapted[0], 1)
+    laid_out = [(name, tensor.clone()) for name, tensor in adapter_tensors(adapted[0])]
+    requests = requests_of(adapted[1], 4)
+    before = expected(adapted, requests)
+    learn(adapted[0], 2)
+    engine.load_weights(laid_out)
+    assert engine.measures()["engine_gap"] < 1e-4
+    assert said(engine, requests) == before != expected(adapted, requests)
+    engine.close()
+
+
+def test_a_model_beside_another_has_no_weights_of_its_own_but_the_adapter(adapted):
+    twin = adapters.beside(adapted[0])
+    own, theirs = dict(adapted[0].named_parameters()), dict(twin.named_parameters())
+    for name, parameter in theirs.items():
+        assert (parameter.data_ptr() == own[name].data_ptr()) == (".lora_" not in name)
+        assert own[name].requires_grad == (".lora_" in name)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"send": "pigeons"}, "auto, adapter or weights"), ({"send": "adapter", "transfer": "nccl"}, "goes by file")],
+)
+def test_wrong_options_are_named(adapted, options, message):
+    with pytest.raises(InvalidArgument, match=message):
+        VLLMServerEngine(*adapted, urls=["http://a:1"], **options)
+
+
+def test_an_adapter_is_asked_for_where_there_is_none(tiny):
+    with pytest.raises(InvalidArgument, match="set lora, or send=weights"):
+        VLLMServerEngine(*tiny, urls=["http://a:1"], send="adapter")

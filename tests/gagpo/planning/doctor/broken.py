@@ -1,0 +1,52 @@
+"""Steps of the doctor that go wrong, in processes of their own."""
+
+import json
+import os
+import signal
+import sys
+import time
+
+from gagpo.planning.doctor.machine import DoctorFinding
+
+
+def fine(machine):
+    return DoctorFinding("fine", "ok", f"rank {machine.ranks.rank}", {"number": machine.ranks.rank})
+
+
+def raises(machine):
+    raise RuntimeError("no kernel image\nis available")
+
+
+def is_killed(machine):
+    print("the driver has fallen off the bus", flush=True)
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def leaves(machine):
+    sys.stderr.write("so long\n")
+    sys.stderr.flush()
+    os._exit(3)
+
+
+def sleeps(machine):
+    time.sleep(3600)
+
+
+def one_hangs(machine):
+    """The last rank never comes to where the others wait."""
+    if machine.ranks.rank == machine.ranks.world - 1:
+        sleeps(machine)
+    machine.ranks.barrier()
+    return fine(machine)
+
+
+def one_raises(machine):
+    if machine.ranks.rank == 1:
+        raises(machine)
+    machine.ranks.barrier()
+    return fine(machine)
+
+
+def one_warns(machine):
+    verdict = "warning" if machine.ranks.rank == 1 else "ok"
+    return DoctorFinding("it", verdict, f"seen by {machine.ranks.rank}", {"number": json.loads("1")}, "look")
