@@ -1,16 +1,17 @@
 """Learning studies: several algorithms from one warm start, several seeds each, two runs at a time, resumable.
 
-    python benchmarks/learning.py alfworld            # GAGPO, GiGPO and GRPO
-    python benchmarks/learning.py algorithms          # every preset
-    python benchmarks/learning.py starter             # every preset, from the model that comes with the package
-    python benchmarks/learning.py taught --rates 3e-4 1e-3   # newer rows and cells, each at its own best rate
+    python benchmarks/learning.py credits --rates 3e-4 1e-3   # turn-level credit, each row at its own best rate
+    python benchmarks/learning.py credits-shop --rates 3e-4 1e-3   # the same in the shop
+    python benchmarks/learning.py algorithms --rates 3e-4 1e-3   # the other presets
+    python benchmarks/learning.py taught --rates 3e-4 1e-3   # newer rows and cells
+    python benchmarks/learning.py ratios --rates 1e-3 3e-3   # single-turn rows where ratios leave 1
     python benchmarks/learning.py ablations           # GAGPO's options
-    python benchmarks/learning.py alfworld --table    # only the table and plot of what is there
+    python benchmarks/learning.py credits --table     # only the table and plot of what is there
 
 Run it again after an interruption and it goes on where it was. Each run is an ordinary ``gagpo train`` in a process of
 one thread. The raw numbers go to ``docs/results/STUDY.jsonl`` (one line per run), the plot beside it, the table to
-standard output. Runs of a study end after equally many environment turns. Settings were chosen on ``valid_seen``; what
-is reported is another split. With ``--rates`` every variant is first run once at each of them, on ``valid_seen``
+standard output. Runs of a study end after equally many environment turns. Settings were chosen on ``chosen_on``; what
+is reported is another split. With ``--rates`` every variant is first run once at each of them, on ``chosen_on``
 and with a seed of its own, and then all seeds at the rate with the highest success there; these first runs lie in
 ``STUDY-rates``. All runs start from one model and are measured on one panel with the panel's own seeds, so
 only the first measures it before training.
@@ -45,6 +46,7 @@ class Study:
     config: str
     variants: dict[str, list[str]]
     split: str = "valid_unseen"
+    chosen_on: str = "valid_seen"
     common: list[str] = field(default_factory=list)
 
 
@@ -58,45 +60,37 @@ def cells(**changes: object) -> list[str]:
     return [f"algorithm={json.dumps({'preset': 'gagpo', 'kl': {'coefficient': 0.0}, **changes})}"]
 
 
-ALFWORLD = "configs/alfworld-small.yaml"
-SHORT = [
-    "training.turns=15000",
-    "training.iterations=60",
-]  # a dozen iterations: there are a hundred runs of this length
+# Small rooms, from the model that comes with the package; a run takes a minute on one core.
+FIRST = "configs/alfworld-first.yaml"
+SHORT = ["training.turns=6000", "training.iterations=20", "evaluation.tries=2", "evaluation.every=0"]
+SHOP = "configs/webshop-first.yaml"
+
+TURN_LEVEL = {
+    "gagpo": preset("gagpo"),
+    "gagpo, key observation": preset("gagpo", "algorithm.credit.key=observation"),
+    **{name: preset(name) for name in ("grpo", "gigpo", "hgpo", "graphgpo", "milegpo")},
+    **{name: preset(name) for name in ("graph_value", "graph_sum", "empirical_bayes")},
+}
+NEWER = ("rejection_sampling", "g2po", "empg", "optimal_token_baseline", "dppo", "sampo", "max_rl")
+TREES = ("tree_grpo", "arpo", "at2po")
+OTHERS = [name for name in PRESETS if name not in (*TURN_LEVEL, *NEWER, *TREES)]
 
 STUDIES = {
-    "alfworld": Study(
-        ALFWORLD,
-        {
-            "GAGPO": preset("gagpo"),
-            "GiGPO": preset("gigpo"),
-            "GRPO": preset("grpo"),
-        },
-        common=["training.turns=36000", "training.iterations=100"],
+    "credits": Study(FIRST, TURN_LEVEL, common=SHORT),
+    "credits-shop": Study(
+        SHOP,
+        TURN_LEVEL,
+        split="test",
+        chosen_on="validation",
+        common=["training.turns=6000", "training.iterations=30", "evaluation.every=0"],
     ),
-    "rates": Study(
-        ALFWORLD,
-        {
-            f"{name} {rate}": preset(name, f"optimizer.learning_rate={rate}")
-            for name in ("gagpo", "gigpo", "grpo")
-            for rate in ("1e-4", "3e-4", "1e-3")
-        },
-        split="valid_seen",
-        common=["evaluation.splits=[valid_seen]"],
-    ),
-    "algorithms": Study(ALFWORLD, {name: preset(name) for name in PRESETS}, common=SHORT),
-    "starter": Study(  # needs no warm start: the model comes with the package
-        "configs/alfworld-first.yaml",
-        {name: preset(name) for name in PRESETS},
-        common=["training.turns=12000", "training.iterations=40", "evaluation.tries=2"],
-    ),
+    "algorithms": Study(FIRST, {name: preset(name) for name in ("gagpo", *OTHERS)}, common=SHORT),
     "taught": Study(  # every method after as many turns of the world; a teacher's forward passes are not turns
-        "configs/alfworld-first.yaml",
+        FIRST,
         {
             "GAGPO": preset("gagpo"),
             "GRPO": preset("grpo"),
-            **{name: preset(name) for name in ("rejection_sampling", "g2po", "empg", "optimal_token_baseline")},
-            **{name: preset(name) for name in ("dppo", "sampo", "max_rl")},
+            **{name: preset(name) for name in NEWER},
             "GRPO, IcePop": cells(preset="grpo", correction={"name": "icepop", "low": 0.5, "high": 5.0}),
             "GRPO, KPop": cells(preset="grpo", correction={"name": "kpop"}),
             "GRPO, variance filter": cells(preset="grpo", controllers={"variance_filter": {"share": 0.9}}),
@@ -122,10 +116,10 @@ STUDIES = {
             ),
             "GAGPO, Muon": preset("gagpo", "optimizer.name=muon"),
         },
-        common=["training.turns=6000", "training.iterations=20", "evaluation.tries=2", "evaluation.every=0"],
+        common=SHORT,
     ),
-    "ablations": Study(
-        ALFWORLD,
+    "ablations": Study(  # at GAGPO's own best rate
+        FIRST,
         {
             "GAGPO": preset("gagpo"),
             **{f"lambda {lam}": preset("gagpo", f"algorithm.credit.lam={lam}") for lam in (0, 0.5, 0.95, 1)},
@@ -139,9 +133,14 @@ STUDIES = {
                 for radius in (0.02, 0.05)
             },
         },
-        common=SHORT,
+        common=[*SHORT, "optimizer.learning_rate=1e-3"],
     ),
-    "webshop": Study("configs/webshop-small.yaml", {"GAGPO": preset("gagpo"), "GRPO": preset("grpo")}, split="test"),
+    "webshop": Study(
+        "configs/webshop-small.yaml",
+        {"GAGPO": preset("gagpo"), "GRPO": preset("grpo")},
+        split="test",
+        chosen_on="validation",
+    ),
     "sql": Study("configs/sql-small.yaml", {"GAGPO": preset("gagpo")}, split="test"),
     "maths": Study("configs/maths-small.yaml", {"GAGPO, multi-turn": preset("gagpo")}, split="test"),
     "maths-single": Study(
@@ -207,7 +206,7 @@ def folder_of(runs: Path, study: str, label: str, seed: int) -> Path:
     return runs / study / f"{name}-{seed}"
 
 
-SWEEP_SEED, SWEEP_SPLIT = 100, "valid_seen"  # neither is used by what is reported
+SWEEP_SEED = 100  # not used by what is reported
 
 
 def sweep(study: Study, rates: list[str]) -> Study:
@@ -217,9 +216,8 @@ def sweep(study: Study, rates: list[str]) -> Study:
         for label, overrides in study.variants.items()
         for rate in rates
     }
-    return replace(
-        study, variants=variants, split=SWEEP_SPLIT, common=[*study.common, f"evaluation.splits=[{SWEEP_SPLIT}]"]
-    )
+    common = [*study.common, f"evaluation.splits=[{study.chosen_on}]"]
+    return replace(study, variants=variants, split=study.chosen_on, common=common)
 
 
 def at_best_rates(study: Study, rows: dict[str, RunRow], rates: list[str]) -> Study:
@@ -303,7 +301,7 @@ def main() -> None:
         first = [(label, SWEEP_SEED) for label in swept.variants]
         if not arguments.table:
             play_all(swept, place, first, arguments)
-        rows = [row for key in first for row in gather(SWEEP_SPLIT, *key, folder_of(arguments.runs, place, *key))]
+        rows = [row for key in first for row in gather(study.chosen_on, *key, folder_of(arguments.runs, place, *key))]
         study = at_best_rates(study, {row.label: row for row in rows}, arguments.rates)
     labels = list(study.variants)
     todo = [(label, seed) for seed in arguments.seeds for label in labels]

@@ -165,12 +165,12 @@ class ServerEngine(ModelEngine):
                     self._own.start(list(map(start_with, plans, logged)))
             elif replicas:
                 raise InvalidArgument("engine.options: give urls of servers that exist, or how many replicas to start")
-            self._transfer = self._transfer_of(way, adapter, read)
             addresses = [server.url for server in self._own.all] or share_of(urls, seat)
             recover = self._recover if self._own.all else None
             self._router = ReplicaRouter(addresses, self.kind, deadline=deadline, silence=silence, recover=recover)
             self.counters: Mapping[str, int] = vars(self._router.counters)  # what has happened so far
-            self._closing.insert(3, self._router.close)  # closed behind the transfer, which ends its groups through it
+            self._closing.append(self._router.close)
+            self._transfer = self._transfer_of(way, adapter, read)  # closed before the router, through which it ends
             self._load_first(send, read)
         except BaseException:
             self.close()

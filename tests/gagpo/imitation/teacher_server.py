@@ -5,11 +5,10 @@ import json
 import threading
 import time
 from contextlib import contextmanager
-from http.server import ThreadingHTTPServer
 
 import torch
 
-from tests.agents.engines.remote.fake_server import FakeServer
+from tests.agents.engines.remote.fake_server import FakeServer, Listening
 
 
 class TeacherServer(FakeServer):
@@ -76,8 +75,7 @@ class TeacherServer(FakeServer):
 @contextmanager
 def serving_teacher(model, tokenizer, root):
     fake = TeacherServer(model, tokenizer, str(root))
-    http = ThreadingHTTPServer(("127.0.0.1", 0), fake.handler())
-    http.daemon_threads, http.block_on_close = True, False
+    http = Listening(("127.0.0.1", 0), fake.handler())
     fake.http, fake.url = http, f"http://127.0.0.1:{http.server_address[1]}"
     threading.Thread(target=http.serve_forever, args=(0.02,), daemon=True).start()
     try:

@@ -262,6 +262,15 @@ class FakeServer:
         return Handler
 
 
+class Listening(ThreadingHTTPServer):
+    """As real servers, it keeps more than the standard library's five connections waiting to be accepted.
+
+    What is beyond them is reset while the accepting thread gets no turn on a busy machine.
+    """
+
+    daemon_threads, block_on_close, request_queue_size = True, False, 1024
+
+
 @contextmanager
 def serving(model, tokenizer, count=1, kind=FakeServer):
     """So many servers on free ports."""
@@ -269,9 +278,7 @@ def serving(model, tokenizer, count=1, kind=FakeServer):
     try:
         for _ in range(count):
             fake = kind(model, tokenizer)
-            http = ThreadingHTTPServer(("127.0.0.1", 0), fake.handler())
-            http.daemon_threads = True
-            http.block_on_close = False
+            http = Listening(("127.0.0.1", 0), fake.handler())
             fake.http, fake.url = http, f"http://127.0.0.1:{http.server_address[1]}"
             threading.Thread(target=http.serve_forever, args=(0.02,), daemon=True).start()
             running.append(fake)
