@@ -57,7 +57,7 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
 
 
 class _Server(http.server.ThreadingHTTPServer):
-    daemon_threads = True
+    daemon_threads, request_queue_size = True, 128  # a page with many parts asks for more at once than the usual five
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A browser that went away in the middle is nobody's fault."""
