@@ -1,0 +1,127 @@
+"""What single-turn rows claim, where ratios leave 1: four passes over every batch, a large rate, nothing taken back.
+
+    python -m benchmarks.studies.ratios run      every row from one starter, seed by seed
+    python -m benchmarks.studies.ratios table    means over seeds, and differences to GRPO
+
+Problems of 60,000 in one turn without a calculator, as many answers for every row; sixteen steps an iteration, so that
+old and new policy differ within it. ``training.trust_region`` and ``optimizer.by_groups``, which keep a run from going
+too far, are off: what is compared is what the rows' own gates and controllers do about it. Rows go to
+``docs/studies/ratios.jsonl``; what stands there is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.studies.mixture import finished
+from benchmarks.studies.rows import FOLDER, append_row, has_row, read_rows
+from gagpo.envs.tables import Table
+from gagpo.eval.runs import Run
+from gagpo.eval.statistics import mean_over_seeds
+from gagpo.settings import load
+
+ROWS = ("grpo", "dapo", "gspo", "sapo", "gmpo", "cispo", "apmpo", "agpo_adaptive", "agpo_asymmetric")
+LEVELS = {"levels": [2, 3, 4], "size": 60000, "test_size": 240, "attempts": 1, "tools": False}
+ANSWERS = 2560
+"""Answers that a run samples, probes and thrown away groups included: twenty iterations of 16 problems x 8."""
+
+COMMON = (
+    *(
+        "model=starter:maths-single",
+        f"environment.kwargs={json.dumps(LEVELS)}",
+        "rollout.tasks=16",
+        "rollout.samples=8",
+    ),
+    *(f"training.turns={ANSWERS}", "training.iterations=40", "training.epochs=4", "training.minibatches=4"),
+    *("training.trust_region=null", "optimizer.by_groups=false", "optimizer.schedule=constant"),
+    *("evaluation.splits=[test]", "evaluation.every=0", "evaluation.tries=8", "evaluation.temperature=1.0"),
+)
+ENDS = 3  # iterations at the beginning and at the end over which entropy is a mean
+
+
+def main() -> int:
+    options = _options()
+    path = options.rows / "ratios.jsonl"
+    if options.command == "table":
+        print("\n".join(table(path)))
+        return 0
+    for seed in options.seeds:
+        for rate in options.rates:
+            for row in options.only:
+                if not has_row(path, algorithm=row, rate=rate, seed=seed):
+                    once(options, row, rate, seed)
+    return 0
+
+
+def once(options: argparse.Namespace, algorithm: str, rate: str, seed: int) -> None:
+    """One run, and its row."""
+    own = [f"name={algorithm.replace('_', '-')}-{rate}-s{seed}", f"seed={seed}", f"optimizer.learning_rate={rate}"]
+    preset = f"algorithm={{preset: {algorithm}, kl: {{coefficient: 0.0}}}}"
+    before = f"evaluation.before={str(algorithm == ROWS[0]).lower()}"
+    run = finished(load("maths-single-small", [*COMMON, preset, before, *options.overrides, *own]), options.runs)
+    append_row(options.rows / "ratios.jsonl", {"algorithm": algorithm, "rate": rate, "seed": seed, **_measures(run)})
+
+
+def _measures(run: Run) -> dict[str, Any]:
+    """What the claims are about: success, success of one answer in eight, entropy, and how far iterations go."""
+    found: dict[str, Any] = {"iterations": len(run.metrics)}
+    for one in run.evaluations:
+        found |= {one.stage: one.result.success.value, f"{one.stage}_pass_8": one.result.pass_at_k[8]}
+    entropy = run.series("entropy")[1]
+    found |= {"entropy_first": math.fsum(entropy[:ENDS]) / ENDS, "entropy_last": math.fsum(entropy[-ENDS:]) / ENDS}
+    moved = run.series("log_ratio_rms")[1]
+    found |= {"moved_most": max(moved), "moved": math.fsum(moved) / len(moved)}
+    for name in ("clip_fraction", "zero_groups"):
+        values = run.series(name)[1]
+        if values:
+            found[name] = math.fsum(values) / len(values)
+    return found
+
+
+def table(path: Path) -> list[str]:
+    """By row and rate: means over seeds with half a 95 % interval, and the lead over GRPO with equal seeds."""
+    found = list(read_rows(path))
+    lines = []
+    for algorithm, rate in dict.fromkeys((row["algorithm"], row["rate"]) for row in found):
+        own = {row["seed"]: row for row in found if (row["algorithm"], row["rate"]) == (algorithm, rate)}
+        base = {row["seed"]: row for row in found if (row["algorithm"], row["rate"]) == (ROWS[0], rate)}
+        shared = sorted(own.keys() & base.keys()) if algorithm != ROWS[0] else []
+        cells = [algorithm, rate, str(len(own))]
+        for key in ("after", "after_pass_8"):
+            cells.append(_mean([100 * row[key] for row in own.values()]))
+            cells.append(_mean([100 * (own[seed][key] - base[seed][key]) for seed in shared], "+") if shared else "")
+        ends = [math.fsum(row[key] for row in own.values()) / len(own) for key in ("entropy_first", "entropy_last")]
+        cells.append(" to ".join(f"{value:.2f}" for value in ends))
+        cells.append(f"{math.fsum(row['moved'] for row in own.values()) / len(own):.2f}")
+        clipped = [row["clip_fraction"] for row in own.values() if "clip_fraction" in row]
+        cells.append(f"{100 * math.fsum(clipped) / len(clipped):.1f}" if clipped else "")
+        cells.append(f"{100 * math.fsum(row['zero_groups'] for row in own.values()) / len(own):.0f}")
+        lines.append(cells)
+    header = ["row", "rate", "seeds", "success %", "lead", "pass@8 %", "lead", "entropy", "log ratio", "clipped %"]
+    return Table([*header, "zero groups %"], lines).markdown()
+
+
+def _mean(values: Sequence[float], sign: str = "") -> str:
+    found = mean_over_seeds(values)
+    return f"{found.value:{sign}.1f} ± {(found.high - found.low) / 2:.1f}"
+
+
+def _options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=["run", "table"])
+    parser.add_argument("overrides", nargs="*", help="section.key=value of every run")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--rates", nargs="+", default=["1e-3"])
+    parser.add_argument("--only", nargs="+", choices=ROWS, default=ROWS)
+    parser.add_argument("--runs", type=Path, default=Path("runs/ratios"))
+    parser.add_argument("--rows", type=Path, default=FOLDER)
+    return parser.parse_intermixed_args(arguments)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
