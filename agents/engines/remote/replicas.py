@@ -68,12 +68,17 @@ class ServerCounters:
 
 @dataclass
 class Replica:
-    """One server as the router sees it. last_error: why it was given up; '' while it is in use."""
+    """One server as the router sees it.
+
+    last_error: why it was given up; '' while it is in use. faults: those in a row, of which calls that were under way
+    together count as one. events: all that were counted so.
+    """
 
     number: int
     client: Client
     sessions: set[int] = field(default_factory=set)
     faults: int = 0
+    events: int = 0
     last_error: str = ""
     calls: set[asyncio.Task[Response]] = field(default_factory=set)
     monitor: asyncio.Task[None] | None = None
@@ -227,6 +232,7 @@ class ReplicaRouter:
             replica = await self._assign(request, refused)
             self.counters.asked += 1
             self.counters.again += attempt > 0
+            begun = replica.events
             try:
                 response = await self._call(replica, request, sampling)
             except RequestRefused as error:  # one server's word is believed when no other takes the request either
@@ -236,7 +242,7 @@ class ReplicaRouter:
                     raise
             except ReplicaError as error:
                 fault = error
-                await self._record_fault(replica, error)
+                await self._record_fault(replica, error, begun)
             else:
                 for number, refusal in refused.items():
                     await self._record_fault(self.all[number], ReplicaError(str(refusal)))
@@ -306,11 +312,17 @@ class ReplicaRouter:
 
     # In the loop: servers ---------------------------------------------------------------------------------------------
 
-    async def _record_fault(self, replica: Replica, fault: ReplicaError) -> None:
-        """Decide what a fault says about a server: it is given up at once, after some more, or when it is not well."""
+    async def _record_fault(self, replica: Replica, fault: ReplicaError, begun: int | None = None) -> None:
+        """Decide what a fault says about a server: it is given up at once, after some more, or when it is not well.
+
+        begun: the server's events when the call was made. A hundred connections that are cut at once are one event:
+        what comes of the calls after it tells whether the server works.
+        """
         if not replica.alive:
             return
-        replica.faults += 1
+        if begun is None or begun == replica.events:
+            replica.faults += 1
+            replica.events += 1
         self.counters.stale += isinstance(fault, StaleWeights)
         self.counters.broken += isinstance(fault, MalformedAnswer)
         if isinstance(fault, StaleWeights | ReplicaTimeout | UnsuitableServer) or replica.faults >= MOST_FAULTS:

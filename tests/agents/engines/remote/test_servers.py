@@ -1,6 +1,7 @@
 """Requests to several servers come back once each, whatever the servers do; a broken server is found out."""
 
 import copy
+import threading
 import time
 
 import numpy as np
@@ -29,7 +30,7 @@ def servers(tiny):
 
 @pytest.fixture
 def engine(tiny, servers):
-    engine = VLLMServerEngine(*tiny, urls=[fake.url for fake in servers], deadline=20, silence=1.5)
+    engine = VLLMServerEngine(*tiny, urls=[fake.url for fake in servers], deadline=60, silence=60)
     for fake in servers:
         fake.asked.clear()
     yield engine
@@ -146,6 +147,27 @@ def test_a_server_that_only_breaks_is_given_up(tiny, engine, servers, fault):
     assert len(servers[1].asked) == 6
 
 
+def test_many_connections_that_are_cut_at_once_are_one_fault(tiny, engine, servers):
+    """A proxy that is restarted cuts them all; the servers behind it are well."""
+    requests, together = requests_of(tiny[1], 12), threading.Barrier(12)
+
+    def cut_first(fake):
+        generate, cut = fake.generate, iter(range(6))
+
+        def answer(body):
+            if next(cut, None) is None:
+                return generate(body)
+            together.wait(20)  # all have asked before the first is cut off
+            return 0, ""
+
+        fake.generate = answer
+
+    for fake in servers:
+        cut_first(fake)
+    assert [out.ids.tolist() for out in engine.generate(requests, GREEDY)] == expected(tiny, requests)
+    assert engine.counters["again"] == 12 and engine.counters["lost"] == 0
+
+
 @pytest.mark.parametrize("fault", ["old weights", "mixed weights"])
 def test_an_answer_from_other_weights_is_never_taken(tiny, engine, servers, fault):
     servers[0].fault = fault
@@ -171,11 +193,14 @@ def test_a_server_that_was_restarted_behind_our_back_is_found_and_comes_back_wit
     assert len(servers[0].asked) == 3
 
 
-def test_a_silent_server_is_noticed_and_its_requests_go_elsewhere(tiny, engine, servers):
+def test_a_silent_server_is_noticed_and_its_requests_go_elsewhere(tiny, servers):
+    engine = VLLMServerEngine(*tiny, urls=[fake.url for fake in servers], deadline=60, silence=3)
     requests = requests_of(tiny[1], 6)
     servers[0].silent = True
     assert [out.ids.tolist() for out in engine.generate(requests, GREEDY)] == expected(tiny, requests)
     assert engine.counters["silent"] == 1 and engine.counters["lost"] == 1 and engine.counters["again"] == 3
+    servers[0].free.set()
+    engine.close()
 
 
 def test_a_response_that_hangs_at_a_server_that_is_well_ends_at_its_deadline(tiny, servers):
