@@ -1,10 +1,9 @@
 """Learning studies: several algorithms from one warm start, several seeds each, two runs at a time, resumable.
 
-    python benchmarks/learning.py credits --rates 3e-4 1e-3   # turn-level credit, each row at its own best rate
-    python benchmarks/learning.py credits-shop --rates 3e-4 1e-3   # the same in the shop
-    python benchmarks/learning.py algorithms --rates 3e-4 1e-3   # the other presets
+    python benchmarks/learning.py credits             # turn-level credit in rooms, from the starter
+    python benchmarks/learning.py credits-shop        # the same in the shop
+    python benchmarks/learning.py algorithms          # the other presets
     python benchmarks/learning.py taught --rates 3e-4 1e-3   # newer rows and cells
-    python benchmarks/learning.py ratios --rates 1e-3 3e-3   # single-turn rows where ratios leave 1
     python benchmarks/learning.py ablations           # GAGPO's options
     python benchmarks/learning.py credits --table     # only the table and plot of what is there
 
@@ -63,6 +62,7 @@ def cells(**changes: object) -> list[str]:
 # Small rooms, from the model that comes with the package; a run takes a minute on one core.
 FIRST = "configs/alfworld-first.yaml"
 SHORT = ["training.turns=6000", "training.iterations=20", "evaluation.tries=2", "evaluation.every=0"]
+FAST = [*SHORT, "optimizer.learning_rate=1e-3"]
 SHOP = "configs/webshop-first.yaml"
 
 TURN_LEVEL = {
@@ -76,15 +76,15 @@ TREES = ("tree_grpo", "arpo", "at2po")
 OTHERS = [name for name in PRESETS if name not in (*TURN_LEVEL, *NEWER, *TREES)]
 
 STUDIES = {
-    "credits": Study(FIRST, TURN_LEVEL, common=SHORT),
+    "credits": Study(FIRST, TURN_LEVEL, common=FAST),
     "credits-shop": Study(
         SHOP,
         TURN_LEVEL,
         split="test",
         chosen_on="validation",
-        common=["training.turns=6000", "training.iterations=30", "evaluation.every=0"],
+        common=["training.turns=2500", "training.iterations=30", "evaluation.every=0"],
     ),
-    "algorithms": Study(FIRST, {name: preset(name) for name in ("gagpo", *OTHERS)}, common=SHORT),
+    "algorithms": Study(FIRST, {name: preset(name) for name in ("gagpo", *OTHERS)}, common=FAST),
     "taught": Study(  # every method after as many turns of the world; a teacher's forward passes are not turns
         FIRST,
         {
@@ -118,7 +118,7 @@ STUDIES = {
         },
         common=SHORT,
     ),
-    "ablations": Study(  # at GAGPO's own best rate
+    "ablations": Study(
         FIRST,
         {
             "GAGPO": preset("gagpo"),
@@ -133,7 +133,7 @@ STUDIES = {
                 for radius in (0.02, 0.05)
             },
         },
-        common=[*SHORT, "optimizer.learning_rate=1e-3"],
+        common=FAST,
     ),
     "webshop": Study(
         "configs/webshop-small.yaml",
