@@ -2,7 +2,6 @@
 
 import copy
 import json
-import threading
 import time
 from contextlib import contextmanager
 from http.server import ThreadingHTTPServer
@@ -10,6 +9,7 @@ from http.server import ThreadingHTTPServer
 import torch
 
 from tests.agents.engines.remote.fake_server import FakeServer
+from tests.served import in_thread
 
 
 class TeacherServer(FakeServer):
@@ -79,10 +79,8 @@ def serving_teacher(model, tokenizer, root):
     http = ThreadingHTTPServer(("127.0.0.1", 0), fake.handler())
     http.daemon_threads, http.block_on_close = True, False
     fake.http, fake.url = http, f"http://127.0.0.1:{http.server_address[1]}"
-    threading.Thread(target=http.serve_forever, args=(0.02,), daemon=True).start()
-    try:
-        yield fake
-    finally:
-        fake.free.set()
-        http.shutdown()
-        http.server_close()
+    with http, in_thread(http):
+        try:
+            yield fake
+        finally:
+            fake.free.set()
