@@ -178,7 +178,7 @@ class BroadcastTransfer(ConnectedTransfer):
 
     def __init__(self, model: torch.nn.Module, dtype: str, device: torch.device):
         try:
-            from vllm.distributed.weight_transfer import base, clients, factory
+            from vllm.distributed.weight_transfer import base, factory
             from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
         except ImportError as error:
             raise MissingPackage(
@@ -186,7 +186,7 @@ class BroadcastTransfer(ConnectedTransfer):
                 "extra vllm, or use transfer=file"
             ) from None
         super().__init__(model, dtype, device)
-        self._vllm, self._info = (base, clients, factory), NCCLTrainerInitInfo
+        self._vllm, self._info = (base, factory), NCCLTrainerInitInfo
 
     def send(
         self, tensors: Iterable[NamedTensor] | None, version: str, clients: Sequence[Client], run: Run, deadline: float
@@ -199,7 +199,7 @@ class BroadcastTransfer(ConnectedTransfer):
         return named.faults
 
     def _connect(self, client: Client, run: Run, deadline: float, broadcast: Broadcast) -> Any:
-        base, clients, factory = self._vllm
+        base, factory = self._vllm
         transfer = self
 
         class Passing(base.WeightSource):  # type: ignore[misc, name-defined]
@@ -216,8 +216,33 @@ class BroadcastTransfer(ConnectedTransfer):
             raise MalformedAnswer(f"{client.url} says that it has {workers!r:.40} workers")
         address, port = address_towards(client.url), free_port("")
         info = self._info(rank=0, master_address=address, master_port=port, world_size=1 + workers)
-        control = clients.HTTPVLLMWeightSyncClient(client.url, timeout=deadline)
-        return factory.WeightTransferTrainerFactory.trainer_init(info, client=control, source=Passing())
+        orders = _Orders(lambda path, body: run(client.order(path, body, deadline)))
+        return factory.WeightTransferTrainerFactory.trainer_init(info, client=orders, source=Passing())
+
+
+class _Orders:
+    """The calls of vLLM's trainer side to a server, by our own client: vLLM's would go through a proxy.
+
+    order: has the server do what a path and a JSON body say.
+    """
+
+    def __init__(self, order: Callable[[str, dict[str, object] | None], None]):
+        self._order = order
+
+    def init_weight_transfer_engine(self, init_info: object) -> None:
+        self._order("/init_weight_transfer_engine", {"init_info": init_info})
+
+    def start_weight_update(self) -> None:
+        self._order("/start_weight_update", None)
+
+    def update_weights(self, update_info: object) -> None:
+        self._order("/update_weights", {"update_info": update_info})
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        self._order("/finish_weight_update", None if weight_version is None else {"weight_version": weight_version})
+
+    def shutdown_weight_transfer_engine(self) -> None:
+        self._order("/shutdown_weight_transfer_engine", None)
 
 
 def passed(
