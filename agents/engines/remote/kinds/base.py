@@ -28,7 +28,7 @@ Logprob = Annotated[float, Field(gt=NO_LOGPROB, le=HIGHEST)]
 
 
 @dataclass(frozen=True)
-class Told:
+class ServerAnswer:
     """What an answer says. ids: its tokens. sampled: each token once more, with its log-probability.
 
     reason: why it ended, ``stop`` or ``length``. spans: the weights that its tokens are of.
@@ -73,7 +73,7 @@ class ServerKind(ABC):
         """The body of a request to :attr:`generating`."""
 
     @abstractmethod
-    def told(self, body: bytes) -> Told:
+    def read_answer(self, body: bytes) -> ServerAnswer:
         """What an answer says; raises :class:`gagpo.agents.engines.remote.wire.MalformedAnswer` where it is none."""
 
     def parse(self, body: bytes, most: int, terms: Terms) -> Response:
@@ -81,7 +81,7 @@ class ServerKind(ABC):
 
         Raises :class:`gagpo.agents.engines.remote.wire.MalformedAnswer`, or ``StaleWeights`` for one of other weights.
         """
-        told = self.told(body)
+        told = self.read_answer(body)
         response = checked_response(told.ids, told.sampled, told.reason, most, terms)
         require_version(told.spans, len(told.ids), terms)
         return response

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gagpo.agents.engines.base import Request, Sampling
-from gagpo.agents.engines.remote.kinds.base import Logprob, Order, ServerKind, Told
+from gagpo.agents.engines.remote.kinds.base import Logprob, Order, ServerKind, ServerAnswer
 from gagpo.agents.engines.remote.wire import MalformedAnswer, Part, ReplicaError, RequestRefused, Span, Terms, read
 from gagpo.agents.engines.vllm_arguments import spread
 from gagpo.envs.errors import InvalidArgument
@@ -91,14 +91,14 @@ class SGLangServers(ServerKind):
             body["lora_path"] = terms.adapter
         return json.dumps(body).encode()
 
-    def told(self, body: bytes) -> Told:
+    def read_answer(self, body: bytes) -> ServerAnswer:
         answer = read(_NativeAnswer, body)
         about, ids = answer.meta_info, answer.output_ids
         sampled = [(token, logprob) for logprob, token, _ in about.output_token_logprobs]
         spans = about.weight_versions
         if spans is None:  # a server that has changed no weights under way names them once
             spans = [Span(start=0, end=len(ids), version=about.weight_version)]
-        return Told(ids, sampled, about.finish_reason.type, spans)
+        return ServerAnswer(ids, sampled, about.finish_reason.type, spans)
 
     def make_transfer(
         self, way: str, model: torch.nn.Module, dtype: str, device: torch.device, folder: Path

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from gagpo.agents.engines.base import Request, Sampling
-from gagpo.agents.engines.remote.kinds.base import Logprob, Order, ServerKind, Told
+from gagpo.agents.engines.remote.kinds.base import Logprob, Order, ServerKind, ServerAnswer
 from gagpo.agents.engines.remote.transfer import FileTransfer, Transfer, device_transfer
 from gagpo.agents.engines.remote.wire import MalformedAnswer, Part, Span, Terms, read
 from gagpo.agents.engines.vllm_arguments import spread, temperature_of
@@ -76,12 +76,12 @@ class VLLMServers(ServerKind):
             body["model"] = terms.adapter
         return json.dumps(body).encode()
 
-    def told(self, body: bytes) -> Told:
+    def read_answer(self, body: bytes) -> ServerAnswer:
         (choice,) = read(_Answer, body).choices
         if choice.weight_versions is None:
             raise MalformedAnswer("the answer does not say which weights it is of; vLLM 0.32 or later does")
         sampled = [(one.token_id, one.logprob) for one in choice.logprobs.content]
-        return Told(choice.token_ids, sampled, choice.finish_reason, choice.weight_versions)
+        return ServerAnswer(choice.token_ids, sampled, choice.finish_reason, choice.weight_versions)
 
     def make_transfer(
         self, way: str, model: torch.nn.Module, dtype: str, device: torch.device, folder: Path

@@ -73,8 +73,11 @@ def test_the_driver_is_spoken_to_past_the_proxy(tmp_path, monkeypatch):
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     chrome = open_browser(tmp_path)
-    assert chrome.current_url == "data:,"
-    chrome.quit()
+    try:
+        chrome.get("data:text/html,<title>here</title>")
+        assert chrome.title == "here"
+    finally:
+        chrome.quit()
 
 
 def leave(chrome, act, deadline=20.0):
