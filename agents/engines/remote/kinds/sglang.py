@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gagpo.agents.engines.base import Request, Sampling
-from gagpo.agents.engines.remote.kinds.base import Logprob, Order, ServerKind, ServerAnswer
+from gagpo.agents.engines.remote.kinds.base import Logprob, Order, ServerAnswer, ServerKind
 from gagpo.agents.engines.remote.wire import MalformedAnswer, Part, ReplicaError, RequestRefused, Span, Terms, read
 from gagpo.agents.engines.vllm_arguments import spread
 from gagpo.envs.errors import InvalidArgument

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from gagpo.agents.engines.base import Request, Sampling
-from gagpo.agents.engines.remote.kinds.base import Logprob, Order, ServerKind, ServerAnswer
+from gagpo.agents.engines.remote.kinds.base import Logprob, Order, ServerAnswer, ServerKind
 from gagpo.agents.engines.remote.transfer import FileTransfer, Transfer, device_transfer
 from gagpo.agents.engines.remote.wire import MalformedAnswer, Part, Span, Terms, read
 from gagpo.agents.engines.vllm_arguments import spread, temperature_of
