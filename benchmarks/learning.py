@@ -288,6 +288,7 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", help="section.key=value for every run")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--only", nargs="+", help="these variants")
+    parser.add_argument("--without", nargs="+", default=[], help="all but these variants")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     parser.add_argument("--rates", nargs="+", help="learning rates, of which every variant takes its best")
     parser.add_argument("--runs", type=Path, default=Path("runs/learning"))
@@ -295,7 +296,8 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="train nothing")
     arguments = parser.parse_intermixed_args()
     study = STUDIES[arguments.study]
-    study = replace(study, variants={label: study.variants[label] for label in arguments.only or study.variants})
+    wanted = [label for label in arguments.only or study.variants if label not in arguments.without]
+    study = replace(study, variants={label: study.variants[label] for label in wanted})
     if arguments.rates:
         swept, place = sweep(study, arguments.rates), f"{arguments.study}-rates"
         first = [(label, SWEEP_SEED) for label in swept.variants]

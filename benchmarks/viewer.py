@@ -96,6 +96,7 @@ def chromium(profile: str) -> Any:
     flags = "headless=new no-sandbox disable-gpu disable-quic no-first-run disable-background-networking disable-sync"
     for flag in (*flags.split(), f"user-data-dir={profile}", "host-resolver-rules=MAP * ~NOTFOUND"):
         options.add_argument(f"--{flag}")
+    options.ignore_local_proxy_environment_variables()  # the driver listens here
     driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
     driver.set_page_load_timeout(120)
     driver.set_script_timeout(60)

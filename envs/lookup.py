@@ -27,6 +27,15 @@ from gagpo.envs.registry import Registry
 ENVIRONMENTS: Registry[EnvSpec] = Registry("environment", "gagpo.environments", {})
 """What installed packages offer: the module that registers an id. Everything registered is in gymnasium's own."""
 
+_REMOTE = ("gagpo/Remote-v0", "gagpo.envs.remote.world:RemoteWorld", "url")
+_ELSEWHERE = {
+    "http://": _REMOTE,
+    "https://": _REMOTE,
+    "docker://": ("gagpo/Container-v0", "gagpo.envs.remote.world:ContainerWorld", "image"),
+    "verifiers://": ("gagpo/Verifiers-v0", "gagpo.interop.worlds.verifiers:VerifiersWorld", "taskset"),
+}
+"""By how an id of a world elsewhere begins: the registered id, the class, and the argument that takes the whole id."""
+
 
 class UnknownEnvironment(GagpoError, ValueError):
     """An id under which no environment is registered."""
@@ -38,30 +47,9 @@ def find_spec(env_id: str) -> EnvSpec:
     An id that an installed package offers has its module imported. Raises :class:`UnknownEnvironment` with advice when
     there is no such module or no such id.
     """
-    if is_address(env_id):
-        return EnvSpec(
-            "gagpo/Remote-v0",
-            entry_point="gagpo.envs.remote.world:RemoteWorld",
-            order_enforce=False,
-            disable_env_checker=True,
-            kwargs={"url": env_id},
-        )
-    if is_image(env_id):
-        return EnvSpec(
-            "gagpo/Container-v0",
-            entry_point="gagpo.envs.remote.world:ContainerWorld",
-            order_enforce=False,
-            disable_env_checker=True,
-            kwargs={"image": env_id},
-        )
-    if env_id.startswith("verifiers://"):
-        return EnvSpec(
-            "gagpo/Verifiers-v0",
-            entry_point="gagpo.interop.worlds.verifiers:VerifiersWorld",
-            order_enforce=False,
-            disable_env_checker=True,
-            kwargs={"taskset": env_id},
-        )
+    if elsewhere := _ELSEWHERE.get(env_id.partition("://")[0] + "://"):
+        name, made_by, argument = elsewhere
+        return EnvSpec(name, made_by, order_enforce=False, disable_env_checker=True, kwargs={argument: env_id})
     module, _, name = env_id.rpartition(":")
     try:
         if module:

@@ -17,7 +17,7 @@ from pydantic import JsonValue
 from gagpo.agents.api.answer import Answer, MalformedReply, Messages, Usage, answer_limit, estimate, read_answer
 from gagpo.agents.api.settings import ApiSettings
 from gagpo.envs.errors import GagpoError, InvalidArgument
-from gagpo.envs.remote.exchange import ExchangeFailed, Reply, exchange, open_http
+from gagpo.envs.remote.exchange import ExchangeFailed, Reply, exchange, is_loopback, open_http
 
 _PASSING = {408, 409, 425, 429}  # statuses below 500 that may be gone at the next try
 _TOO_LONG = ("context_length", "context length", "maximum context", "too many tokens", "prompt is too long")
@@ -56,7 +56,7 @@ class ApiClient:
         self._sleep = sleep or self._stop.wait
         self._limiter = RateLimiter(settings.requests_per_minute, settings.tokens_per_minute, clock)
         self._lock = threading.Lock()
-        self._http = open_http(proxies=True)
+        self._http = open_http(proxies=not is_loopback(settings.url))
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="chat server", daemon=True).start()
 

@@ -37,6 +37,10 @@ class Sampling:
         if not 0 < self.top_p <= 1:
             raise InvalidArgument(f"top_p must lie in (0, 1], got {self.top_p}")
 
+    def temperature_of(self, request: Request) -> float:
+        """The temperature of the response to ``request``."""
+        return self.temperature if request.temperature is None else request.temperature
+
     def limit(self, request: Request) -> int:
         """Most tokens of the response to ``request``."""
         return self.max_tokens if request.max_tokens is None else request.max_tokens

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from gagpo.agents.engines.base import Tokenizer
 from gagpo.agents.engines.flat.attention import is_flat
 from gagpo.agents.engines.transformers import DecodingRow, TransformersEngine
+from gagpo.agents.model import ModelError
 
 CACHES = ("past_key_values", "cache_params")  # what families call the state that they hand back
 PIECES = (3, 2, 2)  # tokens read at a time to check a cache
@@ -100,7 +101,9 @@ class GeneralEngine(TransformersEngine):
         out = self.model(input_ids=new_BL, use_cache=True, **state)
         state |= {name: held for name in CACHES if (held := getattr(out, name, None)) is not None}
         if not state:
-            raise NotImplementedError("the model hands back no state")
+            raise ModelError(
+                f"{type(self.model).__name__} hands back no state of what it has read; sample with engine=vllm"
+            )
         logits_BLV: torch.Tensor = out.logits.float()
         return logits_BLV
 

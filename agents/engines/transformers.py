@@ -29,7 +29,7 @@ class DecodingRow:
     def __init__(self, request: Request, sampling: Sampling):
         self.request = request
         self.most = sampling.limit(request)
-        self.temperature = sampling.temperature if request.temperature is None else request.temperature
+        self.temperature = sampling.temperature_of(request)
         self.top_p = sampling.top_p
         self.uniform = np.random.Generator(np.random.Philox(request.seed)).random(self.most)
         self.ids = np.zeros(self.most, np.int32)

@@ -237,7 +237,9 @@ class VLLMEngine(ModelEngine):
             self._wear(self._adapter, tensors)
         else:
             self._reload(tensors)
-        if self._asleep:  # room for the cache, once nothing else is on its way
+        # vLLM wakes by parts: memory for weights (`wake`), the weights, what layers derive from them, then the cache.
+        # Loading and deriving take more memory for a while, and neither needs the cache: so its room comes last.
+        if self._asleep:
             give_back(self.device)
             self.llm.wake_up(tags=["kv_cache"])
             self._asleep = False

@@ -26,7 +26,7 @@ MOST_RANK = RANKS[-1]
 
 def temperature_of(request: Request, sampling: Sampling) -> float:
     """The temperature of a request; InvalidArgument for samplings that vLLM cannot give exactly."""
-    temperature = sampling.temperature if request.temperature is None else request.temperature
+    temperature = sampling.temperature_of(request)
     lowest, highest = TEMPERATURES
     if temperature and not lowest <= temperature <= highest:
         raise InvalidArgument(f"vLLM samples at temperature 0 or in [{lowest}, {highest}], got {temperature}")

@@ -16,13 +16,13 @@ import math
 from pathlib import Path
 from typing import Any
 
-from benchmarks.studies.rows import FOLDER, append_row, has_row, read_rows
+from benchmarks.studies.rows import append_row, has_row, read_rows
+from benchmarks.studies.study import Study, finished
 from gagpo.agents.episodes import read_episodes
 from gagpo.envs.tables import Table
 from gagpo.eval.runs import Run
 from gagpo.eval.statistics import mean_over_seeds
 from gagpo.settings import load
-from gagpo.training.launch import train
 from gagpo.warm_start.run import warm_start
 
 PLAYERS = {
@@ -32,30 +32,19 @@ PLAYERS = {
 }
 
 
-def main() -> int:
-    options = _options()
-    rows = options.rows / "calls.jsonl"
-    if options.command == "table":
-        print("\n".join(table(rows)))
-        return 0
+def run(options: argparse.Namespace, rows: Path) -> None:
+    """Player by player, a warm start where its model is not there, and a run of each seed."""
     for player in options.players:
         model = options.models / f"calls-{player}"
         changes = [*PLAYERS[player], f"model={model}", *options.overrides]
         if not model.exists():
             warm_start(load("tools-small", changes), say=print)
         for seed in options.seeds:
-            if has_row(rows, player=player, seed=seed):
-                continue
-            length = [f"training.turns={options.turns}", "training.iterations=1000", "training.keep_episodes=1"]
-            name = f"calls-{player}-s{seed}"
-            folder = options.runs / name
-            if (folder / "config.yaml").exists():
-                run = train(folder, resume=True, quiet=True)
-            else:  # by name, so that what the world decides holds: the rate, and how long a response may be
-                wanted = [*changes, *length, f"seed={seed}", f"name={name}"]
-                run = train("tools-small", *wanted, runs=options.runs, quiet=True)
-            append_row(rows, _row(run, folder, player, seed))
-    return 0
+            if not has_row(rows, player=player, seed=seed):
+                length = [f"training.turns={options.turns}", "training.iterations=1000", "training.keep_episodes=1"]
+                own = [f"seed={seed}", f"name=calls-{player}-s{seed}"]
+                one = finished(load("tools-small", [*changes, *length, *own]), options.runs)
+                append_row(rows, _row(one, options.runs / f"calls-{player}-s{seed}", player, seed))
 
 
 def _row(run: Run, folder: Path, player: str, seed: int) -> dict[str, Any]:
@@ -95,18 +84,10 @@ def table(path: Path) -> list[str]:
     return Table(head, lines).markdown()
 
 
-def _options(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["run", "table"])
-    parser.add_argument("overrides", nargs="*", help="section.key=value, of every player")
-    parser.add_argument("--players", nargs="+", choices=list(PLAYERS), default=list(PLAYERS))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--turns", type=int, default=20_000)
-    parser.add_argument("--models", type=Path, default=Path("data/models"))
-    parser.add_argument("--runs", type=Path, default=Path("runs/calls"))
-    parser.add_argument("--rows", type=Path, default=FOLDER)
-    return parser.parse_args(arguments)
-
+STUDY = Study("calls", __doc__, run, table)
+STUDY.options.add_argument("--players", nargs="+", choices=list(PLAYERS), default=list(PLAYERS))
+STUDY.options.add_argument("--turns", type=int, default=20_000)
+STUDY.options.add_argument("--models", type=Path, default=Path("data/models"))
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(STUDY.main())

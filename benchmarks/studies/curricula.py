@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from benchmarks.studies.mixture import finished
-from benchmarks.studies.rows import FOLDER, append_row, has_row, read_rows
+from benchmarks.studies.rows import append_row, has_row, read_rows
+from benchmarks.studies.study import Study, finished
 from gagpo.envs.tables import Table
 from gagpo.eval.statistics import mean_over_seeds
 from gagpo.settings import load
@@ -26,22 +26,17 @@ CURRICULA = {"maths-first": ("uniform", "by_success", "by_level"), "webshop-firs
 """Of worlds whose tasks have no level ``by_level`` would be a uniform order with another draw."""
 
 
-def main() -> int:
-    options = _options()
-    path = options.rows / "curricula.jsonl"
-    if options.command == "table":
-        print("\n".join(table(path)))
-        return 0
+def run(options: argparse.Namespace, rows: Path) -> None:
+    """Seed by seed, every curriculum of every world."""
     for seed in options.seeds:
         for config, turns in TURNS.items():
             for curriculum in CURRICULA[config]:
-                if not has_row(path, config=config, curriculum=curriculum, seed=seed):
-                    once(options, config, curriculum, seed, options.turns or turns)
-    return 0
+                if not has_row(rows, config=config, curriculum=curriculum, seed=seed):
+                    append_row(rows, row_of(options, config, curriculum, seed, options.turns or turns))
 
 
-def once(options: argparse.Namespace, config: str, curriculum: str, seed: int, turns: int) -> None:
-    """One run, and its row."""
+def row_of(options: argparse.Namespace, config: str, curriculum: str, seed: int, turns: int) -> dict[str, Any]:
+    """The row of one run."""
     own = [f"name={config}-{curriculum}-s{seed}", f"seed={seed}", f"curriculum={curriculum}"]
     length = [
         f"training.turns={turns}",
@@ -55,10 +50,7 @@ def once(options: argparse.Namespace, config: str, curriculum: str, seed: int, t
     rates = {stage: result.success.value for stage, result in ends.items()}
     groups = {"zero_groups": math.fsum(run.series("zero_groups")[1]) / len(run.metrics)}
     panel = ends["after"].panel
-    append_row(
-        options.rows / "curricula.jsonl",
-        {**row, **rates, **groups, "split": panel.split, "tasks": panel.tasks, "tries": panel.tries},
-    )
+    return {**row, **rates, **groups, "split": panel.split, "tasks": panel.tasks, "tries": panel.tries}
 
 
 def table(path: Path) -> list[str]:
@@ -79,16 +71,8 @@ def table(path: Path) -> list[str]:
     return Table(header, rows).lines(110)
 
 
-def _options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["run", "table"])
-    parser.add_argument("overrides", nargs="*", help="section.key=value of every run")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--turns", type=int, help="of every run, in place of its config's")
-    parser.add_argument("--runs", type=Path, default=Path("runs/curricula"))
-    parser.add_argument("--rows", type=Path, default=FOLDER)
-    return parser.parse_intermixed_args(arguments)
-
+STUDY = Study("curricula", __doc__, run, table)
+STUDY.options.add_argument("--turns", type=int, help="of every run, in place of its config's")
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(STUDY.main())

@@ -13,28 +13,23 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.studies.rows import FOLDER, append_row, has_row, read_rows
+from benchmarks.studies.rows import append_row, has_row, read_rows
+from benchmarks.studies.study import Study, finished
 from gagpo.envs.tables import Table
 from gagpo.eval.metrics.register import of_world
 from gagpo.eval.runs import Run
 from gagpo.eval.statistics import mean_over_seeds
-from gagpo.settings import RunSettings, dump, load
-from gagpo.training.launch import train
+from gagpo.settings import RunSettings, load
 
 WORSE = -5.0
 """Points by which the mixture may stay behind a specialist."""
 
 
-def main() -> int:
-    options = _options()
-    rows = options.rows / "mixture.jsonl"
-    if options.command == "table":
-        print("\n".join(table(rows)))
-        return 0
+def run(options: argparse.Namespace, rows: Path) -> None:
+    """Seed by seed, the mixture and then its specialists."""
     for seed in options.seeds:
         settings = load(options.config, [*options.overrides, f"seed={seed}", f"name=mixture-s{seed}"])
         mixed = finished(settings, options.runs)
@@ -52,7 +47,6 @@ def main() -> int:
                 append_row(
                     rows, _row(specialist, seed, "specialist", world.name, split, specialist.metrics[-1]["turns_total"])
                 )
-    return 0
 
 
 def specialist_of(settings: RunSettings, name: str, turns: float) -> RunSettings:
@@ -69,17 +63,6 @@ def specialist_of(settings: RunSettings, name: str, turns: float) -> RunSettings
         "evaluation": alone.evaluation.model_copy(update={"every": 0}),
     }
     return alone.model_copy(update=changes)
-
-
-def finished(settings: RunSettings, runs: Path) -> Run:
-    """The run of ``settings``, begun, continued or only read."""
-    folder = runs / settings.name
-    if (folder / "config.yaml").exists():
-        return train(folder, resume=True, quiet=True)
-    runs.mkdir(parents=True, exist_ok=True)
-    config = runs / f"{settings.name}.yaml"
-    config.write_text(dump(settings), encoding="utf-8")
-    return train(config, runs=runs, quiet=True)
 
 
 def _row(run: Run, seed: int, player: str, world: str, panel: str, turns: float) -> dict[str, Any]:
@@ -114,16 +97,8 @@ def table(path: Path) -> list[str]:
     return Table(header, rows).lines(110)
 
 
-def _options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["run", "table"])
-    parser.add_argument("overrides", nargs="*", help="section.key=value, of the mixture and its specialists")
-    parser.add_argument("--config", default="mixture", help="settings of a run of several worlds")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--runs", type=Path, default=Path("runs/mixture"))
-    parser.add_argument("--rows", type=Path, default=FOLDER)
-    return parser.parse_intermixed_args(arguments)
-
+STUDY = Study("mixture", __doc__, run, table)
+STUDY.options.add_argument("--config", default="mixture", help="settings of a run of several worlds")
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(STUDY.main())

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.studies.mixture import finished
-from benchmarks.studies.rows import FOLDER, append_row, has_row, read_rows
+from benchmarks.studies.rows import append_row, has_row, read_rows
+from benchmarks.studies.study import Study, finished
 from gagpo.envs.tables import Table
 from gagpo.eval.runs import Run
 from gagpo.eval.statistics import mean_over_seeds
@@ -44,27 +44,22 @@ COMMON = (
 ENDS = 3  # iterations at the beginning and at the end over which entropy is a mean
 
 
-def main() -> int:
-    options = _options()
-    path = options.rows / "ratios.jsonl"
-    if options.command == "table":
-        print("\n".join(table(path)))
-        return 0
+def run(options: argparse.Namespace, rows: Path) -> None:
+    """Every row of the table at every rate, seed by seed."""
     for seed in options.seeds:
         for rate in options.rates:
             for row in options.only:
-                if not has_row(path, algorithm=row, rate=rate, seed=seed):
-                    once(options, row, rate, seed)
-    return 0
+                if not has_row(rows, algorithm=row, rate=rate, seed=seed):
+                    once(options, rows, row, rate, seed)
 
 
-def once(options: argparse.Namespace, algorithm: str, rate: str, seed: int) -> None:
+def once(options: argparse.Namespace, rows: Path, algorithm: str, rate: str, seed: int) -> None:
     """One run, and its row."""
     own = [f"name={algorithm.replace('_', '-')}-{rate}-s{seed}", f"seed={seed}", f"optimizer.learning_rate={rate}"]
     preset = f"algorithm={{preset: {algorithm}, kl: {{coefficient: 0.0}}}}"
     before = f"evaluation.before={str(algorithm == ROWS[0]).lower()}"
-    run = finished(load("maths-single-small", [*COMMON, preset, before, *options.overrides, *own]), options.runs)
-    append_row(options.rows / "ratios.jsonl", {"algorithm": algorithm, "rate": rate, "seed": seed, **_measures(run)})
+    played = finished(load("maths-single-small", [*COMMON, preset, before, *options.overrides, *own]), options.runs)
+    append_row(rows, {"algorithm": algorithm, "rate": rate, "seed": seed, **_measures(played)})
 
 
 def _measures(run: Run) -> dict[str, Any]:
@@ -111,17 +106,10 @@ def _mean(values: Sequence[float], sign: str = "") -> str:
     return f"{found.value:{sign}.1f} ± {(found.high - found.low) / 2:.1f}"
 
 
-def _options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["run", "table"])
-    parser.add_argument("overrides", nargs="*", help="section.key=value of every run")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--rates", nargs="+", default=["1e-3"])
-    parser.add_argument("--only", nargs="+", choices=ROWS, default=ROWS)
-    parser.add_argument("--runs", type=Path, default=Path("runs/ratios"))
-    parser.add_argument("--rows", type=Path, default=FOLDER)
-    return parser.parse_intermixed_args(arguments)
+STUDY = Study("ratios", __doc__, run, table)
+STUDY.options.add_argument("--rates", nargs="+", default=["3e-4"])
+STUDY.options.add_argument("--only", nargs="+", choices=ROWS, default=ROWS)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(STUDY.main())

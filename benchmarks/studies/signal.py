@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from benchmarks.studies.mixture import finished
-from benchmarks.studies.rows import FOLDER, append_row, has_row, read_rows
+from benchmarks.studies.rows import append_row, has_row, read_rows
+from benchmarks.studies.study import Study, finished
 from gagpo.envs.tables import Table
 from gagpo.eval.statistics import mean_over_seeds
 from gagpo.settings import load
@@ -46,22 +45,19 @@ ITERATIONS = 4
 MEASURES = ("success_rate", "zero_groups", "gradient_signal", "critical_groups", "grad_norm")
 
 
-def main() -> int:
-    options = _options()
-    path = options.rows / "signal.jsonl"
-    if options.command == "table":
-        print("\n".join(table(path)))
-        return 0
+def run(options: argparse.Namespace, rows: Path) -> None:
+    """Seed by seed, every player with every shape of a batch."""
     for seed in options.seeds:
         for name, player in PLAYERS.items():
             for tasks, samples in SHAPES:
-                if not has_row(path, player=name, tasks=tasks, samples=samples, seed=seed):
-                    once(options, name, player, tasks, samples, seed)
-    return 0
+                if not has_row(rows, player=name, tasks=tasks, samples=samples, seed=seed):
+                    append_row(rows, row_of(options, name, player, tasks, samples, seed))
 
 
-def once(options: argparse.Namespace, name: str, player: Player, tasks: int, samples: int, seed: int) -> None:
-    """One run, and its row: means over iterations; of the signal, which may be below 0 by chance, the same."""
+def row_of(
+    options: argparse.Namespace, name: str, player: Player, tasks: int, samples: int, seed: int
+) -> dict[str, Any]:
+    """The row of one run: means over iterations; of the signal, which may be below 0 by chance, the same."""
     short = "".join(c if c.isalnum() else "-" for c in name)
     own = [f"name={short}-{tasks}x{samples}-s{seed}", f"seed={seed}", f"rollout.tasks={tasks}"]
     still = [
@@ -74,7 +70,7 @@ def once(options: argparse.Namespace, name: str, player: Player, tasks: int, sam
     for measure in MEASURES:
         values = [float(one[measure]) for one in run.metrics if measure in one]
         row |= {measure: math.fsum(values) / len(values)} if values else {}
-    append_row(options.rows / "signal.jsonl", row)
+    return row
 
 
 def table(path: Path) -> list[str]:
@@ -101,15 +97,7 @@ def table(path: Path) -> list[str]:
     return Table(header, rows).lines(120)
 
 
-def _options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["run", "table"])
-    parser.add_argument("overrides", nargs="*", help="section.key=value of every run")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--runs", type=Path, default=Path("runs/signal"))
-    parser.add_argument("--rows", type=Path, default=FOLDER)
-    return parser.parse_intermixed_args(arguments)
-
+STUDY = Study("signal", __doc__, run, table)
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(STUDY.main())

@@ -7,9 +7,11 @@ bodies are as long as the server likes. Here both have an end.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http.cookiejar import CookieJar, DefaultCookiePolicy
+from urllib.parse import urlsplit
 
 import httpx2
 
@@ -44,10 +46,24 @@ class Reply:
         return " ".join(self.body[:300].decode(errors="replace").split()) or "it says nothing"
 
 
+def is_loopback(url: str) -> bool:
+    """Whether ``url`` names this machine, as no proxy can see it.
+
+    >>> [is_loopback(f"http://{host}:8000/v1") for host in ("127.0.0.1", "localhost", "[::1]", "example.org")]
+    [True, True, True, False]
+    """
+    try:
+        host = urlsplit(url).hostname or ""
+        return host == "localhost" or host.endswith(".localhost") or ipaddress.ip_address(host).is_loopback
+    except ValueError:  # another name, or no address at all
+        return False
+
+
 def open_http(*, proxies: bool) -> httpx2.AsyncClient:
     """A client for :func:`exchange`, for one event loop; it follows no redirect and keeps no cookie.
 
-    There is no limit on connections: whoever asks knows how much is under way. proxies: heed the environment's.
+    There is no limit on connections: whoever asks knows how much is under way. proxies: heed the environment's, which
+    are never meant for servers on this machine (:func:`is_loopback`).
     """
     return httpx2.AsyncClient(
         limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),

@@ -11,7 +11,7 @@ from typing import Any
 
 from gagpo.envs.errors import InvalidArgument, MissingPackage, first_line
 from gagpo.envs.lookup import is_address
-from gagpo.envs.remote.exchange import ExchangeFailed, Reply, exchange, open_http
+from gagpo.envs.remote.exchange import ExchangeFailed, Reply, exchange, is_loopback, open_http
 from gagpo.envs.remote.protocol import ACTION, Json, ServerFailed, as_list, as_object
 from gagpo.envs.tasks import Task, TaskSet
 
@@ -30,7 +30,8 @@ class Server:
     them in the split of that name, ``test`` others in the split ``test``. The digest of such a task holds what the
     server says of itself, so that splits of two servers, or of two versions of one, do not agree by accident.
 
-    url: where it answers, which may change while it is used. proxies: heed those of the environment.
+    url: where it answers, which may change while it is used. proxies: heed those of the environment, unless it is on
+    this machine.
     """
 
     def __init__(self, url: str, train: int = 1000, test: int = 100, *, proxies: bool = True):
@@ -39,9 +40,14 @@ class Server:
         if not (0 < train < _TEST and 0 < test < _TEST):
             raise InvalidArgument(f"train and test, the numbers of seeds, are at least 1, got {train} and {test}")
         self.url = url.rstrip("/")
-        self.proxies = proxies
+        self._proxies = proxies
         self._seeds = {"train": range(train), "test": range(_TEST, _TEST + test)}
         self._known: dict[str, TaskSet] = {}
+
+    @property
+    def proxies(self) -> bool:
+        """Whether it is asked through the proxies of the environment."""
+        return self._proxies and not is_loopback(self.url)
 
     @property
     def socket_url(self) -> str:

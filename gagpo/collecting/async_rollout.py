@@ -3,43 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from gagpo.agents.agent import EpisodeState, LanguageAgent
 from gagpo.agents.engines.base import Request, Response
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.agents.rollout import RolloutLoop
-from gagpo.collecting.channel import TICK, Channel, SamplingStopped
+from gagpo.collecting.channel import Channel
 from gagpo.collecting.rollout_buffer import RolloutRequest
+from gagpo.collecting.sampling_thread import TICK, SamplingThread
 from gagpo.envs.pool import Pool
 
 FIRST_SLOT = 2**20
 """Slots below it are for those who use the pool while the stream rests."""
 
 
-class Stoppable(Protocol):
-    """Whom the agent asks. version: of the weights that the engine holds."""
-
-    version: int
-
-    def check(self) -> None:
-        """Raise :class:`SamplingStopped` when nothing more is wanted."""
-        ...
-
-
 class VersionedAgent(LanguageAgent):
     """A language agent whose turns know the weights they were sampled with, and that can be stopped."""
 
-    def __init__(self, agent: LanguageAgent, channel: Stoppable):
+    def __init__(self, agent: LanguageAgent, thread: SamplingThread):
         super().__init__(agent.engine, agent.context, agent.sampling, agent.manners)
-        self.channel = channel
+        self.thread = thread
         self.thinking = 0  # responses under way
 
     def decide(self, states: Sequence[EpisodeState]) -> list[Turn | None]:
         self.submit(states)
         found: dict[int, Turn] = {}
         while self.thinking:  # the trainer may want no more meanwhile
-            self.channel.check()
+            self.thread.check()
             found.update(self.collect(TICK))
         return [found.get(state.slot) for state in states]
 
@@ -57,7 +47,7 @@ class VersionedAgent(LanguageAgent):
 
     def _turn(self, request: Request, response: Response) -> Turn:
         turn = super()._turn(request, response)
-        turn.version = self.channel.version  # weights change only while no response is under way
+        turn.version = self.thread.version  # weights change only while no response is under way
         return turn
 
 
@@ -76,22 +66,16 @@ class AsyncRollout(RolloutLoop):
         self.upcoming = FIRST_SLOT
 
     def run(self, lockstep: bool) -> None:
-        """Until the channel stops it; what ends it otherwise is raised there."""
+        """Until the channel stops it; what ends it is raised, once neither engine nor pool keeps anything of it."""
         try:
             if lockstep:
                 self.play_in_batches(lockstep)
             else:
                 self.play_async(self.player)
-        except SamplingStopped:
-            self._leave()
-        except BaseException as error:
-            self.channel.fail(error)
-            self._leave()
-
-    def _leave(self) -> None:
-        for slot in list(self.states):  # neither engine nor pool keeps anything of it
-            self.agent.forget(slot)
-            self.pool.release(slot)
+        finally:
+            for slot in list(self.states):
+                self.agent.forget(slot)
+                self.pool.release(slot)
 
     def _begin(self) -> bool:
         self.channel.check()

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from gagpo.agents.agent import LanguageAgent
-from gagpo.agents.engines.base import Engine, NamedTensor, claim_device
+from gagpo.agents.engines.base import Engine, NamedTensor
 from gagpo.agents.episodes import Episode
 from gagpo.agents.rollout import Clock, Job, rollout
 from gagpo.collecting.async_rollout import VersionedAgent
-from gagpo.collecting.channel import STOP_SECONDS, TICK, SamplingStopped
+from gagpo.collecting.sampling_thread import TICK, SamplingThread
 from gagpo.envs.pool import Pool
 
 
@@ -31,29 +30,17 @@ class Wave:
     clock: Clock = field(default_factory=Clock)
 
 
-class BatchSampler:
-    """Plays waves in their order. Weights change between waves alone, so what is sampled is no question of time.
-
-    version: of the weights that the engine holds.
-    """
+class BatchSampler(SamplingThread):
+    """Plays waves in their order. Weights change between waves alone, so what is sampled is no question of time."""
 
     def __init__(self, agent: LanguageAgent, pool: Pool, concurrency: int, version: int):
+        super().__init__(version, resting=True)  # whenever no wave is being played
         self.agent = VersionedAgent(agent, self)
-        self.pool, self.concurrency, self.version = pool, concurrency, version
-        self.error: BaseException | None = None
+        self.pool, self.concurrency = pool, concurrency
         self._waves: deque[Wave] = deque()  # still to be played, the one under way included
         self._weights: deque[tuple[int, list[NamedTensor]]] = deque()
-        self._condition = threading.Condition()
-        self._thread: threading.Thread | None = None
-        self._playing = self._pausing = self._stopping = False
 
     # The trainer's side -----------------------------------------------------------------------------------------------
-
-    def start(self) -> None:
-        """Begin the thread."""
-        thread = threading.Thread(target=self._run, name="sampling", daemon=True)
-        thread.start()
-        self._thread = thread  # not before: one whose start was interrupted cannot be joined
 
     def play(self, waves: Sequence[Wave]) -> None:
         """Have more waves played after those that are to be played already."""
@@ -72,7 +59,7 @@ class BatchSampler:
         left = seconds
         with self._condition:
             while any(wave.episodes is None for wave in waves) and (left is None or left > 0):
-                self._require_alive()
+                self.require_alive()
                 self._condition.wait(TICK)
                 left = None if left is None else left - TICK
 
@@ -83,62 +70,21 @@ class BatchSampler:
             newest = self._weights[-1][0] if self._weights else self.version
             older = [wave for wave in self._waves if wave.version < newest]
         self.wait_for(older)
-        with self._condition:
-            self._pausing = True
-            try:
-                while self._playing:
-                    self._require_alive()
-                    self._condition.wait(TICK)
-            except BaseException:
-                self._pausing = False
-                raise
-        try:
+        with self.paused():
             self._renew(newest)
             yield
-        finally:
-            with self._condition:
-                self._pausing = False
-                self._condition.notify_all()
-
-    def stop(self) -> None:
-        """End the thread, within seconds; what was under way is given up."""
-        with self._condition:
-            self._stopping = True
-            self._condition.notify_all()
-        if self._thread is not None:
-            self._thread.join(STOP_SECONDS)
-
-    def _require_alive(self) -> None:
-        if self.error is not None:
-            raise self.error
-        if self._thread is None or not self._thread.is_alive():
-            raise RuntimeError("the sampling thread ended without an error")
 
     # The sampling thread's side ---------------------------------------------------------------------------------------
 
-    def check(self) -> None:
-        """Raise :class:`SamplingStopped` when the trainer wants no more."""
-        if self._stopping:
-            raise SamplingStopped
-
-    def _run(self) -> None:
-        device = getattr(self.agent.engine, "device", None)
-        if device is not None:
-            claim_device(device)
-        try:
-            while True:
-                wave = self._next()
-                self._renew(wave.version)
-                episodes, wave.clock = rollout(self.agent, self.pool, wave.jobs, concurrency=self.concurrency)
-                with self._condition:
-                    wave.episodes, self._playing = episodes, False
-                    self._waves.popleft()
-                    self._condition.notify_all()
-        except SamplingStopped:
-            pass
-        except BaseException as error:
+    def run(self) -> None:
+        """Play what there is to play, until the trainer wants no more."""
+        while True:
+            wave = self._next()
+            self._renew(wave.version)
+            episodes, wave.clock = rollout(self.agent, self.pool, wave.jobs, concurrency=self.concurrency)
             with self._condition:
-                self.error, self._playing = error, False
+                wave.episodes, self._resting = episodes, True
+                self._waves.popleft()
                 self._condition.notify_all()
 
     def _next(self) -> Wave:
@@ -148,7 +94,7 @@ class BatchSampler:
                 self.check()
                 self._condition.wait(TICK)
             self.check()
-            self._playing = True
+            self._resting = False
             return self._waves[0]
 
     def _renew(self, version: int) -> None:

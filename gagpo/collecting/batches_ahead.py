@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
-from gagpo.agents.agent import Agent, LanguageAgent
+from gagpo.agents.agent import LanguageAgent
 from gagpo.agents.branching.rollout import branched_rollout
-from gagpo.agents.engines.base import Engine, NamedTensor
-from gagpo.agents.engines.weights import tensors_for
+from gagpo.agents.engines.base import NamedTensor
 from gagpo.agents.episodes import Episode
 from gagpo.agents.rollout import group_jobs
-from gagpo.collecting.async_collector import staleness
+from gagpo.collecting.ahead_collector import AheadCollector
 from gagpo.collecting.batch_sampler import BatchSampler, Wave
-from gagpo.collecting.collector import Collection, Collector, usable
+from gagpo.collecting.collector import Collection
 from gagpo.collecting.distributed_rollout import Rollout, packed, unpacked
 from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers
-from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.pool import Pool
 from gagpo.settings import RunSettings
 
@@ -45,67 +40,37 @@ class Opened:
         return [episode for episode in self.wave.episodes or [] if episode.group == self.number]
 
 
-class BatchesAhead(Collector):
-    """Collects with ``rollout.ahead`` and ``rollout.lockstep``; each task is trained on once, as without ``ahead``.
+class BatchesAhead(AheadCollector[BatchSampler]):
+    """Collects with ``rollout.ahead`` and ``rollout.lockstep``.
 
     An update makes room for as many groups as it trained on. These are sampled with its weights, whenever the thread
     comes to them. So the weights that a group is sampled with, and what a curriculum that looks at outcomes chooses,
     follow from the order of updates alone, and groups come in the order of their places. A checkpoint holds the groups
-    that older weights have sampled. ``stats`` are those of :class:`gagpo.collecting.async_collector.AsyncCollector`.
+    that older weights have sampled.
     """
 
     def __init__(
         self, settings: RunSettings, schedule: Schedule, controllers: Controllers, rollout: Rollout = branched_rollout
     ):
         super().__init__(settings, schedule, controllers, rollout)
-        self._sampler: BatchSampler | None = None
         self._open: deque[Opened] = deque()  # neither trained on nor discarded
         self._carried: list[Opened] = []  # of these, after the last update, what older weights sample
-        self._since = 0.0
 
-    def collect(self, agent: Agent, pool: Pool, iteration: int) -> Collection:
-        """``rollout.tasks`` groups; see :meth:`Collector.collect`.
-
-        Groups that teach nothing count towards the rounds of dynamic sampling: ``rounds`` batches are looked at.
-        """
-        begun = time.perf_counter()
-        sampler = self._sampler or self._start(agent, pool, iteration)
-        wanted, found = self.settings.rollout.tasks, Collection()
-        self.controllers.begin()
-        looked = kept = 0
-        last: list[list[Episode]] = []
-        while kept < wanted and looked < wanted * self.controllers.sampling_rounds:
-            # The group of the next place; where none is left, as many more as are missing.
-            if not self._open:
-                sampler.play(self._opened(wanted - kept, iteration))
-            sampler.wait_for([self._open[0].wave])
-            opened = self._open.popleft()
-            played = self._placed([replace(episode, group=looked) for episode in opened.episodes])
-            self.schedule.observe(played)
-            looked += 1
-            found.played += played
-            last = [*last, played][-wanted:]
-            lessons = self._kept(played)
-            kept += bool(lessons)
-            found.episodes += lessons
-            if opened.number == 0:
-                found.clock.environment += opened.wave.clock.environment
-                found.clock.generation += opened.wave.clock.generation
-        found.episodes = found.episodes or usable([episode for played in last for episode in played])
-        found.rounds = -(-looked // wanted)
-        now = time.perf_counter()
-        found.clock.total, self._since = now - self._since, now
-        found.stats = {**staleness(found.episodes, iteration), "stale_episodes": 0.0, "seconds_waited": now - begun}
-        return found
-
-    def _start(self, agent: Agent, pool: Pool, iteration: int) -> BatchSampler:
-        if not isinstance(agent, LanguageAgent):
-            raise InvalidArgument(f"rollout.ahead samples with a language agent, got {type(agent).__name__}")
-        self._sampler = sampler = BatchSampler(agent, pool, self.settings.rollout.concurrency, iteration)
-        self._since = time.perf_counter()
+    def _make_thread(self, agent: LanguageAgent, pool: Pool, iteration: int) -> tuple[BatchSampler, Callable[[], None]]:
+        sampler = BatchSampler(agent, pool, self.settings.rollout.concurrency, iteration)
         sampler.play(self._opened(self._room(iteration), iteration))
-        sampler.start()
-        return sampler
+        return sampler, sampler.run
+
+    def _next(self, thread: BatchSampler, missing: int, iteration: int, found: Collection) -> list[Episode]:
+        # The group of the next place; where none is left, as many more as are missing.
+        if not self._open:
+            thread.play(self._opened(missing, iteration))
+        thread.wait_for([self._open[0].wave])
+        opened = self._open.popleft()
+        if opened.number == 0:
+            found.clock.environment += opened.wave.clock.environment
+            found.clock.generation += opened.wave.clock.generation
+        return opened.episodes
 
     def _room(self, iteration: int) -> int:
         """How many groups may be opened: ``rollout.ahead + 1`` batches are open at most."""
@@ -131,28 +96,12 @@ class BatchesAhead(Collector):
             waves.append(wave)
         return waves
 
-    @contextmanager
-    def updating(self, engine: Engine, model: torch.nn.Module, iteration: int) -> Iterator[None]:
-        """The engine goes on sampling meanwhile, awake, and takes the new weights between batches."""
-        yield
-        self.publish(tensors_for(engine, model), iteration)
-
     def publish(self, tensors: Iterable[NamedTensor], iteration: int) -> None:
         """Lay out a copy of new weights, and open what there is room for after ``iteration`` updates."""
-        assert self._sampler is not None
-        self._sampler.publish(tensors, iteration)
+        assert self._thread is not None
+        self._thread.publish(tensors, iteration)
         self._carried = list(self._open)
-        self._sampler.play(self._opened(self._room(iteration), iteration))
-
-    def paused(self, engine: Engine) -> AbstractContextManager[None]:
-        """A context in which engine and pool are the caller's, the engine with the newest weights."""
-        return self._sampler.rest(engine) if self._sampler else nullcontext()
-
-    def close(self) -> None:
-        """End the thread, within seconds; what was under way is given up."""
-        sampler, self._sampler = self._sampler, None
-        if sampler is not None:
-            sampler.stop()
+        self._thread.play(self._opened(self._room(iteration), iteration))
 
     # Checkpoints ------------------------------------------------------------------------------------------------------
 
@@ -166,9 +115,9 @@ class BatchesAhead(Collector):
 
         What is not there after so many ``seconds`` is left out, and will be played by newer weights.
         """
-        if self._sampler is not None:
+        if self._thread is not None:
             with suppress(Exception) if seconds is not None else nullcontext():  # who has no time takes what there is
-                self._sampler.wait_for([opened.wave for opened in self._carried], seconds)
+                self._thread.wait_for([opened.wave for opened in self._carried], seconds)
         known = [opened for opened in self._carried if opened.wave.episodes is not None]
         groups = [[opened.place, opened.wave.version, len(opened.episodes)] for opened in known]
         return packed([episode for opened in known for episode in opened.episodes], {"groups": groups})

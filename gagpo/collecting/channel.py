@@ -2,45 +2,25 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from gagpo.agents.engines.base import Engine, NamedTensor
 from gagpo.agents.episodes import Episode
 from gagpo.collecting.rollout_buffer import Group, RolloutBuffer, RolloutRequest
-
-TICK = 0.1  # seconds after which a wait looks whether the run is being ended
-STOP_SECONDS = 30.0  # the sampling thread is waited for at most so long
+from gagpo.collecting.sampling_thread import TICK, SamplingThread
 
 
-class SamplingStopped(Exception):
-    """The trainer wants no more episodes; ends the sampling thread."""
-
-
-class Channel:
-    """The two threads meet here. Engine and pool belong to the sampling thread, except while it rests.
-
-    version: iterations that the engine's weights have been trained for.
-    """
+class Channel(SamplingThread):
+    """The two threads meet here."""
 
     def __init__(self, buffer: RolloutBuffer):
+        super().__init__(buffer.iteration, resting=False)
         self.buffer = buffer
-        self.version = buffer.iteration
-        self.error: BaseException | None = None
         self.dropped: list[Episode] = []  # too old, while under way
-        self._condition = threading.Condition()
-        self._thread: threading.Thread | None = None
         self._weights: tuple[int, list[NamedTensor]] | None = None
-        self._stopping = self._pausing = self._resting = False
 
     # The trainer's side -----------------------------------------------------------------------------------------------
-
-    def start(self, work: Callable[[], None]) -> None:
-        """Begin the sampling thread."""
-        thread = threading.Thread(target=work, name="sampling", daemon=True)
-        thread.start()
-        self._thread = thread  # not before: one whose start was interrupted cannot be joined
 
     def publish(self, tensors: Iterable[NamedTensor], iteration: int) -> None:
         """Lay out a copy of new weights; the held groups have been trained on. Weights not yet taken are replaced."""
@@ -58,7 +38,7 @@ class Channel:
         with self._condition:
             while True:
                 # Finished episodes may have become too old while we trained: drop them before the next is handed over.
-                self._require_alive()
+                self.require_alive()
                 self.dropped += self.buffer.drop_stale()
                 found = self.buffer.take()
                 if found is not None:
@@ -75,44 +55,16 @@ class Channel:
     @contextmanager
     def rest(self, engine: Engine) -> Iterator[None]:
         """Let the sampling thread rest between turns; the engine then has the newest weights, and is the caller's."""
-        with self._condition:
-            self._pausing = True
-            self._condition.notify_all()
-            while not self._resting:  # unless there is nobody who could come to rest
-                self._require_alive()
-                self._condition.wait(TICK)
-        try:
+        with self.paused():
             self.renew(engine)
             yield
-        finally:
-            with self._condition:
-                self._pausing = False
-                self._condition.notify_all()
-
-    def stop(self) -> None:
-        with self._condition:
-            self._stopping = True
-            self._condition.notify_all()
-        if self._thread is not None:
-            self._thread.join(STOP_SECONDS)
 
     def state(self) -> tuple[int, list[int]]:
         """Position and due places."""
         with self._condition:
             return self.buffer.position, self.buffer.due
 
-    def _require_alive(self) -> None:
-        if self.error is not None:
-            raise self.error
-        if self._thread is None or not self._thread.is_alive():
-            raise RuntimeError("the sampling thread ended without an error")
-
     # The sampling thread's side ---------------------------------------------------------------------------------------
-
-    def check(self) -> None:
-        """Raise :class:`SamplingStopped` when the trainer wants no more."""
-        if self._stopping:
-            raise SamplingStopped
 
     @property
     def wanted(self) -> bool:
@@ -167,8 +119,3 @@ class Channel:
         with self._condition:
             self.dropped.append(episode)
             self.buffer.again(request.place, request.sample)
-
-    def fail(self, error: BaseException) -> None:
-        with self._condition:
-            self.error = error
-            self._condition.notify_all()

@@ -63,7 +63,9 @@ class Curriculum(Options):
 
     def task(self, tasks: TaskSet, index: int, seed: int, record: TaskRecord) -> str:
         """The id of the world's ``index``-th task, from 0; a function of the arguments and of nothing else."""
-        raise NotImplementedError(f"curriculum {self.name} has no method task")
+        raise InvalidArgument(
+            f"curriculum {self.name} chooses no task: its class has to have a method task(tasks, index, seed, record)"
+        )
 
 
 def shuffled(tasks: TaskSet, index: int, seed: int) -> str:

@@ -49,11 +49,13 @@ class CreditSettings(Options):
 
     def advantage(self, turns: Turns) -> np.ndarray:
         """One advantage per turn, float64[N]; per response token, float64[K], where ``level`` is ``token``."""
-        raise NotImplementedError(f"credit {self.name} has no method advantage")
+        raise InvalidArgument(f"credit {self.name} gives none: its class has to have a method advantage(turns)")
 
     def advantage_and_target(self, turns: Turns, value: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         """Advantages and what the critic's ``value`` should have been, each one per turn or per response token."""
-        raise NotImplementedError(f"credit {self.name} has no use for a critic")
+        raise InvalidArgument(
+            f"credit {self.name} has no use for a critic: set critic=null, or write advantage_and_target(turns, value)"
+        )
 
 
 def _check(credit: Any, what: str) -> None:

@@ -10,6 +10,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from gagpo.options import Options, explain
+from gagpo.settings.core_schema import write_yaml
 from gagpo.settings.errors import SettingsError
 from gagpo.settings.run import RunSettings
 
@@ -61,6 +62,19 @@ def with_derived(settings: RunSettings) -> RunSettings:
         return applied(settings, taken)
     except ValidationError as error:
         raise SettingsError(f"{path}: {explain(error, (), 'what it derived')}") from None
+
+
+def dump_open(settings: RunSettings) -> str:
+    """``settings`` as YAML, without what they leave to the world: of who loads it, that is still to be derived."""
+    values = settings.model_dump(mode="json")
+    for key in (*OF_RUN, *OF_WARM_START):
+        if open_to(settings, key):
+            *path, name = key.split(".")
+            section = values
+            for part in path:
+                section = section[part]
+            del section[name]
+    return write_yaml(values)
 
 
 def _filled(section: Section, values: Mapping[str, Value]) -> Section:

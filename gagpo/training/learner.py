@@ -155,6 +155,11 @@ class Learner:
             self.average.swap()
 
     @property
+    def samples_average(self) -> bool:
+        """Whether the model holds the average between updates."""
+        return self.average is not None and self.average.settings.sample
+
+    @property
     def measures_average(self) -> bool:
         """Whether there is an average to be measured beside the weights that sample."""
         return self.average is not None and not self.average.settings.sample

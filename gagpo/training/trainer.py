@@ -98,6 +98,8 @@ class Trainer:
         self.recorder = Recorder(folder, settings, policy.tokenizer, report, ranks)
         self.learner = Learner(settings, policy, controllers, ranks, self.recorder, saved, environments)
         self.sampler = Sampler(settings, environments, policy, model, rollout, self.placement, ranks)
+        if saved and not ranks.alone and self.learner.samples_average:
+            self._refresh()  # the engine was made on the weights in training, before the learner had the average
         if ranks.first:
             folder.pin(commit)
         self.iteration = self.turns_total = self.tokens_total = 0
@@ -199,14 +201,18 @@ class Trainer:
 
     def _evaluate_average(self, pool: Pool) -> None:
         """Measure the averaged weights at the end of the run: the engine has them from now on."""
-        average, engine = self.learner.average, self.sampler.engine
+        average = self.learner.average
         if average is None or all(self.recorder.has_measured(f"average-{split}") for split in self.panels):
             return
         self.collector.close()
         with average.applied():
-            with refreshed(engine, self.learner.model, self.settings.engine.sleep):
-                pass
+            self._refresh()
             self._evaluate(pool, "average")
+
+    def _refresh(self) -> None:
+        """Bring the engine what the model holds now; all ranks together."""
+        with refreshed(self.sampler.engine, self.learner.model, self.settings.engine.sleep):
+            pass
 
     # Checkpoints ------------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 import flask
 from werkzeug.serving import make_server
 
+from tests.served import in_thread
+
 _PLACES = re.compile(r"You stand at (\d+)\. Go to door (\d+)\.")
 
 
@@ -102,10 +104,5 @@ def serving(**options):
     chat = ChatServer(**options)
     server = make_server("127.0.0.1", 0, chat.app(), threaded=True)
     chat.url = f"http://127.0.0.1:{server.server_port}/v1"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with in_thread(server):
         yield chat
-    finally:
-        server.shutdown()
-        thread.join(5)

@@ -5,6 +5,8 @@ import socketserver
 import threading
 from contextlib import contextmanager
 
+from tests.served import in_thread
+
 
 def reply(body, status="200 OK", *headers):
     """A sound HTTP answer around ``body``."""
@@ -67,12 +69,8 @@ class Handler(socketserver.BaseRequestHandler):
 @contextmanager
 def answering(script):
     """A running server on a free port."""
-    with RawServer(script) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
+    with RawServer(script) as server, in_thread(server):
         try:
             yield server
         finally:
             server.free.set()
-            server.shutdown()
-            thread.join(5)

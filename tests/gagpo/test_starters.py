@@ -166,14 +166,21 @@ RECIPES = {recipe: told for name in SHIPPED for recipe, told in starters.find(na
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_recipe_begins_with_the_recorded_losses(recipe, tmp_path, monkeypatch):
-    """In float32. Rounding differs between processors and grows: step 47 of alfworld-1 is 7 % off with AVX2 alone. So
-    the first ten are compared one by one, all by tens and by their root mean square difference (1.6 % there).
+    """Whoever runs a shipped recipe takes the training steps that made the starter: the losses are those recorded.
+
+    They are computed in float32, and processors round differently: one with AVX2 sums in another order than one with
+    AVX-512. Each step hands such differences on, so they grow: at step 47 of alfworld-1 the loss was 7 % off between
+    these two. A recipe that has changed, in its data, its model or its rate, is off from the first steps on. Therefore:
     """
     monkeypatch.setenv("GAGPO_DATA", str(tmp_path))
     told = RECIPES[recipe]
     found = np.array(first_losses(Path("configs/starters") / recipe, told["overrides"], tmp_path / "model"))
     known = np.array(told["losses"])
     assert len(found) == len(known) >= 50 and len(known) % 10 == 0
-    assert found[:10] == pytest.approx(known[:10], rel=0.003)
+    off = np.abs(found / known - 1)
+    # The first ten, in which rounding has not grown yet, each within 0.3 %.
+    assert off[:10].max() < 0.003
+    # The means of ten steps within 1.5 %: what single steps are off by is not all to one side.
     assert found.reshape(-1, 10).mean(1) == pytest.approx(known.reshape(-1, 10).mean(1), rel=0.015)
-    assert np.sqrt(np.mean((found / known - 1) ** 2)) < 0.025 and np.abs(found / known - 1).max() < 0.1
+    # All steps together within 2.5 % (root mean square; 1.6 % between those processors), and none by 10 %.
+    assert np.sqrt(np.mean(off**2)) < 0.025 and off.max() < 0.1

@@ -11,25 +11,16 @@ from gagpo.settings import load
 from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import train
 from gagpo.warm_start.run import warm_start
+from tests.gagpo.conftest import CORRIDOR
 
 SETTINGS: dict[str, Any] = {
-    "name": "corridor",
-    "threads": 1,
-    "environment": {"id": "gagpo.envs.testing:gagpo-test/Corridor-v0", "kwargs": {"max_turns": 16}},
-    "context": {"history": 0},
+    **CORRIDOR,
     "rollout": {"tasks": 2, "samples": 4, "max_tokens": 3, "workers": 0},
     "algorithm": {"preset": "apmpo", "kl": {"coefficient": 0.0}},  # its controllers have a state to keep
     "optimizer": {"learning_rate": 2e-3},
     "training": {"iterations": 2, "save_every": 1, "keep_episodes": 1},
     "evaluation": {"splits": ["test"], "temperature": 1.0, "tasks": 2},
-    "warm_start": {
-        "episodes": 20,
-        "noise": 0.5,
-        "steps": 50,
-        "batch": 16,
-        "learning_rate": 1e-2,
-        "model": {"layers": 1, "width": 32, "heads": 2, "feed_forward": 32, "vocabulary": 300, "context": 128},
-    },
+    "warm_start": {**CORRIDOR["warm_start"], "episodes": 20, "steps": 50, "batch": 16},
 }
 
 

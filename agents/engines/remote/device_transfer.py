@@ -128,54 +128,78 @@ def exported(buffer: Tensor) -> tuple[str, tuple[Any, ...]]:
     return str(torch.cuda.get_device_properties(buffer.device).uuid), reduce_tensor(buffer)[1]
 
 
-class BroadcastTransfer:
-    """NCCL from the trainer's GPU to those of each server, by vLLM's own trainer side, one connection a server.
+class ConnectedTransfer:
+    """Weights by a connection to each server, which lasts from update to update.
 
     A broadcast to a server that died in the middle of it never returns, so each goes on in a thread, which takes the
-    tensors as the trainer's thread reads them.
+    tensors as the trainer's thread reads them; one that fails takes no other along.
     """
 
     keeps = False
 
     def __init__(self, model: torch.nn.Module, dtype: str, device: torch.device):
+        self._dtype, self._device = dtype_of(dtype), device
+        self._shapes = {name: tuple(tensor.shape) for name, tensor in base_tensors(model)}
+        self._connections: dict[str, Broadcast] = {}  # by url
+
+    def _connect(self, client: Client, run: Run, deadline: float, broadcast: Broadcast) -> Any:
+        """What sends to a server, see :class:`Broadcast`. Called in the connection's thread, in which it may wait."""
+        raise NotImplementedError
+
+    def _broadcast(
+        self, tensors: Iterable[NamedTensor], clients: Sequence[Client], run: Run, deadline: float
+    ) -> list[ReplicaError | None]:
+        """Send to all of these servers; what went wrong at each of them. A connection that failed is given up."""
+        sending = [self._begun(client, run, deadline) for client in clients]
+        passed(sending, checked(tensors, self._shapes), self._device, self._dtype)
+        for one in sending:
+            if one.fault:
+                self._connections.pop(one.url).drop()
+        return [one.fault for one in sending]
+
+    def _begun(self, client: Client, run: Run, deadline: float) -> Broadcast:
+        known = self._connections.get(client.url)
+        if known is None:
+            known = self._connections[client.url] = Broadcast(client.url, self._device)
+            known.connect = lambda broadcast: self._connect(client, run, deadline, broadcast)
+        known.begin(deadline)
+        return known
+
+    def close(self) -> None:
+        """End the connections."""
+        for one in self._connections.values():
+            with contextlib.suppress(Exception):
+                one.close()
+        self._connections = {}
+
+
+class BroadcastTransfer(ConnectedTransfer):
+    """NCCL from the trainer's GPU to those of each server, by vLLM's own trainer side."""
+
+    def __init__(self, model: torch.nn.Module, dtype: str, device: torch.device):
         try:
-            from vllm.distributed.weight_transfer import base, clients, factory
+            from vllm.distributed.weight_transfer import base, factory
             from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
         except ImportError as error:
             raise MissingPackage(
                 f"engine.options.transfer=nccl needs vLLM in the trainer's environment too ({error}); install the "
                 "extra vllm, or use transfer=file"
             ) from None
-        self._vllm, self._info = (base, clients, factory), NCCLTrainerInitInfo
-        self._dtype, self._device = dtype_of(dtype), device
-        self._shapes = {name: tuple(tensor.shape) for name, tensor in base_tensors(model)}
-        self._connections: dict[str, Broadcast] = {}  # by url
+        super().__init__(model, dtype, device)
+        self._vllm, self._info = (base, factory), NCCLTrainerInitInfo
 
     def send(
         self, tensors: Iterable[NamedTensor] | None, version: str, clients: Sequence[Client], run: Run, deadline: float
     ) -> list[ReplicaError | None]:
-        """See :class:`gagpo.agents.engines.remote.transfer.Transfer`; one that fails takes no other along."""
+        """See :class:`gagpo.agents.engines.remote.transfer.Transfer`."""
         if tensors is None:
             return [ReplicaError(GONE) for _ in clients]
-        sending = [self._begun(client, run, deadline) for client in clients]
-        passed(sending, checked(tensors, self._shapes), self._device, self._dtype)
-        for client, one in zip(clients, sending, strict=True):
-            if one.fault:
-                self._connections.pop(client.url, None)
-        named = Round(clients, run, deadline, [one.fault for one in sending])
+        named = Round(clients, run, deadline, self._broadcast(tensors, clients, run, deadline))
         named.order("/update_weight_version", {"new_version": version})
         return named.faults
 
-    def _begun(self, client: Client, run: Run, deadline: float) -> Broadcast:
-        known = self._connections.get(client.url)
-        if known is None:
-            known = self._connections[client.url] = Broadcast(client.url, self._device)
-            known.connect = lambda source: self._connected(client, run, deadline, source)
-        known.begin(deadline)
-        return known
-
-    def _connected(self, client: Client, run: Run, deadline: float, broadcast: Broadcast) -> Any:
-        base, clients, factory = self._vllm
+    def _connect(self, client: Client, run: Run, deadline: float, broadcast: Broadcast) -> Any:
+        base, factory = self._vllm
         transfer = self
 
         class Passing(base.WeightSource):  # type: ignore[misc, name-defined]
@@ -192,15 +216,33 @@ class BroadcastTransfer:
             raise MalformedAnswer(f"{client.url} says that it has {workers!r:.40} workers")
         address, port = address_towards(client.url), free_port("")
         info = self._info(rank=0, master_address=address, master_port=port, world_size=1 + workers)
-        control = clients.HTTPVLLMWeightSyncClient(client.url, timeout=deadline)
-        return factory.WeightTransferTrainerFactory.trainer_init(info, client=control, source=Passing())
+        orders = _Orders(lambda path, body: run(client.order(path, body, deadline)))
+        return factory.WeightTransferTrainerFactory.trainer_init(info, client=orders, source=Passing())
 
-    def close(self) -> None:
-        """End the connections."""
-        for one in self._connections.values():
-            with contextlib.suppress(Exception):
-                one.close()
-        self._connections = {}
+
+class _Orders:
+    """The calls of vLLM's trainer side to a server, by our own client: vLLM's would go through a proxy.
+
+    order: has the server do what a path and a JSON body say.
+    """
+
+    def __init__(self, order: Callable[[str, dict[str, object] | None], None]):
+        self._order = order
+
+    def init_weight_transfer_engine(self, init_info: object) -> None:
+        self._order("/init_weight_transfer_engine", {"init_info": init_info})
+
+    def start_weight_update(self) -> None:
+        self._order("/start_weight_update", None)
+
+    def update_weights(self, update_info: object) -> None:
+        self._order("/update_weights", {"update_info": update_info})
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        self._order("/finish_weight_update", None if weight_version is None else {"weight_version": weight_version})
+
+    def shutdown_weight_transfer_engine(self) -> None:
+        self._order("/shutdown_weight_transfer_engine", None)
 
 
 def passed(

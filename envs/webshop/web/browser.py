@@ -85,6 +85,7 @@ def open_browser(profile: Path) -> Chrome:
     options.binary_location = browser
     for flag in (*_FLAGS, f"--user-data-dir={profile}"):
         options.add_argument(flag)
+    options.ignore_local_proxy_environment_variables()  # the driver listens here; Selenium has no other way to say so
     chrome = Chrome(options=options, service=Service(driver, popen_kw={"preexec_fn": _dying_with_parent()}))
     chrome.set_page_load_timeout(DEADLINE)
     chrome.set_script_timeout(DEADLINE)

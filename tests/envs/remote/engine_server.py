@@ -17,6 +17,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from gagpo.agents.engines.remote.transfer import free_port
+from tests.served import in_thread
 
 IMAGE = "worlds/counting:1"
 ROOT = Path(__file__).parents[3]
@@ -163,11 +164,9 @@ def engine_server(folder, command=HTTP):
     socket = Path(folder) / "engine.sock"
     with _Server(str(socket), _Handler) as server:
         server.engine = engine = Engine(socket, command)
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
         try:
-            yield engine
+            with in_thread(server):
+                yield engine
         finally:
-            server.shutdown()
             for one in engine.containers.values():
                 one.end()

@@ -1,8 +1,5 @@
 """Sampling ahead in lockstep: a run is repeated bit for bit, and one that was killed ends as one that was not."""
 
-import shutil
-import signal
-
 import pytest
 
 from gagpo.collecting.batches_ahead import BatchesAhead
@@ -12,59 +9,38 @@ from gagpo.training.checkpoint import CheckpointError
 from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer, train
 from tests.gagpo.distributed.conftest import train_in_two, write_config
+from tests.gagpo.training.resuming import killed_after, killed_and_resumed, require_equal
 from tests.gagpo.training.test_mixture import CURRICULUM, WORLDS
-from tests.gagpo.training.test_trainer import run, same, start, timeless, wait_for_rows, weights
+from tests.gagpo.training.test_trainer import run
 
 AHEAD = {"workers": 1, "tasks": 4, "samples": 3}
 MIXED = {"environment": None, "environments": WORLDS, "curriculum": CURRICULUM}
+HELD = {"preset": "gagpo", "kl": {"coefficient": 0.1}}
 DYNAMIC = {"preset": "dapo", "controllers": {"dynamic_sampling": {"rounds": 2}}}
 RUNS = {
     "one world": {},
     "two batches": {"ahead": 2},
+    "held to an average": {"algorithm": HELD, "average": {"decay": 0.6, "reference": True}},
     "mixture": MIXED,
     "mixture, dynamic sampling": {**MIXED, "algorithm": DYNAMIC},
 }
 
 
-def ends(folder):
-    """All that a run comes to, but for what the clock says."""
-    rows = [{k: v for k, v in row.items() if k != "seconds_waited"} for row in timeless(folder.metrics())]
-    return weights(folder.path), rows, checkpoints.latest(folder.path / "checkpoints").state()
-
-
-def killed_after(done, whole, folder):
-    """The folder of a run that was killed after so many iterations: a copy of ``whole`` without what came later."""
-    part = folder / f"part-{done}"
-    shutil.copytree(whole.path, part)
-    for saved in checkpoints.checkpoints(part / "checkpoints"):
-        if saved.iteration > done:
-            shutil.rmtree(saved.path)
-    for path in (part / "evals").glob("after-*.json"):
-        path.unlink()
-    return part
-
-
-def require_equal(one, other):
-    (weights_1, rows_1, state_1), (weights_2, rows_2, state_2) = ends(one), ends(other)
-    assert rows_1 == rows_2 and state_1 == state_2
-    assert same(weights_1, weights_2)
-
-
 @pytest.mark.parametrize("changes", RUNS.values(), ids=RUNS)
 def test_killed_after_any_iteration_it_ends_bit_equal(corridor, tmp_path, changes):
     changes = dict(changes)
-    ahead = changes.pop("ahead", 1)
+    ahead, average = changes.pop("ahead", 1), changes.pop("average", None)
     iterations = 4
     config = corridor(
         **changes,
         rollout={**AHEAD, "ahead": ahead},
-        training={"iterations": iterations, "save_every": 1, "keep": iterations, "keep_episodes": 1},
+        training={"iterations": iterations, "save_every": 1, "keep": iterations, "average": average},
         evaluation={"tasks": 2, "every": 2, "before": False},
     )
     whole = run(config, tmp_path / "whole")
     rows = whole.metrics()
     old = [row["staleness_max"] for row in rows]
-    assert "algorithm" in changes or old == [min(ahead, number) for number in range(iterations)]
+    assert changes.get("algorithm") is DYNAMIC or old == [min(ahead, number) for number in range(iterations)]
     for done in range(1, iterations):
         part = killed_after(done, whole, tmp_path)
         train(RunFolder.open(part), quiet=True)
@@ -91,15 +67,8 @@ def test_two_ranks_end_bit_equal_too(tmp_path, warm_model):
 
 def test_a_process_that_is_killed_ends_bit_equal(corridor, tmp_path):
     config = corridor(**MIXED, rollout={**AHEAD, "ahead": 1}, training={"iterations": 8, "save_every": 3})
-    whole, killed = run(config, tmp_path / "whole"), tmp_path / "runs" / "corridor"
-    process = start(config, tmp_path / "runs")
-    wait_for_rows(killed / "metrics.jsonl", 4, process)
-    process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
-    resumed = start(None, tmp_path / "runs", "--resume", killed)
-    output, _ = resumed.communicate(timeout=300)
-    assert resumed.returncode == 0, output
-    require_equal(RunFolder.open(killed), whole)
+    whole = run(config, tmp_path / "whole")
+    require_equal(killed_and_resumed(config, tmp_path / "runs", rows=4), whole)
 
 
 def test_an_interrupted_run_keeps_what_older_weights_have_sampled(corridor, tmp_path, monkeypatch):

@@ -4,7 +4,8 @@ from collections import Counter
 
 import pytest
 
-from gagpo.controllers.curriculum import ByLevel, BySuccess, TaskRecord, Uniform, make
+from gagpo.controllers.curriculum import ByLevel, BySuccess, Curriculum, TaskRecord, Uniform, make
+from gagpo.envs.errors import GagpoError
 from gagpo.envs.tasks import Task, TaskSet
 
 TASKS = TaskSet("train", [Task(f"t{number:02d}", "train", level=number // 4) for number in range(12)])
@@ -92,6 +93,14 @@ def test_one_of_your_own_is_named_by_its_place(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(tmp_path))
     found = make({"name": "orders:Backwards", "step": 2})
     assert found.task(TASKS, 1, 0, TaskRecord()) == "t09" and found.model_dump()["step"] == 2
+
+
+def test_one_that_chooses_nothing_says_what_to_write():
+    class Idle(Curriculum):
+        name: str = "idle"
+
+    with pytest.raises(GagpoError, match=r"curriculum idle chooses no task: .* a method task\(tasks, index"):
+        Idle().task(TASKS, 0, 0, TaskRecord())
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import yaml
 from gagpo.algorithms import Algorithm, load
 from gagpo.credit import CreditSettings, Turns, advantages, find, names, register
 from gagpo.credit.registry import CREDITS
+from gagpo.envs.errors import GagpoError
 from gagpo.settings import SettingsError, parse
 
 HALF = '''
@@ -129,6 +130,16 @@ def test_what_may_not_be_registered():
         register(Taken)
     with pytest.raises(ValueError, match="is no credit"):
         register(dict)
+
+
+def test_a_credit_that_gives_nothing_says_what_to_write():
+    class Idle(CreditSettings):
+        name: str = "idle"
+
+    with pytest.raises(GagpoError, match=r"credit idle gives none: .* a method advantage\(turns\)"):
+        advantages(TURNS, Idle())
+    with pytest.raises(GagpoError, match="credit idle has no use for a critic: set critic=null"):
+        Idle().advantage_and_target(TURNS, None)
 
 
 def test_a_credit_that_gives_too_few_advantages_is_named():

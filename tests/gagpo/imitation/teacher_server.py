@@ -2,13 +2,13 @@
 
 import copy
 import json
-import threading
 import time
 from contextlib import contextmanager
 
 import torch
 
-from tests.agents.engines.remote.fake_server import FakeServer, Listening
+from tests.agents.engines.remote.fake_server import FakeServer
+from tests.served import Listening, in_thread
 
 
 class TeacherServer(FakeServer):
@@ -77,10 +77,8 @@ def serving_teacher(model, tokenizer, root):
     fake = TeacherServer(model, tokenizer, str(root))
     http = Listening(("127.0.0.1", 0), fake.handler())
     fake.http, fake.url = http, f"http://127.0.0.1:{http.server_address[1]}"
-    threading.Thread(target=http.serve_forever, args=(0.02,), daemon=True).start()
-    try:
-        yield fake
-    finally:
-        fake.free.set()
-        http.shutdown()
-        http.server_close()
+    with http, in_thread(http):
+        try:
+            yield fake
+        finally:
+            fake.free.set()

@@ -12,6 +12,8 @@ from gagpo.training import keeping
 from gagpo.training.checkpoint import latest
 from gagpo.training.run_folder import RunFolder, named
 from gagpo.training.trainer import Trainer, train
+from tests.gagpo.distributed.conftest import train_in_two, write_config
+from tests.gagpo.training.resuming import killed_after, require_equal
 
 HELD = {"preset": "gagpo", "kl": {"coefficient": 0.1}}
 WAYS = {
@@ -58,6 +60,17 @@ def test_a_resumed_run_has_the_same_weights_and_the_same_average(run, way):
     assert not equal(tensors(whole.path, "model"), tensors(whole.path, "average"))
     told = [json.loads(line)["average_distance"] for line in (half.path / "metrics.jsonl").read_text().splitlines()]
     assert len(told) == 3 and all(value > 0 for value in told)
+
+
+def test_two_ranks_that_resume_sample_from_the_average(tmp_path, warm_model):
+    """Each rank's engine has a copy of its own, which is made before there is an average."""
+    sampled = {"iterations": 3, "save_every": 1, "keep": 3, "average": {"decay": 0.6, "sample": True}}
+    config = write_config(tmp_path, warm_model, training=sampled, evaluation={"tasks": 2, "before": False})
+    train_in_two([(config, tmp_path / "whole", None)], tmp_path)
+    whole = RunFolder.open(tmp_path / "whole")
+    part = killed_after(2, whole, tmp_path)
+    train_in_two([(config, part, None)], tmp_path)
+    require_equal(RunFolder.open(part), whole)
 
 
 def test_the_average_is_that_of_all_iterations(run):

@@ -3,7 +3,6 @@ another."""
 
 import functools
 import json
-import signal
 
 import numpy as np
 import pytest
@@ -25,7 +24,8 @@ from gagpo.training import checkpoint as checkpoints
 from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer, train
 from tests.gagpo.distributed.conftest import require_same_run, train_in_one, train_in_two
-from tests.gagpo.training.test_trainer import run, same, start, timeless, wait_for_rows, weights
+from tests.gagpo.training.resuming import killed_and_resumed, require_equal
+from tests.gagpo.training.test_trainer import run, same, timeless, weights
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
 WORLDS = [
@@ -54,25 +54,16 @@ def test_killed_after_any_iteration_it_ends_bit_equal(mixture, tmp_path):
         for path in (part.path / "evals").glob("after-*.json"):
             path.unlink()
         train(RunFolder.open(part.path), quiet=True)
-        assert same(weights(part.path), weights(whole_run.path))
-        assert timeless(part.metrics()) == timeless(whole_run.metrics())
-        ends = [checkpoints.latest(folder.path / "checkpoints").state() for folder in (part, whole_run)]
-        assert ends[0] == ends[1] and ends[0]["curriculum"]["seen"].keys() == {"long", "short"}
+        require_equal(part, whole_run)
+    state = checkpoints.latest(whole_run.path / "checkpoints").state()
+    assert state["curriculum"]["seen"].keys() == {"long", "short"}
 
 
 @pytest.mark.slow
 def test_killed_in_mid_iteration_it_ends_bit_equal(mixture, tmp_path):
     config = mixture(rollout={**ROLLOUT, "workers": 1}, training={"iterations": 6, "save_every": 2})
-    whole_run, killed = run(config, tmp_path / "whole"), tmp_path / "runs" / "corridor"
-    process = start(config, tmp_path / "runs")
-    wait_for_rows(killed / "metrics.jsonl", 3, process)
-    process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
-    resumed = start(None, tmp_path / "runs", "--resume", killed)
-    output, _ = resumed.communicate(timeout=300)
-    assert resumed.returncode == 0, output
-    assert same(weights(killed), weights(whole_run.path))
-    assert timeless(RunFolder.open(killed).metrics()) == timeless(whole_run.metrics())
+    whole_run = run(config, tmp_path / "whole")
+    require_equal(killed_and_resumed(config, tmp_path / "runs", rows=3), whole_run)
 
 
 @pytest.mark.parametrize("curriculum", ["uniform", CURRICULUM], ids=["uniform", "by success"])

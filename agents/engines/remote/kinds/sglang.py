@@ -15,25 +15,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
-
-from gagpo.agents.engines.base import Request, Response, Sampling
-from gagpo.agents.engines.remote.kinds.base import Order
-from gagpo.agents.engines.remote.wire import (
-    HIGHEST,
-    NO_LOGPROB,
-    MalformedAnswer,
-    Part,
-    ReplicaError,
-    RequestRefused,
-    Span,
-    Terms,
-    checked_response,
-    read,
-    require_version,
-)
+from gagpo.agents.engines.base import Request, Sampling
+from gagpo.agents.engines.remote.kinds.base import Logprob, Order, ServerAnswer, ServerKind
+from gagpo.agents.engines.remote.wire import MalformedAnswer, Part, ReplicaError, RequestRefused, Span, Terms, read
 from gagpo.agents.engines.vllm_arguments import spread
 from gagpo.envs.errors import InvalidArgument
 
@@ -45,7 +31,6 @@ if TYPE_CHECKING:
 
 LOWEST = 1e-6  # temperature: a server takes the most probable token below
 
-Logprob = Annotated[float, Field(gt=NO_LOGPROB, le=HIGHEST)]
 Spoken = tuple[Logprob, int, Any]
 """Log-probability, token, and its text or nothing."""
 
@@ -66,7 +51,7 @@ class _NativeAnswer(Part):
     meta_info: _About
 
 
-class SGLangServers:
+class SGLangServers(ServerKind):
     """See :class:`gagpo.agents.engines.remote.kinds.base.ServerKind`."""
 
     name = "SGLang"
@@ -76,13 +61,14 @@ class SGLangServers:
     )
     transfers: tuple[str, ...] = ("file", "nccl", "gloo")
     starts = False
+    adapters = ""
     asleep: Order = ("/release_memory_occupation", {"tags": ["kv_cache", "weights"]})
     asleep_kept: Order | None = None
     awake_weights: Order = ("/resume_memory_occupation", {"tags": ["weights"]})
     awake_cache: Order = ("/resume_memory_occupation", {"tags": ["kv_cache"]})
 
     def require_exact(self, request: Request, sampling: Sampling) -> None:
-        temperature = _temperature(request, sampling)
+        temperature = sampling.temperature_of(request)
         if 0 < temperature < LOWEST:
             raise InvalidArgument(f"SGLang samples at temperature 0 or from {LOWEST:g} on, got {temperature}")
 
@@ -91,7 +77,7 @@ class SGLangServers:
             "input_ids": request.prompt_ids.tolist(),
             "return_logprob": True,
             "sampling_params": {
-                "temperature": _temperature(request, sampling),
+                "temperature": sampling.temperature_of(request),
                 "top_p": sampling.top_p,
                 "top_k": -1,
                 "max_new_tokens": sampling.limit(request),
@@ -105,17 +91,14 @@ class SGLangServers:
             body["lora_path"] = terms.adapter
         return json.dumps(body).encode()
 
-    def parse(self, body: bytes, most: int, terms: Terms) -> Response:
+    def read_answer(self, body: bytes) -> ServerAnswer:
         answer = read(_NativeAnswer, body)
-        about = answer.meta_info
+        about, ids = answer.meta_info, answer.output_ids
         sampled = [(token, logprob) for logprob, token, _ in about.output_token_logprobs]
-        response = checked_response(answer.output_ids, sampled, about.finish_reason.type, most, terms)
-        count = len(answer.output_ids)
         spans = about.weight_versions
         if spans is None:  # a server that has changed no weights under way names them once
-            spans = [Span(start=0, end=count, version=about.weight_version)]
-        require_version(spans, count, terms)
-        return response
+            spans = [Span(start=0, end=len(ids), version=about.weight_version)]
+        return ServerAnswer(ids, sampled, about.finish_reason.type, spans)
 
     def make_transfer(
         self, way: str, model: torch.nn.Module, dtype: str, device: torch.device, folder: Path
@@ -126,14 +109,8 @@ class SGLangServers:
             return DiskTransfer(model, dtype, folder)
         return GroupTransfer(model, dtype, device, way)
 
-    def load_adapter(self, name: str, path: Path) -> Order:
-        return "/load_lora_adapter", {"lora_name": name, "lora_path": str(path)}
-
     def name_weights(self, version: str) -> Order:
         return "/update_weight_version", {"new_version": version, "abort_all_requests": False}
-
-    def unload_adapter(self, name: str) -> Order:
-        return "/unload_lora_adapter", {"lora_name": name}
 
     async def advice(self, client: Client, deadline: float) -> str:
         try:
@@ -146,7 +123,3 @@ class SGLangServers:
                 "again is another one: start it with --enable-deterministic-inference"
             )
         return ""
-
-
-def _temperature(request: Request, sampling: Sampling) -> float:
-    return sampling.temperature if request.temperature is None else request.temperature

@@ -20,21 +20,18 @@ from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.rendezvous import rendezvous
 
-from gagpo.agents.engines.adapters import base_tensors
 from gagpo.agents.engines.base import NamedTensor
 from gagpo.agents.engines.remote.client import Client
-from gagpo.agents.engines.remote.device_transfer import GONE, Broadcast, passed
+from gagpo.agents.engines.remote.device_transfer import GONE, Broadcast, ConnectedTransfer
 from gagpo.agents.engines.remote.transfer import (
     FolderTransfer,
     Round,
     Run,
     address_towards,
-    checked,
     free_port,
     require_gpu,
 )
 from gagpo.agents.engines.remote.wire import MalformedAnswer, ReplicaError, RequestRefused, UnsuitableServer
-from gagpo.agents.precision import dtype_of
 
 BUCKET_BYTES = 2**28  # of the weights that one call announces
 
@@ -47,22 +44,17 @@ class DiskTransfer(FolderTransfer):
         update.order("/update_weights_from_disk", {**body, "flush_cache": True})
 
 
-class GroupTransfer:
-    """A broadcast within a process group with each server; one that fails takes no other along.
+class GroupTransfer(ConnectedTransfer):
+    """A broadcast within a process group with each server.
 
     backend: ``nccl`` from a GPU, ``gloo`` from the host's memory.
     """
 
-    keeps = False
-
     def __init__(self, model: torch.nn.Module, dtype: str, device: torch.device, backend: str):
         if backend == "nccl":
             require_gpu(backend, device)
+        super().__init__(model, dtype, device if backend == "nccl" else torch.device("cpu"))
         self._backend = backend
-        self._device = device if backend == "nccl" else torch.device("cpu")
-        self._dtype = dtype_of(dtype)
-        self._shapes = {name: tuple(tensor.shape) for name, tensor in base_tensors(model)}
-        self._connections: dict[str, Broadcast] = {}  # by url
 
     def send(
         self, tensors: Iterable[NamedTensor] | None, version: str, clients: Sequence[Client], run: Run, deadline: float
@@ -73,34 +65,16 @@ class GroupTransfer:
         begun = Round(clients, run, deadline)
         begun.order("/begin_weight_update", {})
         well = [client for client, fault in zip(clients, begun.faults, strict=True) if fault is None]
-        sending = {client.url: self._begun(client, run, deadline) for client in well}
-        passed(list(sending.values()), checked(tensors, self._shapes), self._device, self._dtype)
-        faults: list[ReplicaError | None] = []
-        for client, fault in zip(clients, begun.faults, strict=True):
-            one = sending.get(client.url)
-            faults.append(one.fault if one else fault)
-            if one and one.fault:
-                self._connections.pop(client.url).drop()
+        sent = iter(self._broadcast(tensors, well, run, deadline))
+        faults = [next(sent) if fault is None else fault for fault in begun.faults]
         ended = Round(clients, run, deadline, faults)
         ended.order("/end_weight_update", {})
         for client in well[:1]:  # the call is the same for all
             ended.order(*client.kind.name_weights(version))
         return ended.faults
 
-    def _begun(self, client: Client, run: Run, deadline: float) -> Broadcast:
-        known = self._connections.get(client.url)
-        if known is None:
-            known = self._connections[client.url] = Broadcast(client.url, self._device)
-            known.connect = lambda broadcast: _UpdateGroup(client, run, deadline, self._backend, broadcast)
-        known.begin(deadline)
-        return known
-
-    def close(self) -> None:
-        """End the groups."""
-        for one in self._connections.values():
-            with suppress(Exception):
-                one.close()
-        self._connections = {}
+    def _connect(self, client: Client, run: Run, deadline: float, broadcast: Broadcast) -> Any:
+        return _UpdateGroup(client, run, deadline, self._backend, broadcast)
 
 
 class _UpdateGroup:

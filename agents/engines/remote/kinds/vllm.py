@@ -11,31 +11,19 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from gagpo.agents.engines.base import Request, Response, Sampling
-from gagpo.agents.engines.remote.kinds.base import Order
+from gagpo.agents.engines.base import Request, Sampling
+from gagpo.agents.engines.remote.kinds.base import Logprob, Order, ServerAnswer, ServerKind
 from gagpo.agents.engines.remote.transfer import FileTransfer, Transfer, device_transfer
-from gagpo.agents.engines.remote.wire import (
-    HIGHEST,
-    NO_LOGPROB,
-    MalformedAnswer,
-    Part,
-    Span,
-    Terms,
-    checked_response,
-    read,
-    require_version,
-)
+from gagpo.agents.engines.remote.wire import MalformedAnswer, Part, Span, Terms, read
 from gagpo.agents.engines.vllm_arguments import spread, temperature_of
 
 if TYPE_CHECKING:
     import torch
 
-    from gagpo.agents.engines.remote.client import Client
-
 
 class _Token(Part):
     token_id: int
-    logprob: float = Field(gt=NO_LOGPROB, le=HIGHEST)
+    logprob: Logprob
 
 
 class _Logprobs(Part):
@@ -53,7 +41,7 @@ class _Answer(Part):
     choices: list[_Choice] = Field(min_length=1, max_length=1)
 
 
-class VLLMServers:
+class VLLMServers(ServerKind):
     """See :class:`gagpo.agents.engines.remote.kinds.base.ServerKind`."""
 
     name = "vLLM"
@@ -61,6 +49,7 @@ class VLLMServers:
     starting = "`python -m gagpo.agents.engines.remote.server MODEL`, which switches on what is needed"
     transfers: tuple[str, ...] = ("file", "nccl", "ipc")
     starts = True
+    adapters = "/v1"
     asleep: Order = ("/sleep?level=2", None)
     asleep_kept: Order | None = ("/sleep?level=1", None)
     awake_weights: Order = ("/wake_up?tags=weights", None)
@@ -87,28 +76,17 @@ class VLLMServers:
             body["model"] = terms.adapter
         return json.dumps(body).encode()
 
-    def parse(self, body: bytes, most: int, terms: Terms) -> Response:
+    def read_answer(self, body: bytes) -> ServerAnswer:
         (choice,) = read(_Answer, body).choices
-        sampled = [(one.token_id, one.logprob) for one in choice.logprobs.content]
-        response = checked_response(choice.token_ids, sampled, choice.finish_reason, most, terms)
         if choice.weight_versions is None:
             raise MalformedAnswer("the answer does not say which weights it is of; vLLM 0.32 or later does")
-        require_version(choice.weight_versions, len(choice.token_ids), terms)
-        return response
+        sampled = [(one.token_id, one.logprob) for one in choice.logprobs.content]
+        return ServerAnswer(choice.token_ids, sampled, choice.finish_reason, choice.weight_versions)
 
     def make_transfer(
         self, way: str, model: torch.nn.Module, dtype: str, device: torch.device, folder: Path
     ) -> Transfer:
         return FileTransfer(model, dtype, folder) if way == "file" else device_transfer(way, model, dtype, device)
 
-    def load_adapter(self, name: str, path: Path) -> Order:
-        return "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(path)}
-
     def name_weights(self, version: str) -> Order:
         return "/update_weight_version", {"new_version": version}
-
-    def unload_adapter(self, name: str) -> Order:
-        return "/v1/unload_lora_adapter", {"lora_name": name}
-
-    async def advice(self, client: Client, deadline: float) -> str:
-        return ""

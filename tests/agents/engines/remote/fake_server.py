@@ -4,7 +4,7 @@ import copy
 import json
 import threading
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from gagpo.agents.engines.base import Request, Sampling
 from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.engines.weights import named_tensors
+from tests.served import LOOK_SECONDS, Listening
 
 SPELLED = {"400 digits": "9" * 400, "minus 400 digits": "-" + "9" * 400, "1e999": "-1e999"}  # as no writer of JSON does
 
@@ -262,15 +263,6 @@ class FakeServer:
         return Handler
 
 
-class Listening(ThreadingHTTPServer):
-    """As real servers, it keeps more than the standard library's five connections waiting to be accepted.
-
-    What is beyond them is reset while the accepting thread gets no turn on a busy machine.
-    """
-
-    daemon_threads, block_on_close, request_queue_size = True, False, 1024
-
-
 @contextmanager
 def serving(model, tokenizer, count=1, kind=FakeServer):
     """So many servers on free ports."""
@@ -280,7 +272,7 @@ def serving(model, tokenizer, count=1, kind=FakeServer):
             fake = kind(model, tokenizer)
             http = Listening(("127.0.0.1", 0), fake.handler())
             fake.http, fake.url = http, f"http://127.0.0.1:{http.server_address[1]}"
-            threading.Thread(target=http.serve_forever, args=(0.02,), daemon=True).start()
+            threading.Thread(target=http.serve_forever, args=(LOOK_SECONDS,), daemon=True).start()
             running.append(fake)
         yield running
     finally:

@@ -48,6 +48,18 @@ def expected(tiny, requests, sampling=GREEDY):
     return [out.ids.tolist() for out in make_engine("transformers", *tiny).generate(requests, sampling)]
 
 
+def answered_while_one_dies(engine, servers, requests):
+    """The tokens of the responses to ``requests``, during which the first server dies."""
+    for fake in servers:
+        fake.delay = 0.5
+    engine.submit(requests, GREEDY)
+    servers[0].die()
+    found = {}
+    while more := engine.collect():
+        found |= {request.session: out.ids.tolist() for request, out in more}
+    return [found[request.session] for request in requests]
+
+
 def asked_at(fake):
     return [len(body["token_ids"]) for body in fake.asked]
 
@@ -215,14 +227,7 @@ def test_a_response_that_hangs_at_a_server_that_is_well_ends_at_its_deadline(tin
 
 def test_a_dead_server_loses_nothing(tiny, engine, servers, caplog):
     requests = requests_of(tiny[1], 6)
-    for fake in servers:
-        fake.delay = 0.5
-    engine.submit(requests, GREEDY)
-    servers[0].die()
-    found = {}
-    while more := engine.collect():
-        found |= {request.session: out.ids.tolist() for request, out in more}
-    assert [found[request.session] for request in requests] == expected(tiny, requests)
+    assert answered_while_one_dies(engine, servers, requests) == expected(tiny, requests)
     assert engine.counters["lost"] == 1 and engine.counters["again"] >= 3
     engine.load_weights(named_tensors(tiny[0]))  # it is not lost a second time
     assert [line.startswith(f"lost the vLLM server {servers[0].url}, 1 of 2") for line in caplog.messages] == [True]

@@ -25,7 +25,7 @@ from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import train
 from tests.agents.engines.remote.fake_server import serving
 from tests.agents.engines.remote.fake_sglang import FakeSGLang
-from tests.agents.engines.remote.test_servers import GREEDY, change, expected, requests_of
+from tests.agents.engines.remote.test_servers import GREEDY, answered_while_one_dies, change, expected, requests_of
 
 
 @pytest.fixture
@@ -121,14 +121,7 @@ def test_a_server_that_was_restarted_comes_back_with_the_next_weights(tiny, engi
 
 def test_a_lost_server_loses_no_response(tiny, engine, servers, caplog):
     requests = requests_of(tiny[1], 6)
-    for fake in servers:
-        fake.delay = 0.5
-    engine.submit(requests, GREEDY)
-    servers[0].die()
-    found = {}
-    while more := engine.collect():
-        found |= {request.session: out.ids.tolist() for request, out in more}
-    assert [found[request.session] for request in requests] == expected(tiny, requests)
+    assert answered_while_one_dies(engine, servers, requests) == expected(tiny, requests)
     assert any(line.startswith(f"lost the SGLang server {servers[0].url}, 1 of 2") for line in caplog.messages)
 
 

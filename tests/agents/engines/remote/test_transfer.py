@@ -211,7 +211,7 @@ class FakeVLLM:
         self.sent, self.connected, self.hang, self.failing = [], [], threading.Event(), False
         self.hanging, self.devices = False, []
         CurrentDevices(monkeypatch)
-        names = ("base", "clients", "factory", "nccl_engine")
+        names = ("base", "factory", "nccl_engine")
         package = "vllm.distributed.weight_transfer"
         modules = {name: types.ModuleType(f"{package}.{name}") for name in names}
         for path in ("vllm", "vllm.distributed", package):
@@ -235,10 +235,6 @@ class FakeVLLM:
             master_port: int = 0
             world_size: int = 0
 
-        class Client:
-            def __init__(self, url, timeout):
-                self.url, self.timeout = url, timeout
-
         class Engine:
             def __init__(self, source, client):
                 self.source, self.client = source, client
@@ -256,24 +252,28 @@ class FakeVLLM:
                     held[name] = tensor.clone()
                     del tensor
                 assert len(held) == len(meta)
-                fake.sent.append((self.client.url, held))
+                self.client.start_weight_update()
+                self.client.update_weights({"names": list(held)})
+                self.client.finish_weight_update()
+                fake.sent.append(held)
 
             def shutdown(self):
-                fake.connected.append(("shutdown", self.client.url))
+                self.client.shutdown_weight_transfer_engine()
 
         class Factory:
             @staticmethod
             def trainer_init(info, *, client, source):
-                fake.connected.append((info, client.url))
+                fake.connected.append(info)
+                client.init_weight_transfer_engine({"port": info.master_port})
                 return Engine(source, client)
 
         modules["base"].ParamMeta, modules["base"].WeightSource = ParamMeta, object
-        modules["clients"].HTTPVLLMWeightSyncClient = Client
         modules["factory"].WeightTransferTrainerFactory = Factory
         modules["nccl_engine"].NCCLTrainerInitInfo = Init
 
 
 def test_a_broadcast_goes_to_each_server_by_vllms_own_calls(tiny, monkeypatch):
+    """They are asked by our client, which heeds no proxy."""
     fake = FakeVLLM(monkeypatch)
     way = BroadcastTransfer(tiny[0], "bfloat16", CPU)
     clients = [FakeClient("http://127.0.0.1:1"), FakeClient("http://127.0.0.1:2")]
@@ -281,15 +281,17 @@ def test_a_broadcast_goes_to_each_server_by_vllms_own_calls(tiny, monkeypatch):
         assert way.send(named_tensors(tiny[0]), version, clients, asyncio.run, 10) == [None, None]
         for client in clients:
             assert client.orders[-1] == ("/update_weight_version", {"new_version": version})
-    urls = [client.url for client in clients]
-    assert [sorted(url for url, _ in fake.sent[at : at + 2]) for at in (0, 2)] == [urls, urls]
-    assert sorted(url for _, url in fake.connected) == urls  # once each
-    info = fake.connected[0][0]
+    update = ["/start_weight_update", "/update_weights", "/finish_weight_update", "/update_weight_version"]
+    for client in clients:  # connected once each
+        assert [path for path, _ in client.orders] == ["/init_weight_transfer_engine", *update, *update]
+    assert len(fake.sent) == 4 and len(fake.connected) == 2
+    assert clients[0].orders[2][1] == {"update_info": {"names": [name for name, _ in tiny[0].named_parameters()]}}
+    info = fake.connected[0]
     assert info.world_size == 5 and info.master_address == "127.0.0.1" and 0 < info.master_port < 2**16
     for name, parameter in tiny[0].named_parameters():
-        assert torch.equal(fake.sent[-1][1][name], parameter.detach().bfloat16())
+        assert torch.equal(fake.sent[-1][name], parameter.detach().bfloat16())
     way.close()
-    assert [what for what, _ in fake.connected[2:]] == ["shutdown", "shutdown"]
+    assert [client.orders[-1][0] for client in clients] == ["/shutdown_weight_transfer_engine"] * 2
 
 
 @pytest.mark.parametrize("rank", [0, 1, 7])
@@ -317,10 +319,11 @@ def test_a_broadcast_that_hangs_or_fails_costs_that_server_alone(tiny, monkeypat
     assert gathered.read == len(list(tiny[0].named_parameters()))  # other ranks gather with this one
     fake.hanging, fake.failing = False, True
     (fault,) = way.send(named_tensors(tiny[0]), "run:2", clients[:1], asyncio.run, 5)
-    assert "failed: the peer is gone" in str(fault) and not clients[0].orders
+    assert "failed: the peer is gone" in str(fault)
+    assert "/update_weights" not in {path for path, _ in clients[0].orders}
     fake.failing = False
     assert way.send(named_tensors(tiny[0]), "run:3", clients, asyncio.run, 5) == [None, None]
-    assert clients[1].orders and {url for url, _ in fake.sent} == {client.url for client in clients}
+    assert all("/update_weights" in {path for path, _ in client.orders} for client in clients)
     fake.hang.set()
 
 

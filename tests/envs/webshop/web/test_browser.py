@@ -67,6 +67,19 @@ def chrome(tmp_path_factory):
     chrome.quit()
 
 
+def test_the_driver_is_spoken_to_past_the_proxy(tmp_path, monkeypatch):
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # where nobody listens
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    chrome = open_browser(tmp_path)
+    try:
+        chrome.get("data:text/html,<title>here</title>")
+        assert chrome.title == "here"
+    finally:
+        chrome.quit()
+
+
 def leave(chrome, act, deadline=20.0):
     """Do ``act`` and wait for another address, and for its page: a click returns before either is there."""
     from selenium.webdriver.support.ui import WebDriverWait

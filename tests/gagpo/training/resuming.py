@@ -1,0 +1,45 @@
+"""Runs that were ended before their time and went on, beside runs that were not."""
+
+import shutil
+import signal
+
+from gagpo.training import checkpoint as checkpoints
+from gagpo.training.run_folder import RunFolder
+from tests.gagpo.training.test_trainer import same, start, timeless, wait_for_rows, weights
+
+
+def ends(folder):
+    """All that a run comes to, but for what the clock says."""
+    rows = [{k: v for k, v in row.items() if k != "seconds_waited"} for row in timeless(folder.metrics())]
+    return weights(folder.path), rows, checkpoints.latest(folder.path / "checkpoints").state()
+
+
+def require_equal(one, other):
+    (weights_1, rows_1, state_1), (weights_2, rows_2, state_2) = ends(one), ends(other)
+    assert rows_1 == rows_2 and state_1 == state_2
+    assert same(weights_1, weights_2)
+
+
+def killed_after(done, whole, folder):
+    """The folder of a run that was killed after so many iterations: a copy of ``whole`` without what came later."""
+    part = folder / f"part-{done}"
+    shutil.copytree(whole.path, part)
+    for saved in checkpoints.checkpoints(part / "checkpoints"):
+        if saved.iteration > done:
+            shutil.rmtree(saved.path)
+    for path in (part / "evals").glob("after-*.json"):
+        path.unlink()
+    return part
+
+
+def killed_and_resumed(config, runs, rows):
+    """The run of ``config`` in a process that is killed with so many rows written, and in another to its end."""
+    killed = runs / "corridor"
+    process = start(config, runs)
+    wait_for_rows(killed / "metrics.jsonl", rows, process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    resumed = start(None, runs, "--resume", killed)
+    output, _ = resumed.communicate(timeout=300)
+    assert resumed.returncode == 0, output
+    return RunFolder.open(killed)

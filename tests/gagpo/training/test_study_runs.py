@@ -1,0 +1,62 @@
+"""Runs of studies are what `gagpo train` makes of the same settings: what they leave to the world is derived."""
+
+import json
+import shutil
+
+import pytest
+import yaml
+
+from benchmarks.studies import study
+from benchmarks.studies.mixture import specialist_of
+from gagpo.settings import load
+from gagpo.settings.derived import RECIPE
+from gagpo.training.launch import started
+from tests.gagpo.conftest import CORRIDOR
+from tests.gagpo.training.test_mixture import WORLDS
+
+DERIVED = {"optimizer.learning_rate": 3e-3, "rollout.max_tokens": 5}
+
+
+@pytest.fixture
+def config(tmp_path, warm_model):
+    """Write a config that leaves rate and length open, of a model for which both were derived; gives its path."""
+    model = tmp_path / "model"
+    shutil.copytree(warm_model, model)
+    (model / RECIPE).write_text(json.dumps({"derived": DERIVED}))
+    open_ones = {**CORRIDOR, "model": str(model), "rollout": {"tasks": 4, "samples": 2, "workers": 0}}
+    del open_ones["optimizer"]
+
+    def write(**changes):
+        path = tmp_path / "open.yaml"
+        path.write_text(yaml.safe_dump({**open_ones, **changes}))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def begun(tmp_path, monkeypatch):
+    """The settings of the run that a study would play."""
+
+    def of(settings):
+        monkeypatch.setattr(study, "train", lambda config, runs, quiet: started(config, (), runs).settings)
+        return study.finished(settings, tmp_path / "runs")
+
+    return of
+
+
+def test_what_was_left_open_is_derived(config, begun):
+    found = begun(load(config()))
+    assert (found.optimizer.learning_rate, found.rollout.max_tokens) == (3e-3, 5)
+
+
+def test_what_was_set_stays(config, begun):
+    asked = load(config(), ["optimizer.learning_rate=1e-4", "rollout.max_tokens=7"])
+    assert begun(asked) == asked
+
+
+def test_a_specialist_has_the_rate_of_its_mixture(config, begun):
+    mixture = load(config(environment=None, environments=WORLDS))
+    found = begun(specialist_of(mixture, "long", 400))
+    assert (found.optimizer.learning_rate, found.rollout.max_tokens) == (3e-3, 5)
+    assert (found.training.turns, found.rollout.samples) == (400, 4)
