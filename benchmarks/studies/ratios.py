@@ -5,8 +5,8 @@
 
 Problems of 60,000 in one turn without a calculator, as many answers for every row; sixteen steps an iteration, so that
 old and new policy differ within it. ``training.trust_region`` and ``optimizer.by_groups``, which keep a run from going
-too far, are off: what is compared is what the rows' own gates and controllers do about it. Rows go to
-``docs/studies/ratios.jsonl``; what stands there is not run again.
+too far, are off: what is compared is what the rows' own gates and controllers do about it. One row has them on. Rows go
+to ``docs/studies/ratios.jsonl``; what stands there is not run again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ from gagpo.eval.runs import Run
 from gagpo.eval.statistics import mean_over_seeds
 from gagpo.settings import load
 
-ROWS = ("grpo", "dapo", "gspo", "sapo", "gmpo", "cispo", "apmpo", "agpo_adaptive", "agpo_asymmetric")
+HELD = "grpo, held"
+"""GRPO with what is off for all others: the default steps."""
+
+ROWS = ("grpo", "dapo", "gspo", "sapo", "gmpo", "cispo", "apmpo", "agpo_adaptive", "agpo_asymmetric", HELD)
 LEVELS = {"levels": [2, 3, 4], "size": 60000, "test_size": 240, "attempts": 1, "tools": False}
 ANSWERS = 2560
 """Answers that a run samples, probes and thrown away groups included: twenty iterations of 16 problems x 8."""
@@ -38,9 +41,10 @@ COMMON = (
         "rollout.samples=8",
     ),
     *(f"training.turns={ANSWERS}", "training.iterations=40", "training.epochs=4", "training.minibatches=4"),
-    *("training.trust_region=null", "optimizer.by_groups=false", "optimizer.schedule=constant"),
+    "optimizer.schedule=constant",
     *("evaluation.splits=[test]", "evaluation.every=0", "evaluation.tries=8", "evaluation.temperature=1.0"),
 )
+FREE = ("training.trust_region=null", "optimizer.by_groups=false")
 ENDS = 3  # iterations at the beginning and at the end over which entropy is a mean
 
 
@@ -55,8 +59,10 @@ def run(options: argparse.Namespace, rows: Path) -> None:
 
 def once(options: argparse.Namespace, rows: Path, algorithm: str, rate: str, seed: int) -> None:
     """One run, and its row."""
-    own = [f"name={algorithm.replace('_', '-')}-{rate}-s{seed}", f"seed={seed}", f"optimizer.learning_rate={rate}"]
-    preset = f"algorithm={{preset: {algorithm}, kl: {{coefficient: 0.0}}}}"
+    name = "".join(c if c.isalnum() else "-" for c in algorithm)
+    own = [f"name={name}-{rate}-s{seed}", f"seed={seed}", f"optimizer.learning_rate={rate}"]
+    preset = f"algorithm={{preset: {algorithm.split(',')[0]}, kl: {{coefficient: 0.0}}}}"
+    own += FREE if algorithm != HELD else ()
     before = f"evaluation.before={str(algorithm == ROWS[0]).lower()}"
     played = finished(load("maths-single-small", [*COMMON, preset, before, *options.overrides, *own]), options.runs)
     append_row(rows, {"algorithm": algorithm, "rate": rate, "seed": seed, **_measures(played)})
