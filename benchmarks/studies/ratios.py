@@ -92,7 +92,8 @@ def table(path: Path) -> list[str]:
         own = {row["seed"]: row for row in found if (row["algorithm"], row["rate"]) == (algorithm, rate)}
         base = {row["seed"]: row for row in found if (row["algorithm"], row["rate"]) == (ROWS[0], rate)}
         shared = sorted(own.keys() & base.keys()) if algorithm != ROWS[0] else []
-        cells = [algorithm, rate, str(len(own))]
+        iterations = math.fsum(row["iterations"] for row in own.values()) / len(own)
+        cells = [algorithm, rate, str(len(own)), f"{iterations:.0f}"]
         for key in ("after", "after_pass_8"):
             cells.append(_mean([100 * row[key] for row in own.values()]))
             cells.append(_mean([100 * (own[seed][key] - base[seed][key]) for seed in shared], "+") if shared else "")
@@ -103,7 +104,19 @@ def table(path: Path) -> list[str]:
         cells.append(f"{100 * math.fsum(clipped) / len(clipped):.1f}" if clipped else "")
         cells.append(f"{100 * math.fsum(row['zero_groups'] for row in own.values()) / len(own):.0f}")
         lines.append(cells)
-    header = ["row", "rate", "seeds", "success %", "lead", "pass@8 %", "lead", "entropy", "log ratio", "clipped %"]
+    header = [
+        "row",
+        "rate",
+        "seeds",
+        "iterations",
+        "success %",
+        "lead",
+        "pass@8 %",
+        "lead",
+        "entropy",
+        "log ratio",
+        "clipped %",
+    ]
     return Table([*header, "zero groups %"], lines).markdown()
 
 
