@@ -32,10 +32,8 @@ LOG = logging.getLogger("gagpo")
 LOOK_SECONDS = 2.0  # between two looks at the containers
 HEALTH_SECONDS = 10.0  # that one question to a server may take
 HEALTH_BYTES = 1 << 16
-FIRST_WAIT, LONGEST_WAIT = (
-    0.1,
-    30.0,
-)  # seconds before one is looked at or replaced again, twice as long each time
+END_SECONDS = 120.0  # in which an engine has removed them all, or some are left to the next process
+FIRST_WAIT, LONGEST_WAIT = 0.1, 30.0  # seconds before one is looked at or replaced again, twice as long each time
 
 Lost = Callable[[ServerFailed], None]
 """Told, in a thread of the containers, that there will be none any more."""
@@ -79,7 +77,7 @@ class Containers:
         self._lock = threading.Lock()
         self._id = self._image_id()
         self.all = [_Container() for _ in range(settings.containers)]
-        self._watcher = threading.Thread(target=self._watch, name="containers", daemon=True)
+        self._watcher = threading.Thread(target=self._look_after, name="containers", daemon=True)
         sweep(engine)
         try:
             begun = [self._begin() for _ in self.all]  # all start at the same time
@@ -115,9 +113,8 @@ class Containers:
             return
         self._ending.set()
         if self._watcher.is_alive() and threading.current_thread() is not self._watcher:
-            self._watcher.join(LONGEST_WAIT)
-        for name in list(self._made):
-            self._remove(name)
+            self._watcher.join(END_SECONDS)
+        self._remove_all()
 
     # Starting and ending ----------------------------------------------------------------------------------------------
 
@@ -191,6 +188,14 @@ class Containers:
         lines = [line for line in self._engine.logs(name) if line.strip()]
         return " | ".join(lines)[-500:] or "nothing"
 
+    def _remove_all(self) -> None:
+        """What may exist is asked for twice, since an answer can be lost; all of it within a deadline."""
+        end = time.monotonic() + END_SECONDS
+        for _ in range(2):
+            for name in list(self._made):
+                if time.monotonic() < end:
+                    self._remove(name)
+
     def _remove(self, name: str) -> None:
         try:
             self._engine.remove(name)
@@ -200,6 +205,12 @@ class Containers:
             self._made.discard(name)
 
     # In the thread that looks after them ------------------------------------------------------------------------------
+
+    def _look_after(self) -> None:
+        """Watch, and remove them in the end: whoever lets go may be in an event loop, where nothing can be asked."""
+        self._watch()
+        self._ending.wait()
+        self._remove_all()
 
     def _watch(self) -> None:
         missing = False  # the engine did not answer at the last look, and that has been said
