@@ -25,7 +25,9 @@ COUNTING = [sys.executable, "-m", "tests.envs.remote.session_server", "127.0.0.1
 
 
 class Container:
-    """One process, made and not yet started."""
+    """One process, made, not yet started. address: in the network "internal". limits: what it makes of those asked."""
+
+    address, limits = "127.0.0.1", staticmethod(lambda asked: asked)
 
     def __init__(self, number, name, body, command):
         self.id, self.name, self.body = f"{number:064x}", name, body
@@ -53,7 +55,14 @@ class Container:
         code = 0 if status is None else 128 - status if status < 0 else status
         ports = {port: [{"HostIp": "127.0.0.1", "HostPort": str(self.port)}]} if self.running else {}
         state = {"Running": self.running, "ExitCode": code, "OOMKilled": False}
-        return {"Id": self.id, "Name": f"/{self.name}", "State": state, "NetworkSettings": {"Ports": ports}}
+        networks = {"internal": {"IPAddress": self.address, "IPPrefixLen": 24}}
+        return {
+            "Id": self.id,
+            "Name": f"/{self.name}",
+            "State": state,
+            "HostConfig": self.limits(self.body["HostConfig"]),
+            "NetworkSettings": {"Ports": ports, "Networks": networks},
+        }
 
     def log(self):
         self.output.seek(0)
@@ -94,7 +103,7 @@ class Engine:
             return 404, {"message": "page not found"}
         parts = "/".join(rest).split("/")
         if parts[0] == "networks":
-            return 200, {"Name": parts[1], "Internal": False}
+            return 200, {"Name": parts[1], "Internal": parts[1] == "internal"}
         if parts[0] == "images":
             name = "/".join(parts[1:-1])
             return (
