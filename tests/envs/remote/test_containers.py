@@ -194,7 +194,8 @@ def test_what_a_killed_process_left_is_removed_by_the_next(engine, caplog):
     alive, killed = holder(engine), holder(engine)
     assert len(engine.running) == 4
     killed.kill()
-    assert sweep(ContainerEngine(engine.socket)) == 2  # before anybody has reaped it
+    os.waitid(os.P_PID, killed.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and nobody has reaped it
+    assert sweep(ContainerEngine(engine.socket)) == 2
     killed.communicate()
     assert len(engine.running) == 2 and "of a process that is gone" in caplog.text
     alive.kill()
