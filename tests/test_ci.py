@@ -1,6 +1,7 @@
 """What CI runs, with a ``make`` that does as it is told: which failures bind; the last line tells what was left out."""
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -21,7 +22,7 @@ def ci(tmp_path):
     programs = tmp_path / "bin"
     programs.mkdir()
 
-    def run(failing=(), hours=None):
+    def run(failing=(), hours=None, binding=None):
         log = tmp_path / "ran"
         log.write_text("")
         script = f'#!/bin/sh\necho "$1" >> {log}\ncase " {" ".join(failing)} " in *" $1 "*) exit 2;; esac\n'
@@ -31,6 +32,8 @@ def ci(tmp_path):
         text = (ROOT / ".ci" / "run").read_text()
         if hours is not None:
             text = text.replace("last=$((80 * 60))", f"last={hours}")
+        if binding is not None:
+            text = re.sub(r"^binding=\(.*\)$", f"binding=({binding})", text, flags=re.MULTILINE)
         (tmp_path / ".ci" / "run").write_text(text)
         environment = {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
         done = subprocess.run(
@@ -48,17 +51,30 @@ def test_everything_runs_in_its_order_and_nothing_is_left_out(ci):
 
 
 APART = ["test-interop", "test-scale", "test-vllm"]
+(LISTED,) = re.findall(r"^binding=\((.*)\)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+BINDING = LISTED.split()
 
 
-@pytest.mark.parametrize("target", sorted(set(TARGETS) - set(APART)))
+def test_only_stages_that_have_an_environment_of_their_own_are_listed():
+    assert set(BINDING) <= set(APART)
+
+
+@pytest.mark.parametrize("target", sorted({*TARGETS} - {*APART} | {*BINDING}))
 def test_a_failure_binds(ci, target):
     status, lines, ran = ci(failing=[target])
     assert status == 2 and ran[-1] == target and lines[-2].startswith("FAILED with status 2")
 
 
 @pytest.mark.parametrize("target", APART)
-def test_a_failure_in_an_environment_of_its_own_is_told(ci, target):
-    status, lines, ran = ci(failing=[target])
+def test_a_failure_in_an_environment_of_its_own_binds_where_it_is_listed(ci, target):
+    status, lines, ran = ci(failing=[target], binding=target)
+    assert status == 2 and ran[-1] == target
+    assert lines[-2].startswith("FAILED with status 2") and lines[-1] == "left out: nothing"
+
+
+@pytest.mark.parametrize("target", APART)
+def test_a_failure_in_an_environment_of_its_own_is_told_otherwise(ci, target):
+    status, lines, ran = ci(failing=[target], binding=" ".join({*APART} - {target}))
     assert status == 0 and [name for name in ran if not name.endswith("-environment")] == TARGETS
     assert lines[-1] == f"left out:  {target} (FAILED, see above)"
 
@@ -73,6 +89,6 @@ def test_what_is_left_out_is_the_last_line(ci):
 
 
 def test_an_environment_that_cannot_be_made_is_told(ci):
-    status, lines, ran = ci(failing=["test-vllm-environment"])
+    status, lines, ran = ci(failing=["test-vllm-environment"], binding="test-vllm")
     assert status == 0 and "test-vllm" not in ran
     assert lines[-1] == "left out:  test-vllm (its environment could not be made)"

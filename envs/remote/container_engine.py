@@ -6,24 +6,24 @@ An engine on another machine is refused: the ports of its containers would be op
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import stat
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-import httpx2
-
 from gagpo.envs.errors import GagpoError, first_line
+from gagpo.envs.remote.exchange import ExchangeFailed, OversizedReply, Reply, exchange, open_http
 from gagpo.envs.remote.protocol import Json, as_list, as_object
 from gagpo.envs.tables import ascii_only
 
 VARIABLES = ("DOCKER_HOST", "CONTAINER_HOST")
 """Environment variables that name a socket: Docker's, then Podman's."""
 
+PING_SECONDS = 10.0  # until it says what it is
 ANSWER_SECONDS = 60.0  # for one request to the engine
 MOST = 16 << 20  # bytes of an answer
 LOG_LINES = 20  # of a container that died, for people
@@ -47,11 +47,11 @@ class ContainerEngine:
     def __init__(self, socket: str):
         self.socket = socket
         self._prefix = ""
-        headers, said = self._exchange("GET", "/_ping", None, 10.0)
+        reply = self._exchange("GET", "/_ping", None, PING_SECONDS)
         # The version is the engine's own: old ones know no newer, and new ones have dropped the oldest.
-        version = headers.get("api-version", "")
-        if said.strip() != b"OK" or not version.replace(".", "").isdecimal():
-            raise EngineFailed(f"{socket} is no container engine: it answers {ascii_only(repr(said[:40]))}")
+        version = reply.headers.get("api-version", "")
+        if reply.body.strip() != b"OK" or not version.replace(".", "").isdecimal():
+            raise EngineFailed(f"{socket} is no container engine: it answers {ascii_only(repr(reply.body[:40]))}")
         self._prefix = f"/v{version}"
 
     @property
@@ -109,31 +109,25 @@ class ContainerEngine:
             raise EngineFailed(f"{self.name}: {path.partition('?')[0]}: the answer is no JSON") from None
 
     def _ask(self, method: str, path: str, body: Json | None = None) -> bytes:
-        return self._exchange(method, self._prefix + path, body, ANSWER_SECONDS)[1]
+        return self._exchange(method, self._prefix + path, body, ANSWER_SECONDS).body
 
-    def _exchange(self, method: str, path: str, body: Json | None, seconds: float) -> tuple[Mapping[str, str], bytes]:
-        """Headers and body of an answer, within a deadline and a length; EngineFailed where it is an error."""
-        end = time.monotonic() + seconds
-        held = bytearray()
+    def _exchange(self, method: str, path: str, body: Json | None, seconds: float) -> Reply:
+        """An answer, within a deadline and a length; EngineFailed where it is an error."""
         data = None if body is None else json.dumps(body).encode()
-        transport = httpx2.HTTPTransport(uds=self.socket, trust_env=False)
+
+        async def ask() -> Reply:
+            async with open_http(proxies=False, socket=self.socket) as http:
+                return await exchange(http, method, f"http://engine{path}", data, deadline=seconds, most=MOST)
+
         try:
-            with (
-                httpx2.Client(transport=transport, timeout=seconds, trust_env=False) as http,
-                http.stream(
-                    method, f"http://engine{path}", content=data, headers={"content-type": "application/json"}
-                ) as response,
-            ):
-                for piece in response.iter_raw():
-                    held += piece
-                    if len(held) > MOST or time.monotonic() > end:
-                        raise EngineFailed(f"{self.name}: {path.partition('?')[0]}: the answer does not end")
-                status, headers = response.status_code, dict(response.headers)
-        except (httpx2.HTTPError, httpx2.StreamError, OSError, ValueError) as error:
+            reply = asyncio.run(ask())
+        except OversizedReply:
+            raise EngineFailed(f"{self.name}: {path.partition('?')[0]}: the answer does not end") from None
+        except ExchangeFailed as error:
             raise EngineFailed(f"{self.name} does not answer: {ascii_only(first_line(error))}") from None
-        if status >= 400:
-            raise EngineFailed(f"{self.name}: {_reason(bytes(held))}", status)
-        return headers, bytes(held)
+        if reply.status >= 400:
+            raise EngineFailed(f"{self.name}: {_reason(reply.body)}", reply.status)
+        return reply
 
 
 def find_engine(variables: Mapping[str, str] | None = None) -> ContainerEngine:

@@ -8,9 +8,11 @@ is removed when the next one starts.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import json
 import logging
 import os
+import socket
 import threading
 import time
 import uuid
@@ -32,10 +34,8 @@ LOG = logging.getLogger("gagpo")
 LOOK_SECONDS = 2.0  # between two looks at the containers
 HEALTH_SECONDS = 10.0  # that one question to a server may take
 HEALTH_BYTES = 1 << 16
-FIRST_WAIT, LONGEST_WAIT = (
-    0.1,
-    30.0,
-)  # seconds before one is looked at or replaced again, twice as long each time
+END_SECONDS = 120.0  # in which an engine has removed them all, or some are left to the next process
+FIRST_WAIT, LONGEST_WAIT = 0.1, 30.0  # seconds before one is looked at or replaced again, twice as long each time
 
 Lost = Callable[[ServerFailed], None]
 """Told, in a thread of the containers, that there will be none any more."""
@@ -79,12 +79,13 @@ class Containers:
         self._lock = threading.Lock()
         self._id = self._image_id()
         self.all = [_Container() for _ in range(settings.containers)]
-        self._watcher = threading.Thread(target=self._watch, name="containers", daemon=True)
+        self._watcher = threading.Thread(target=self._look_after, name="containers", daemon=True)
         sweep(engine)
         try:
             begun = [self._begin() for _ in self.all]  # all start at the same time
             for container, name in zip(self.all, begun, strict=True):
                 container.move(name, self._reach(name))
+            self._look_at_limits()
         except BaseException:
             self.close()
             raise
@@ -115,9 +116,8 @@ class Containers:
             return
         self._ending.set()
         if self._watcher.is_alive() and threading.current_thread() is not self._watcher:
-            self._watcher.join(LONGEST_WAIT)
-        for name in list(self._made):
-            self._remove(name)
+            self._watcher.join(END_SECONDS)
+        self._remove_all()
 
     # Starting and ending ----------------------------------------------------------------------------------------------
 
@@ -167,11 +167,25 @@ class Containers:
         chosen = self._settings.network
         if chosen and self._engine.network(chosen).get("Internal") is True:
             # Nothing is published there, though Podman names a port; only this machine reaches the container's address.
-            address = str(as_object(as_object(network.get("Networks")).get(chosen)).get("IPAddress") or "")
+            place = as_object(as_object(network.get("Networks")).get(chosen))
+            address = str(place.get("IPAddress") or "")
+            if address and not _on_link(address, str(place.get("IPPrefixLen"))):
+                raise ContainerFailed(
+                    f"a container of {self.image} has the address {address!a:.60}, which is in no network of this "
+                    "machine: a rootless engine's internal networks cannot be reached; leave network out"
+                )
             return f"http://{address}:{self._settings.port}" if address else ""
         published = as_list(as_object(network.get("Ports")).get(f"{self._settings.port}/tcp"))
         ports = [str(as_object(one).get("HostPort")) for one in published]
         return next((f"http://127.0.0.1:{port}" for port in ports if port.isdecimal() and int(port[:6]) < 65536), "")
+
+    def _look_at_limits(self) -> None:
+        """Say so where the engine has taken limits and not set them, as a rootless one does on version 1 of cgroups."""
+        host = as_object(self._engine.inspect(self.all[0].name).get("HostConfig"))
+        wanted = as_object(self._settings.creation(self._id, {})["HostConfig"])
+        ignored = [name for name in ("Memory", "PidsLimit", "NanoCpus") if name in wanted and not host.get(name)]
+        if ignored:
+            LOG.warning("%s sets no limit of containers: %s are ignored", self._engine.name, ", ".join(ignored))
 
     def _fault(self, name: str) -> str:
         """What is wrong with a container by the engine's word; '' where it runs."""
@@ -191,6 +205,14 @@ class Containers:
         lines = [line for line in self._engine.logs(name) if line.strip()]
         return " | ".join(lines)[-500:] or "nothing"
 
+    def _remove_all(self) -> None:
+        """What may exist is asked for twice, since an answer can be lost; all of it within a deadline."""
+        end = time.monotonic() + END_SECONDS
+        for _ in range(2):
+            for name in list(self._made):
+                if time.monotonic() < end:
+                    self._remove(name)
+
     def _remove(self, name: str) -> None:
         try:
             self._engine.remove(name)
@@ -200,6 +222,12 @@ class Containers:
             self._made.discard(name)
 
     # In the thread that looks after them ------------------------------------------------------------------------------
+
+    def _look_after(self) -> None:
+        """Watch, and remove them in the end: whoever lets go may be in an event loop, where nothing can be asked."""
+        self._watch()
+        self._ending.wait()
+        self._remove_all()
 
     def _watch(self) -> None:
         missing = False  # the engine did not answer at the last look, and that has been said
@@ -295,6 +323,17 @@ def _let_go(key: str, number: int) -> None:
             return
         del _OPEN[key]
     containers.close()
+
+
+def _on_link(address: str, prefix: str) -> bool:
+    """Whether this machine is itself in the network of an address; what is elsewhere would be asked of a stranger."""
+    try:
+        network = ipaddress.ip_network(f"{address}/{prefix}", strict=False)
+        with socket.socket(socket.AF_INET6 if network.version == 6 else socket.AF_INET, socket.SOCK_DGRAM) as one:
+            one.connect((address, 9))  # nothing is sent: the kernel says from where it would be
+            return ipaddress.ip_address(one.getsockname()[0]) in network
+    except (OSError, ValueError):
+        return False
 
 
 def _answers(url: str, seconds: float) -> bool:

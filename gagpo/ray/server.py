@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gagpo.agents.engines.remote.server import Server, ServerPlan
+from gagpo.agents.engines.remote.server import Server, ServerPlan, StartedLate
 from gagpo.agents.model import ModelError
 from gagpo.ray.pool import HostLost
 
@@ -75,13 +75,13 @@ class PlacedServer:
             raise ModelError(f"a vLLM server could not be started in the cluster: {error}") from None
 
     def wait(self, deadline: float) -> None:
-        """Return when the server is well, ModelError when it ends or takes too long."""
+        """Return when the server is well; ModelError when it ends, StartedLate when it takes too long."""
         assert self._ask is not None
         end = time.monotonic() + deadline
         try:
             while not self._ask("ready", 5.0, deadline=ASK_SECONDS):
                 if time.monotonic() > end:
-                    raise ModelError(f"a vLLM server in the cluster was not ready after {deadline:g} s")
+                    raise StartedLate(f"a vLLM server in the cluster was not ready after {deadline:g} s")
         except HostLost as error:
             raise ModelError(f"a vLLM server in the cluster ended while it started: {error}") from None
 

@@ -1,6 +1,6 @@
 """Two real vLLM servers behind the engine: the responses of this process, new weights, and servers that are killed.
 
-A machine of two cores takes some minutes, most of them for servers to start.
+A machine of two cores takes some minutes, most of them for servers to start. One is stopped, and missed after a minute.
 """
 
 import os
@@ -24,7 +24,8 @@ pytest.importorskip("vllm", reason="an optional extra: pip install 'gagpo[vllm-c
 pytestmark = pytest.mark.slow
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
-SILENCE = 20.0
+PATIENCE = {"silence": 60.0, "deadline": 1800.0, "start_deadline": 3600.0, "sync_deadline": 1800.0}
+"""Seconds that only end a test which hangs. The first answer of a server compiles: minutes on a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def tied(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tied")
     save_qwen(folder / "model", tied=True)
     model, tokenizer = load_model(str(folder / "model")), load_tokenizer(str(folder / "model"))
-    engine = VLLMServerEngine(model, tokenizer, replicas=2, silence=SILENCE, logs=str(folder), deadline=120)
+    engine = VLLMServerEngine(model, tokenizer, replicas=2, logs=str(folder), **PATIENCE)
     yield engine
     engine.close()
 
@@ -174,7 +175,7 @@ def test_logprobs_follow_five_updates_without_tied_embeddings(tied, tmp_path):
     tied.close()
     save_qwen(tmp_path / "model", tied=False)
     model, tokenizer = load_model(str(tmp_path / "model")), load_tokenizer(str(tmp_path / "model"))
-    engine = VLLMServerEngine(model, tokenizer, replicas=1, silence=SILENCE, logs=str(tmp_path), deadline=120)
+    engine = VLLMServerEngine(model, tokenizer, replicas=1, logs=str(tmp_path), **PATIENCE)
     try:
         follows_five_updates(engine, tmp_path)
     finally:
@@ -185,7 +186,7 @@ def test_an_adapter_goes_to_a_server_over_weights_that_it_got_once(tmp_path):
     save_qwen(tmp_path / "model", tied=True)
     model, tokenizer = load_model(str(tmp_path / "model")), load_tokenizer(str(tmp_path / "model"))
     adapters.inject(model, 4, 8.0, "all-linear")
-    engine = VLLMServerEngine(model, tokenizer, replicas=1, silence=SILENCE, logs=str(tmp_path), deadline=120)
+    engine = VLLMServerEngine(model, tokenizer, replicas=1, logs=str(tmp_path), **PATIENCE)
     try:
         assert engine.takes_adapter
         for update in range(3):

@@ -37,7 +37,7 @@ from gagpo.agents.engines.remote.kinds.vllm import VLLMServers
 from gagpo.agents.engines.remote.own import OwnServers
 from gagpo.agents.engines.remote.replicas import Replica, ReplicaRouter, ReplicasLost
 from gagpo.agents.engines.remote.seat import Seat, require_one_card, share_of
-from gagpo.agents.engines.remote.server import Server, ServerPlan, answers, planned
+from gagpo.agents.engines.remote.server import Server, ServerPlan, StartedLate, answers, planned
 from gagpo.agents.engines.remote.transfer import Round, Transfer
 from gagpo.agents.engines.remote.wire import Terms
 from gagpo.agents.engines.weights import adapter_tensors, base_weights, named_tensors
@@ -158,7 +158,7 @@ class ServerEngine(ModelEngine):
                 try:
                     self._own.start(list(map(start_with, plans, logged)))
                 except ModelError as error:
-                    if not (self.takes_adapter and send == "auto"):
+                    if isinstance(error, StartedLate) or not (self.takes_adapter and send == "auto"):
                         raise
                     self._say_merged(error)
                     plans = [replace(one, transfer=way, adapter_rank=0) for one in plans]

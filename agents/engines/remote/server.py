@@ -38,6 +38,10 @@ GPU_SHARE = {"colocated": 0.4, "separate": 0.9}
 EXTENSION = "gagpo.agents.engines.remote.kinds.vllm_extension.WorkerExtension"
 
 
+class StartedLate(ModelError):
+    """A server was not ready in time: of a busy machine or a large model, and no word on what it can do."""
+
+
 @dataclass(frozen=True)
 class ServerPlan:
     """What a server is started with.
@@ -207,10 +211,11 @@ class Server:
         self.process = int(first) if first.strip().isdigit() else None
 
     def wait(self, deadline: float) -> None:
-        """Return when the server is well; ModelError with the log's last words when it ends or takes too long."""
+        """Return when the server is well; ModelError with the log's last words when it ends, StartedLate when it takes
+        too long."""
         if not self.ready(deadline):
             self.close()
-            raise ModelError(f"a vLLM server was not ready after {deadline:g} s; see {self.log}")
+            raise StartedLate(f"a vLLM server was not ready after {deadline:g} s; see {self.log}")
 
     def ready(self, seconds: float) -> bool:
         """Whether the server is well, waiting for so long; ModelError when it has ended."""

@@ -4,6 +4,7 @@ A "container" is a process of this machine, so that a world in it is a real serv
 was told at creation is kept for tests to look at.
 """
 
+import contextlib
 import json
 import signal
 import socketserver
@@ -11,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -26,7 +26,9 @@ COUNTING = [sys.executable, "-m", "tests.envs.remote.session_server", "127.0.0.1
 
 
 class Container:
-    """One process, made and not yet started."""
+    """One process, made, not yet started. address: in the network "internal". limits: what it makes of those asked."""
+
+    address, limits = "127.0.0.1", staticmethod(lambda asked: asked)
 
     def __init__(self, number, name, body, command):
         self.id, self.name, self.body = f"{number:064x}", name, body
@@ -54,7 +56,14 @@ class Container:
         code = 0 if status is None else 128 - status if status < 0 else status
         ports = {port: [{"HostIp": "127.0.0.1", "HostPort": str(self.port)}]} if self.running else {}
         state = {"Running": self.running, "ExitCode": code, "OOMKilled": False}
-        return {"Id": self.id, "Name": f"/{self.name}", "State": state, "NetworkSettings": {"Ports": ports}}
+        networks = {"internal": {"IPAddress": self.address, "IPPrefixLen": 24}}
+        return {
+            "Id": self.id,
+            "Name": f"/{self.name}",
+            "State": state,
+            "HostConfig": self.limits(self.body["HostConfig"]),
+            "NetworkSettings": {"Ports": ports, "Networks": networks},
+        }
 
     def log(self):
         self.output.seek(0)
@@ -64,11 +73,18 @@ class Container:
 
 
 class Engine:
-    """What the server knows. command: what a container runs, with {port}. odd: instead of an answer, by its path."""
+    """What the server knows. command: what a container runs, with {port}. odd: instead of an answer, by its path.
+
+    refused: called with method and path; gives an answer in place of doing what is asked, or nothing. spoiled: called
+    with method, path and the body of the answer; gives bytes to send and seconds to wait in place of it, or nothing.
+    container: makes one of a number, a name, a body and the command.
+    """
 
     def __init__(self, socket, command):
         self.socket, self.command, self.containers = str(socket), command, {}
         self.created, self.lock, self.odd = [], threading.Lock(), {}
+        self.refused = self.spoiled = lambda *_: None
+        self.container, self.closing = Container, threading.Event()
 
     @property
     def running(self):
@@ -79,6 +95,8 @@ class Engine:
         for part, answer in self.odd.items():
             if part in path:
                 return answer
+        if (refusal := self.refused(method, path)) is not None:
+            return refusal
         head, *rest = path.strip("/").split("/", 2)
         if head == "_ping":
             return 200, b"OK"
@@ -86,7 +104,7 @@ class Engine:
             return 404, {"message": "page not found"}
         parts = "/".join(rest).split("/")
         if parts[0] == "networks":
-            return 200, {"Name": parts[1], "Internal": False}
+            return 200, {"Name": parts[1], "Internal": parts[1] == "internal"}
         if parts[0] == "images":
             name = "/".join(parts[1:-1])
             return (
@@ -106,7 +124,7 @@ class Engine:
             ]
         if parts == ["containers", "create"]:
             (name,) = query["name"]
-            one = Container(len(self.created) + 1, name, body, self.command)
+            one = self.container(len(self.created) + 1, name, body, self.command)
             self.created.append(body)
             self.containers[one.id] = one
             return 201, {"Id": one.id, "Warnings": []}
@@ -142,11 +160,24 @@ class _Handler(BaseHTTPRequestHandler):
             said = said()
         status, value = said
         data = b"" if value is None else value if isinstance(value, bytes) else json.dumps(value).encode()
+        steps = engine.spoiled(self.command, address.path, data)
+        if steps is not None:
+            self._spoil(steps)
+            return
         self.send_response(status)
         self.send_header("Api-Version", "1.41")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
+
+    def _spoil(self, steps):
+        self.close_connection = True
+        with contextlib.suppress(OSError):  # who asked has had enough
+            for step in steps:
+                if isinstance(step, bytes):
+                    self.wfile.write(step)
+                elif self.server.engine.closing.wait(step):
+                    return
 
     do_GET = do_POST = do_DELETE = _carry
 
@@ -158,7 +189,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         pass  # who asked has gone
 
 
-@contextmanager
+@contextlib.contextmanager
 def engine_server(folder, command=HTTP):
     """An engine at a socket in ``folder``; every process that is left at the end is killed."""
     socket = Path(folder) / "engine.sock"
@@ -166,7 +197,10 @@ def engine_server(folder, command=HTTP):
         server.engine = engine = Engine(socket, command)
         try:
             with in_thread(server):
-                yield engine
+                try:
+                    yield engine
+                finally:
+                    engine.closing.set()
         finally:
             for one in engine.containers.values():
                 one.end()

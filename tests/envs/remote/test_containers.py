@@ -1,20 +1,17 @@
 """Containers by an engine's documented API: what they may do, what becomes of those that die, and that none is left."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from pathlib import Path
 
 import pytest
 
-from gagpo.envs.errors import GagpoError, InvalidArgument
+from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.lookup import find_spec
 from gagpo.envs.remote import containers as module
-from gagpo.envs.remote.container_engine import ContainerEngine, EngineFailed, find_engine, usual_sockets
+from gagpo.envs.remote.container_engine import ContainerEngine
 from gagpo.envs.remote.container_settings import ContainerSettings, image_of
 from gagpo.envs.remote.containers import ContainerFailed, Containers
 from gagpo.envs.remote.ownership import OWNER, is_orphan, owner, sweep
@@ -127,13 +124,12 @@ def test_what_does_not_start_says_why_and_leaves_nothing(engine):
     with pytest.raises(ContainerFailed, match="ended with status 3; it wrote: no such game"):
         opened(engine, containers=2)
     assert engine.containers == {}
-    engine.command = [sys.executable, "-c", "import time; print('loading', flush=True); time.sleep(60)", "{port}"]
-    begin = time.monotonic()
+    engine.command = [sys.executable, "-c", "import time; print('loading', flush=True); time.sleep(3600)", "{port}"]
     with pytest.raises(
-        ContainerFailed, match=r"did not answer at port 8000 \(GET /health\) within 1 s; it wrote: loading"
+        ContainerFailed, match=r"did not answer at port 8000 \(GET /health\) within 1 s; it wrote: (loading|nothing)"
     ):
         opened(engine, start_deadline=1)
-    assert engine.containers == {} and time.monotonic() - begin < 20
+    assert engine.containers == {}
 
 
 def test_an_interruption_leaves_nothing(engine, monkeypatch):
@@ -198,7 +194,8 @@ def test_what_a_killed_process_left_is_removed_by_the_next(engine, caplog):
     alive, killed = holder(engine), holder(engine)
     assert len(engine.running) == 4
     killed.kill()
-    assert sweep(ContainerEngine(engine.socket)) == 2  # before anybody has reaped it
+    os.waitid(os.P_PID, killed.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and nobody has reaped it
+    assert sweep(ContainerEngine(engine.socket)) == 2
     killed.communicate()
     assert len(engine.running) == 2 and "of a process that is gone" in caplog.text
     alive.kill()
@@ -226,105 +223,6 @@ def test_a_forked_process_ends_nothing(engine):
     os.waitpid(child, 0)
     assert len(engine.running) == 1
     containers.close()
-
-
-# Engines --------------------------------------------------------------------------------------------------------------
-
-
-def test_where_there_is_no_engine_one_line_says_what_was_looked_for(tmp_path):
-    variables = {"XDG_RUNTIME_DIR": str(tmp_path), "HOME": str(tmp_path)}
-    (tmp_path / "docker.sock").write_text("")
-    sockets = usual_sockets(variables)
-    if any(Path(one).exists() for one in sockets[3:]):
-        pytest.skip("this machine has an engine")
-    with pytest.raises(EngineFailed, match="needs Docker or Podman, and neither answers") as caught:
-        find_engine(variables)
-    words = str(caught.value)
-    assert all(one in words for one in sockets) and f"{tmp_path}/docker.sock (is no socket)" in words
-    assert "DOCKER_HOST" in words and "podman.socket" in words and "\n" not in words
-
-
-def test_a_users_own_engine_comes_first(engine, tmp_path):
-    (tmp_path / "podman").mkdir()
-    (tmp_path / "podman/podman.sock").symlink_to(engine.socket)
-    assert find_engine({"XDG_RUNTIME_DIR": str(tmp_path)}).socket == str(tmp_path / "podman/podman.sock")
-    assert find_engine({"CONTAINER_HOST": f"unix://{engine.socket}"}).socket == engine.socket
-
-
-@pytest.mark.parametrize("address", ["tcp://127.0.0.1:2375", "ssh://host", "unix://", "x\ny", "http://a"])
-def test_an_engine_elsewhere_is_refused(address):
-    with pytest.raises(EngineFailed, match="only an engine of this machine") as caught:
-        find_engine({"DOCKER_HOST": address})
-    assert "\n" not in str(caught.value)
-
-
-def test_a_socket_of_something_else_is_no_engine(engine):
-    for answer in ((200, b"hello"), (404, {"message": "no"}), (500, b"<html>\n\x1b[2J")):
-        engine.odd = {"_ping": answer}
-        with pytest.raises(EngineFailed) as caught:
-            ContainerEngine(engine.socket)
-        assert "\n" not in str(caught.value) and "\x1b" not in str(caught.value) and engine.socket in str(caught.value)
-    with pytest.raises(EngineFailed, match="does not answer"):
-        ContainerEngine("/nowhere.sock")
-
-
-def test_an_image_that_is_not_there_is_not_fetched(engine):
-    with pytest.raises(EngineFailed, match=r"has no image 'worlds/other:2'.*docker pull worlds/other:2"):
-        Containers(ContainerEngine(engine.socket), "worlds/other:2", ContainerSettings())
-    assert engine.created == []
-
-
-def test_an_engine_that_refuses_is_quoted(engine):
-    engine.odd = {"/start": (500, {"message": "no space left\non device"})}
-    with pytest.raises(EngineFailed, match="no space left on device"):
-        opened(engine)
-    assert engine.containers == {}
-
-
-def test_an_engine_that_is_away_for_a_while_costs_nothing(engine, caplog):
-    containers = opened(engine)
-    engine.odd = {"/containers/": (500, {"message": "restarting"})}
-    until(lambda: "not looked after now" in caplog.text, "nobody noticed")
-    time.sleep(0.5)
-    engine.odd = {}
-    assert caplog.text.count("not looked after now") == 1
-    (first,) = engine.running
-    first.end()
-    until(lambda: engine.running, "no other took its place")
-    containers.close()
-
-
-def test_an_answer_without_end_is_given_up(engine, monkeypatch):
-    monkeypatch.setattr("gagpo.envs.remote.container_engine.MOST", 1000)
-    engine.odd = {"/images/": (200, b" " * 100_000)}
-    with pytest.raises(EngineFailed, match="does not end"):
-        opened(engine)
-    held = threading.Event()
-    engine.odd = {"/images/": lambda: held.wait(PATIENCE) and (200, b"{}")}
-    monkeypatch.setattr("gagpo.envs.remote.container_engine.ANSWER_SECONDS", 0.3)
-    with pytest.raises(EngineFailed, match="does not answer"):
-        opened(engine)
-    held.set()
-
-
-def test_what_an_engine_says_is_not_believed(engine):
-    """Whatever the answers hold, what comes is one line."""
-    odd = [
-        [],
-        3,
-        None,
-        "x",
-        {"State": 3},
-        {"State": {"Running": True}, "NetworkSettings": {"Ports": {"8000/tcp": "a"}}},
-    ]
-    for answer in [
-        *odd,
-        {"State": {"Running": True}, "NetworkSettings": {"Ports": {"8000/tcp": [{"HostPort": "7e9"}]}}},
-    ]:
-        engine.odd = {"gagpo-": (200, json.dumps(answer).encode())}
-        with pytest.raises(GagpoError) as caught:
-            opened(engine, start_deadline=0.5)
-        assert "\n" not in str(caught.value) and len(str(caught.value)) < 900
 
 
 # Settings -------------------------------------------------------------------------------------------------------------

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from gagpo.agents.engines import adapters
 from gagpo.agents.engines.base import Request, Sampling
 from gagpo.agents.engines.remote.engine import VLLMServerEngine
 from gagpo.agents.engines.remote.replicas import ReplicasLost
 from gagpo.agents.engines.remote.seat import Seat
+from gagpo.agents.engines.remote.server import StartedLate
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.model import ModelError
 from gagpo.agents.setup import make_engine
@@ -23,7 +25,7 @@ class Starter:
     """Starts fake servers as the engine's servers; notes what they were started with."""
 
     def __init__(self, model, tokenizer):
-        self.made, self.model, self.refusing = [], (model, tokenizer), False
+        self.made, self.model, self.refusing, self.late = [], (model, tokenizer), False, False
 
     def __call__(self, plan, log):
         self.made.append(Started(self, plan))
@@ -56,6 +58,8 @@ class Started:
 
     def wait(self, deadline):
         assert self.running
+        if self.starter.late:
+            raise StartedLate("a vLLM server was not ready")
 
     def close(self):
         if self._serving is not None:
@@ -172,6 +176,15 @@ def test_a_start_that_fails_leaves_nothing(tiny, starter):
     starter.refusing = True
     with pytest.raises(ModelError, match="no room"):
         engine_of(tiny, starter)
+
+
+def test_a_start_that_takes_too_long_is_not_taken_for_servers_without_adapters(tiny, starter, caplog):
+    """It would start all of them again, for as long, and then send all weights with every update."""
+    adapters.inject(tiny[0], 4, 8.0, "all-linear")
+    starter.late = True
+    with pytest.raises(StartedLate, match="was not ready"):
+        engine_of(tiny, starter)
+    assert [started.count for started in starter.made] == [1, 1] and "no adapter" not in caplog.text
 
 
 SPANNING = {
