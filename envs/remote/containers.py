@@ -339,11 +339,12 @@ def _on_link(address: str, prefix: str) -> bool:
 def _answers(url: str, seconds: float) -> bool:
     """Whether a server answers at all. One that knows no /health is well when it says so."""
 
-    async def ask() -> int:
-        async with open_http(proxies=False) as http:
-            return (await exchange(http, "GET", f"{url}/health", None, deadline=seconds, most=HEALTH_BYTES)).status
+    async def ask() -> bool:
+        try:
+            async with open_http(proxies=False) as http:
+                reply = await exchange(http, "GET", f"{url}/health", None, deadline=seconds, most=HEALTH_BYTES)
+        except ExchangeFailed:  # let out of the loop, it would keep the frames of all callers, and so their leases
+            return False
+        return reply.status < 500
 
-    try:
-        return asyncio.run(ask()) < 500
-    except ExchangeFailed:
-        return False
+    return asyncio.run(ask())
