@@ -3,6 +3,7 @@
 import os
 import sys
 import textwrap
+import urllib.request
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
@@ -87,3 +88,14 @@ def outside(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
     sys.modules.pop("elsewhere", None)
+
+
+@pytest.fixture
+def dead_proxy(monkeypatch):
+    """The environment names a proxy, and nobody listens there; urllib, which asks only once, forgets it afterwards."""
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        for spelled in (name, name.upper()):
+            monkeypatch.setenv(spelled, "http://127.0.0.1:9")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(urllib.request, "_opener", None)

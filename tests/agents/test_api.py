@@ -44,11 +44,7 @@ def test_a_server_that_fails_in_every_way_costs_time_only():
     assert (spent.prompt, spent.completion, spent.cached) == tuple(n * answered for n in (10, 2, 4))
 
 
-def test_a_server_on_this_machine_is_asked_past_the_proxy(monkeypatch):
-    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")  # where nobody listens
-    for name in ("no_proxy", "NO_PROXY"):
-        monkeypatch.delenv(name, raising=False)
+def test_a_server_on_this_machine_is_asked_past_the_proxy(dead_proxy):
     with serving() as server:
         client_of(server, attempts=1).ask(ASK, 0.0, 4)
 

@@ -30,12 +30,10 @@ WORLD = f"docker://{IMAGE}"
 
 
 @pytest.fixture
-def engine(tmp_path, monkeypatch):
+def engine(tmp_path, monkeypatch, dead_proxy):  # what is on this machine is asked directly
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.1)
     with engine_server(tmp_path, COUNTING) as server:
         monkeypatch.setenv("DOCKER_HOST", f"unix://{server.socket}")
-        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
-            monkeypatch.setenv(name, "http://127.0.0.1:9")  # what is on this machine is asked directly
         yield server
 
 

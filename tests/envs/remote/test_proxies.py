@@ -10,17 +10,7 @@ from gagpo.envs.remote.server import Server
 from gagpo.envs.remote.world import RemoteWorld
 from tests.envs.remote.session_server import serving
 
-pytestmark = pytest.mark.interop
-
-
-@pytest.fixture(autouse=True)
-def dead_proxy(monkeypatch):
-    """Nobody listens where the proxy should be."""
-    for name in ("http_proxy", "https_proxy", "all_proxy"):
-        for spelled in (name, name.upper()):
-            monkeypatch.setenv(spelled, "http://127.0.0.1:9")
-    for name in ("no_proxy", "NO_PROXY"):
-        monkeypatch.delenv(name, raising=False)
+pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("dead_proxy")]
 
 
 def test_a_world_on_this_machine_is_played_past_the_proxy():

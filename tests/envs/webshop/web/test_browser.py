@@ -67,11 +67,7 @@ def chrome(tmp_path_factory):
     chrome.quit()
 
 
-def test_the_driver_is_spoken_to_past_the_proxy(tmp_path, monkeypatch):
-    for name in ("http_proxy", "HTTP_PROXY"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")  # where nobody listens
-    for name in ("no_proxy", "NO_PROXY"):
-        monkeypatch.delenv(name, raising=False)
+def test_the_driver_is_spoken_to_past_the_proxy(tmp_path, dead_proxy):
     chrome = open_browser(tmp_path)
     try:
         chrome.get("data:text/html,<title>here</title>")
