@@ -281,3 +281,14 @@ def serving(model, tokenizer, count=1, kind=FakeServer):
             fake.close()
             fake.http.shutdown()
             fake.http.server_close()
+
+
+@contextmanager
+def sampling_at(engine, fakes):
+    """``engine``, closed in the end; what these servers were asked while it was made is forgotten."""
+    for fake in fakes:
+        fake.asked.clear()
+    yield engine
+    for fake in fakes:
+        fake.free.set()
+    engine.close()

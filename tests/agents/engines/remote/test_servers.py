@@ -16,7 +16,7 @@ from gagpo.agents.engines.weights import WeightsError, named_tensors
 from gagpo.agents.model import ModelError
 from gagpo.agents.setup import make_engine
 from gagpo.envs.errors import InvalidArgument
-from tests.agents.engines.remote.fake_server import serving
+from tests.agents.engines.remote.fake_server import sampling_at, serving
 
 GREEDY = Sampling(0.0, max_tokens=6)
 
@@ -30,12 +30,8 @@ def servers(tiny):
 @pytest.fixture
 def engine(tiny, servers):
     engine = VLLMServerEngine(*tiny, urls=[fake.url for fake in servers], deadline=60, silence=60)
-    for fake in servers:
-        fake.asked.clear()
-    yield engine
-    for fake in servers:
-        fake.free.set()
-    engine.close()
+    with sampling_at(engine, servers):
+        yield engine
 
 
 def requests_of(tokenizer, count, seed=0):

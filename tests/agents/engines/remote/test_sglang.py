@@ -23,7 +23,7 @@ from gagpo.envs.errors import InvalidArgument
 from gagpo.settings import parse
 from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import train
-from tests.agents.engines.remote.fake_server import serving
+from tests.agents.engines.remote.fake_server import sampling_at, serving
 from tests.agents.engines.remote.fake_sglang import FakeSGLang
 from tests.agents.engines.remote.test_servers import GREEDY, answered_while_one_dies, change, expected, requests_of
 
@@ -35,19 +35,14 @@ def servers(tiny):
 
 
 def engine_at(tiny, servers, **more):
-    options = {"deadline": 20, "silence": 1.5, **more}
+    options = {"deadline": 60, "silence": 60, **more}
     return SGLangServerEngine(*tiny, urls=[fake.url for fake in servers], **options)
 
 
 @pytest.fixture
 def engine(tiny, servers):
-    engine = engine_at(tiny, servers)
-    for fake in servers:
-        fake.asked.clear()
-    yield engine
-    for fake in servers:
-        fake.free.set()
-    engine.close()
+    with sampling_at(engine_at(tiny, servers), servers) as engine:
+        yield engine
 
 
 def test_it_is_found_by_its_name():

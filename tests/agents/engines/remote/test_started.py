@@ -78,7 +78,7 @@ def starter(tiny):
 
 
 def engine_of(tiny, starter, **options):
-    return VLLMServerEngine(*tiny, start_with=starter, deadline=20, silence=1.5, **{"replicas": 2, **options})
+    return VLLMServerEngine(*tiny, start_with=starter, **{"replicas": 2, "deadline": 60, "silence": 60, **options})
 
 
 def requests_of(tokenizer, count):
@@ -126,7 +126,7 @@ def test_one_that_died_is_started_again_with_the_next_weights(tiny, starter):
 
 
 def test_one_that_was_only_slow_keeps_running(tiny, starter):
-    engine = engine_of(tiny, starter)
+    engine = engine_of(tiny, starter, silence=3)
     starter.made[0].fake.silent = True
     answers(engine, tiny)
     assert engine.counters["silent"] == 1
