@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -28,7 +29,7 @@ from gagpo.settings import RunSettings
 ThreadT = TypeVar("ThreadT", bound=SamplingThread)
 
 
-class AheadCollector(Collector, Generic[ThreadT]):
+class AheadCollector(Collector, ABC, Generic[ThreadT]):
     """Takes groups, one after another, from a thread that samples while the trainer updates.
 
     The thread begins with the first :meth:`collect` and ends with :meth:`close`. Each task is trained on once, as
@@ -84,16 +85,16 @@ class AheadCollector(Collector, Generic[ThreadT]):
         thread.start(agent.engine, work)
         return thread
 
+    @abstractmethod
     def _make_thread(self, agent: LanguageAgent, pool: Pool, iteration: int) -> tuple[ThreadT, Callable[[], None]]:
         """The thread, not begun yet, and what it is to do."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _next(self, thread: ThreadT, missing: int, iteration: int, found: Collection) -> list[Episode]:
         """Wait for the episodes of the next group, of which ``missing`` more may be wanted.
 
         What else is known by then goes into ``found``: episodes that were dropped, and the time that playing took.
         """
-        raise NotImplementedError
 
     def _discard(self, thread: ThreadT) -> None:
         """The group that came last teaches nothing."""
@@ -104,9 +105,9 @@ class AheadCollector(Collector, Generic[ThreadT]):
         yield
         self.publish(tensors_for(engine, model), iteration)
 
+    @abstractmethod
     def publish(self, tensors: Iterable[NamedTensor], iteration: int) -> None:
         """Lay out a copy of new weights, after ``iteration`` updates."""
-        raise NotImplementedError
 
     def paused(self, engine: Engine) -> AbstractContextManager[None]:
         """A context in which engine and pool are the caller's, the engine with the newest weights."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
@@ -16,7 +17,7 @@ class SamplingStopped(Exception):
     """The trainer wants no more episodes; ends the sampling thread."""
 
 
-class SamplingThread:
+class SamplingThread(ABC):
     """What the two threads agree on, under one lock. Engine and pool are the sampling thread's, except while it rests.
 
     version: iterations that the engine's weights have been trained for. resting: whether the thread rests before it has
@@ -63,9 +64,9 @@ class SamplingThread:
                 self._pausing = False
                 self._condition.notify_all()
 
+    @abstractmethod
     def rest(self, engine: Engine) -> AbstractContextManager[None]:
         """A context in which the thread is paused, and the engine has the newest weights."""
-        raise NotImplementedError
 
     def require_alive(self) -> None:
         """Raise what ended the thread, if it has ended."""

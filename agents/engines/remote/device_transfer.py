@@ -12,6 +12,7 @@ import pickle
 import queue
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -128,7 +129,7 @@ def exported(buffer: Tensor) -> tuple[str, tuple[Any, ...]]:
     return str(torch.cuda.get_device_properties(buffer.device).uuid), reduce_tensor(buffer)[1]
 
 
-class ConnectedTransfer:
+class ConnectedTransfer(ABC):
     """Weights by a connection to each server, which lasts from update to update.
 
     A broadcast to a server that died in the middle of it never returns, so each goes on in a thread, which takes the
@@ -142,9 +143,9 @@ class ConnectedTransfer:
         self._shapes = {name: tuple(tensor.shape) for name, tensor in base_tensors(model)}
         self._connections: dict[str, Broadcast] = {}  # by url
 
+    @abstractmethod
     def _connect(self, client: Client, run: Run, deadline: float, broadcast: Broadcast) -> Any:
         """What sends to a server, see :class:`Broadcast`. Called in the connection's thread, in which it may wait."""
-        raise NotImplementedError
 
     def _broadcast(
         self, tensors: Iterable[NamedTensor], clients: Sequence[Client], run: Run, deadline: float
