@@ -84,6 +84,22 @@ STUDIES = {
         chosen_on="validation",
         common=["training.turns=2500", "training.iterations=30", "evaluation.every=0"],
     ),
+    "credits-household": Study(  # where one habit is not enough: rooms as ALFRED has them, fifty turns
+        "configs/alfworld-agent.yaml",
+        TURN_LEVEL,
+        common=["training.turns=30000", "training.average=null", "optimizer.schedule=constant"],
+    ),
+    "credits-catalogue": Study(  # where the first result is mostly wrong
+        SHOP,
+        TURN_LEVEL,
+        split="test",
+        chosen_on="validation",
+        common=[
+            "model=starter:webshop-agent",
+            "environment.kwargs={products: 20000, max_turns: 15}",
+            *("training.turns=5000", "training.iterations=30", "optimizer.schedule=constant", "evaluation.every=0"),
+        ],
+    ),
     "algorithms": Study(FIRST, {name: preset(name) for name in ("gagpo", *OTHERS)}, common=FAST),
     "taught": Study(  # every method after as many turns of the world; a teacher's forward passes are not turns
         FIRST,
@@ -135,19 +151,13 @@ STUDIES = {
         },
         common=FAST,
     ),
-    "webshop": Study(
-        "configs/webshop-small.yaml",
-        {"GAGPO": preset("gagpo"), "GRPO": preset("grpo")},
+    "sql": Study("configs/sql-small.yaml", {"GAGPO": preset("gagpo")}, split="test"),
+    "maths": Study(
+        "configs/maths-first.yaml",
+        {"gagpo": preset("gagpo"), "grpo": preset("grpo")},
         split="test",
         chosen_on="validation",
-    ),
-    "sql": Study("configs/sql-small.yaml", {"GAGPO": preset("gagpo")}, split="test"),
-    "maths": Study("configs/maths-small.yaml", {"GAGPO, multi-turn": preset("gagpo")}, split="test"),
-    "maths-single": Study(
-        "configs/maths-single-small.yaml",
-        {"GRPO, single turn": preset("grpo")},
-        split="test",
-        common=["training.iterations=42"],  # about as many response tokens as the multi-turn runs take
+        common=["evaluation.splits=[test]", "evaluation.every=0"],
     ),
 }
 
@@ -176,7 +186,12 @@ STUDIES |= {
         common=[*ALONE, "evaluation.splits=[validation]", "evaluation.tasks=300"],
     ),
     # What is left after 60 iterations at the settings of the first runs; 500 tasks that nothing was chosen on.
-    "lasting-maths": Study("configs/maths-single-small.yaml", {"GRPO": preset("grpo")}, split="test", common=ALONE),
+    "lasting-maths": Study(
+        "configs/maths-single-small.yaml",
+        {"GRPO": preset("grpo")},
+        split="test",
+        common=[*ALONE, "rollout.max_tokens=128", "evaluation.every=0"],
+    ),
     "lasting-shop": Study(
         "configs/webshop-first.yaml",
         {"GAGPO": preset("gagpo")},

@@ -1,0 +1,157 @@
+"""Why a model that plays well gets worse: what its plain steps take from it, and which change of them keeps it.
+
+    python -m benchmarks.studies.losses run      every change of the plain run, seed by seed
+    python -m benchmarks.studies.losses table    means over seeds
+
+``starter:maths-single`` is trained on with Adam alone: nothing is taken back, and a gradient's length does not count.
+Each other run changes one thing that could be at fault. One gives its credit to tries at random, so that nothing in it
+is signal. One trains on three of six kinds of problem. All sample as many answers and make as many steps. What is left
+is measured on problems of all six kinds. Rows go to ``docs/studies/losses.jsonl``; what stands there is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from benchmarks.studies.rows import append_row, has_row, read_rows
+from benchmarks.studies.study import Study, finished
+from gagpo import evaluate
+from gagpo.credit.episode import Grpo
+from gagpo.credit.registry import Level
+from gagpo.credit.turns import Turns
+from gagpo.envs.math.families import FAMILIES
+from gagpo.envs.tables import Table
+from gagpo.eval.runs import Run
+from gagpo.eval.statistics import mean_over_seeds
+from gagpo.settings import load
+
+TRAINED = ("arithmetic", "words", "equations")
+"""The kinds that one run trains on alone; of every run they are measured apart from the others."""
+
+PROBLEMS = {"levels": [1, 2, 3, 4], "size": 60000, "test_size": 480, "attempts": 1, "tools": False}
+PLAIN = ("training.trust_region=null", "optimizer.by_groups=false")
+COMMON = (
+    *("model=starter:maths-single", "rollout.samples=8", "rollout.max_tokens=128", "optimizer.schedule=constant"),
+    *("evaluation.splits=[]", "evaluation.every=0", "training.average={decay: 0.95}"),
+)
+BATCH = ("rollout.tasks=16", "training.minibatches=4", "training.iterations=40")
+ONE_STEP = ("rollout.tasks=4", "training.minibatches=1", "training.iterations=160")
+SHUFFLED = {"name": f"{__name__ if __name__ != '__main__' else 'benchmarks.studies.losses'}:Shuffled"}
+
+
+class Shuffled(Grpo):
+    """GRPO's advantages, given to the tries of each group at random: as long a step, and no signal in it."""
+
+    level: ClassVar[Level] = "episode"
+    name: Literal["benchmarks.studies.losses:Shuffled"] = "benchmarks.studies.losses:Shuffled"  # type: ignore[assignment]
+
+    def advantage(self, turns: Turns) -> np.ndarray:
+        advantage_E = super().advantage(turns)[np.unique(turns.episode_N, return_index=True)[1]]
+        order = np.random.default_rng(len(advantage_E) + int(turns.tokens_N.sum()))
+        for group in np.unique(turns.group_E):
+            mine = np.flatnonzero(turns.group_E == group)
+            advantage_E[mine] = advantage_E[order.permutation(mine)]
+        return np.asarray(advantage_E[turns.episode_N])
+
+
+CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]] = {
+    # what of the algorithm, of the problems and of the rest is otherwise than in the plain run
+    "plain": ({}, {}, (*BATCH, *PLAIN)),
+    "credit at random": ({"credit": SHUFFLED}, {}, (*BATCH, *PLAIN)),
+    "one step a batch": ({}, {}, (*ONE_STEP, *PLAIN)),
+    "entropy kept": ({"entropy": 0.01}, {}, (*BATCH, *PLAIN)),
+    "three kinds of six": ({}, {"families": TRAINED}, (*BATCH, *PLAIN)),
+    "the default steps": ({}, {}, BATCH),
+}
+
+
+def run(options: argparse.Namespace, rows: Path) -> None:
+    """Every change, seed by seed, and once what all begin with."""
+    if not has_row(rows, change="before"):
+        append_row(rows, {"change": "before", "seed": 0, **measured("starter:maths-single")})
+    for seed in options.seeds:
+        for change in options.only:
+            if not has_row(rows, change=change, seed=seed):
+                played = trained(options, change, seed)
+                for name in (change, f"{change}, averaged") if change == "the default steps" else (change,):
+                    model = f"{played.folder}@average" if name != change else str(played.folder)
+                    append_row(rows, {"change": name, "seed": seed, **course(played), **measured(model)})
+
+
+def trained(options: argparse.Namespace, change: str, seed: int) -> Run:
+    """The run of one change."""
+    algorithm, problems, rest = CHANGES[change]
+    own = [f"name={change.replace(' ', '-')}-s{seed}", f"seed={seed}", "optimizer.learning_rate=3e-4"]
+    own.append(f"algorithm={json.dumps({'preset': 'grpo', 'kl': {'coefficient': 0.0}, **algorithm})}")
+    own.append(f"environment.kwargs={json.dumps({**PROBLEMS, **problems})}")
+    return finished(load("maths-single-small", [*COMMON, *rest, *own, *options.overrides]), options.runs)
+
+
+def course(played: Run) -> dict[str, float]:
+    """What the run itself logged, over all of its iterations: how sure it became, and how far its steps went."""
+    entropy = played.series("entropy")[1]
+    third = max(len(entropy) // 10, 1)
+    found = {"entropy_first": math.fsum(entropy[:third]) / third, "entropy_last": math.fsum(entropy[-third:]) / third}
+    for name in ("zero_groups", "log_ratio_rms"):
+        values = played.series(name)[1]
+        found[name] = math.fsum(values) / len(values)
+    return found
+
+
+def measured(model: str) -> dict[str, float]:
+    """Success on unseen problems of all kinds: of the trained ones and the others, by chance and without."""
+    found = {}
+    for name, temperature, tries in (("sampled", 0.4, 4), ("greedy", 0.0, 1)):
+        result = evaluate(
+            model,
+            like="maths-single-small",
+            kwargs={**PROBLEMS, "families": "all"},
+            split="validation",
+            tries=tries,
+            temperature=temperature,
+            max_tokens=128,
+            quiet=True,
+        )
+        for part, kinds in (("trained", TRAINED), ("other", sorted(set(FAMILIES) - set(TRAINED)))):
+            tasks = [task for task in result.tasks if task.task_type in kinds]
+            found[f"{name}_{part}"] = math.fsum(task.successes / len(task.tries) for task in tasks) / len(tasks)
+        found[name] = result.success.value
+    return found
+
+
+def table(path: Path) -> list[str]:
+    """By change: means over seeds with half a 95 % interval, in points against the start."""
+    found = list(read_rows(path))
+    start = next(row for row in found if row["change"] == "before")
+    measures = ("sampled", "sampled_trained", "sampled_other", "greedy")
+    rows = [["before", "", *(f"{100 * start[name]:.1f}" for name in measures), "", ""]]
+    for change in dict.fromkeys(row["change"] for row in found if row is not start):
+        own = [row for row in found if row["change"] == change]
+        cells = []
+        for name in measures:
+            fall = mean_over_seeds([100 * (row[name] - start[name]) for row in own])
+            cells.append(
+                f"{fall.value:+.1f} ± {(fall.high - fall.low) / 2:.1f}" if len(own) > 1 else f"{fall.value:+.1f}"
+            )
+        means = {
+            name: math.fsum(row[name] for row in own) / len(own)
+            for name in ("entropy_first", "entropy_last", "log_ratio_rms")
+        }
+        cells.append(f"{means['entropy_first']:.3f} to {means['entropy_last']:.3f}")
+        rows.append([change, str(len(own)), *cells, f"{means['log_ratio_rms']:.2f}"])
+    header = ["steps", "seeds", "success, points", "three kinds", "the others", "greedy", "entropy", "log ratio"]
+    return Table(header, rows).markdown()
+
+
+STUDY = Study("losses", __doc__, run, table)
+STUDY.options.add_argument("--only", nargs="+", choices=CHANGES, default=list(CHANGES))
+
+
+if __name__ == "__main__":
+    raise SystemExit(STUDY.main())
