@@ -130,7 +130,7 @@ def table(path: Path) -> list[str]:
     found = list(read_rows(path))
     start = next(row for row in found if row["change"] == "before")
     measures = ("sampled", "sampled_trained", "sampled_other", "greedy")
-    rows = [["before", "", *(f"{100 * start[name]:.1f}" for name in measures), "", ""]]
+    rows = [["before", "", *(f"{100 * start[name]:.1f}" for name in measures)]]
     for change in dict.fromkeys(row["change"] for row in found if row is not start):
         own = [row for row in found if row["change"] == change]
         cells = []
@@ -139,13 +139,8 @@ def table(path: Path) -> list[str]:
             cells.append(
                 f"{fall.value:+.1f} ± {(fall.high - fall.low) / 2:.1f}" if len(own) > 1 else f"{fall.value:+.1f}"
             )
-        means = {
-            name: math.fsum(row[name] for row in own) / len(own)
-            for name in ("entropy_first", "entropy_last", "log_ratio_rms")
-        }
-        cells.append(f"{means['entropy_first']:.3f} to {means['entropy_last']:.3f}")
-        rows.append([change, str(len(own)), *cells, f"{means['log_ratio_rms']:.2f}"])
-    header = ["steps", "seeds", "success, points", "three kinds", "the others", "greedy", "entropy", "log ratio"]
+        rows.append([change, str(len(own)), *cells])
+    header = ["steps", "seeds", "success, points", "three kinds", "the others", "greedy"]
     return Table(header, rows).markdown()
 
 
