@@ -19,7 +19,9 @@ def row(label, seed, after, **more):
     )
 
 
-@pytest.mark.parametrize("name", ["credits", "credits-household", "credits-shop", "swept/credits"])
+@pytest.mark.parametrize(
+    "name", ["credits", "credits-household", "credits-catalogue", "credits-shop", "swept/credits", "algorithms"]
+)
 def test_the_tables_of_the_documentation_are_made_by_it(name):
     study, _ = study_of([DOCS / "results" / f"{name}.jsonl"])
     printed = (DOCS / "results.md").read_text(encoding="utf-8")
