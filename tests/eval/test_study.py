@@ -20,7 +20,17 @@ def row(label, seed, after, **more):
 
 
 @pytest.mark.parametrize(
-    "name", ["credits", "credits-household", "credits-catalogue", "credits-shop", "swept/credits", "algorithms"]
+    "name",
+    [
+        "credits",
+        "credits-household",
+        "credits-catalogue",
+        "credits-shop",
+        "swept/credits",
+        "algorithms",
+        "ablations",
+        "maths",
+    ],
 )
 def test_the_tables_of_the_documentation_are_made_by_it(name):
     study, _ = study_of([DOCS / "results" / f"{name}.jsonl"])
