@@ -135,8 +135,8 @@ SECTIONS = {
         Metric("ratio", "ratio", "Mean ratio of new to old probability; 1 before the first step."),
         Metric("log_ratio_rms", "nats", "Root mean square of the log ratio: how far the policy moved."),
         Metric("entropy", "nats per token",
-               "How undecided the policy is about the tokens that it sampled among; of turns that teach alone, unless a "
-               "KL or entropy term reads the others too.",
+               "How undecided the policy is about the tokens that it sampled among; of turns that teach alone, unless "
+               "a KL or entropy term reads the others too.",
                CURVES | HEALTH, "entropy of the policy"),
         Metric("gradient_signal", "share", "Of a mini-batch's squared gradient, what mini-batches agree on."),
         Metric("critical_groups", "count", "Task groups of a mini-batch with as much signal as noise."),
