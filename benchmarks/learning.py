@@ -8,11 +8,11 @@
     python benchmarks/learning.py credits --table     # only the table and plot of what is there
 
 Run it again after an interruption and it goes on where it was. Each run is an ordinary ``gagpo train`` in a process of
-one thread. The raw numbers go to ``docs/results/STUDY.jsonl`` (one line per run), the plot beside it, the table to
-standard output. Runs of a study end after equally many environment turns. Settings were chosen on ``chosen_on``; what
-is reported is another split. With ``--rates`` every variant is first run once at each of them, on ``chosen_on``
-and with a seed of its own, and then all seeds at the rate with the highest success there; these first runs lie in
-``STUDY-rates``. All runs start from one model and are measured on one panel with the panel's own seeds, so
+one thread. The raw numbers go to ``docs/results/STUDY.jsonl`` (one line per run; others that lie there stay), the plot
+beside it, the table to standard output. Runs of a study end after equally many environment turns. Settings were chosen
+on ``chosen_on``; what is reported is another split. With ``--rates`` every variant is first run once at each of them,
+on ``chosen_on`` and with a seed of its own, and then all seeds at the rate with the highest success there; these first
+runs lie in ``STUDY-rates``. All runs start from one model and are measured on one panel with the panel's own seeds, so
 only the first measures it before training.
 """
 
@@ -32,7 +32,7 @@ from pathlib import Path
 from gagpo.algorithms import PRESETS
 from gagpo.eval.curves import plot_curves, plot_each
 from gagpo.eval.runs import load_run
-from gagpo.eval.study import RunRow, row_of, write_rows
+from gagpo.eval.study import RunRow, read_rows, row_of, runs_of, write_rows
 from gagpo.eval.study import Study as Table
 
 MOST_IN_ONE = 6  # methods in one picture
@@ -297,6 +297,15 @@ def gather(split: str, label: str, seed: int, folder: Path) -> list[RunRow]:
     return [row.model_copy(update={"seed": seed}) for row in found if row]
 
 
+def with_earlier(rows: list[RunRow], path: Path, labels: list[str]) -> list[RunRow]:
+    """``rows`` and those of ``path`` that were not run again, in the order of ``labels`` and seeds."""
+    again = {(row.label, row.seed) for row in rows}
+    kept = [row for row in read_rows(path) if (row.label, row.seed) not in again] if path.exists() else []
+    order = {name: i for i, name in enumerate(name for label in labels for name in (label, f"{label}, averaged"))}
+    known = [row for row in (*kept, *rows) if row.label in order]  # a method that the study has no longer is gone
+    return sorted(known, key=lambda row: (row.seed, order[row.label]))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", choices=STUDIES)
@@ -325,16 +334,16 @@ def main() -> None:
     if not arguments.table:
         play_all(study, arguments.study, todo, arguments)
     rows = [row for key in todo for row in gather(study.split, *key, folder_of(arguments.runs, arguments.study, *key))]
-    if not rows:
-        sys.exit("no run is finished yet")
     arguments.out.mkdir(parents=True, exist_ok=True)
     raw = arguments.out / f"{arguments.study}.jsonl"
+    rows = with_earlier(rows, raw, list(STUDIES[arguments.study].variants))
+    if not rows:
+        sys.exit("no run is finished yet")
+    table = Table.of(rows)  # refuses rows of other tasks, before what lies there is replaced
     write_rows(raw, rows, study=arguments.study)
-    trained = [row for row in rows if row.label in labels]
-    finished = [f"{row.label}={folder_of(arguments.runs, arguments.study, row.label, row.seed)}" for row in trained]
-    draw = plot_curves if len(labels) <= MOST_IN_ONE else plot_each
-    plot = draw(finished, arguments.out / f"{arguments.study}.png", x="turns", smooth=3)
-    table = Table.of(rows)
+    trained = runs_of([row for row in rows if row.label in STUDIES[arguments.study].variants])
+    draw = plot_curves if len(trained) <= MOST_IN_ONE else plot_each
+    plot = draw(trained, arguments.out / f"{arguments.study}.png", x="turns", smooth=3)
     print("\n".join([*table.notes(), "", *table.markdown()]))
     print(f"raw numbers: {raw}\nplot: {plot}")
 

@@ -32,6 +32,7 @@ ACROSS = 5  # small pictures side by side
 INK, FAINT = "#333333", "#d9d9d9"
 
 Line = tuple[list[float], list[float]]
+Runs = Sequence[str | Path] | Mapping[str, Sequence[Run]]
 
 
 @dataclass(frozen=True)
@@ -83,10 +84,8 @@ def evaluation_points(runs: Sequence[Run], split: str, x: str) -> list[tuple[lis
     return found
 
 
-def plot_curves(
-    runs: Sequence[str | Path], output: Path, x: str = "iteration", metric: str = "success_rate", smooth: int = 1
-) -> Path:
-    """Draw run folders (``LABEL=FOLDER`` or a folder) into one PNG and return its path.
+def plot_curves(runs: Runs, output: Path, x: str = "iteration", metric: str = "success_rate", smooth: int = 1) -> Path:
+    """Draw run folders (``LABEL=FOLDER`` or a folder), or runs by label, into one PNG and return its path.
 
     One panel shows ``metric`` of the training iterations, one more each split evaluated at least twice. Runs of one
     label are seeds of one method. ``x`` is ``iteration`` or ``turns``; ``smooth`` is the window of a trailing mean.
@@ -108,10 +107,10 @@ def plot_curves(
     return _write(figure, output)
 
 
-def _grouped(runs: Sequence[str | Path], x: str) -> dict[str, list[Run]]:
+def _grouped(runs: Runs, x: str) -> Mapping[str, Sequence[Run]]:
     if x not in X_KEYS:
         raise InvalidArgument(f"x must be one of {', '.join(X_KEYS)}, got {x!r}")
-    return group_runs(runs)
+    return runs if isinstance(runs, Mapping) else group_runs(runs)
 
 
 def _figure(width: float, height: float) -> Figure:
@@ -131,9 +130,7 @@ def _write(figure: Figure, output: Path) -> Path:
     return output
 
 
-def plot_each(
-    runs: Sequence[str | Path], output: Path, x: str = "iteration", metric: str = "success_rate", smooth: int = 1
-) -> Path:
+def plot_each(runs: Runs, output: Path, x: str = "iteration", metric: str = "success_rate", smooth: int = 1) -> Path:
     """A small picture of ``metric`` while training for every label but the first, whose mean is the grey line in all.
 
     For more methods than one picture can hold; arguments as for :func:`plot_curves`.
@@ -165,7 +162,7 @@ def plot_each(
     return _write(figure, output)
 
 
-def _legend(groups: Mapping[str, list[Run]], panels: Sequence[ChartPanel]) -> str:
+def _legend(groups: Mapping[str, Sequence[Run]], panels: Sequence[ChartPanel]) -> str:
     """What lines, bands and whiskers stand for, as far as there are any."""
     seeds = {len(group) for group in groups.values()}
     parts = []
@@ -187,7 +184,7 @@ class ChartPanel:
     evaluations: Mapping[str, list[tuple[list[float], list[Interval]]]] | None = None
 
 
-def _panels(groups: Mapping[str, list[Run]], x: str, metric: str, smooth: int) -> list[ChartPanel]:
+def _panels(groups: Mapping[str, Sequence[Run]], x: str, metric: str, smooth: int) -> list[ChartPanel]:
     panels: list[ChartPanel] = []
     training = {label: training_lines(group, metric, x, smooth) for label, group in groups.items()}
     if any(line[0] for lines in training.values() for line in lines):

@@ -276,6 +276,16 @@ def row_of(label: str, run: Run, number: int = 1, split: str | None = None, stag
     )
 
 
+def runs_of(rows: Sequence[RunRow]) -> dict[str, list[Run]]:
+    """The curves that rows hold, as runs by label that can be drawn; their folders are names alone."""
+    groups: dict[str, list[Run]] = {}
+    for row in rows:
+        points = enumerate(zip(row.turns, row.success, strict=True), 1)
+        metrics = [{"iteration": float(i), "turns_total": at, "success_rate": rate} for i, (at, rate) in points]
+        groups.setdefault(row.label, []).append(Run(Path(f"{row.label}-{row.seed}"), tuple(metrics), 0, ()))
+    return groups
+
+
 def read_rows(path: Path) -> list[RunRow]:
     """The rows of a file, one JSON object a line; :class:`BadResult` names line and key of a bad one."""
     lines = read_text(path).splitlines()

@@ -67,8 +67,9 @@ class ToolServer:
         except (OSError, ValueError) as error:
             raise ServerError(f"the MCP server {self._name} cannot be started: {first_line(error)}") from None
         self._loop = asyncio.new_event_loop()
-        self._threads = [threading.Thread(target=self._loop.run_forever, name="mcp", daemon=True)]
-        self._threads[0].start()
+        self._looping = threading.Thread(target=self._loop.run_forever, name="mcp", daemon=True)
+        self._looping.start()
+        self._listener: threading.Thread | None = None
         self._closing = asyncio.Event()
         self._session: Any = None
         try:
@@ -101,13 +102,14 @@ class ToolServer:
         self._loop.call_soon_threadsafe(self._closing.set)
         with suppress(Exception):
             self._talk.result(_END_SECONDS)
+        if self._listener is not None:  # first: a message that it hands on is taken only while the loop runs
+            self._listener.join(_END_SECONDS)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        for thread in self._threads:
-            thread.join(_END_SECONDS)
+        self._looping.join(_END_SECONDS)
         for pipe in (self._process.stdin, self._process.stdout):
             with suppress(OSError):
                 pipe.close()  # type: ignore[union-attr]
-        if not self._threads[0].is_alive():
+        if not self._looping.is_alive():
             self._loop.close()
 
     @property
@@ -136,9 +138,8 @@ class ToolServer:
 
         heard, hearing = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         saying, said = anyio.create_memory_object_stream[SessionMessage](0)
-        listener = threading.Thread(target=self._listen, args=(heard,), name="mcp listener", daemon=True)
-        self._threads.append(listener)
-        listener.start()
+        self._listener = threading.Thread(target=self._listen, args=(heard,), name="mcp listener", daemon=True)
+        self._listener.start()
         speaker = asyncio.create_task(self._speak(said))
         try:
             async with ClientSession(hearing, saying) as session:

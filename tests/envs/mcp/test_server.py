@@ -69,6 +69,13 @@ def test_what_is_no_answer_ends_at_the_deadline_at_the_latest(lie):
     assert not alive(server._process.pid)
 
 
+def test_a_server_that_talks_on_leaves_no_thread_behind():
+    for _ in range(8):  # where a message met the end of the loop, its thread waited for ever
+        with closing(ToolServer((*LIAR, "forever"), 60)) as server, pytest.raises(ServerError):
+            server.call("echo", {}, 0.2)
+        assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("mcp")]
+
+
 @pytest.mark.parametrize(
     ("lie", "words"),
     [
