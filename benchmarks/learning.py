@@ -8,12 +8,13 @@
     python benchmarks/learning.py credits --table     # only the table and plot of what is there
 
 Run it again after an interruption and it goes on where it was. Each run is an ordinary ``gagpo train`` in a process of
-one thread. The raw numbers go to ``docs/results/STUDY.jsonl`` (one line per run; others that lie there stay), the plot
-beside it, the table to standard output. Runs of a study end after equally many environment turns. Settings were chosen
-on ``chosen_on``; what is reported is another split. With ``--rates`` every variant is first run once at each of them,
-on ``chosen_on`` and with a seed of its own, and then all seeds at the rate with the highest success there; these first
-runs lie in ``STUDY-rates``. All runs start from one model and are measured on one panel with the panel's own seeds, so
-only the first measures it before training.
+one thread. The raw numbers go to ``docs/results/STUDY.jsonl`` (one line per run), the plot beside it, the table to
+standard output; with ``--add`` the rows that lie there and were not run again stay, whatever settings and code they
+came of. Runs of a study end after equally many environment turns. Settings were chosen on ``chosen_on``; what is
+reported is another split. With ``--rates`` every variant is first run once at each of them, on ``chosen_on`` and with
+a seed of its own, and then all seeds at the rate with the highest success there; these first runs lie in
+``STUDY-rates``. All runs start from one model and are measured on one panel with the panel's own seeds, so only the
+first measures it before training.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from pathlib import Path
 
 from gagpo.algorithms import PRESETS
 from gagpo.eval.curves import plot_curves, plot_each
-from gagpo.eval.runs import load_run
-from gagpo.eval.study import RunRow, read_rows, row_of, runs_of, write_rows
+from gagpo.eval.runs import Run, load_run
+from gagpo.eval.study import RunRow, curve_of, read_rows, row_of, write_rows
 from gagpo.eval.study import Study as Table
 
 MOST_IN_ONE = 6  # methods in one picture
@@ -297,13 +298,13 @@ def gather(split: str, label: str, seed: int, folder: Path) -> list[RunRow]:
     return [row.model_copy(update={"seed": seed}) for row in found if row]
 
 
-def with_earlier(rows: list[RunRow], path: Path, labels: list[str]) -> list[RunRow]:
-    """``rows`` and those of ``path`` that were not run again, in the order of ``labels`` and seeds."""
+def with_earlier(rows: list[RunRow], earlier: list[RunRow], labels: list[str]) -> list[RunRow]:
+    """``rows`` and those of ``earlier`` that were not run again, in the order of seeds and ``labels``."""
     again = {(row.label, row.seed) for row in rows}
-    kept = [row for row in read_rows(path) if (row.label, row.seed) not in again] if path.exists() else []
     order = {name: i for i, name in enumerate(name for label in labels for name in (label, f"{label}, averaged"))}
-    known = [row for row in (*kept, *rows) if row.label in order]  # a method that the study has no longer is gone
-    return sorted(known, key=lambda row: (row.seed, order[row.label]))
+    # a method that the study has no longer is gone
+    kept = [row for row in earlier if (row.label, row.seed) not in again and row.label in order]
+    return sorted([*kept, *rows], key=lambda row: (row.seed, order[row.label]))
 
 
 def main() -> None:
@@ -318,6 +319,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/learning"))
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     parser.add_argument("--table", action="store_true", help="train nothing")
+    parser.add_argument("--add", action="store_true", help="keep the rows of runs that are not among these")
     arguments = parser.parse_intermixed_args()
     study = STUDIES[arguments.study]
     wanted = [label for label in arguments.only or study.variants if label not in arguments.without]
@@ -334,14 +336,22 @@ def main() -> None:
     if not arguments.table:
         play_all(study, arguments.study, todo, arguments)
     rows = [row for key in todo for row in gather(study.split, *key, folder_of(arguments.runs, arguments.study, *key))]
-    arguments.out.mkdir(parents=True, exist_ok=True)
+    played = {(row.label, row.seed) for row in rows}
     raw = arguments.out / f"{arguments.study}.jsonl"
-    rows = with_earlier(rows, raw, list(STUDIES[arguments.study].variants))
+    known = list(STUDIES[arguments.study].variants)
+    if arguments.add and raw.exists():
+        rows = with_earlier(rows, read_rows(raw), known)
     if not rows:
         sys.exit("no run is finished yet")
     table = Table.of(rows)  # refuses rows of other tasks, before what lies there is replaced
+    arguments.out.mkdir(parents=True, exist_ok=True)
     write_rows(raw, rows, study=arguments.study)
-    trained = runs_of([row for row in rows if row.label in STUDIES[arguments.study].variants])
+    trained: dict[str, list[Run]] = {}
+    for row in rows:
+        if row.label in known:  # an average has no curve of its own
+            folder = folder_of(arguments.runs, arguments.study, row.label, row.seed)
+            run = load_run(folder) if (row.label, row.seed) in played else curve_of(row)
+            trained.setdefault(row.label, []).append(run)
     draw = plot_curves if len(trained) <= MOST_IN_ONE else plot_each
     plot = draw(trained, arguments.out / f"{arguments.study}.png", x="turns", smooth=3)
     print("\n".join([*table.notes(), "", *table.markdown()]))

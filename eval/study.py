@@ -276,14 +276,11 @@ def row_of(label: str, run: Run, number: int = 1, split: str | None = None, stag
     )
 
 
-def runs_of(rows: Sequence[RunRow]) -> dict[str, list[Run]]:
-    """The curves that rows hold, as runs by label that can be drawn; their folders are names alone."""
-    groups: dict[str, list[Run]] = {}
-    for row in rows:
-        points = enumerate(zip(row.turns, row.success, strict=True), 1)
-        metrics = [{"iteration": float(i), "turns_total": at, "success_rate": rate} for i, (at, rate) in points]
-        groups.setdefault(row.label, []).append(Run(Path(f"{row.label}-{row.seed}"), tuple(metrics), 0, ()))
-    return groups
+def curve_of(row: RunRow) -> Run:
+    """The curve that a row holds, as a run that can be drawn; its folder is a name alone."""
+    points = enumerate(zip(row.turns, row.success, strict=True), 1)
+    metrics = [{"iteration": float(i), "turns_total": at, "success_rate": rate} for i, (at, rate) in points]
+    return Run(Path(f"{row.label}-{row.seed}"), tuple(metrics), 0, ())
 
 
 def read_rows(path: Path) -> list[RunRow]:

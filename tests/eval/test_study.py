@@ -8,7 +8,7 @@ import pytest
 from gagpo.envs.errors import InvalidArgument
 from gagpo.eval.curves import plot_curves
 from gagpo.eval.reading import BadResult
-from gagpo.eval.study import RunRow, Study, paired_t, read_rows, runs_of, study_of, write_rows
+from gagpo.eval.study import RunRow, Study, curve_of, paired_t, read_rows, study_of, write_rows
 
 DOCS = Path(__file__).parents[2] / "docs"
 FACTS = {"split": "test", "split_hash": "a" * 16, "tasks": 10, "tries": 2, "area": 0.5, "tokens_total": 5e4}
@@ -58,13 +58,10 @@ def test_the_t_test_by_hand():
         paired_t([1])
 
 
-def test_the_curves_of_rows_can_be_drawn(tmp_path):
-    rows = [row("a", seed, 0.5, turns=[100.0, 200.0], success=[0.2, 0.1 * seed]) for seed in (1, 2)]
-    runs = runs_of(rows)
-    assert [run.series("success_rate", "turns_total") for run in runs["a"]] == [
-        *(([100.0, 200.0], [0.2, 0.1]), ([100.0, 200.0], [0.2, 0.2]))
-    ]
-    assert plot_curves(runs, tmp_path / "curves.png", x="turns").stat().st_size > 1000
+def test_the_curve_of_a_row_can_be_drawn(tmp_path):
+    run = curve_of(row("a", 1, 0.5, turns=[100.0, 200.0], success=[0.2, 0.1]))
+    assert run.series("success_rate", "turns_total") == ([100.0, 200.0], [0.2, 0.1])
+    assert plot_curves({"a": [run]}, tmp_path / "curves.png", x="turns").stat().st_size > 1000
 
 
 def test_corrected_for_the_number_of_methods():
