@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -176,9 +177,9 @@ class ModelEngine(Engine):
         self._ready = True  # false from sleep until the weights are there again
 
     @property
+    @abstractmethod
     def under_way(self) -> int:
         """How many requests have been submitted and not been collected or released."""
-        raise NotImplementedError
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
         """One response per request, in order; nothing else may be under way."""

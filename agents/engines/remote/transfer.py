@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import shutil
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -95,7 +96,7 @@ class Round:
         self._run(at_once())
 
 
-class FolderTransfer:
+class FolderTransfer(ABC):
     """Writes weights into ``folder``, where the server's workers read them. The last version stays for servers that
     come back; a new one is complete before it has its name."""
 
@@ -117,9 +118,9 @@ class FolderTransfer:
         self._announce(update, version)
         return update.faults
 
+    @abstractmethod
     def _announce(self, update: Round, version: str) -> None:
         """Have the servers of an update read the files, and call them ``version``."""
-        raise NotImplementedError
 
     def _write(self, tensors: Iterable[NamedTensor], version: str) -> None:
         place = self._folder / version.replace(":", "-")
