@@ -78,6 +78,15 @@ OTHERS = [name for name in PRESETS if name not in (*TURN_LEVEL, *NEWER, *TREES)]
 
 STUDIES = {
     "credits": Study(FIRST, TURN_LEVEL, common=FAST),
+    "credits-full": Study(  # the same weak starter in rooms of 20 to 48 receptacles
+        FIRST,
+        TURN_LEVEL,
+        common=[
+            "environment.kwargs={size: full, max_turns: 30, counts: {train: 600, valid_seen: 72, valid_unseen: 138}}",
+            *("training.turns=20000", "training.iterations=30", "optimizer.learning_rate=1e-3"),
+            *("evaluation.every=0", "optimizer.schedule=constant"),
+        ],
+    ),
     "credits-shop": Study(
         SHOP,
         TURN_LEVEL,
