@@ -25,6 +25,7 @@ def row(label, seed, after, **more):
     [
         ("credits", None),
         ("credits-household", "grpo"),
+        ("credits-full", "grpo"),
         ("credits-catalogue", None),
         ("credits-shop", None),
         ("swept/credits", None),
