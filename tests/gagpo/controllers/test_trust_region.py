@@ -83,7 +83,7 @@ FAR = {"iterations": 8, "minibatches": 2, "save_every": 9}
 
 
 def test_a_rate_that_destroys_is_held(corridor, tmp_path):
-    """Without the region most seeds end with every action invalid, for good; with it none does, and they learn.
+    """Without the region seeds end with every action invalid, for good; with it none does, and in the mean they learn.
 
     Which seed breaks differs among processors, whose sums round differently: hence several, and their mean.
     """
@@ -97,8 +97,9 @@ def test_a_rate_that_destroys_is_held(corridor, tmp_path):
     assert any(all(row["invalid_rate"] > 0.98 for row in rows[-2:]) for rows in free)
     assert not any(rows[-1]["invalid_rate"] > 0.98 for rows in held)
     assert fmean(rows[-1]["invalid_rate"] for rows in held) < fmean(rows[0]["invalid_rate"] for rows in held) - 0.02
+    assert fmean(rows[0]["step_kept"] for rows in held) < 0.2
     for rows in held:
-        assert rows[0]["step_kl"] > 10 * TARGET and rows[0]["step_kept"] < 0.3
+        assert rows[0]["step_kl"] > 10 * TARGET
         assert max(row["rate_scale"] for row in rows) < 1
 
 
