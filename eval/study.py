@@ -77,19 +77,26 @@ class Method:
         return mean_over_seeds(rises) if len(rises) == len(self.rows) else None
 
 
+BEFORE = "before"
+"""The baseline that is each run's own model before training."""
+
 SPARED = ("minutes", "1,000 tokens", "reward after", "area %", "seeds")
 """Columns of a study's table that a narrow terminal shows in a second one, in this order."""
 
 
 @dataclass(frozen=True)
 class Study:
-    """Methods side by side; the first is the baseline of every difference."""
+    """Methods side by side. baseline: the label that every difference is to, or ``before``."""
 
     methods: tuple[Method, ...]
+    baseline: str
 
     @classmethod
     def of(cls, rows: Sequence[RunRow], baseline: str | None = None) -> Study:
-        """Group rows by label. All must be of one split; raises :class:`InvalidArgument` otherwise, or for no rows."""
+        """Group rows by label; the first is the baseline unless one is named.
+
+        All must be of one split; raises :class:`InvalidArgument` otherwise, or for no rows.
+        """
         if not rows:
             raise InvalidArgument(
                 "there is no finished run to sum up: a run counts once it was evaluated after training"
@@ -99,9 +106,13 @@ class Study:
             measured = ", ".join(f"{split} ({code})" for split, code in sorted(panels))
             raise InvalidArgument(f"runs measured on different tasks cannot stand in one table: {measured}")
         labels = list(dict.fromkeys(row.label for row in rows))
-        if baseline is not None:
+        baseline = labels[0] if baseline is None else baseline
+        to_start = baseline == BEFORE and BEFORE not in labels
+        if to_start and (lacking := [row for row in rows if row.before is None]):
+            raise InvalidArgument(f"{lacking[0].label}, seed {lacking[0].seed}, was not measured before training")
+        if not to_start:
             if baseline not in labels:
-                raise InvalidArgument(f"no run is called {baseline!r}; there are {', '.join(labels)}")
+                raise InvalidArgument(f"no run is called {baseline!r}; there are {', '.join([*labels, BEFORE])}")
             labels.remove(baseline)
             labels.insert(0, baseline)
         grouped = {label: tuple(row for row in rows if row.label == label) for label in labels}
@@ -110,11 +121,15 @@ class Study:
                 raise InvalidArgument(
                     f"{label}: two runs have the same seed; name methods as LABEL=FOLDER to tell them apart"
                 )
-        first = {row.seed: row.after for row in grouped[labels[0]]}
+        of_seed = {row.seed: row.after for row in grouped.get(baseline, ())}
+
+        def compared(row: RunRow) -> float | None:
+            return row.before if to_start else of_seed.get(row.seed)
+
         gaps = {
-            label: [row.after - first[row.seed] for row in mine if row.seed in first]
+            label: [row.after - other for row in mine if (other := compared(row)) is not None]
             for label, mine in grouped.items()
-            if label != labels[0]
+            if label != baseline
         }
         tested = {label: paired_t(gap) for label, gap in gaps.items() if len(gap) > 1}
         tested = {label: p for label, p in tested.items() if not math.isnan(p)}
@@ -124,17 +139,18 @@ class Study:
             tuple(
                 Method(label, mine, means.get(label), tested.get(label), corrected.get(label))
                 for label, mine in grouped.items()
-            )
+            ),
+            baseline,
         )
 
     def table(self) -> Table:
         """A row a method, best mean success first."""
-        several = len(self.methods) > 1
+        several = any(method.gap for method in self.methods) or len(self.methods) > 1
         every = [row for method in self.methods for row in method.rows]
         graded = any(abs(row.reward_after - row.after) > 0.005 for row in every)
         timed = all(row.seconds is not None for row in every)
         header = ["", "seeds", "area %", "after %"]
-        header += [f"minus {self.methods[0].label}", "p (Holm)"] if several else ["rise, points"]
+        header += [f"minus {self.baseline}", "p (Holm)"] if several else ["rise, points"]
         header += [*(["reward after"] if graded else []), "1,000 tokens", *(["minutes"] if timed else [])]
         rows = []
         for method in sorted(self.methods, key=lambda one: -one.mean("after").value):
@@ -160,7 +176,7 @@ class Study:
             f"{row.split}: {row.tasks} tasks, {row.tries} tries each, hash {row.split_hash}",
             "plus-minus: half a 95 % Student-t interval over seeds",
             *([f"before training: {', '.join(starts)} %"] if starts else []),
-            *([f"p: paired t test against {self.methods[0].label}, equal seeds paired"] if tested else []),
+            *([f"p: paired t test against {self.baseline}, equal seeds paired"] if tested else []),
         ]
 
     def lines(self, width: int = WIDTH) -> list[str]:
@@ -170,8 +186,8 @@ class Study:
         rows = [[cell.replace("±", "+-") for cell in row] for row in table.rows]
         table = replace(table, header=header, rows=rows)
         notes = self.notes()
-        if len(self.methods) > 1:
-            notes.append(f"difference: in points, to {self.methods[0].label}")
+        if any(name == "difference" for name in header):
+            notes.append(f"difference: in points, to {self.baseline}")
         notes = [line for note in notes for line in textwrap.wrap(ascii_only(note), width)]
         spared: list[str] = []
         for name in SPARED:  # the least important first

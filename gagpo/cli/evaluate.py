@@ -165,7 +165,9 @@ def compare(
 
 def report(
     runs: Annotated[list[str], typer.Argument(help="Run folders, LABEL=FOLDER, or files of results (JSON lines).")],
-    baseline: Annotated[str | None, typer.Option(help="The label that differences are taken to.")] = None,
+    baseline: Annotated[
+        str | None, typer.Option(help="The label that differences are taken to; before: each run's start.")
+    ] = None,
     split: Annotated[str | None, typer.Option(help="Which split; the first evaluated by default.")] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="The table in Markdown.")] = False,
     curves: Annotated[Path | None, typer.Option(help="Draw the curves of all runs into this PNG too.")] = None,

@@ -49,6 +49,17 @@ def test_differences_are_taken_seed_by_seed():
     assert Study.of(rows, "b").methods[0].label == "b"
 
 
+def test_differences_to_the_start():
+    rows = [row("a", seed, 0.5 + 0.1 * seed, before=0.4) for seed in (1, 2, 3)]
+    (method,) = Study.of(rows, "before").methods
+    assert method.gap.value == pytest.approx(0.3) and method.p == pytest.approx(paired_t([0.2, 0.3, 0.4]))
+    assert "minus before" in Study.of(rows, "before").table().header
+    with pytest.raises(InvalidArgument, match="b, seed 1, was not measured before training"):
+        Study.of([*rows, row("b", 1, 0.5, before=None)], "before")
+    called = [*rows, row("before", 1, 0.2)]  # a method of that name is meant, where there is one
+    assert Study.of(called, "before").methods[1].gap.value == pytest.approx(0.4)
+
+
 def test_the_t_test_by_hand():
     """t = mean/sd*sqrt(n) of 1, 2, 3 is 3.464 with two degrees of freedom: p = 1 - t/sqrt(t*t + 2)."""
     t = 2 / math.sqrt(1 / 3)
