@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 
 
@@ -75,3 +76,59 @@ DOMAINS = {
     ),
 }
 UNSEEN = "clinic"  # the domain that no other split knows
+
+
+# Domains of made-up words, which can be read and nowhere else be learned ---------------------------------------------
+
+_ONSETS = (
+    *"bcdfghjklmnprstvwyz",
+    *("br", "ch", "cl", "cr", "dr", "fl", "fr", "gl", "gr", "pl", "pr", "qu", "sh", "sk", "sl", "sp", "st", "th", "tr"),
+)
+_VOWELS = (*"aeiouaeiouy", "ai", "au", "ea", "ee", "ie", "oa", "oo", "ou")
+_CODAS = (
+    *[""] * 12,
+    *"bcdgklmnprstx",
+    *("ck", "ft", "ll", "lt", "mp", "nd", "ng", "nk", "nt", "rd", "rk", "rt", "sh", "ss", "th"),
+)
+_KEYWORDS = {  # those of SQLite that such a word can be; and name, a column of every table
+    *("before", "begin", "between", "cascade", "case", "check", "collate", "commit", "create", "cross", "current"),
+    *("default", "deferred", "delete", "drop", "fail", "filter", "following", "from", "glob", "group", "groups"),
+    *("having", "left", "like", "limit", "name", "natural", "nothing", "plan", "pragma", "preceding", "primary"),
+    *("query", "raise", "range", "release", "rename", "replace", "returning", "table", "temp", "then", "ties"),
+    *("trigger", "with", "without"),
+}
+_RANGES = ((1, 60), (5, 500), (10, 90), (40, 300), (100, 9000), (1200, 2000), (3000, 9000))  # of numbers in a column
+
+
+def _plural(word: str) -> str:
+    """As English spells it."""
+    if word.endswith("y") and word[-2] not in "aeiou":
+        return f"{word[:-1]}ies"
+    return f"{word}es" if word.endswith(("s", "x", "z", "ch", "sh")) else f"{word}s"
+
+
+def invented(seed: str) -> Domain:
+    """A domain whose every name is made up: tables, columns, categories, and what the rows are called."""
+    rng = random.Random(f"domain {seed}")
+    taken = {*_KEYWORDS}
+
+    def word() -> str:
+        while True:
+            found = "".join(
+                rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS)
+                for _ in range(rng.choice((1, 2, 2, 2, 3)))
+            )
+            if len(found) > 3 and taken.isdisjoint((found, _plural(found))):
+                taken.update((found, _plural(found)))
+                return found
+
+    parent, child, category, amount, size = (word() for _ in range(5))
+    codes = rng.random() < 0.25  # some things have numbers in place of names, as flights do
+    letter, first = chr(rng.randrange(65, 91)), 100 * rng.randint(1, 9)
+    return Domain(
+        *(_plural(parent), _plural(child), child, parent, f"{parent}_id", category),
+        tuple(word() for _ in range(5)),
+        *(amount, rng.choice(_RANGES), size, rng.choice(_RANGES)),
+        tuple(word().capitalize() for _ in range(6)),
+        tuple(f"{letter}{first + n}" for n in range(24)) if codes else tuple(word().capitalize() for _ in range(24)),
+    )

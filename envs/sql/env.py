@@ -22,7 +22,7 @@ from gagpo.envs.sql.sources import loaded
 from gagpo.envs.sql.suite import suite
 from gagpo.envs.tasks import Task, TaskSet
 
-_GENERATED = frozenset({"size", "test_size", "types", "seed"})  # arguments about generated questions alone
+_GENERATED = frozenset({"size", "test_size", "types", "seed", "tables"})  # arguments about generated questions alone
 _ACTION = re.compile(r"\s*(tables|columns|query:|answer:)(.*)\Z", re.DOTALL | re.IGNORECASE)
 
 
@@ -42,8 +42,9 @@ class SQLEnv(TextEnv):
     data: ``"generated"``, a folder in Spider's or BIRD's format, or None for ``$SQL_DATA`` where that is set and
     generated questions elsewhere. on_bad_row: ``refuse`` or ``skip`` (and count) rows of its files that cannot be used.
     size, test_size: generated questions of the training and of each other split. types: the kinds of them. seed: of the
-    generator. rows: how many rows a query shows. comparison: when two results are the same, see
-    :func:`gagpo.envs.sql.compare.agrees`.
+    generator. tables: ``listed`` trains on questions about five pairs of tables, ``invented`` about tables of each
+    question's own, whose names are made up; the other splits are the same for both. rows: how many rows a query shows.
+    comparison: when two results are the same, see :func:`gagpo.envs.sql.compare.agrees`.
 
     ``info`` also holds ``queries``, and after an answer ``verdict``: right, wrong, wrong elsewhere, or failed.
     """
@@ -71,6 +72,7 @@ class SQLEnv(TextEnv):
         test_size: int = 200,
         types: Sequence[str] | str = "all",
         seed: int = 0,
+        tables: Literal["listed", "invented"] = "listed",
         rows: int = 5,
         comparison: Comparison = "exact",
         on_bad_row: Literal["refuse", "skip"] = "refuse",
@@ -85,7 +87,10 @@ class SQLEnv(TextEnv):
             raise InvalidArgument(f"no comparison {comparison!r}; choose from {', '.join(get_args(Comparison))}")
         if on_bad_row not in ("refuse", "skip"):
             raise InvalidArgument(f"on_bad_row is 'refuse' or 'skip', got {on_bad_row!r}")
+        if tables not in ("listed", "invented"):
+            raise InvalidArgument(f"tables is 'listed' or 'invented', got {tables!r}")
         self.folder = _folder(data)
+        self.tables = tables
         self.size, self.test_size, self.types, self.seed, self.rows = size, test_size, chosen, seed, rows
         self.comparison, self.on_bad_row = comparison, on_bad_row
         self.question: Question | None = None
@@ -113,7 +118,9 @@ class SQLEnv(TextEnv):
             raise InvalidArgument(f"no split {split!r}; choose one of {', '.join(self.splits)}")
         if self.folder is not None:
             return loaded(self.folder, split, self.on_bad_row)
-        return generated(split, self.size if split == "train" else self.test_size, self.types, self.seed)
+        training = split == "train"
+        size, made_up = self.size if training else self.test_size, training and self.tables == "invented"
+        return generated(split, size, self.types, self.seed, made_up)
 
     def begin(self, task: Task) -> Outcome:
         self.question = self._source(task.split)[1][task.id]

@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 
 from gagpo.envs.sql.database import Row, Table
-from gagpo.envs.sql.domains import DOMAINS, UNSEEN, Domain
+from gagpo.envs.sql.domains import DOMAINS, UNSEEN, Domain, invented
 from gagpo.envs.sql.question import Question
 from gagpo.envs.tasks import TaskSet
 
@@ -16,28 +16,33 @@ _ROWS = 12
 
 
 @functools.lru_cache(maxsize=64)
-def generated(split: str, size: int, types: tuple[str, ...], seed: int) -> tuple[TaskSet, dict[str, Question]]:
+def generated(
+    split: str, size: int, types: tuple[str, ...], seed: int, made_up: bool = False
+) -> tuple[TaskSet, dict[str, Question]]:
     """``size`` questions of a split, each about a database of its own.
 
     The rows of a database depend on its split, so no database and no result is shared; in ``unseen`` the tables are
-    others too.
+    others too. made_up: each question has tables of its own, all of whose names are made up.
     """
-    domains = [UNSEEN] if split == "unseen" else [name for name in DOMAINS if name != UNSEEN]
+    listed = [UNSEEN] if split == "unseen" else [name for name in DOMAINS if name != UNSEEN]
     questions = {}
     for number in range(size):
         rng = random.Random(f"{split} {number} {seed}")
-        question = _question(rng, rng.choice(domains), rng.choice(types), split, number, seed)
+        name = "invented" if made_up else rng.choice(listed)
+        question = _question(rng, name, rng.choice(types), split, number, seed)
         questions[question.id] = question
     return TaskSet(split, [question.task() for question in questions.values()]), questions
 
 
 def _question(rng: random.Random, name: str, kind: str, split: str, number: int, seed: int) -> Question:
-    domain = DOMAINS[name]
-    parents, children = rows(domain, f"{name}-{split}-{number:05d}-{seed}")
+    stem = f"{name}-{split}-{number:05d}-{seed}"
+    domain = DOMAINS[name] if name in DOMAINS else invented(stem)
+    parents, children = rows(domain, stem)
     text, gold, careless = _WRITERS[kind](rng, domain, parents, children)
     looked_at = (domain.child, domain.parent) if " JOIN " in gold else (domain.child,)
     database = tables(domain, parents, children)
-    return Question(f"{name}-{kind}-{split}-{number:05d}", split, kind, text, gold, looked_at, careless, database)
+    place = f"{name}-{kind}-{split}-{number:05d}"
+    return Question(place, split, kind, text, gold, looked_at, careless, database, domain=domain)
 
 
 def rows(domain: Domain, stem: str) -> tuple[list[Row], list[Row]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gagpo.envs.sql.database import Bounds, Source
+from gagpo.envs.sql.domains import Domain
 from gagpo.envs.tasks import Task
 
 SPLITS = ("train", "validation", "test", "unseen")
@@ -18,7 +19,7 @@ class Question:
     """``tables`` is what one has to look at to write the gold query.
 
     careless: a query that leaves out what the question asks besides the main thing. database: what the agent sees.
-    bounds: what a query may take in this task.
+    bounds: what a query may take in this task. domain: what a generated database is about.
     """
 
     id: str
@@ -31,6 +32,7 @@ class Question:
     database: Source
     evidence: str = ""
     bounds: Bounds = Bounds()  # noqa: RUF009 (frozen)
+    domain: Domain | None = None
 
     def task(self) -> Task:
         """The digest is of all that is asked and seen, but of a file the name alone."""

@@ -14,7 +14,7 @@ from contextlib import closing, suppress
 
 from gagpo.envs.sql.compare import same_result
 from gagpo.envs.sql.database import Row, Source, columns_of, made
-from gagpo.envs.sql.domains import DOMAINS, Domain
+from gagpo.envs.sql.domains import Domain
 from gagpo.envs.sql.generate import tables
 from gagpo.envs.sql.mutate import mutants
 from gagpo.envs.sql.question import Question
@@ -26,9 +26,8 @@ _DRAWS = 1_000
 @functools.lru_cache(maxsize=1024)
 def suite(question: Question) -> tuple[Source, ...]:
     """The database of a generated question and as many more as it takes for each usual wrong query to fail on one."""
-    first, gold = question.database, question.gold
-    assert not isinstance(first, str)
-    domain = DOMAINS[question.id.partition("-")[0]]
+    first, gold, domain = question.database, question.gold, question.domain
+    assert not isinstance(first, str) and domain is not None
     schema = {name: [column for column, _ in columns] for name, columns in columns_of(first).items()}
     with closing(made(first)) as database:
         wrong = [sql for _, sql in mutants(gold, schema, lambda sql: _result(database, sql))]

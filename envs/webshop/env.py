@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from gagpo.envs.base import Info, Kwargs, MarkovKey, Outcome, TextEnv
 from gagpo.envs.errors import InvalidArgument
@@ -62,7 +62,8 @@ class WebShopEnv(TextEnv):
     attributes too (``show_attrs`` of the published environment). exact: nothing differs from the published
     environment, for comparisons with its numbers; only for ``text`` and ``text_rich``. search: BM25 with the ``exact``
     lengths of texts, or with those that ``lucene`` rounds to a byte, as the published environment's engine does; by
-    default the second with ``exact=True``, else the first, on which the suite's models were trained.
+    default the second with ``exact=True``, else the first, on which the suite's models were trained. shopper: the
+    expert is ``knowing`` which product is meant, or ``browsing`` the results one by one for one that fits.
 
     Besides what every environment gives, ``info`` holds ``has_search_bar`` (searching is possible on every page, the
     bar is on the first), and after a purchase ``r_type``, ``r_att``, ``r_option`` (None when the goal names no option),
@@ -73,6 +74,7 @@ class WebShopEnv(TextEnv):
 
     splits: ClassVar[tuple[str, ...]] = ("train", "validation", "test")
     choosing: ClassVar[frozenset[str]] = frozenset({"data", "products", "catalogue_seed", "goals"})
+    immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial | {"shopper"}
     has_hasty: ClassVar[bool] = True
     markov_key: ClassVar[MarkovKey] = "state"
     can_restore: bool = True
@@ -99,6 +101,7 @@ class WebShopEnv(TextEnv):
         show_attributes: bool = False,
         exact: bool = False,
         search: Lengths | None = None,
+        shopper: Literal["knowing", "browsing"] = "knowing",
     ):
         super().__init__(split=split, max_turns=max_turns, expert=expert, render_mode=render_mode)
         if observation not in MODES:
@@ -115,11 +118,15 @@ class WebShopEnv(TextEnv):
             )
         if search not in (None, *get_args(Lengths)):
             raise InvalidArgument(f"unknown search {search!r}; choose one of {', '.join(get_args(Lengths))}")
+        if shopper not in ("knowing", "browsing"):
+            raise InvalidArgument(f"shopper is 'knowing' or 'browsing', got {shopper!r}")
         self.mode = observation
         self.goals = goals
         self.store = open_catalogue(data, products, catalogue_seed, exact, _lengths(exact, search))
         self.shop = Shop(self.store, results_per_page, strict_options, show_attributes, exact)
         self.state = PageState("")
+        self.shopper = shopper
+        self._opened: set[int] = set()
 
     @classmethod
     def cheap(cls, kwargs: Kwargs) -> bool:
@@ -145,6 +152,7 @@ class WebShopEnv(TextEnv):
 
     def begin(self, task: Task) -> Outcome:
         self.state = self.shop.start(task.id)
+        self._opened = set()
         return self._outcome()
 
     def act(self, action: str) -> Outcome:
@@ -153,14 +161,18 @@ class WebShopEnv(TextEnv):
             # The published environment offers labels with brackets, which it cannot read: not the agent's fault.
             return self._outcome(valid=self.shop.exact and action in self._listed())
         self.state = state
+        if state.product >= 0:
+            self._opened.add(state.product)
         return self._outcome()
 
     def snapshot(self) -> dict[str, Any]:
-        return {**self.state._asdict(), "seen": sorted(self.state.seen)}
+        return {**self.state._asdict(), "seen": sorted(self.state.seen), "opened": sorted(self._opened)}
 
     def resume(self, snapshot: dict[str, Any]) -> Outcome:
-        options = tuple((name, value) for name, value in snapshot["options"])
-        self.state = PageState(**{**snapshot, "options": options, "seen": frozenset(snapshot["seen"])})
+        page = {name: value for name, value in snapshot.items() if name != "opened"}
+        options = tuple((name, value) for name, value in page["options"])
+        self.state = PageState(**{**page, "options": options, "seen": frozenset(page["seen"])})
+        self._opened = set(snapshot["opened"])
         return self._outcome()
 
     def follow(self, action: str) -> PageState | None:
@@ -175,6 +187,8 @@ class WebShopEnv(TextEnv):
         return [f"click[{label}]" for label in self.shop.page(self.state).clickables]
 
     def expert_action(self) -> str | None:
+        if self.shopper == "browsing":
+            return expert.browse(self.shop, self.state, self._opened, self.hasty)
         return expert.next_action(self.shop, self.state, self.hasty)
 
     def _outcome(self, valid: bool = True) -> Outcome:

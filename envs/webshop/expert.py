@@ -1,14 +1,19 @@
-"""An expert that buys the goal's product with the goal's options.
+"""Experts that buy what the goal asks for, with the goal's options.
 
-It knows which product is meant, but does what a shopper without that knowledge could learn to do: it searches with
-words of the instruction in their order, turns pages until it sees the product, clicks what the page offers, and buys.
-Only when the instruction's words do not find the product does it search with the product's own words. A hasty buyer
-does the same but never looks at the options.
+One knows which product is meant. It searches with words of the instruction in their order, turns pages until it sees
+the product, clicks what the page offers, and buys. Only when the instruction's words do not find the product does it
+search with the product's own words. Where many results fit by their titles nobody else could tell which one it opens.
+
+The other one knows what the instruction says. It opens the results one after the other, and the first that offers all
+the options within the budget it buys.
+
+A hasty buyer does the same as either, but takes the first product that it opens as it is.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Set
 
 from gagpo.envs.webshop.goals import Goal
 from gagpo.envs.webshop.pages import BUY, DONE, ITEM, NEXT, PART, PREVIOUS, RESULTS, PageState, Shop, regular_query
@@ -59,6 +64,34 @@ def next_action(shop: Shop, state: PageState, hasty: bool = False) -> str | None
     plan = queries(shop, goal)
     later = plan[plan.index(state.query) + 1 :] if state.query in plan else plan
     return f"search[{later[0]}]" if later else None
+
+
+def browse(shop: Shop, state: PageState, opened: Set[int], hasty: bool = False) -> str | None:
+    """The action of a shopper who has ``opened`` these products so far; None after the purchase or the last result."""
+    goal = shop.goal(state.task)
+    if state.kind == DONE:
+        return None
+    if state.kind == PART:
+        return _click(PREVIOUS)
+    if state.kind == ITEM:
+        if hasty:
+            return _click(BUY)
+        return _at_item(shop, state, goal) if _fits(shop, state, goal) else _click(PREVIOUS)
+    if state.kind == RESULTS:
+        found = shop.store.index.search(state.query)
+        shown = found[(state.page - 1) * shop.results_per_page : state.page * shop.results_per_page]
+        unopened = [number for number in shown if number not in opened]
+        if unopened:
+            return _click(shop.store.product(unopened[0]).asin)
+        return _click(NEXT) if len(found) > state.page * shop.results_per_page else None
+    plan = queries(shop, goal)
+    return f"search[{plan[0]}]" if plan else None
+
+
+def _fits(shop: Shop, state: PageState, goal: Goal) -> bool:
+    """Whether the product on the page has what the instruction asks for."""
+    within = shop.store.price(state.product) <= goal.budget
+    return within and len(options_to_choose(shop, state, goal)) == len(goal.options)
 
 
 def _at_item(shop: Shop, state: PageState, goal: Goal) -> str:

@@ -1,8 +1,10 @@
 """The world of databases: its promises, its judge, and the published formats."""
 
 import gc
+import sqlite3
 import threading
 import time
+from contextlib import closing
 
 import gymnasium
 import numpy as np
@@ -11,9 +13,11 @@ import pytest
 
 from gagpo.envs.check.check import check
 from gagpo.envs.errors import InvalidArgument
-from gagpo.envs.sql.domains import DOMAINS
+from gagpo.envs.sql.database import columns_of
+from gagpo.envs.sql.domains import DOMAINS, invented
 from gagpo.envs.sql.env import SQLEnv
-from gagpo.envs.sql.generate import TYPES, rows
+from gagpo.envs.sql.generate import TYPES, generated, rows
+from gagpo.envs.sql.suite import suite
 
 SMALL = {"size": 60, "test_size": 30}
 
@@ -117,6 +121,38 @@ def test_databases_of_splits_share_no_rows():
     assert not {task.id.partition("-")[0] for task in env.tasks("test")} & {"clinic"}
 
 
+def test_invented_tables_are_trained_on_alone():
+    invented, listed = SQLEnv(tables="invented", **SMALL), SQLEnv(**SMALL)
+    assert {task.id.partition("-")[0] for task in invented.tasks("train")} == {"invented"}
+    for split in ("validation", "test", "unseen"):
+        assert invented.tasks(split).hash == listed.tasks(split).hash
+    shown = [set(columns_of(one.database)) for one in invented._source("train")[1].values()]
+    assert len(set.union(*shown)) == 2 * len(shown)  # each question has two tables that no other has
+
+
+def test_every_invented_question_can_be_told_from_usual_mistakes():
+    for question in generated("train", 60, TYPES, 5, made_up=True)[1].values():
+        assert len(suite(question)) >= 3
+        env = SQLEnv(tables="invented", size=60, seed=5, expert=True)
+        _, info = env.reset(options={"task": question.id})
+        while not (info["expert_action"] or "").startswith("answer"):
+            *_, info = env.step(info["expert_action"])
+        assert env.step(info["expert_action"])[4]["success"]
+
+
+def test_a_made_up_word_is_no_word_of_sqlite():
+    """Whatever is drawn can be a table and a column, the plural too."""
+    with closing(sqlite3.connect(":memory:")) as database:
+        for seed in range(400):
+            domain = invented(str(seed))
+            for word in (domain.parent, domain.child, domain.category, domain.amount, domain.size, domain.link):
+                database.execute(f"CREATE TABLE {word} ({word} INTEGER)")
+                database.execute(f"SELECT {word}.{word} FROM {word} ORDER BY {word}")
+                database.execute(f"DROP TABLE {word}")
+            names = [*domain.parents, *domain.children, *domain.categories]
+            assert len(set(names)) == len(names)
+
+
 def test_samples_are_commands():
     env = SQLEnv(**SMALL)
     start(env, "count")
@@ -130,6 +166,8 @@ def test_arguments_that_make_no_sense():
         SQLEnv(types="poetry")
     with pytest.raises(InvalidArgument, match="rows >= 1"):
         SQLEnv(rows=0)
+    with pytest.raises(InvalidArgument, match="'listed' or 'invented', got 'odd'"):
+        SQLEnv(tables="odd")
     with pytest.raises(InvalidArgument, match="choose from exact, bird, spider"):
         SQLEnv(comparison="nearly")
     with pytest.raises(InvalidArgument, match="'refuse' or 'skip'"):

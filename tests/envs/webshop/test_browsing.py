@@ -1,0 +1,77 @@
+"""The expert that knows the instruction alone: it opens results in their order and buys the first that fits."""
+
+import gymnasium
+import pytest
+
+import gagpo.envs  # noqa: F401 (registers the environments)
+from gagpo.envs.errors import InvalidArgument
+from gagpo.envs.webshop.pages import ITEM, RESULTS
+
+pytestmark = pytest.mark.usefixtures("shop_data")
+
+CROWDED = {"products": 8000, "max_turns": 15, "split": "validation"}  # where many results look alike
+
+
+def make(**options):
+    return gymnasium.make("gagpo/WebShop-v0", **{**CROWDED, **options}).unwrapped
+
+
+def episode(env, task):
+    """The products that the expert opens in an episode, in order, all that it found, and the end."""
+    _, info = env.reset(options={"task": task})
+    opened, results, over = [], [], False
+    while not over and info["expert_action"]:
+        before = env.state
+        *_, terminated, truncated, info = env.step(info["expert_action"])
+        over = terminated or truncated
+        if (before.kind, env.state.kind) == (RESULTS, ITEM):
+            opened.append(env.state.product)
+            results = env.store.index.search(before.query)
+    return opened, results, info
+
+
+def test_it_buys_what_fits_though_it_is_told_no_product():
+    env = make(shopper="browsing", expert=True)
+    ends = [episode(env, task) for task in env.tasks("validation").ids[:80]]
+    assert sum(bool(info["success"]) for *_, info in ends) >= 76
+    assert any(len(opened) > 2 for opened, *_ in ends)  # it did have to go back
+
+
+def test_it_opens_the_results_one_after_the_other():
+    env = make(shopper="browsing", expert=True)
+    for task in env.tasks("validation").ids[:40]:
+        opened, results, _ = episode(env, task)
+        assert opened == list(results[: len(opened)])
+
+
+def test_the_knowing_one_opens_what_nobody_could_tell_from_its_neighbours():
+    knowing, browsing = make(expert=True), make(shopper="browsing", expert=True)
+    counts = [
+        (len(episode(knowing, task)[0]), len(episode(browsing, task)[0]))
+        for task in knowing.tasks("validation").ids[:40]
+    ]
+    assert all(one == 1 for one, _ in counts) and any(other > 1 for _, other in counts)
+
+
+def test_a_saved_episode_knows_what_was_opened():
+    env = make(shopper="browsing", expert=True)
+    task = next(task for task in env.tasks("validation").ids if len(episode(env, task)[0]) > 2)
+    _, info = env.reset(options={"task": task})
+    for _ in range(3):  # a search, the first result, and back
+        *_, info = env.step(info["expert_action"])
+    saved, expected = env.save(), info["expert_action"]
+    other = make(shopper="browsing", expert=True)
+    assert other.restore(saved)[1]["expert_action"] == expected
+    assert expected.startswith("click[") and expected != "click[< prev]"
+
+
+def test_a_hasty_one_takes_the_first():
+    env = make(shopper="browsing", expert="hasty")
+    opened, _, info = episode(env, env.tasks("validation").ids[0])
+    assert len(opened) == 1 and info["bought"]
+
+
+def test_who_shops_changes_no_panel():
+    assert type(make()).material({}) == type(make()).material({"shopper": "browsing"})
+    with pytest.raises(InvalidArgument, match="'knowing' or 'browsing', got 'odd'"):
+        make(shopper="odd")
