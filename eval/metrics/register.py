@@ -202,6 +202,7 @@ SECTIONS = {
                "it may have left the trust region."),
         Metric("step_kept", "share", "Part of the update's step that the trust region kept."),
         Metric("rate_scale", "ratio", "What the trust region multiplies the learning rate by."),
+        Metric("signal_scale", "ratio", "What the gradient's signal multiplies the learning rate by."),
         Metric("agpo_kl", "nats per token", "AGPO's running divergence, which its radius follows."),
         Metric("agpo_radius", "ratio", "AGPO's clip radius, mean over tasks."),
         Metric("agpo_temperature", "temperature",

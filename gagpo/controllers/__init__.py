@@ -5,6 +5,7 @@ from gagpo.controllers.apmpo import Apmpo, ApmpoController
 from gagpo.controllers.controllers import Controllers, ControllerSettings
 from gagpo.controllers.curriculum import Curriculum
 from gagpo.controllers.sampling import DynamicSampling, Overlong, VarianceFilter, overlong_penalty
+from gagpo.controllers.signal_rate import SignalRate, SignalRateController
 from gagpo.controllers.trust_region import TrustRegion, TrustRegionController
 
 __all__ = [
@@ -17,6 +18,8 @@ __all__ = [
     "Curriculum",
     "DynamicSampling",
     "Overlong",
+    "SignalRate",
+    "SignalRateController",
     "TrustRegion",
     "TrustRegionController",
     "VarianceFilter",

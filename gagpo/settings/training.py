@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from gagpo.controllers.signal_rate import SignalRate
 from gagpo.controllers.trust_region import TrustRegion
 from gagpo.envs.errors import InvalidArgument
 from gagpo.options import Options
@@ -87,6 +88,10 @@ class TrainingSettings(Options):
     trust_region: TrustRegion | None = Field(
         TrustRegion(), description="how far an iteration may move the policy; null for as far as its steps go"
     )
+    signal_rate: SignalRate | None = Field(
+        None,
+        description="a rate that follows the gradient's signal, in the place of optimizer.by_groups; null for none",
+    )
     measure_signal: bool = Field(
         False, description="log how much of a mini-batch's gradient is signal; takes the memory of one gradient more"
     )
@@ -110,6 +115,15 @@ class TrainingSettings(Options):
     )
     best_over: int = Field(10, ge=1, description="iterations that training.best is the mean of")
     keep_episodes: int = Field(5, ge=0, description="every how many iterations the episodes are written; 0 never")
+
+    @model_validator(mode="after")
+    def _mini_batches_to_compare(self) -> TrainingSettings:
+        if self.signal_rate and self.minibatches < 2:
+            raise InvalidArgument(
+                "signal_rate compares the mini-batches of an iteration, and there is one: set minibatches to 2 or more "
+                "(4 is usual), or signal_rate to null"
+            )
+        return self
 
     @model_validator(mode="after")
     def _something_to_offload(self) -> TrainingSettings:

@@ -13,7 +13,7 @@ import torch
 
 from gagpo.agents.episodes import Episode
 from gagpo.collecting.collector import Collection, tasks_of_groups
-from gagpo.controllers import Controllers, TrustRegionController
+from gagpo.controllers import Controllers, SignalRateController, TrustRegionController
 from gagpo.credit import Credit, Turns, give_credit, turns_for
 from gagpo.credit.assign import first_tokens, statistics
 from gagpo.credit.turns.grouping import group_mean
@@ -62,6 +62,7 @@ class Learner:
         self.algorithm = settings.algorithm.resolved(settings.longest_response)
         rate, training = settings.optimizer, settings.training
         self.trust_region = TrustRegionController(training.trust_region) if training.trust_region else None
+        self.signal_rate = SignalRateController(training.signal_rate) if training.signal_rate else None
         self.critic = Critic(self.model, settings.algorithm.critic) if settings.algorithm.critic else None
         if saved and self.critic is not None:
             saved.load_critic(self.critic)
@@ -94,7 +95,7 @@ class Learner:
             autocast=functools.partial(autocast, settings),
             device=settings.device,
             max_skipped=training.max_skipped,
-            measure_signal=training.measure_signal,
+            measure_signal=training.measure_signal or training.signal_rate is not None,
             ranks=ranks,
         )
         self.imitation = Imitation(settings, self.model, policy.tokenizer, ranks, worlds or {})
@@ -176,7 +177,8 @@ class Learner:
         region, value_K = self.trust_region, self.updater.values(rows, tokens)
         credit = give_credit(self._measured(turns, rows), credit_settings, value_K)
         scale = rate_scale(settings.optimizer, iteration, settings.training.iterations)
-        scale *= share_scale(settings.optimizer, credit.stats["zero_groups"])
+        signal = self.signal_rate
+        scale *= signal.scale if signal else share_scale(settings.optimizer, credit.stats["zero_groups"])
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * scale * (region.scale if region else 1.0)
         rng = np.random.default_rng([settings.seed, iteration])
@@ -192,6 +194,9 @@ class Learner:
         if self.updater.skips.errors:
             path = self._save_offenders(iteration, episodes)
             self.recorder.skipped(f"{self.updater.skips.errors[0]}: the step was skipped; see {path}")
+        if signal:
+            learned |= signal.values()
+            signal.observe(learned.get("gradient_signal"))
         if region:
             self._bound_step(region, before, rows, tokens, learned)
         if self.controllers.measures:
@@ -261,7 +266,9 @@ class Learner:
     def state_dict(self) -> State:
         """What a checkpoint holds beside weights and optimiser."""
         region = {"trust_region": self.trust_region.state_dict()} if self.trust_region else {}
-        return {"skipped_in_a_row": self.updater.skips.row, "controllers": self.controllers.state_dict(), **region}
+        signal = {"signal_rate": self.signal_rate.state_dict()} if self.signal_rate else {}
+        learned = {"skipped_in_a_row": self.updater.skips.row, "controllers": self.controllers.state_dict()}
+        return {**learned, **region, **signal}
 
     def load_state_dict(self, state: State) -> None:
         """Go on where a checkpoint ended."""
@@ -269,6 +276,8 @@ class Learner:
         self.controllers.load_state_dict(state["controllers"])
         if self.trust_region and "trust_region" in state:  # earlier versions had none
             self.trust_region.load_state_dict(state["trust_region"])
+        if self.signal_rate and "signal_rate" in state:
+            self.signal_rate.load_state_dict(state["signal_rate"])
 
     @property
     def checkpoint_bytes(self) -> int:
