@@ -161,7 +161,7 @@ STUDIES = {
         },
         common=FAST,
     ),
-    "sql": Study("configs/sql-small.yaml", {"GAGPO": preset("gagpo")}, split="test"),
+    "sql": Study("configs/sql-small.yaml", {"GAGPO": preset("gagpo")}, split="unseen"),
     "maths": Study(
         "configs/maths-first.yaml",
         {"gagpo": preset("gagpo"), "grpo": preset("grpo")},
@@ -179,6 +179,18 @@ AVERAGED = "training.average={decay: 0.95}"
 LASTING = ["training.iterations=60", "optimizer.schedule=constant", AVERAGED]
 SINGLE = "{levels: [1, 2, 3, 4], size: 60000, test_size: 480, attempts: 1, tools: false}"
 ALONE = ["model=starter:maths-single", f"environment.kwargs={SINGLE}", *LASTING]
+
+
+def rates(name: str) -> dict[str, list[str]]:
+    """A method at rates that follow groups or signal."""
+    groups = {f"{rate} by groups": preset(name, f"optimizer.learning_rate={rate}") for rate in ("3e-4", "1e-3")}
+    signal = {
+        f"{rate} by signal": preset(name, f"optimizer.learning_rate={rate}", "training.signal_rate={}")
+        for rate in ("1e-3", "3e-3")
+    }
+    return {**groups, **signal}
+
+
 STUDIES |= {
     # Which steps keep what a model can do; chosen on the tasks of validation.
     "steps": Study(
@@ -195,12 +207,41 @@ STUDIES |= {
         split="validation",
         common=[*ALONE, "evaluation.splits=[validation]", "evaluation.tasks=300"],
     ),
+    # One rate for a player that learns and for one that is good already, followed by groups and by signal.
+    "rates-weak": Study(FIRST, rates("gagpo"), common=["evaluation.tries=2", "evaluation.every=0"]),
+    "rates-strong": Study(
+        "configs/maths-single-small.yaml",
+        rates("grpo"),
+        split="validation",
+        common=[*ALONE, "rollout.max_tokens=128", "evaluation.splits=[validation]", "evaluation.tasks=300"],
+    ),
     # What is left after 60 iterations at the settings of the first runs; 500 tasks that nothing was chosen on.
     "lasting-maths": Study(
         "configs/maths-single-small.yaml",
         {"GRPO": preset("grpo")},
         split="test",
         common=[*ALONE, "rollout.max_tokens=128", "evaluation.every=0"],
+    ),
+    "lasting-calculator": Study(
+        "configs/maths-first.yaml",
+        {"GAGPO": preset("gagpo")},
+        split="test",
+        common=[
+            "model=starter:maths-agent",
+            *LASTING,
+            "environment.kwargs.test_size=480",
+            *("evaluation.splits=[test]", "evaluation.every=0"),
+        ],
+    ),
+    "lasting-alfred": Study(
+        "configs/alfworld-agent.yaml",
+        {"GAGPO": preset("gagpo")},
+        common=[
+            "model=starter:alfworld-alfred",
+            *LASTING,
+            "environment.kwargs.seed=29",
+            "environment.kwargs.counts={train: 2400, valid_seen: 138, valid_unseen: 500}",
+        ],
     ),
     "lasting-shop": Study(
         "configs/webshop-first.yaml",
@@ -223,6 +264,9 @@ STUDIES |= {
 # A strong player in rooms as released games have them, which it was not made for, by reinforcement alone.
 STUDIES |= {
     "lift-household": Study("configs/alfworld-agent.yaml", {"GAGPO": preset("gagpo")}),
+    "lift-early": Study(  # from the second stage of its warm start
+        "configs/starters/alfworld-early.yaml", {"GAGPO": preset("gagpo")}, split="full.valid_unseen"
+    ),
 }
 
 
@@ -323,6 +367,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--only", nargs="+", help="these variants")
     parser.add_argument("--without", nargs="+", default=[], help="all but these variants")
+    parser.add_argument("--split", help="another one that the runs measure; its rows go to STUDY-SPLIT.jsonl")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     parser.add_argument("--rates", nargs="+", help="learning rates, of which every variant takes its best")
     parser.add_argument("--runs", type=Path, default=Path("runs/learning"))
@@ -333,6 +378,9 @@ def main() -> None:
     study = STUDIES[arguments.study]
     wanted = [label for label in arguments.only or study.variants if label not in arguments.without]
     study = replace(study, variants={label: study.variants[label] for label in wanted})
+    results = arguments.study
+    if arguments.split and arguments.split != study.split:
+        study, results = replace(study, split=arguments.split), f"{results}-{arguments.split}"
     if arguments.rates:
         swept, place = sweep(study, arguments.rates), f"{arguments.study}-rates"
         first = [(label, SWEEP_SEED) for label in swept.variants]
@@ -346,7 +394,7 @@ def main() -> None:
         play_all(study, arguments.study, todo, arguments)
     rows = [row for key in todo for row in gather(study.split, *key, folder_of(arguments.runs, arguments.study, *key))]
     played = {(row.label, row.seed) for row in rows}
-    raw = arguments.out / f"{arguments.study}.jsonl"
+    raw = arguments.out / f"{results}.jsonl"
     known = list(STUDIES[arguments.study].variants)
     if arguments.add and raw.exists():
         rows = with_earlier(rows, read_rows(raw), known)
@@ -354,7 +402,7 @@ def main() -> None:
         sys.exit("no run is finished yet")
     table = Table.of(rows)  # refuses rows of other tasks, before what lies there is replaced
     arguments.out.mkdir(parents=True, exist_ok=True)
-    write_rows(raw, rows, study=arguments.study)
+    write_rows(raw, rows, study=results)
     trained: dict[str, list[Run]] = {}
     for row in rows:
         if row.label in known:  # an average has no curve of its own
@@ -362,7 +410,7 @@ def main() -> None:
             run = load_run(folder) if (row.label, row.seed) in played else curve_of(row)
             trained.setdefault(row.label, []).append(run)
     draw = plot_curves if len(trained) <= MOST_IN_ONE else plot_each
-    plot = draw(trained, arguments.out / f"{arguments.study}.png", x="turns", smooth=3)
+    plot = draw(trained, arguments.out / f"{results}.png", x="turns", smooth=3)
     print("\n".join([*table.notes(), "", *table.markdown()]))
     print(f"raw numbers: {raw}\nplot: {plot}")
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 TRIES = 8
+FEW = 16  # demonstrations
 INVALID, CUT, CONTRAST = 0.1, 0.05, 0.25  # at most, at most, at least
 FIRST, GROWTH = 100, 1.5  # steps of the first round, and by what a round lets the sum grow
 RISE, FALL = 20, 0.4  # steps over which a round's rate rises, and share of the round over which it falls
@@ -194,9 +195,14 @@ def panel_tasks(settings: RunSettings) -> list[str]:
 
 
 def shown_at_panel(settings: RunSettings, episodes: Sequence[Episode]) -> float:
-    """The success of demonstrations at the panel's own tasks, which may be harder than the others."""
+    """The success of demonstrations at the panel's own tasks, which may be harder than the others.
+
+    Where few of them were shown chance decides, the more so with a hasty player among the players. So the mean of all
+    demonstrations has the weight of ``FEW`` more of them.
+    """
     tasks = set(panel_tasks(settings)) if settings.warm_start and settings.warm_start.panel else set()
-    return success_of([episode for episode in episodes if episode.task in tasks] or episodes)
+    own, of_all = [episode for episode in episodes if episode.task in tasks], success_of(episodes)
+    return (sum(episode.success for episode in own) + FEW * of_all) / (len(own) + FEW)
 
 
 def chance(settings: RunSettings) -> float:
