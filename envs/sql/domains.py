@@ -88,7 +88,8 @@ _VOWELS = (*"aeiouaeiouy", "ai", "au", "ea", "ee", "ie", "oa", "oo", "ou")
 _CODAS = (
     *[""] * 12,
     *"bcdgklmnprstx",
-    *("ck", "ft", "ll", "lt", "mp", "nd", "ng", "nk", "nt", "rd", "rk", "rt", "sh", "ss", "th"),
+    *("ck", "ct", "ft", "ght", "ld", "lf", "ll", "lt", "mp", "nd", "ng", "nk", "nt", "rd", "rk", "rm", "rn", "rt"),
+    *("sh", "sk", "ss", "st", "th"),
 )
 _KEYWORDS = {  # those of SQLite that such a word can be; and name, a column of every table
     *("before", "begin", "between", "cascade", "case", "check", "collate", "commit", "create", "cross", "current"),
