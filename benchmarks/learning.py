@@ -6,6 +6,7 @@
     python benchmarks/learning.py taught --rates 3e-4 1e-3   # newer rows and cells
     python benchmarks/learning.py ablations           # GAGPO's options
     python benchmarks/learning.py credits --table     # only the table and plot of what is there
+    python benchmarks/learning.py sql --split test --table   # of another panel that its runs measured
 
 Run it again after an interruption and it goes on where it was. Each run is an ordinary ``gagpo train`` in a process of
 one thread. The raw numbers go to ``docs/results/STUDY.jsonl`` (one line per run), the plot beside it, the table to
@@ -264,6 +265,12 @@ STUDIES |= {
 # A strong player in rooms as released games have them, which it was not made for, by reinforcement alone.
 STUDIES |= {
     "lift-household": Study("configs/alfworld-agent.yaml", {"GAGPO": preset("gagpo")}),
+    "lift-catalogue": Study(  # 20,000 products, from a short warm start on an expert that goes back
+        "configs/starters/webshop-browser.yaml",
+        {"GAGPO": preset("gagpo")},
+        split="test",
+        chosen_on="validation",
+    ),
     "lift-early": Study(  # from the second stage of its warm start
         "configs/starters/alfworld-early.yaml", {"GAGPO": preset("gagpo")}, split="full.valid_unseen"
     ),
