@@ -1,0 +1,245 @@
+"""What ``benchmarks/learning.py`` compares: each study's config, its variants, and the panel that is reported."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+from gagpo.algorithms import PRESETS
+
+
+@dataclass
+class Study:
+    """What is compared: ``variants`` names lists of overrides of ``config``; ``split`` is what is reported."""
+
+    config: str
+    variants: dict[str, list[str]]
+    split: str = "valid_unseen"
+    chosen_on: str = "valid_seen"
+    common: list[str] = field(default_factory=list)
+
+
+def preset(name: str, *more: str) -> list[str]:
+    """Overrides that train with a preset, without the reference model's KL."""
+    return [f"algorithm={{preset: {name}, kl: {{coefficient: 0.0}}}}", *more]
+
+
+def cells(**changes: object) -> list[str]:
+    """Overrides that train with cells of a row, GAGPO's unless named, without the reference model's KL."""
+    return [f"algorithm={json.dumps({'preset': 'gagpo', 'kl': {'coefficient': 0.0}, **changes})}"]
+
+
+# Small rooms, from the model that comes with the package; a run takes a minute on one core.
+FIRST = "configs/alfworld-first.yaml"
+SHORT = ["training.turns=6000", "training.iterations=20", "evaluation.tries=2", "evaluation.every=0"]
+FAST = [*SHORT, "optimizer.learning_rate=1e-3"]
+SHOP = "configs/webshop-first.yaml"
+
+TURN_LEVEL = {
+    "gagpo": preset("gagpo"),
+    "gagpo, key observation": preset("gagpo", "algorithm.credit.key=observation"),
+    **{name: preset(name) for name in ("grpo", "gigpo", "hgpo", "graphgpo", "milegpo")},
+    **{name: preset(name) for name in ("graph_value", "graph_sum", "empirical_bayes")},
+}
+NEWER = ("rejection_sampling", "g2po", "empg", "optimal_token_baseline", "dppo", "sampo", "max_rl")
+TREES = ("tree_grpo", "arpo", "at2po")
+OTHERS = [name for name in PRESETS if name not in (*TURN_LEVEL, *NEWER, *TREES)]
+
+STUDIES = {
+    "credits": Study(FIRST, TURN_LEVEL, common=FAST),
+    "credits-full": Study(  # the same weak starter in rooms of 20 to 48 receptacles
+        FIRST,
+        TURN_LEVEL,
+        common=[
+            "environment.kwargs={size: full, max_turns: 30, counts: {train: 600, valid_seen: 72, valid_unseen: 138}}",
+            *("training.turns=20000", "training.iterations=30", "optimizer.learning_rate=1e-3"),
+            *("evaluation.every=0", "optimizer.schedule=constant"),
+        ],
+    ),
+    "credits-shop": Study(
+        SHOP,
+        TURN_LEVEL,
+        split="test",
+        chosen_on="validation",
+        common=["training.turns=2500", "training.iterations=30", "evaluation.every=0"],
+    ),
+    "credits-household": Study(  # where one habit is not enough: rooms as ALFRED has them, fifty turns
+        "configs/alfworld-agent.yaml",
+        TURN_LEVEL,
+        common=["training.turns=30000", "training.average=null", "optimizer.schedule=constant"],
+    ),
+    "credits-catalogue": Study(  # where the first result is mostly wrong
+        SHOP,
+        TURN_LEVEL,
+        split="test",
+        chosen_on="validation",
+        common=[
+            "model=starter:webshop-agent",
+            "environment.kwargs={products: 20000, max_turns: 15}",
+            *("training.turns=5000", "training.iterations=30", "optimizer.schedule=constant", "evaluation.every=0"),
+        ],
+    ),
+    "algorithms": Study(FIRST, {name: preset(name) for name in ("gagpo", *OTHERS)}, common=FAST),
+    "taught": Study(  # every method after as many turns of the world; a teacher's forward passes are not turns
+        FIRST,
+        {
+            "GAGPO": preset("gagpo"),
+            "GRPO": preset("grpo"),
+            **{name: preset(name) for name in NEWER},
+            "GRPO, IcePop": cells(preset="grpo", correction={"name": "icepop", "low": 0.5, "high": 5.0}),
+            "GRPO, KPop": cells(preset="grpo", correction={"name": "kpop"}),
+            "GRPO, variance filter": cells(preset="grpo", controllers={"variance_filter": {"share": 0.9}}),
+            "tree_grpo": preset("tree_grpo", "rollout.branch={episodes: 4, by: uniform}"),
+            "arpo": preset("arpo", "rollout.branch={episodes: 4}"),
+            "at2po": preset("at2po", "rollout.branch={episodes: 4, rounds: 2}"),
+            "SPEAR": cells(
+                preset="dr_grpo",
+                gate={"high": 0.28},
+                replay={},
+                controllers={"variance_filter": {"share": 0.75}},
+            ),
+            "expert alone": cells(credit_weight=0.0, expert={}),
+            "GAGPO and expert": cells(expert={"coefficient": 0.5, "schedule": "linear"}),
+            "self-distillation": cells(
+                preset="dr_grpo",
+                aggregation="token_mean",
+                credit_weight=0.0,
+                distillation={"teacher": "self", "hint": "success"},
+            ),
+            "GAGPO and self-distillation": cells(
+                distillation={"teacher": "self", "hint": "success", "form": "bounded", "coefficient": 0.1}
+            ),
+            "GAGPO, Muon": preset("gagpo", "optimizer.name=muon"),
+        },
+        common=SHORT,
+    ),
+    "ablations": Study(
+        FIRST,
+        {
+            "GAGPO": preset("gagpo"),
+            **{f"lambda {lam}": preset("gagpo", f"algorithm.credit.lam={lam}") for lam in (0, 0.5, 0.95, 1)},
+            "key observation": preset("gagpo", "algorithm.credit.key=observation"),
+            "key history": preset("gagpo", "algorithm.credit.key=history"),
+            **{f"norm {norm}": preset("gagpo", f"algorithm.credit.norm={norm}") for norm in ("batch", "none")},
+            "trajectory term": preset("gagpo", "algorithm.credit.trajectory_weight=1.0"),
+            "token ratio": preset("gagpo", "algorithm.ratio=token", "algorithm.aggregation=token_mean"),
+            **{
+                f"clip {radius}": preset("gagpo", f"algorithm.gate={{name: clip, low: {radius}, high: {radius}}}")
+                for radius in (0.02, 0.05)
+            },
+        },
+        common=FAST,
+    ),
+    "sql": Study("configs/sql-small.yaml", {"GAGPO": preset("gagpo")}, split="unseen"),
+    "maths": Study(
+        "configs/maths-first.yaml",
+        {"gagpo": preset("gagpo"), "grpo": preset("grpo")},
+        split="test",
+        chosen_on="validation",
+        common=["evaluation.splits=[test]", "evaluation.every=0"],
+    ),
+}
+
+
+# From starters that play well already: 60 iterations at a constant rate, the weights averaged beside them -------------
+
+PLAIN = "optimizer.by_groups=false"
+AVERAGED = "training.average={decay: 0.95}"
+LASTING = ["training.iterations=60", "optimizer.schedule=constant", AVERAGED]
+SINGLE = "{levels: [1, 2, 3, 4], size: 60000, test_size: 480, attempts: 1, tools: false}"
+ALONE = ["model=starter:maths-single", f"environment.kwargs={SINGLE}", *LASTING]
+
+
+def rates(name: str) -> dict[str, list[str]]:
+    """A method at rates that follow groups or signal."""
+    groups = {f"{rate} by groups": preset(name, f"optimizer.learning_rate={rate}") for rate in ("3e-4", "1e-3")}
+    signal = {
+        f"{rate} by signal": preset(name, f"optimizer.learning_rate={rate}", "training.signal_rate={}")
+        for rate in ("1e-3", "3e-3")
+    }
+    return {**groups, **signal}
+
+
+STUDIES |= {
+    # Which steps keep what a model can do; chosen on the tasks of validation.
+    "steps": Study(
+        "configs/maths-single-small.yaml",
+        {
+            "3e-4": preset("grpo", PLAIN),
+            "3e-4 by groups": preset("grpo"),
+            "3e-4, second moment .99": preset("grpo", PLAIN, "optimizer.betas=[0.9, 0.99]"),
+            "1e-4": preset("grpo", PLAIN, "optimizer.learning_rate=1e-4"),
+            "3e-5": preset("grpo", PLAIN, "optimizer.learning_rate=3e-5"),
+            "3e-4, KL .03": ["algorithm={preset: grpo, kl: {coefficient: 0.03}}", PLAIN],
+            "3e-4, 64 problems": preset("grpo", PLAIN, "rollout.tasks=64", "training.iterations=15"),
+        },
+        split="validation",
+        common=[*ALONE, "evaluation.splits=[validation]", "evaluation.tasks=300"],
+    ),
+    # One rate for a player that learns and for one that is good already, followed by groups and by signal.
+    "rates-weak": Study(FIRST, rates("gagpo"), common=["evaluation.tries=2", "evaluation.every=0"]),
+    "rates-strong": Study(
+        "configs/maths-single-small.yaml",
+        rates("grpo"),
+        split="validation",
+        common=[*ALONE, "rollout.max_tokens=128", "evaluation.splits=[validation]", "evaluation.tasks=300"],
+    ),
+    # What is left after 60 iterations at the settings of the first runs; 500 tasks that nothing was chosen on.
+    "lasting-maths": Study(
+        "configs/maths-single-small.yaml",
+        {"GRPO": preset("grpo")},
+        split="test",
+        common=[*ALONE, "rollout.max_tokens=128", "evaluation.every=0"],
+    ),
+    "lasting-calculator": Study(
+        "configs/maths-first.yaml",
+        {"GAGPO": preset("gagpo")},
+        split="test",
+        common=[
+            "model=starter:maths-agent",
+            *LASTING,
+            "environment.kwargs.test_size=480",
+            *("evaluation.splits=[test]", "evaluation.every=0"),
+        ],
+    ),
+    "lasting-alfred": Study(
+        "configs/alfworld-agent.yaml",
+        {"GAGPO": preset("gagpo")},
+        common=[
+            "model=starter:alfworld-alfred",
+            *LASTING,
+            "environment.kwargs.seed=29",
+            "environment.kwargs.counts={train: 2400, valid_seen: 138, valid_unseen: 500}",
+        ],
+    ),
+    "lasting-shop": Study(
+        "configs/webshop-first.yaml",
+        {"GAGPO": preset("gagpo")},
+        split="test",
+        common=["model=starter:webshop-agent", *LASTING, "evaluation.tasks=500"],
+    ),
+    "lasting-household": Study(
+        "configs/starters/alfworld-agent.yaml",
+        {"GAGPO": preset("gagpo")},
+        common=[
+            "model=starter:alfworld-agent",
+            *LASTING,
+            "environment.kwargs.seed=29",
+            "environment.kwargs.counts={train: 2400, valid_seen: 138, valid_unseen: 500}",
+        ],
+    ),
+}
+
+# A strong player in rooms as released games have them, which it was not made for, by reinforcement alone.
+STUDIES |= {
+    "lift-household": Study("configs/alfworld-agent.yaml", {"GAGPO": preset("gagpo")}),
+    "lift-catalogue": Study(  # 20,000 products, from a short warm start on an expert that goes back
+        "configs/starters/webshop-browser.yaml",
+        {"GAGPO": preset("gagpo")},
+        split="test",
+        chosen_on="validation",
+    ),
+    "lift-early": Study(  # from the second stage of its warm start
+        "configs/starters/alfworld-early.yaml", {"GAGPO": preset("gagpo")}, split="full.valid_unseen"
+    ),
+}
