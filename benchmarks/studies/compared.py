@@ -184,6 +184,15 @@ STUDIES |= {
         split="validation",
         common=[*ALONE, "rollout.max_tokens=128", "evaluation.splits=[validation]", "evaluation.tasks=300"],
     ),
+    # How far behind an average may lag in a run of 20 iterations; the weights in training are the same in all three.
+    "averages": Study(
+        FIRST,
+        {
+            "growing": preset("gagpo", "training.average={}"),
+            **{f"decay {decay}": preset("gagpo", f"training.average={{decay: {decay}}}") for decay in (0.9, 0.95)},
+        },
+        common=["evaluation.tries=2", "evaluation.every=0"],
+    ),
     # What is left after 60 iterations at the settings of the first runs; 500 tasks that nothing was chosen on.
     "lasting-maths": Study(
         "configs/maths-single-small.yaml",
@@ -230,6 +239,8 @@ STUDIES |= {
     ),
 }
 
+FALLING = ["training.iterations=150", "optimizer.schedule=linear", "training.average={}"]
+
 # A strong player in rooms as released games have them, which it was not made for, by reinforcement alone.
 STUDIES |= {
     "lift-household": Study("configs/alfworld-agent.yaml", {"GAGPO": preset("gagpo")}),
@@ -240,6 +251,8 @@ STUDIES |= {
         chosen_on="validation",
     ),
     "lift-early": Study(  # from the second stage of its warm start
-        "configs/starters/alfworld-early.yaml", {"GAGPO": preset("gagpo")}, split="full.valid_unseen"
+        "configs/starters/alfworld-early.yaml",
+        {"GAGPO": preset("gagpo"), "GAGPO, 150 iterations, falling rate": preset("gagpo", *FALLING)},
+        split="full.valid_unseen",
     ),
 }

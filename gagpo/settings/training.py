@@ -62,7 +62,13 @@ class LoraSettings(Options):
 class AverageSettings(Options):
     """A moving average of the weights, of every iteration: saved, measured at the end, and named RUN@average."""
 
-    decay: float = Field(0.9, gt=0, lt=1, description="share of the average that an iteration keeps")
+    decay: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="share of the average that an iteration keeps; null: it grows, so that the average lags a fifth of "
+        "the run behind",
+    )
     sample: bool = Field(False, description="sample from the average in place of the weights in training")
     reference: bool = Field(
         False, description="measure KL to the average in place of the model that the run began with"
@@ -95,7 +101,9 @@ class TrainingSettings(Options):
     measure_signal: bool = Field(
         False, description="log how much of a mini-batch's gradient is signal; takes the memory of one gradient more"
     )
-    average: AverageSettings | None = Field(None, description="a moving average of the weights; null for none")
+    average: AverageSettings | None = Field(
+        AverageSettings(), description="a moving average of the weights; null for none"
+    )
     precision: Literal["float32", "bfloat16"] = Field(
         "float32", description="what forward and backward passes compute in; weights are float32"
     )
@@ -115,6 +123,11 @@ class TrainingSettings(Options):
     )
     best_over: int = Field(10, ge=1, description="iterations that training.best is the mean of")
     keep_episodes: int = Field(5, ge=0, description="every how many iterations the episodes are written; 0 never")
+
+    @property
+    def measures_average(self) -> bool:
+        """Whether a run ends with a measurement of its average, beside that of the weights that sample."""
+        return self.average is not None and not self.average.sample and self.iterations > 0
 
     @model_validator(mode="after")
     def _mini_batches_to_compare(self) -> TrainingSettings:

@@ -58,6 +58,11 @@ class Checkpoint:
         return str(self.path / self.weights)
 
     @property
+    def averaged(self) -> bool:
+        """Whether the averaged weights are meant."""
+        return self.weights == AVERAGE
+
+    @property
     def average(self) -> str | None:
         """The folder of the averaged weights, where the run keeps an average."""
         path = self.path / AVERAGE

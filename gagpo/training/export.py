@@ -15,7 +15,7 @@ from gagpo.envs import durable
 from gagpo.envs.tables import Table
 from gagpo.eval.runs import Evaluation, Run, load_run
 from gagpo.settings import RunSettings, SettingsError
-from gagpo.training.run_folder import RunFolder, named, versions
+from gagpo.training.run_folder import AVERAGED, RunFolder, named, versions
 
 if TYPE_CHECKING:
     from gagpo.training.checkpoint import Checkpoint
@@ -86,8 +86,9 @@ def model_card(run: Path, saved: Checkpoint, adapter: bool = False) -> str:
     Results are those of this very checkpoint, and those from before the training to hold them against.
     """
     settings = RunFolder.open(run).settings
-    found = _evaluations(run, saved.iteration)
-    name = f"{settings.name}, iteration {saved.iteration}"
+    found = _evaluations(run, saved)
+    averaged = ", the average of the weights" if saved.averaged else ""
+    name = f"{settings.name}, iteration {saved.iteration}{averaged}"
     front: dict[str, object] = {
         "library_name": "peft" if adapter else "transformers",
         "pipeline_tag": "text-generation",
@@ -118,11 +119,12 @@ def _worlds(settings: RunSettings) -> str:
     return ", ".join(f"`{one.environment.id}` (split `{one.environment.split}`)" for one in settings.worlds)
 
 
-def _evaluations(run: Path, iteration: int) -> Sequence[Evaluation]:
-    """Those from before the training and those of ``iteration``."""
+def _evaluations(run: Path, saved: Checkpoint) -> Sequence[Evaluation]:
+    """Those from before the training and those of the checkpoint's weights, which may be the averaged ones."""
     if not (run / "metrics.jsonl").exists() and not any((run / "evals").glob("*.json")):
         return ()
-    return [one for one in load_run(run).evaluations if one.stage and one.iteration in (0, iteration)]
+    ended = [one for one in load_run(run).evaluations if one.stage and one.iteration in (0, saved.iteration)]
+    return [one for one in ended if one.iteration == 0 or (one.stage == AVERAGED) == saved.averaged]
 
 
 def _table(found: Sequence[Evaluation]) -> str:
@@ -134,7 +136,7 @@ def _table(found: Sequence[Evaluation]) -> str:
         panel, rate = one.result.panel, one.result.success
         rows.append(
             [
-                "before training" if one.iteration == 0 else f"iteration {one.iteration}",
+                _when(one),
                 *(panel.environment, panel.split, f"`{panel.split_hash}`", str(panel.tasks), str(panel.tries)),
                 str(one.result.temperature),
                 f"{100 * rate.value:.1f} % [{100 * rate.low:.1f}, {100 * rate.high:.1f}]",
@@ -144,6 +146,12 @@ def _table(found: Sequence[Evaluation]) -> str:
         "\n".join(Table(header, rows).markdown())
         + "\n\nEvery task of a panel is played exactly as often as stated. The hash is of its task ids."
     )
+
+
+def _when(one: Evaluation) -> str:
+    if one.iteration == 0:
+        return "before training"
+    return f"iteration {one.iteration}{', the average of the weights' if one.stage == AVERAGED else ''}"
 
 
 def _conditions(found: Sequence[Evaluation]) -> str:

@@ -134,8 +134,7 @@ class Learner:
         learned = self._update(collected, iteration) if collected.episodes else {}
         bound = self.trust_region.values() if self.trust_region and collected.episodes else {}
         if self.average:
-            self.average.update()
-            learned["average_distance"] = self.average.distance(self.ranks)
+            learned["average_distance"] = self.average.update(iteration + 1, self.ranks)
         self._release_average()
         return {**learned, **self.controllers.values(), **bound, "learning_rate": self.optimizer.param_groups[0]["lr"]}
 
@@ -159,11 +158,6 @@ class Learner:
     def samples_average(self) -> bool:
         """Whether the model holds the average between updates."""
         return self.average is not None and self.average.settings.sample
-
-    @property
-    def measures_average(self) -> bool:
-        """Whether there is an average to be measured beside the weights that sample."""
-        return self.average is not None and not self.average.settings.sample
 
     def _update(self, collected: Collection, iteration: int) -> Metrics:
         settings, credit_settings, episodes = self.settings, self.settings.algorithm.credit, collected.episodes

@@ -32,7 +32,7 @@ COMMIT = "model_commit"
 """Where ``versions.json`` names the commit of a hub model."""
 
 PARTS = ("evals", "episodes", "checkpoints")
-BEST, AVERAGED = "best", "average"
+BEST, AVERAGED, AFTER = "best", "average", "after"
 _AT = re.compile(r"(?P<run>.+)@(?P<which>\d+|best|average)")
 
 CHANGEABLE = (
@@ -143,7 +143,8 @@ class RunFolder:
     def change(self, overrides: Sequence[str]) -> None:
         """Continue with other settings, those of :data:`CHANGEABLE` only; what was measured ``after`` is kept.
 
-        The final evaluations of a run that is extended become those of the iteration they were made at.
+        The final evaluations of a run that is extended become those of the iteration they were made at. Those of its
+        average so far lie beside them under a name of their own: in the end the new average is measured.
         """
         for override in overrides:  # refuse the first that changes what is learned
             key = override.partition("=")[0]
@@ -156,8 +157,10 @@ class RunFolder:
         rows = self.metrics()
         done = int(rows[-1]["iteration"]) if rows else 0
         if settings.training.iterations > done:
-            for path in sorted([*self.path.glob("evals/after-*.json"), *self.path.glob("episodes/after-*.jsonl")]):
-                path.rename(path.with_name(path.name.replace("after-", f"iteration-{done:04d}-", 1)))
+            for stage, name in ((AFTER, f"iteration-{done:04d}-"), (AVERAGED, f"earlier-{AVERAGED}-{done:04d}-")):
+                old = [*self.path.glob(f"evals/{stage}-*.json"), *self.path.glob(f"episodes/{stage}-*.jsonl")]
+                for path in old:
+                    path.rename(path.with_name(path.name.replace(f"{stage}-", name, 1)))
         durable.write_text(self.path / "config.yaml", dump(settings))
         self._settings = settings
 
@@ -165,7 +168,9 @@ class RunFolder:
     def finished(self) -> bool:
         """Whether the final evaluations are there; of a run without any, the last iteration with its checkpoint."""
         if panels := self.settings.panels:
-            return all((self.path / "evals" / f"after-{panel}.json").exists() for panel in panels)
+            stages = (AFTER, AVERAGED) if self.settings.training.measures_average else (AFTER,)
+            evals = self.path / "evals"
+            return all((evals / f"{stage}-{panel}.json").exists() for stage in stages for panel in panels)
         from gagpo.training import checkpoint as checkpoints  # loads torch, which most questions need not wait for
 
         rows = {int(row["iteration"]): row for row in read_metrics(self.path / "metrics.jsonl")[0]}

@@ -155,7 +155,7 @@ class Trainer:
             if self.iteration % training.save_every == 0 or self.done:
                 self._save()
         self._evaluate(pool, "after")
-        if self.learner.measures_average:
+        if training.measures_average:
             self._evaluate_average(pool)
 
     def _learn(self, collected: Collection, pool: Pool, begun: float) -> Metrics:

@@ -12,13 +12,20 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from gagpo.distributed.ranks import Ranks
 from gagpo.settings import AverageSettings
 
+ETA = 3  # of the polynomial decay: the larger, the fewer iterations the average reaches over
+
 
 class AveragedWeights:
-    """``decay * average + (1 - decay) * weights`` after every iteration, from the weights that a run began with.
+    """``keep * average + (1 - keep) * weights`` after every iteration, from the weights that a run began with.
 
     Noise of single steps cancels in it, and what they agree on stays (Polyak and Juditsky 1992; for policies that are
     trained on rewards: Rame et al., WARP, 2406.16768). It lies in the host's memory, float32; of several ranks, each
     holds its part.
+
+    ``keep`` is ``settings.decay`` where that is set. Else it grows: after iteration t of 1, 2, ... it is
+    ``(t - 1) / (t + 3)``, the polynomial decay of Shamir and Zhang (2013, 1212.1824) with their eta of 3. Iteration s
+    then weighs about as s ** 3. So the average lags a fifth of the run behind, be it short or long, and the weights
+    that a run began with have no part in it.
 
     parameters: those in training. saved: the average of a checkpoint, whole tensors in the order of the parameters.
     """
@@ -34,10 +41,18 @@ class AveragedWeights:
             self._average = [_part(tensor, parameter).to("cpu", copy=True) for tensor, parameter in pairs]
 
     @torch.no_grad()
-    def update(self) -> None:
-        """Take the present weights in."""
+    def update(self, iteration: int, ranks: Ranks) -> float:
+        """Take in the weights of ``iteration``, from 1; all ranks together.
+
+        Returns the length of the way from the average to the weights over the length of the weights.
+        """
+        apart = length = 0.0
         for average, tensor in zip(self._average, self._local(), strict=True):
-            average.lerp_(tensor.to("cpu"), 1.0 - self.settings.decay)
+            weights = tensor.to("cpu")
+            average.lerp_(weights, 1.0 - kept(self.settings, iteration))
+            apart += float((weights - average).square().sum())
+            length += float(weights.square().sum())
+        return float((ranks.total(apart) / max(ranks.total(length), 1e-30)) ** 0.5)
 
     @torch.no_grad()
     def swap(self) -> None:
@@ -62,15 +77,13 @@ class AveragedWeights:
         for parameter, average in zip(parameters, self._average, strict=True):
             _local(parameter).copy_(average)
 
-    def distance(self, ranks: Ranks) -> float:
-        """Length of the way from the average to the weights over the length of the weights; all ranks together."""
-        pairs = list(zip(self._local(), self._average, strict=True))
-        apart = ranks.total(sum(float((tensor.cpu() - average).square().sum()) for tensor, average in pairs))
-        length = ranks.total(sum(float(tensor.square().sum()) for tensor, _ in pairs))
-        return float((apart / max(length, 1e-30)) ** 0.5)
-
     def _local(self) -> list[Tensor]:
         return [_local(parameter) for parameter in self.parameters]
+
+
+def kept(settings: AverageSettings, iteration: int) -> float:
+    """Share of the average that ``iteration``, from 1, keeps."""
+    return (iteration - 1) / (iteration + ETA) if settings.decay is None else settings.decay
 
 
 def _local(parameter: torch.nn.Parameter) -> Tensor:

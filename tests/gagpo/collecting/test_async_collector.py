@@ -91,7 +91,7 @@ def test_evaluation_is_of_the_newest_weights(corridor, tmp_path, monkeypatch, ki
     monkeypatch.setattr(kind, "paused", paused)
     trainer = Trainer(RunFolder.create(tmp_path / "run", load(config)), quiet=True)
     trainer.run()
-    assert seen == [True] * 5
+    assert seen == [True] * 6  # the sixth is of the average: the weights in training hold it meanwhile
 
 
 def test_episodes_that_are_too_old_are_dropped_and_played_again(corridor, tmp_path, monkeypatch):

@@ -6,7 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from gagpo.learning.steps.average import AveragedWeights
+from gagpo.distributed.ranks import Ranks
+from gagpo.learning.steps.average import AveragedWeights, kept
 from gagpo.settings import AverageSettings, SettingsError, load
 from gagpo.training import keeping
 from gagpo.training.checkpoint import latest
@@ -18,6 +19,7 @@ from tests.gagpo.training.resuming import killed_after, require_equal
 HELD = {"preset": "gagpo", "kl": {"coefficient": 0.1}}
 WAYS = {
     "measured": ({}, {"average": {"decay": 0.6}}),
+    "growing": ({}, {}),
     "sampled": ({}, {"average": {"decay": 0.6, "sample": True}}),
     "held to": ({"algorithm": HELD}, {"average": {"decay": 0.6, "reference": True}}),
     "sampled and held to": ({"algorithm": HELD}, {"average": {"decay": 0.6, "reference": True, "sample": True}}),
@@ -59,7 +61,7 @@ def test_a_resumed_run_has_the_same_weights_and_the_same_average(run, way):
         assert equal(tensors(half.path, weights), tensors(whole.path, weights))
     assert not equal(tensors(whole.path, "model"), tensors(whole.path, "average"))
     told = [json.loads(line)["average_distance"] for line in (half.path / "metrics.jsonl").read_text().splitlines()]
-    assert len(told) == 3 and all(value > 0 for value in told)
+    assert len(told) == 3 and all(value > 0 for value in told[1:])
 
 
 def test_two_ranks_that_resume_sample_from_the_average(tmp_path, warm_model):
@@ -99,6 +101,17 @@ def test_it_is_measured_at_the_end_and_has_a_name(run):
     assert chosen.model.endswith("iteration-000002/average")
 
 
+def test_a_run_that_was_killed_before_its_average_was_measured_is_not_finished(run):
+    folder = run("one", *WAYS["measured"], iterations=1)
+    train(folder, quiet=True)
+    measured = folder.path / "evals" / "average-test.json"
+    before = measured.read_bytes()
+    measured.unlink()
+    assert not folder.finished
+    train(RunFolder.open(folder.path), quiet=True)
+    assert folder.finished and measured.read_bytes() == before
+
+
 def test_sampling_from_it_changes_what_is_played(run):
     ends = []
     for way in ("measured", "sampled"):
@@ -110,9 +123,9 @@ def test_sampling_from_it_changes_what_is_played(run):
 
 
 def test_a_run_without_an_average_says_what_to_set(run):
-    folder = run("one", {}, {}, iterations=1)
+    folder = run("one", {}, {"average": None}, iterations=1)
     train(folder, quiet=True)
-    with pytest.raises(SettingsError, match=r"keeps no average of its weights: set training\.average"):
+    with pytest.raises(SettingsError, match=r"keeps no average of its weights: its training\.average is null"):
         keeping.chosen(folder.path, "average", folder.settings.training)
 
 
@@ -136,8 +149,24 @@ def test_swapping_twice_changes_nothing():
     average = AveragedWeights(parameters, AverageSettings(decay=0.5))
     with torch.no_grad():
         parameters[0].add_(1.0)
-    average.update()
+    average.update(1, Ranks())
     with average.applied():
         torch.testing.assert_close(parameters[0].detach(), before[0] + 0.5)
     torch.testing.assert_close(parameters[0].detach(), before[0] + 1.0)
     assert torch.equal(parameters[1].detach(), before[1])
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 20, 400])
+def test_a_growing_average_lags_a_fifth_of_the_run_behind_and_forgets_its_start(iterations):
+    """Weights that are 1 in one iteration and 0 in all others show what that iteration weighs in the end."""
+    weighs, settings = [], AverageSettings()
+    for one in range(iterations + 1):  # 0: the weights that a run begins with
+        average = float(one == 0)
+        for iteration in range(1, iterations + 1):
+            keep = kept(settings, iteration)
+            average = keep * average + (1 - keep) * (iteration == one)
+        weighs.append(average)
+    assert weighs[0] == 0 and sum(weighs) == pytest.approx(1.0)
+    assert weighs[1:] == sorted(weighs[1:])
+    lag = sum(weight * (iterations - one) for one, weight in enumerate(weighs))
+    assert lag == pytest.approx((iterations - 1) / 5)

@@ -73,6 +73,17 @@ def test_the_card_says_what_it_is_worth_and_on_what(made, tmp_path):
     assert f"torch {versions['torch']}" in body and "machine" not in body.rpartition("## Versions")[2]
 
 
+def test_the_average_has_a_card_of_its_own(made, tmp_path):
+    text = (export(f"{made}@average", tmp_path / "out") / CARD).read_text()
+    _, front, body = text.split("---\n", 2)
+    (model,) = yaml.safe_load(front)["model-index"]
+    average = EvalResult.load(made / "evals" / "average-test.json")
+    (entry,) = model["results"]
+    assert model["name"].endswith("iteration 2, the average of the weights")
+    assert entry["metrics"][0]["value"] == pytest.approx(average.success.value, abs=1e-6)
+    assert "| iteration 2, the average of the weights |" in body and "| iteration 2 |" not in body
+
+
 def test_an_earlier_iteration_and_an_adapter_alone(made, tmp_path):
     out = export(f"{made}@1", tmp_path / "first")
     text = (out / CARD).read_text()

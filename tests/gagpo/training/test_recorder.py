@@ -67,9 +67,10 @@ def test_what_happens_is_told_in_order_by_kind(corridor, tmp_path):
     train(RunFolder.create(tmp_path / "run", load(config)), report=heard.append, quiet=True)
     told = [one for one in heard if not isinstance(one, HealthChanged)]
     labels = [one.label for one in told if isinstance(one, EvaluationFinished)]
-    assert labels == ["before-test", "iteration-0001-test", "after-test"]
+    assert labels == ["before-test", "iteration-0001-test", "after-test", "average-test"]
     kinds = [type(one) for one in told]
-    assert kinds == [EvaluationFinished, IterationFinished, EvaluationFinished, IterationFinished, EvaluationFinished]
+    once = [EvaluationFinished, IterationFinished]
+    assert kinds == [*once, *once, EvaluationFinished, EvaluationFinished]
     assert all(str(one) and "\n" not in str(one) for one in heard)
 
 

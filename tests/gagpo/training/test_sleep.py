@@ -52,7 +52,7 @@ def watched(config, folder, *overrides):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_sleeping_engine_is_never_asked(corridor, tmp_path, dtype):
-    config = corridor(training={"iterations": 3}, evaluation={"tasks": 2})
+    config = corridor(training={"iterations": 3, "average": None}, evaluation={"tasks": 2})
     trainer, calls, held = watched(config, tmp_path / "run", f"engine.dtype={dtype}")
     around = [name for name in calls if name in ("sleep", "update", "wake", "load_weights")]
     assert around == ["sleep", "update", "wake", "load_weights"] * 3

@@ -157,13 +157,18 @@ def test_a_finished_run_is_extended_to_the_very_end_of_a_longer_one(corridor, tm
     config = corridor()
     whole = trained(config, tmp_path / "whole", "training.iterations=3")
     short = trained(config, tmp_path / "short", "training.iterations=1")
-    after_one = (short.path / "evals" / "after-test.json").read_bytes()
+    after_one, average_of_one = (
+        (short.path / "evals" / f"{stage}-test.json").read_bytes() for stage in ("after", "average")
+    )
     train(continued(short.path, ["training.iterations=3"]), quiet=True)
     last = [checkpoints.latest(one.path / "checkpoints").path / "model" / "model.safetensors" for one in (whole, short)]
     assert last[0].read_bytes() == last[1].read_bytes()
     assert (short.path / "evals" / "iteration-0001-test.json").read_bytes() == after_one
-    results = [EvalResult.load(one.path / "evals" / "after-test.json").tasks for one in (whole, short)]
-    assert results[0] == results[1]
+    for stage in ("after", "average"):
+        results = [EvalResult.load(one.path / "evals" / f"{stage}-test.json").tasks for one in (whole, short)]
+        assert results[0] == results[1]
+    assert (short.path / "evals" / "earlier-average-0001-test.json").read_bytes() == average_of_one
+    assert average_of_one != (short.path / "evals" / "average-test.json").read_bytes()
     with pytest.raises(SettingsError, match=r"'optimizer\.learning_rate' cannot change"):
         continued(short.path, ["optimizer.learning_rate=1"])
 
