@@ -1,5 +1,6 @@
 """The engine gives its memory back while the policy is updated, is not asked meanwhile, and wakes with new weights."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -50,12 +51,14 @@ def watched(config, folder, *overrides):
     return trainer, calls, held
 
 
+@pytest.mark.parametrize("average", [None, {}], ids=["last", "averaged"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_sleeping_engine_is_never_asked(corridor, tmp_path, dtype):
-    config = corridor(training={"iterations": 3, "average": None}, evaluation={"tasks": 2})
+def test_a_sleeping_engine_is_never_asked(corridor, tmp_path, dtype, average):
+    config = corridor(training={"iterations": 3, "average": average}, evaluation={"tasks": 2})
     trainer, calls, held = watched(config, tmp_path / "run", f"engine.dtype={dtype}")
     around = [name for name in calls if name in ("sleep", "update", "wake", "load_weights")]
-    assert around == ["sleep", "update", "wake", "load_weights"] * 3
+    measured = [] if average is None else ["sleep", "wake", "load_weights"]  # the average, when all is learned
+    assert around == ["sleep", "update", "wake", "load_weights"] * 3 + measured
     asleep = False
     for name in calls:
         assert not asleep or name in ("update", "wake", "load_weights"), name
@@ -63,8 +66,10 @@ def test_a_sleeping_engine_is_never_asked(corridor, tmp_path, dtype):
     assert "submit" in calls or "generate" in calls
     assert all(sessions == 0 for sessions, _ in held)
     assert all((weights == 0) == (dtype == "bfloat16") for _, weights in held)
-    own, trained = trainer.sampler.engine.model.parameters(), trainer.learner.model.parameters()
-    assert all(torch.equal(a.detach(), b.detach().to(a.dtype)) for a, b in zip(own, trained, strict=True))
+    own, learner = trainer.sampler.engine.model.parameters(), trainer.learner
+    with nullcontext() if average is None else learner.average.applied():
+        pairs = zip(own, learner.model.parameters(), strict=True)
+        assert all(torch.equal(a.detach(), b.detach().to(a.dtype)) for a, b in pairs)
 
 
 def test_sleep_changes_no_result_and_can_be_left_out(corridor, tmp_path):
