@@ -20,7 +20,7 @@ from gagpo.agents.rollout import Clock, group_jobs
 from gagpo.collecting.distributed_rollout import Rollout
 from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers
-from gagpo.credit import turns_for
+from gagpo.credit import Turns, turns_for
 from gagpo.envs.pool import Pool
 from gagpo.settings import RunSettings
 
@@ -144,8 +144,7 @@ class Collector:
         found.probe += probe
         episodes = usable(probe)
         if episodes:
-            turns = turns_for(episodes, self.settings.algorithm.credit)
-            self.controllers.observe_probe(turns, tasks_of_groups(episodes))
+            self.controllers.observe_probe(self._columns(episodes), tasks_of_groups(episodes))
 
     def _play(
         self,
@@ -176,8 +175,13 @@ class Collector:
         episodes = usable(played)
         if not episodes:
             return []
-        keep_E = self.controllers.keep(turns_for(episodes, self.settings.algorithm.credit))
+        keep_E = self.controllers.keep(self._columns(episodes))
         return [episode for episode, keep in zip(episodes, keep_E, strict=True) if keep]
+
+    def _columns(self, episodes: Sequence[Episode]) -> Turns:
+        """What the episodes were paid as training counts it, penalties aside."""
+        success_only = [self.settings.world_of(episode.task).reward == "success" for episode in episodes]
+        return turns_for(episodes, self.settings.algorithm.credit, success_only=success_only)
 
 
 def usable(episodes: Sequence[Episode]) -> list[Episode]:

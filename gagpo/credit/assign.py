@@ -14,6 +14,7 @@ from gagpo.credit.registry import CreditSettings, Level
 from gagpo.credit.turns.aliasing import aliasing
 from gagpo.credit.turns.columns import Turns
 from gagpo.credit.turns.grouping import varies
+from gagpo.credit.turns.keys import StateKey
 from gagpo.credit.turns.tree import along_paths
 from gagpo.envs.errors import InvalidArgument
 
@@ -52,13 +53,24 @@ class Credit:
         return self.advantage if self.level == "token" else np.repeat(self.advantage, self.tokens_N)
 
 
-def turns_for(episodes: Sequence[Episode], settings: CreditSettings, penalty: float | Sequence[float] = 0.0) -> Turns:
-    """The columns that the credit needs of ``episodes``: state ids by its key, and what it makes of their texts."""
+def turns_for(
+    episodes: Sequence[Episode],
+    settings: CreditSettings,
+    penalty: float | Sequence[float] = 0.0,
+    success_only: bool | Sequence[bool] = False,
+) -> Turns:
+    """The columns that the credit needs of ``episodes``: state ids by its key, and what it makes of their texts.
+
+    penalty: see :meth:`Turns.from_episodes`. success_only: whether success alone pays, one for all or one for each
+    episode; see :meth:`Turns.paying_success`.
+    """
     parts = getattr(settings, "credits", [settings])
     texts = any(getattr(part, "similarity", None) is not None for part in parts)
     features = max(getattr(part, "features", 0) for part in parts)
     surprise = any(part.surprise for part in parts)
-    return Turns.from_episodes(episodes, getattr(settings, "key", "observation"), penalty, texts, features, surprise)
+    key: StateKey = getattr(settings, "key", "observation")
+    turns = Turns.from_episodes(episodes, key, penalty, texts, features, surprise)
+    return turns.paying_success(success_only) if np.any(success_only) else turns
 
 
 def advantages(turns: Turns, settings: CreditSettings, value: np.ndarray | None = None) -> Credit:

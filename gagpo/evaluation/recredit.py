@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,22 @@ from gagpo.settings import SettingsError, load
 class Recredit:
     """Gives each of ``credits`` to batches of saved episodes; see :class:`gagpo.eval.viewer.records.Explain`.
 
-    penalty: what a turn without a valid action costs, by the name of its world where a run has several. Turns count as
-    the same state by the first credit's key.
+    penalty: what a turn without a valid action costs, by the name of its world where a run has several. success_only:
+    the worlds in which success alone pays. Turns count as the same state by the first credit's key.
     """
 
-    def __init__(self, credits: Mapping[str, CreditSettings], penalty: float | Mapping[str, float] = 0.0):
-        self.credits, self.penalty = dict(credits), penalty
+    def __init__(
+        self,
+        credits: Mapping[str, CreditSettings],
+        penalty: float | Mapping[str, float] = 0.0,
+        success_only: Container[str] = (),
+    ):
+        self.credits, self.penalty, self.success_only = dict(credits), penalty, success_only
 
     def __call__(self, episodes: Sequence[EpisodeRecord]) -> list[Explained]:
         first: Any = next(iter(self.credits.values()))
         turns = columns(episodes, getattr(first, "key", "observation"), self.penalty)
+        turns = turns.paying_success([(one.world or "") in self.success_only for one in episodes])
         rows = {name: advantages(turns, credit).advantage_N for name, credit in self.credits.items()}
         value_N = value_proxy(turns, gamma=getattr(first, "gamma", 1.0))
         state_N = turns.states()
@@ -44,16 +50,17 @@ class Recredit:
 
 def for_run(folder: Path) -> Recredit:
     """GAGPO, as the run sets it if it does, beside GRPO."""
-    gagpo, penalty = Gagpo(), dict[str, float]()
+    gagpo, penalty, success_only = Gagpo(), dict[str, float](), set[str]()
     try:
         settings = load(folder / "config.yaml")
     except SettingsError:
         pass  # a folder with episodes and no settings of ours is still worth looking at
     else:
         penalty = {world.name: world.invalid_penalty for world in settings.worlds}
+        success_only = {world.name for world in settings.worlds if world.reward == "success"}
         if isinstance(settings.algorithm.credit, Gagpo):
             gagpo = settings.algorithm.credit
-    return Recredit({"gagpo": gagpo, "grpo": Grpo()}, penalty)
+    return Recredit({"gagpo": gagpo, "grpo": Grpo()}, penalty, success_only)
 
 
 def columns(episodes: Sequence[EpisodeRecord], key: str, penalty: float | Mapping[str, float]) -> Turns:

@@ -25,7 +25,7 @@ from gagpo.settings.training import (
     TrainingSettings,
 )
 from gagpo.settings.warm_start import WarmStartSettings
-from gagpo.settings.worlds import World, WorldSettings, fault_of
+from gagpo.settings.worlds import Reward, World, WorldSettings, fault_of
 from gagpo.trackers.registry import TRACKERS
 
 Section = TypeVar("Section", bound=Options)
@@ -63,6 +63,7 @@ class RunSettings(Options):
     )
     context: ContextSettings = ContextSettings()
     rollout: RolloutSettings = RolloutSettings()
+    reward: Reward = Field("world", description="what training pays: what the world does, or 1 for a success alone")
     invalid_penalty: float = Field(0.01, ge=0, description="what a turn without a valid action costs")
     algorithm: Algorithm
     optimizer: OptimizerSettings = OptimizerSettings()
@@ -251,8 +252,8 @@ class RunSettings(Options):
         """The worlds of the run, every one complete; a run of one ``environment`` has one without a name."""
         rolling, measured = self.rollout, self.evaluation
         if self.environment is not None:
-            own = (rolling.max_tokens, rolling.samples, self.invalid_penalty, measured, self.curriculum)
-            return [World("", 1.0, self.environment, self.context, *own)]
+            own = (self.reward, self.invalid_penalty, measured, self.curriculum)
+            return [World("", 1.0, self.environment, self.context, rolling.max_tokens, rolling.samples, *own)]
         return [
             World(
                 row.name,
@@ -261,6 +262,7 @@ class RunSettings(Options):
                 _over(self.context, row.context),
                 rolling.max_tokens if row.max_tokens is None else row.max_tokens,
                 rolling.samples if row.samples is None else row.samples,
+                row.reward or self.reward,
                 self.invalid_penalty if row.invalid_penalty is None else row.invalid_penalty,
                 _over(measured, row.evaluation),
                 row.curriculum or self.curriculum,
@@ -311,6 +313,7 @@ class RunSettings(Options):
             "environments": [],
             "context": world.context,
             "rollout": self.rollout.model_copy(update=rolling),
+            "reward": world.reward,
             "invalid_penalty": world.invalid_penalty,
             "evaluation": world.evaluation,
             "curriculum": world.curriculum,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from pydantic import Field
 
@@ -12,6 +13,9 @@ from gagpo.envs.tasks import in_world
 from gagpo.options import Options
 from gagpo.settings.environment import Calls, ContextSettings, EnvironmentSettings, History, Kwargs, Style, Template
 from gagpo.settings.training import EvaluationSettings
+
+Reward = Literal["world", "success"]
+"""What training pays for a task: what its world pays, or 1 at the last turn of a success and nothing else."""
 
 
 class WorldContextSettings(Options):
@@ -45,6 +49,7 @@ class WorldSettings(Options):
     context: WorldContextSettings = WorldContextSettings()
     max_tokens: int | None = Field(None, ge=1, description="most tokens of a response; rollout.max_tokens if absent")
     samples: int | None = Field(None, ge=1, description="episodes of a group; rollout.samples if absent")
+    reward: Reward | None = Field(None, description="what training pays; the run's reward if absent")
     invalid_penalty: float | None = Field(
         None, ge=0, description="what a turn without a valid action costs; the run's invalid_penalty if absent"
     )
@@ -62,6 +67,7 @@ class World:
     context: ContextSettings
     max_tokens: int
     samples: int
+    reward: Reward
     invalid_penalty: float
     evaluation: EvaluationSettings
     curriculum: Curriculum

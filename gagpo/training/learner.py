@@ -163,7 +163,12 @@ class Learner:
         settings, credit_settings, episodes = self.settings, self.settings.algorithm.credit, collected.episodes
         worlds = {name: settings.world_named(name) for name in {episode.world or "" for episode in episodes}}
         world_E = [worlds[episode.world or ""] for episode in episodes]
-        turns = turns_for(episodes, credit_settings, [world.invalid_penalty for world in world_E])
+        turns = turns_for(
+            episodes,
+            credit_settings,
+            [world.invalid_penalty for world in world_E],
+            [world.reward == "success" for world in world_E],
+        )
         limit_E = np.array([world.max_tokens for world in world_E])
         turns = self.controllers.shape(turns, limit_E[turns.episode_N] if settings.environments else None)
         rows, tokens = build_rows(episodes), int(turns.tokens_N.sum())

@@ -7,7 +7,7 @@ order. Of a branch these are its own turns: those that it shares stand where the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -239,6 +239,16 @@ class Turns:
         if self.parent_E is not None:
             own["parent_E"] = np.where(own["parent_E"] < 0, -1, np.cumsum(kept_N)[own["parent_E"]] - 1)
         return Turns(**{**own, "episode_N": renumber(own["episode_N"])})
+
+    def paying_success(self, chosen_E: bool | Sequence[bool] = True) -> Turns:
+        """The same turns where a success pays 1 at its last turn and nothing else pays; penalties stay.
+
+        chosen_E: the episodes that are paid so; the others keep their rewards. Raises :class:`BadTurns` where
+        ``success_E`` is not given.
+        """
+        chosen_N = np.broadcast_to(chosen_E, self.episodes)[self.episode_N]
+        success_N = self.last_N & self.succeeded_E[self.episode_N]
+        return replace(self, reward_N=np.where(chosen_N, success_N, self.reward_N))
 
     @property
     def turns(self) -> int:

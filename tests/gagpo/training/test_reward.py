@@ -1,0 +1,99 @@
+"""What training pays: what the world does, or success alone."""
+
+import gymnasium
+import numpy as np
+import pytest
+
+from gagpo.agents.episodes import Episode, Turn
+from gagpo.agents.setup import make_world
+from gagpo.collecting.collector import Collector
+from gagpo.collecting.schedule import Schedule
+from gagpo.controllers import Controllers
+from gagpo.credit import BadTurns, Turns, turns_for
+from gagpo.credit.gagpo import Gagpo
+from gagpo.envs.testing import CorridorEnv
+from gagpo.eval.viewer.records import read_episode_file
+from gagpo.evaluation.recredit import for_run
+from gagpo.settings import SettingsError, load
+from tests.gagpo.collecting.test_collector import Walker, play
+from tests.gagpo.training.test_trainer import run, same, weights
+
+
+class GenerousEnv(CorridorEnv):
+    """A corridor that pays for every step, wherever it leads, and most for the shortest way out of the task."""
+
+    def act(self, action):
+        outcome = super().act(action)
+        outcome.reward = 0.5 if outcome.success else float(self.place) / 10
+        return outcome
+
+
+gymnasium.register("gagpo-test/Generous-v0", entry_point=GenerousEnv)
+GENEROUS = f"{__name__}:gagpo-test/Generous-v0"
+
+
+def tries():
+    """A success of two turns that were paid otherwise, and a failure that was paid more."""
+    ids = np.zeros(1, np.int32)
+    paths = [(0.3, 0.2), (0.4, 0.5, 0.6)]
+    return [
+        Episode("t", sample=i, success=i == 0, turns=[Turn("o", "x", "x", reward=r, response_ids=ids) for r in path])
+        for i, path in enumerate(paths)
+    ]
+
+
+def test_a_success_pays_one_at_its_end_and_nothing_else_pays():
+    turns = turns_for(tries(), Gagpo(key="observation"), 0.25, True)
+    assert turns.reward_N.tolist() == [0, 1, 0, 0, 0]
+    assert turns_for(tries(), Gagpo(key="observation"), 0.25, [False, True]).reward_N.tolist() == [0.3, 0.2, 0, 0, 0]
+    refused = tries()
+    refused[0].turns[0].invalid = "refused"
+    assert turns_for(refused, Gagpo(key="observation"), 0.25, True).return_E.tolist() == [0.75, 0]
+
+
+def test_a_branch_is_paid_at_its_own_end():
+    turns = Turns([0.2, 0.3, 0.4], [0, 0, 1], [0, 0], parent_E=[-1, 0], success_E=[False, True]).paying_success()
+    assert turns.reward_N.tolist() == [0, 0, 1] and turns.return_E.tolist() == [0, 1]
+    with pytest.raises(BadTurns, match="give success_E"):
+        Turns([0.2], [0], [0]).paying_success()
+
+
+def test_a_run_by_success_is_that_of_a_world_that_pays_success_alone(corridor, tmp_path):
+    """Bit-equal weights, though the world pays otherwise; paid by the world they are others."""
+    generous = {"environment": {"id": GENEROUS}}
+    ways = {"plain": {}, "by_success": {**generous, "reward": "success"}, "by_world": generous}
+    ends = {name: weights(run(corridor(**changes), tmp_path / name).path) for name, changes in ways.items()}
+    assert same(ends["by_success"], ends["plain"]) and not same(ends["by_world"], ends["plain"])
+
+
+def test_groups_are_kept_by_what_training_pays(corridor):
+    """Within four turns nobody arrives, at places that pay differently."""
+    sampling = {"preset": "gagpo", "controllers": {"dynamic_sampling": {"reward": "sum", "rounds": 2}}}
+    short = {"id": GENEROUS, "kwargs": {"max_turns": 4}}
+    for reward, rounds in (("world", 1), ("success", 2)):
+        settings = load(corridor(environment=short, algorithm=sampling, reward=reward))
+        tasks = make_world(GENEROUS).tasks("train")
+        made = Collector(settings, Schedule(settings, {"": tasks}), Controllers(settings.algorithm.controllers))
+        assert play(made, Walker()).rounds == rounds
+
+
+def test_the_viewer_explains_each_world_by_what_it_was_paid(corridor, tmp_path):
+    worlds = [
+        {"name": "by_world", "id": GENEROUS, "kwargs": {"max_turns": 6}},
+        {"name": "by_success", "id": GENEROUS, "kwargs": {"max_turns": 6}, "reward": "success"},
+    ]
+    credit = {"preset": "gagpo", "credit": {"key": "observation"}, "kl": {"coefficient": 0.0}}
+    config = corridor(environment=None, environments=worlds, algorithm=credit, training={"iterations": 1})
+    assert [world.reward for world in load(config).worlds] == ["world", "success"]
+    folder = run(config, tmp_path / "run")
+    episodes, problems = read_episode_file(folder.path / "episodes" / "train-0001.jsonl")
+    assert not problems and {one.world for one in episodes} == {"by_world", "by_success"}
+    for one, told in zip(episodes, for_run(folder.path)(episodes), strict=True):
+        assert told.advantages["gagpo"] == pytest.approx([turn.advantage for turn in one.turns], abs=1e-6)
+
+
+def test_what_pays_is_one_of_two(corridor):
+    with pytest.raises(SettingsError, match="reward"):
+        load(corridor(reward="return"))
+    alone = load(corridor(reward="success"))
+    assert alone.alone(alone.only_world).reward == "success"
