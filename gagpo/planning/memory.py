@@ -74,7 +74,8 @@ def state_parts(settings: RunSettings, shape: Shape) -> list[Part]:
         away = _leaves(settings, "weights")
         parts = [replace(part, host=away) for part in parts] + gathered_parts(settings, shape)
     if settings.training.average is not None:
-        parts.append(Part("average", 4 * count / ranks, every, "of the weights, float32" + shares, host=True))
+        note = "of the weights, float32" + shares
+        parts.append(Part("average", 4 * count / ranks, every, note, host=settings.device != "cpu"))
     taught = settings.algorithm.distillation
     if taught is not None and taught.teacher != "self":
         size = _size(settings.engine.dtype)

@@ -37,6 +37,7 @@ def planned(corridor, case, processes=1):
     """The peak of an update by the plan."""
     model = model_of(case)
     changes = {"microbatch_tokens": ROWS * (PROMPT + RESPONSE), "gradient_checkpointing": case.checkpointing}
+    changes["average"] = None  # what is measured is an update alone
     lora = {"lora": {"rank": 8, "base": case.base}} if case.base else {}
     training, engine = {**changes, "precision": case.precision}, {"dtype": case.precision}
     folder = corridor().parent / "shape"
@@ -201,6 +202,14 @@ def test_what_is_offloaded_is_the_hosts(big):
     layers = next(part.bytes for part in inside.parts if part.name == "activations")
     assert outside.on_host() == pytest.approx(average + states + layers, rel=0.05)
     assert outside.peak()[0] < inside.peak()[0]
+
+
+def test_a_run_without_a_card_holds_the_average_where_the_rest_is(big):
+    with_average, without = (
+        plan(with_overrides(big, ["device=cpu", f"training.average={average}"])) for average in ("{}", "null")
+    )
+    assert with_average.on_host() == 0
+    assert with_average.peak()[0] - without.peak()[0] == pytest.approx(4 * with_average.shape.parameters)
 
 
 def test_offloading_is_advised_where_it_is_enough(big):
