@@ -239,7 +239,7 @@ STUDIES |= {
     ),
 }
 
-FALLING = ["training.iterations=150", "optimizer.schedule=linear", "training.average={}"]
+FALLING = ["training.iterations=80", "optimizer.schedule=linear", "training.average={}"]
 
 # A strong player in rooms as released games have them, which it was not made for, by reinforcement alone.
 STUDIES |= {
@@ -250,9 +250,16 @@ STUDIES |= {
         split="test",
         chosen_on="validation",
     ),
+    "lift-short-pages": Study(  # three results a page, from a browser that copies a second result's number
+        "configs/starters/webshop-browser-short.yaml",
+        {"GAGPO": preset("gagpo"), "GAGPO, success alone": preset("gagpo", "reward=success")},
+        split="test",
+        chosen_on="validation",
+        common=["training.iterations=30"],
+    ),
     "lift-early": Study(  # from the second stage of its warm start
         "configs/starters/alfworld-early.yaml",
-        {"GAGPO": preset("gagpo"), "GAGPO, 150 iterations, falling rate": preset("gagpo", *FALLING)},
+        {"GAGPO": preset("gagpo"), "GAGPO, 80 iterations, falling rate": preset("gagpo", *FALLING)},
         split="full.valid_unseen",
     ),
 }
