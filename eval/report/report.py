@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -23,6 +23,9 @@ from gagpo.eval.runs import Evaluation, Run, load_run
 from gagpo.eval.secrets import shown_settings
 from gagpo.eval.statistics import Interval
 from gagpo.eval.summary import number, p_value, percent
+
+STAGES = ("before", "after", "average")
+"""What a table sets side by side: a model before training, after it, and the average of its weights."""
 
 Cell = str | dict[str, str]  # a text, or the parts of one with its range or an alarm
 
@@ -63,7 +66,7 @@ def write_report(run_folder: str | Path) -> Path:
 def before_and_after(run: Run, split: str) -> list[Evaluation]:
     """The evaluations a table of ``split`` sets side by side: before, after and average, or whichever there is."""
     of_split = [one for one in run.evaluations if one.split == split]
-    ends = [one for one in of_split if one.stage in ("before", "after", "average")]
+    ends = [one for one in of_split if one.stage in STAGES]
     return ends or of_split[-1:]
 
 
@@ -75,15 +78,18 @@ def worlds_in(run: Run) -> list[str]:
     return worlds_of(dict.fromkeys(key for row in run.metrics for key in row))
 
 
-def _whole(run: Run) -> list[list[Cell]]:
-    """Of a run of several panels before and after training: the success of each, and of all of them together."""
-    pairs = {split: before_and_after(run, split) for split in _all_splits(run)}
-    pairs = {split: pair for split, pair in pairs.items() if len(pair) == 2}
-    if not worlds_in(run) or len(pairs) < 2:
-        return []
-    rows: list[list[Cell]] = [[split, *(_rate(one.result.success) for one in pair)] for split, pair in pairs.items()]
-    stages = [whole([pair[at].result for pair in pairs.values()]) for at in range(2)]
-    return [*rows, ["the whole", *map(_rate, stages)]]
+def _whole(run: Run) -> dict[str, object] | None:
+    """Of a run of several panels, before and after training: the success of each, and of all of them together."""
+    found = {split: {one.stage: one.result for one in before_and_after(run, split)} for split in _all_splits(run)}
+    panels = {split: results for split, results in found.items() if {"before", "after"} <= results.keys()}
+    if not worlds_in(run) or len(panels) < 2:
+        return None
+    stages = [stage for stage in STAGES if all(stage in results for results in panels.values())]
+    rows: list[list[Cell]] = [
+        [split, *(_rate(results[stage].success) for stage in stages)] for split, results in panels.items()
+    ]
+    together = [whole([results[stage] for results in panels.values()]) for stage in stages]
+    return {"header": ["success", *stages], "rows": [*rows, ["the whole", *map(_rate, together)]]}
 
 
 def _headline(run: Run) -> dict[str, str] | None:
@@ -108,9 +114,9 @@ def _headline(run: Run) -> dict[str, str] | None:
     }
 
 
-def _compare(pair: list[Evaluation]) -> Comparison | str:
+def _compare(pair: Sequence[Evaluation]) -> Comparison | str:
     try:
-        return compare_results({one.label: one.result for one in pair})
+        return compare_results({one.stage or one.label: one.result for one in pair})
     except DifferentPanels as error:
         return str(error)
 
@@ -132,29 +138,35 @@ def _result(split: str, shown: list[Evaluation]) -> dict[str, object]:
         columns: list[dict[int, float]] = [getattr(result, name) for result in results]
         title = name.replace("_at_k", "@")
         rows += [[f"{title}{k}", *(_percent(column.get(k, math.nan)) for column in columns)] for k in columns[-1]]
-    compared = _compare(shown) if len(shown) == 2 else None
+    compared = _compare(shown) if len(shown) > 1 else None
     return {
         "split": split,
         "header": ["", *(one.stage or one.label for one in shown)],
         "rows": rows,
         "panel": _panel(results[-1]),
         "complaint": compared if isinstance(compared, str) else "",
-        "rise": _rise(compared) if isinstance(compared, Comparison) else None,
+        "rises": _rises(compared) if isinstance(compared, Comparison) else [],
+        "baseline": shown[0].stage or shown[0].label,
     }
 
 
-def _rise(compared: Comparison) -> dict[str, object]:
-    one = compared.differences[0]
-    p = p_value(one.p)
-    return {
-        "value": percent(one.rise.value, True),
-        "low": percent(one.rise.low, True),
-        "high": percent(one.rise.high, True),
-        "gained": one.gained,
-        "lost": one.lost,
-        "p": p.replace("<", "p < ") if p.startswith("<") else f"p = {p}",
-        "test": one.test,
-    }
+def _rises(compared: Comparison) -> list[dict[str, object]]:
+    """A sentence's parts for each result that is set against the first; p is corrected where there are several."""
+    corrected = ", Holm's correction" if len(compared.differences) > 1 else ""
+    return [
+        {
+            "label": one.label,
+            "value": percent(one.rise.value, True),
+            "low": percent(one.rise.low, True),
+            "high": percent(one.rise.high, True),
+            "gained": one.gained,
+            "lost": one.lost,
+            "p": f"p {p}" if p.startswith("<") else f"p = {p}",
+            "test": one.test + corrected,
+        }
+        for one in compared.differences
+        for p in [p_value(one.p_holm)]
+    ]
 
 
 def _panel(result: EvalResult) -> str:

@@ -127,7 +127,7 @@ def _conclude(run: Path, results: Mapping[str, EvalResult]) -> None:
         raise
     for split in results:
         if (run / "evals" / f"before-{split}.json").exists():
-            say(_before_after(run, split))
+            say(_compared(run, split))
     say(f"curves: {run / 'curves.png'}\nreport: {page}")
 
 
@@ -159,13 +159,15 @@ def _words(watch: bool, as_json: bool) -> list[str]:
     return [word for word, given in (("--watch", watch), ("--json", as_json)) if given]
 
 
-def _before_after(run: Path, split: str) -> str:
+def _compared(run: Path, split: str) -> str:
+    """What came of a run, and of the average of its weights, against the model that it began with."""
     from gagpo.envs.tables import text_width
     from gagpo.eval.compare import compare_results
+    from gagpo.eval.report.report import STAGES
     from gagpo.eval.results import EvalResult
 
-    files = {stage: run / "evals" / f"{stage}-{split}.json" for stage in ("before", "after")}
-    compared = compare_results({stage: EvalResult.load(path) for stage, path in files.items()})
+    files = {stage: run / "evals" / f"{stage}-{split}.json" for stage in STAGES}
+    compared = compare_results({stage: EvalResult.load(path) for stage, path in files.items() if path.exists()})
     return "\n".join(compared.lines(text_width()))
 
 

@@ -13,7 +13,9 @@ from gagpo.eval.results import EvalResult, Panel
 KINDS = ("pick_and_place_simple", "pick_heat_then_place_in_recep", "look_at_obj_in_light")
 
 
-def write_run(folder: Path, seed: int = 1, rise: float = 0.5, iterations: int = 40, hostile: str = "") -> Path:
+def write_run(
+    folder: Path, seed: int = 1, rise: float = 0.5, iterations: int = 40, hostile: str = "", average=False
+) -> Path:
     """Success climbs by ``rise`` from about .25; ``hostile`` is put wherever a model's or a user's text may stand."""
     rng = np.random.default_rng(seed)
     for name in ("evals", "episodes", "checkpoints"):
@@ -58,6 +60,7 @@ def write_run(folder: Path, seed: int = 1, rise: float = 0.5, iterations: int = 
             }
             file.write(json.dumps(row) + "\n")
     stages = [("before", 0), (f"iteration-{iterations // 2:04}", iterations // 2), ("after", iterations)]
+    stages += [("average", iterations)] if average else []
     for split, name in (("valid_seen", "5" * 16), ("valid_unseen", "6" * 16)):
         for stage, i in stages:
             episodes = play(rng, float(rates[i]) - 0.03, split, stage, hostile)

@@ -85,6 +85,14 @@ def test_everything_of_the_run_is_on_the_page(tmp_path, make_run):
     assert not list(folder.glob("*.part"))
 
 
+def test_the_average_is_compared_with_the_start_beside_the_last_weights(tmp_path, make_run):
+    """A run keeps an average unless told otherwise, and its page says as much of either as of a run without one."""
+    page = report(make_run(tmp_path / "run", iterations=4, average=True)).text
+    for stage in ("after", "average"):
+        assert len(re.findall(rf"{stage} against before: \s*\+[\d.]+\s*points \[", page)) == 2  # one for each split
+    assert page.count("exact McNemar, Holm's correction, paired by task") == 4
+
+
 def test_the_page_asks_nobody_for_anything(tmp_path, make_run):
     page = report(make_run(tmp_path / "run", iterations=4, hostile=HOSTILE))
     assert not {"script", "img", "iframe", "link", "object", "embed", "form", "a", "base", "use"} & set(page.tags)

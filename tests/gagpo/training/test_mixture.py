@@ -3,6 +3,7 @@ another."""
 
 import functools
 import json
+import re
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from gagpo.settings import SettingsError, load
 from gagpo.training import checkpoint as checkpoints
 from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer, train
+from tests.eval.report.test_report import Page
 from tests.gagpo.distributed.conftest import require_same_run, train_in_one, train_in_two
 from tests.gagpo.training.resuming import killed_and_resumed, require_equal
 from tests.gagpo.training.test_trainer import run, same, timeless, weights
@@ -139,7 +141,9 @@ def test_every_world_has_its_share_its_numbers_and_its_panel(mixture, tmp_path):
     read = load_run(folder.path)
     assert set(read.splits()) == panels and folder.finished
     page = write_report(folder.path).read_text()
-    assert "the whole" in page and "success in training, by world" in page and "short.test" in page
+    assert "success in training, by world" in page and "short.test" in page
+    result = Page(page).text.partition("success before after average")[2]
+    assert re.match(r" long\.test .+ short\.test .+ the whole \d", result), "the average stands beside the rest"
     (shown,) = index([read], [])["runs"]
     assert shown["worlds"] == ["long", "short"]
     told = {finding.name.partition(": ")[0] for finding in health(folder.metrics())}
