@@ -120,7 +120,8 @@ def require_same_panel(label: str, first: EvalResult, other_label: str, other: E
 def compare_files(paths: Sequence[Path], split: str | None = None) -> Comparison:
     """Load result files and compare them with the first; each is named by as much of its path as tells them apart.
 
-    A run folder stands for its last evaluation of ``split`` (of the first split it was evaluated on by default).
+    A run folder stands for the last evaluation of its weights, not of their average, on ``split`` (by default on the
+    first split that it was evaluated on).
     """
     return compare_results(dict(zip(_names(paths), (_load(path, split) for path in paths), strict=True)))
 
@@ -129,12 +130,11 @@ def _load(path: Path, split: str | None) -> EvalResult:
     if not path.is_dir():
         return EvalResult.load(path)
     run = load_run(path)
-    wanted = split or next(iter(run.splits()), None)
-    found = [one for one in run.evaluations if one.split == wanted]
-    if not found:
+    found = run.last(split)
+    if found is None:
         known = ", ".join(run.splits()) or "none"
-        raise InvalidArgument(f"run {path} holds no evaluation of split {wanted!r}; it was evaluated on: {known}")
-    return found[-1].result
+        raise InvalidArgument(f"run {path} holds no evaluation of split {split!r}; it was evaluated on: {known}")
+    return found.result
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

@@ -87,6 +87,16 @@ class Run:
         """The evaluations on ``split`` of the weights that were trained, in order: a curve. Their average is none."""
         return [one for one in self.evaluations if one.split == split and one.stage not in ("average", "")]
 
+    def last(self, split: str | None = None) -> Evaluation | None:
+        """The last evaluation on ``split`` (the first of :meth:`splits` by default) of the weights that were trained.
+
+        Of a folder that holds none of a named stage, what comes last; None where there is nothing of the split.
+        """
+        wanted = split or next(iter(self.splits()), None)
+        found = self.trained(wanted) if wanted else []
+        found = found or [one for one in self.evaluations if one.split == wanted]
+        return found[-1] if found else None
+
     def splits(self) -> list[str]:
         """The splits evaluated, unseen ones first."""
         names = {one.split for one in self.evaluations if one.stage}

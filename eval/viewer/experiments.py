@@ -79,7 +79,7 @@ def settings_that_differ(runs: Sequence[Run]) -> dict[str, list[str | None]]:
 
 def _experiment(runs: Sequence[Run], settings: Sequence[dict[str, str]], numbers: Sequence[int]) -> dict[str, object]:
     splits = dict.fromkeys(split for run in runs for split in run.splits())
-    success = {split: [one for run in runs if (one := last_of(run, split))] for split in splits}
+    success = {split: [one for run in runs if (one := run.last(split))] for split in splits}
     return {
         "name": _name([run.name for run in runs]),
         "runs": list(numbers),
@@ -92,12 +92,6 @@ def _experiment(runs: Sequence[Run], settings: Sequence[dict[str, str]], numbers
 def _worlds(run: Run) -> str:
     """The names of the worlds of a run of several; nothing where its metrics tell of none."""
     return " + ".join(worlds_of(dict.fromkeys(key for row in run.metrics for key in row)))
-
-
-def last_of(run: Run, split: str) -> Evaluation | None:
-    """The last evaluation of ``split``, of the weights that were trained."""
-    of_split = run.trained(split)
-    return of_split[-1] if of_split else None
 
 
 def _interval(ends: Sequence[Evaluation]) -> Interval:

@@ -89,6 +89,15 @@ def test_files_are_named_by_what_tells_them_apart(tmp_path):
         compare_files([paths[0], paths[0]])
 
 
+def test_a_run_stands_for_its_weights_and_not_for_their_average(tmp_path, make_run):
+    """The average is compared where it is named: by its file."""
+    folder = make_run(tmp_path / "run", average=True)
+    average, after = (folder / "evals" / f"{stage}-valid_unseen.json" for stage in ("average", "after"))
+    ends = compare_files([folder, average]).results
+    assert [one.tasks for one in ends.values()] == [EvalResult.load(at).tasks for at in (after, average)]
+    assert len({one.tasks for one in ends.values()}) == 2
+
+
 @pytest.mark.parametrize("width", [30, 60, 100])
 def test_the_table_fits_and_holds_the_numbers(width):
     results = {

@@ -8,7 +8,6 @@ import pytest
 
 from gagpo.eval.curves import band, curve_lines, evaluation_points, plot_curves, plot_each, training_lines
 from gagpo.eval.runs import load_run
-from gagpo.eval.viewer.experiments import last_of
 
 
 def test_seeds_are_averaged_only_on_the_x_they_share():
@@ -43,7 +42,7 @@ def test_the_average_of_the_weights_is_no_point_of_the_curve(tmp_path, make_run)
     shutil.copy(folder / "evals" / "before-valid_unseen.json", folder / "evals" / "average-valid_unseen.json")
     after = load_run(folder)
     assert evaluation_points([after], "valid_unseen", "turns") == evaluation_points([before], "valid_unseen", "turns")
-    assert last_of(after, "valid_unseen") == last_of(before, "valid_unseen")
+    assert after.last("valid_unseen") == before.last("valid_unseen")
 
 
 def pixels(path):
