@@ -239,6 +239,7 @@ STUDIES |= {
     ),
 }
 
+BY_SUCCESS = ["reward=success", "invalid_penalty=0.1"]
 FALLING = ["training.iterations=80", "optimizer.schedule=linear", "training.average={}"]
 
 # A strong player in rooms as released games have them, which it was not made for, by reinforcement alone.
@@ -252,7 +253,14 @@ STUDIES |= {
     ),
     "lift-short-pages": Study(  # three results a page, from a browser that copies a second result's number
         "configs/starters/webshop-browser-short.yaml",
-        {"GAGPO": preset("gagpo"), "GAGPO, success alone": preset("gagpo", "reward=success")},
+        {
+            "GAGPO": preset("gagpo"),
+            "GAGPO, success alone": preset("gagpo", "reward=success"),
+            "GAGPO, success alone, refusals cost": preset("gagpo", *BY_SUCCESS),
+            "the same at 1e-4, 150 iterations": preset(
+                "gagpo", *BY_SUCCESS, "training.iterations=150", "optimizer.learning_rate=1e-4"
+            ),
+        },
         split="test",
         chosen_on="validation",
         common=["training.iterations=30"],

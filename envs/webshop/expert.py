@@ -76,7 +76,7 @@ def browse(shop: Shop, state: PageState, opened: Set[int], hasty: bool = False) 
     if state.kind == ITEM:
         if hasty:
             return _click(BUY)
-        return _at_item(shop, state, goal) if _fits(shop, state, goal) else _click(PREVIOUS)
+        return _at_item(shop, state, goal) if fits(shop, state, goal) else _click(PREVIOUS)
     if state.kind == RESULTS:
         found = shop.store.index.search(state.query)
         shown = found[(state.page - 1) * shop.results_per_page : state.page * shop.results_per_page]
@@ -88,7 +88,7 @@ def browse(shop: Shop, state: PageState, opened: Set[int], hasty: bool = False) 
     return f"search[{plan[0]}]" if plan else None
 
 
-def _fits(shop: Shop, state: PageState, goal: Goal) -> bool:
+def fits(shop: Shop, state: PageState, goal: Goal) -> bool:
     """Whether the product on the page has what the instruction asks for."""
     within = shop.store.price(state.product) <= goal.budget
     return within and len(options_to_choose(shop, state, goal)) == len(goal.options)
