@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import textwrap
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -51,7 +52,7 @@ class Table:
     styles: Mapping[str, str] = field(default_factory=dict)
 
     def lines(self, width: int = WIDTH) -> list[str]:
-        """ASCII lines, none longer than ``width`` (at least 30): the first column is cut to fit.
+        """ASCII lines, none longer than ``width`` (at least 30): the first column is cut to fit, as :func:`cut` does.
 
         Where less than eight characters are left to it, each row becomes a block of ``name: value`` lines instead.
         """
@@ -62,9 +63,7 @@ class Table:
         if not self.fits(width):
             return list(_blocks(cells[0], cells[1:], width))
         lines = []
-        for name, *others in cells:
-            # Only the first cell gives way to the width.
-            short = name if len(name) <= first else name[: max(0, first - 2)] + ".."
+        for short, (_, *others) in zip(cut([name for name, *_ in cells], first), cells, strict=True):
             padded = [
                 cell.ljust(size) if column in self.words else cell.rjust(size)
                 for column, (cell, size) in enumerate(zip([short, *others], [first, *sizes[1:]], strict=True))
@@ -104,6 +103,20 @@ class Table:
                 made.add_section()
             made.add_row(*(Text(cell, self.styles.get(cell, "")) for cell in row))
         return made
+
+
+def cut(names: Sequence[str], most: int) -> list[str]:
+    """``names`` of at most ``most`` characters: without their ends, or, of those that would read alike, their middles.
+
+    >>> cut(["weights", "weights of a run", "weights of a run, averaged"], 13)
+    ['weights', 'weig..f a run', 'weig..veraged']
+    """
+    left = max(0, most - 2)
+    ends = [name if len(name) <= most else name[:left] + ".." for name in names]
+    front = left * 2 // 5
+    middles = [name[:front] + ".." + name[len(name) - left + front :] for name in names]
+    alike = {end for end, count in Counter(ends).items() if count > 1} - set(names)
+    return [middle if end in alike else end for end, middle in zip(ends, middles, strict=True)]
 
 
 def facts(pairs: Sequence[tuple[str, str]], width: int = WIDTH) -> list[str]:

@@ -267,7 +267,7 @@ STUDIES |= {
     ),
     "lift-early": Study(  # from the second stage of its warm start
         "configs/starters/alfworld-early.yaml",
-        {"GAGPO": preset("gagpo"), "GAGPO, 80 iterations, falling rate": preset("gagpo", *FALLING)},
+        {"GAGPO": preset("gagpo"), "GAGPO, falling rate": preset("gagpo", *FALLING)},
         split="full.valid_unseen",
     ),
 }

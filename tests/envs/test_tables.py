@@ -27,6 +27,13 @@ def test_words_stand_to_the_left_and_numbers_to_the_right():
     ]
 
 
+def test_names_that_begin_alike_stay_apart_when_they_are_cut():
+    """A method and its averaged weights are rows of one study."""
+    table = Table(["", "after %"], [["GAGPO, falling rate, one epoch", "1"], ["GAGPO, falling rate, averaged", "2"]])
+    first, second = (line.split("  ")[0] for line in table.lines(30)[2:])
+    assert first != second and first.startswith("GAGPO") and second.endswith("averaged")
+
+
 def test_a_bar_or_a_line_break_in_a_cell_stays_in_it():
     assert MIXED.markdown()[:3] == ["| name | note | count |", "|---|---|---|", "| one | a \\| b | 5 |"]
     assert Table(["a"], [["b\nc"]]).markdown()[-1] == "| b c |"
