@@ -20,7 +20,7 @@ from tests.gagpo.training.test_trainer import run, same, weights
 
 
 class GenerousEnv(CorridorEnv):
-    """A corridor that pays for every step, wherever it leads, and most for the shortest way out of the task."""
+    """A corridor that pays more for walking on than for arriving."""
 
     def act(self, action):
         outcome = super().act(action)
