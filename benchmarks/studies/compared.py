@@ -257,7 +257,7 @@ STUDIES |= {
             "GAGPO": preset("gagpo"),
             "GAGPO, success alone": preset("gagpo", "reward=success"),
             "GAGPO, success alone, refusals cost": preset("gagpo", *BY_SUCCESS),
-            "the same at 1e-4, 150 iterations": preset(
+            "GAGPO, success alone, refusals cost, 1e-4": preset(
                 "gagpo", *BY_SUCCESS, "training.iterations=150", "optimizer.learning_rate=1e-4"
             ),
         },
