@@ -128,7 +128,8 @@ class Panel:
     def faults(self, measure: Measure) -> list[str]:
         """What keeps reinforcement from learning, each with the setting to change; none where it can begin.
 
-        A model that wins nearly always lacks contrast and nothing else: more steps would not give it any.
+        A model that wins nearly always lacks contrast and nothing else: more steps would not give it any. One that
+        wins most tries speaks the world's language, however often it is refused: reinforcement takes refusals out.
         """
         warm, limit = self.settings.warm_start, self.settings.rollout.max_tokens
         more = "warm_start.steps" if warm and warm.steps else "warm_start.most_steps"
@@ -136,7 +137,7 @@ class Panel:
         found = []
         if measure.cut > CUT:
             found.append(f"{cut} of the answers are cut at rollout.max_tokens={limit}: raise it")
-        if measure.invalid >= INVALID:
+        if measure.invalid >= INVALID and measure.success < max(0.5, self.expected.goal):
             found.append(
                 f"{invalid} of the turns are invalid, the world's language is not spoken yet: raise {more}, then "
                 "warm_start.episodes"

@@ -63,6 +63,13 @@ def test_invalid_actions_are_told_by_the_kind_that_leads(name, said):
     assert health_line(rows(invalid_rate=0.1, **{key: share / 6 for key, share in kinds.items()})) == ""
 
 
+def test_a_player_who_wins_is_not_said_to_lack_the_worlds_language():
+    refused = {"invalid_rate": 0.35, "invalid_refused": 0.35, "invalid_unparsed": 0.0, "invalid_cut": 0.0}
+    assert "does not speak" in health_line(rows(**refused, success_rate=0.2))
+    said = health_line(rows(**refused, success_rate=0.8))
+    assert "does not speak" not in said and "raise invalid_penalty" in said
+
+
 def test_a_rule_is_about_the_last_iterations_alone():
     assert health_line(rows(invalid_rate=0.9)[:7] + rows()[7:]) == ""
     assert "getting worse" in health_line(rows(6) + [{**GOOD, "success_rate": 0.01}] * 6)

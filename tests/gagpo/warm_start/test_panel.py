@@ -40,6 +40,7 @@ def panel_of(settings, chance=0.1, shown=0.55, imitable=True):
         (Measure(1, 0.45, 0.02, 0.4, 0.8), "40 % of the answers are cut at rollout.max_tokens=3: raise it"),
         (Measure(1, 0.35, 0.02, 0.0, 0.8), "wins 35 % where its demonstrations promise 40 %.*warm_start.model.width"),
         (Measure(1, 0.45, 0.02, 0.0, 0.1), "tries differ in 10 % of the tasks only: raise rollout.temperature"),
+        (Measure(1, 0.81, 0.27, 0.0, 0.4), "^ready for reinforcement"),
         (Measure(1, 0.99, 0.02, 0.0, 0.1), "wins 99 % and tries hardly differ.*raise warm_start.wander"),
     ],
 )
