@@ -265,9 +265,21 @@ STUDIES |= {
         chosen_on="validation",
         common=["training.iterations=30"],
     ),
+    "lift-corrected": Study(  # the same pages, from a browser that was corrected where it asked for what is not there
+        "configs/starters/webshop-browser-corrected.yaml",
+        {"GAGPO": preset("gagpo", "optimizer.schedule=linear")},
+        split="test",
+        chosen_on="validation",
+    ),
     "lift-early": Study(  # from the second stage of its warm start
         "configs/starters/alfworld-early.yaml",
         {"GAGPO": preset("gagpo"), "GAGPO, falling rate": preset("gagpo", *FALLING)},
         split="full.valid_unseen",
+    ),
+    "lift-taught": Study(  # from a player taught well and never reinforced
+        "configs/starters/alfworld-early.yaml",
+        {"GAGPO": preset("gagpo", *FALLING, "curriculum={name: by_success}")},
+        split="full.valid_unseen",
+        common=["model=starter:alfworld-taught"],
     ),
 }
