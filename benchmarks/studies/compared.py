@@ -244,7 +244,10 @@ FALLING = ["training.iterations=80", "optimizer.schedule=linear", "training.aver
 
 # A strong player in rooms as released games have them, which it was not made for, by reinforcement alone.
 STUDIES |= {
-    "lift-household": Study("configs/alfworld-agent.yaml", {"GAGPO": preset("gagpo")}),
+    "lift-household": Study(
+        "configs/alfworld-agent.yaml",
+        {"GAGPO": preset("gagpo"), "GAGPO, refusals free": preset("gagpo", "invalid_penalty=0")},
+    ),
     "lift-catalogue": Study(  # 20,000 products, from a short warm start on an expert that goes back
         "configs/starters/webshop-browser.yaml",
         {"GAGPO": preset("gagpo")},
