@@ -107,6 +107,12 @@ class WarmStartSettings(Options):
     corrected: float = Field(
         0.0, ge=0, le=1, description="share of the episodes that `base` plays itself while the expert corrects it"
     )
+    takeover: float = Field(
+        0.15, ge=0, le=1, description="how likely the expert takes over for one to four moves after a turn of `base`"
+    )
+    takeover_refused: float = Field(
+        0.35, ge=0, le=1, description="the same after a turn without effect; at 1 no way out of a second one is shown"
+    )
     read_strays: bool = Field(True, description="moves that strayed are predicted like what is read; false skips them")
     stubborn: float = Field(
         0.0, ge=0, le=1, description="probability that a slip without effect is followed by another"

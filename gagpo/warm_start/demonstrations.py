@@ -85,8 +85,7 @@ def _played(
         if wanders:
             agent = wandering(settings, own, chosen, warm.wander)
         elif player == "corrected":
-            assert warm.base is not None  # the settings see to it
-            agent = _corrected(warm.base, world, settings)
+            agent = _corrected(world, settings)
             concurrency, lockstep = rolling.concurrency, True
         kwargs = {**own, "expert": player if player == "hasty" else True}
         episodes = play(
@@ -101,11 +100,12 @@ def _played(
     return kept
 
 
-def _corrected(model: str, world: TextEnv, settings: RunSettings) -> Agent:
+def _corrected(world: TextEnv, settings: RunSettings) -> Agent:
     """The model that is gone on with, corrected by the expert."""
-    sampler = settings.engine
-    engine = make_engine(sampler.name, load_model(model), load_tokenizer(model), **sampler.arguments())
+    warm, sampler = settings.warm_start, settings.engine
+    assert warm is not None and warm.base is not None  # the settings see to it
+    engine = make_engine(sampler.name, load_model(warm.base), load_tokenizer(warm.base), **sampler.arguments())
     sampling = Sampling(settings.rollout.temperature, settings.rollout.max_tokens)
     context = settings.context
     learner = language_agent(engine, world, sampling, style=context.style, history=context.history, calls=context.calls)
-    return CorrectedAgent(learner)
+    return CorrectedAgent(learner, warm.takeover, warm.takeover_refused)

@@ -1,5 +1,6 @@
 """Supervised training: which tokens count, and the same result however often it is interrupted."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from gagpo.learning.batch import Row
 from gagpo.settings import SettingsError, load
 from gagpo.settings.derived import RECIPE
 from gagpo.warm_start import fit as supervised
+from gagpo.warm_start.demonstrations import demonstrations
 from gagpo.warm_start.fit import PROMPT, RESPONSE, STATE, STRAY, SupervisedStateError, everything, fit
 from gagpo.warm_start.rows import learned_rows
 from gagpo.warm_start.run import prepare, warm_start
@@ -117,3 +119,13 @@ def test_a_learner_is_corrected_by_the_expert(corridor, warm_model, tmp_path):
         load(corridor(), ["warm_start.corrected=0.5"])
     with pytest.raises(SettingsError, match="shares of one whole"):
         load(corridor(), ["warm_start.corrected=0.5", "warm_start.hasty=0.7", f"warm_start.base={warm_model}"])
+
+
+@pytest.mark.parametrize(("takeover", "refused"), [(0.0, 0.0), (1.0, 0.0), (0.0, 1.0)])
+def test_how_often_the_expert_takes_over_is_a_setting(corridor, warm_model, takeover, refused):
+    shares = [f"warm_start.takeover={takeover}", f"warm_start.takeover_refused={refused}"]
+    own = [f"warm_start.base={warm_model}", "warm_start.corrected=1.0", *shares]
+    episodes = demonstrations(load(corridor(context={"history": "full"}), own), quiet=True)
+    pairs = [pair for episode in episodes for pair in pairwise(episode.turns) if not pair[0].trainable]
+    taken = {valid: {turn.trainable for before, turn in pairs if before.valid == valid} for valid in (True, False)}
+    assert taken[True] == {takeover == 1} and taken[False] <= {refused == 1}
