@@ -67,7 +67,7 @@ def test_a_player_who_wins_is_not_said_to_lack_the_worlds_language():
     refused = {"invalid_rate": 0.35, "invalid_refused": 0.35, "invalid_unparsed": 0.0, "invalid_cut": 0.0}
     assert "does not speak" in health_line(rows(**refused, success_rate=0.2))
     said = health_line(rows(**refused, success_rate=0.8))
-    assert "does not speak" not in said and "raise invalid_penalty" in said
+    assert "does not speak" not in said and "they cost it turns" in said
 
 
 def test_a_rule_is_about_the_last_iterations_alone():
