@@ -170,6 +170,7 @@ def invalid(rows: Sequence[Row]) -> HealthFinding | None:
     why = ": the model does not speak the world's language" if leading is None else f", most {INVALID[leading]}"
     if leading == "invalid_refused" and recent(rows, "success_rate") > 0.5:  # who wins speaks it
         why = ", most refused by the world, and it wins all the same: they cost it turns"
+        return HealthFinding("watch", "invalid actions", sentence + why)
     return HealthFinding("bad" if share > 0.5 else "watch", "invalid actions", sentence + why)
 
 

@@ -68,6 +68,8 @@ def test_a_player_who_wins_is_not_said_to_lack_the_worlds_language():
     assert "does not speak" in health_line(rows(**refused, success_rate=0.2))
     said = health_line(rows(**refused, success_rate=0.8))
     assert "does not speak" not in said and "they cost it turns" in said
+    often = rows(**{**refused, "invalid_rate": 0.6, "invalid_refused": 0.6}, success_rate=0.8)
+    assert "bad" not in {one.level for one in health(often)}
 
 
 def test_a_rule_is_about_the_last_iterations_alone():
