@@ -92,7 +92,7 @@ def plot_curves(runs: Runs, output: Path, x: str = "iteration", metric: str = "s
     Raises ValueError when nothing can be drawn.
     """
     groups = _grouped(runs, x)
-    panels = _panels(groups, x, metric, smooth)
+    panels = chart_panels(groups, x, metric, smooth)
     if not panels:
         known = sorted({key for group in groups.values() for run in group for row in run.metrics for key in row})
         raise InvalidArgument(f"no run has {metric!r} over {X_KEYS[x]!r}; known metrics: {', '.join(known) or 'none'}")
@@ -184,7 +184,8 @@ class ChartPanel:
     evaluations: Mapping[str, list[tuple[list[float], list[Interval]]]] | None = None
 
 
-def _panels(groups: Mapping[str, Sequence[Run]], x: str, metric: str, smooth: int) -> list[ChartPanel]:
+def chart_panels(groups: Mapping[str, Sequence[Run]], x: str, metric: str, smooth: int) -> list[ChartPanel]:
+    """The panel of the training iterations, and one of every split that was evaluated at least twice."""
     panels: list[ChartPanel] = []
     training = {label: training_lines(group, metric, x, smooth) for label, group in groups.items()}
     if any(line[0] for lines in training.values() for line in lines):
@@ -196,8 +197,15 @@ def _panels(groups: Mapping[str, Sequence[Run]], x: str, metric: str, smooth: in
         points = {label: evaluation_points(group, split, x) for label, group in groups.items()}
         lines = {label: [(at, [r.value for r in rates]) for at, rates in group] for label, group in points.items()}
         if any(len(line[0]) > 1 for group_lines in lines.values() for line in group_lines):
-            panels.append(ChartPanel(f"success on {split}", True, lines, points))
+            panels.append(ChartPanel(f"success on {split}{_missing(lines)}", True, lines, points))
     return panels
+
+
+def _missing(lines: Mapping[str, Sequence[Line]]) -> str:
+    """Of how many seeds a panel knows something, where those are not all that the legend counts."""
+    drawn = {(sum(bool(x) for x, _ in seeds), len(seeds)) for seeds in lines.values()}
+    partly = [(some, of) for some, of in sorted(drawn) if 0 < some < of]
+    return f" ({partly[0][0]} of {partly[0][1]} seeds)" if partly else ""
 
 
 def _draw_panel(axis: Axes, panel: ChartPanel, styles: Mapping[str, tuple[str, str]]) -> None:

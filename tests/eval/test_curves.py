@@ -2,11 +2,12 @@
 
 import shutil
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from gagpo.eval.curves import band, curve_lines, evaluation_points, plot_curves, plot_each, training_lines
+from gagpo.eval.curves import band, chart_panels, curve_lines, evaluation_points, plot_curves, plot_each, training_lines
 from gagpo.eval.runs import load_run
 
 
@@ -64,6 +65,17 @@ def test_each_method_is_drawn_in_its_own_colour(tmp_path, make_run):
     assert share_of(both, "#0072B2") > 5e-4 and share_of(both, "#D55E00") > 5e-4
     assert share_of(one, "#0072B2") > 5e-4 and share_of(one, "#D55E00") == 0
     assert sorted(path.name for path in (tmp_path / "deep").iterdir()) == ["curves.png"]
+
+
+def test_a_panel_of_some_of_the_seeds_says_so(tmp_path, make_run):
+    runs = {"gagpo": [load_run(make_run(tmp_path / f"seed{i}", seed=i, iterations=8)) for i in (1, 2, 3)]}
+    assert [panel.title for panel in chart_panels(runs, "turns", "success_rate", 1)][1:] == [
+        "success on valid_unseen",
+        "success on valid_seen",
+    ]
+    runs["gagpo"][1:] = [replace(run, evaluations=[]) for run in runs["gagpo"][1:]]
+    titles = [panel.title for panel in chart_panels(runs, "turns", "success_rate", 1)]
+    assert titles[1] == "success on valid_unseen (1 of 3 seeds)"
 
 
 def test_many_methods_get_a_small_picture_each(tmp_path, make_run):
