@@ -274,6 +274,12 @@ STUDIES |= {
         split="test",
         chosen_on="validation",
     ),
+    "lift-again": Study(  # the same pages, from that browser once it was corrected itself
+        "configs/starters/webshop-browser-again.yaml",
+        {"GAGPO": preset("gagpo", "optimizer.schedule=linear")},
+        split="test",
+        chosen_on="validation",
+    ),
     "lift-early": Study(  # from the second stage of its warm start
         "configs/starters/alfworld-early.yaml",
         {"GAGPO": preset("gagpo"), "GAGPO, falling rate": preset("gagpo", *FALLING)},
