@@ -5,7 +5,7 @@
 Reads episodes of the shop of 20,000 products on pages of three results. A row per file and kind of product: within the
 budget with every option, above the budget, or without an option; how often the shopper went back, chose an option that
 is there, clicked one that is not, and bought as it was; of the clicks on one that is not there the median of how likely
-they were, each by its least likely token, where the file has tokens.
+they were, each by its least likely token, where the file has tokens. Then how often it goes back after a refused turn.
 """
 
 from __future__ import annotations
@@ -52,20 +52,31 @@ def judged(shop: Shop, episode: dict[str, Any]) -> Iterator[tuple[str, str, floa
         yield kind_of(shop, episode["task"], shop.store.number(click[1])), first, likely
 
 
+def after_refusals(episode: dict[str, Any]) -> Iterator[bool]:
+    """For every refused turn but a last one, whether the next one goes back."""
+    for turn, following in pairwise(episode["turns"]):
+        if not turn["valid"]:
+            yield FIRST.get(following["action"] or "") == "back"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("episodes", type=Path, nargs="+", help="files of episodes in a run's folder")
     shop = WebShopEnv(split="test", products=20_000, results_per_page=3).shop
     columns = ("back", "an option", ABSENT, "bought")
     print(f"| file | product | {' | '.join(columns)} | likely, median |\n|{'---|' * (3 + len(columns))}")
+    back = []
     for path in parser.parse_args().episodes:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        found = [one for line in lines for one in judged(shop, json.loads(line))]
+        episodes = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        found = [one for episode in episodes for one in judged(shop, episode)]
+        after = [one for episode in episodes for one in after_refusals(episode)]
+        back.append(f"{path.stem}: goes back after {sum(after)} of {len(after)} refused turns")
         for kind in KINDS:
             counts = Counter(first for of, first, _ in found if of == kind)
             likely = [chance for of, first, chance in found if (of, first) == (kind, ABSENT)]
             shown = f"{median(likely):.2f}" if likely and not math.isnan(likely[0]) else ""
             print(f"| {path.stem} | {kind} | {' | '.join(str(counts[first]) for first in columns)} | {shown} |")
+    print("", *back, sep="\n")
 
 
 if __name__ == "__main__":
