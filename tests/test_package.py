@@ -174,7 +174,8 @@ def test_envs_never_sees_torch():
 
 
 def test_neither_the_house_nor_a_folder_is_crowded():
-    rooms = {path.relative_to(ROOT).parts[1] for path in modules().values() if path.match("gagpo/*/*.py")}
+    inside = [path.relative_to(ROOT).parts for path in modules().values()]  # the checkout may be called gagpo too
+    rooms = {parts[1] for parts in inside if parts[0] == "gagpo" and len(parts) > 2}
     assert len(rooms) <= 16, f"gagpo/ has {len(rooms)} rooms"
     files = defaultdict(list)
     for path in modules().values():
