@@ -44,11 +44,9 @@ class Collection:
 
 
 class Collector:
-    """Plays the training splits of all worlds, in the order of ``schedule``.
+    """Plays the training splits of all environments, in the order of ``schedule``.
 
-    ``position`` counts the tasks taken so far, and ``due`` are the places before it that are still to be played (none
-    here, where a batch is played to its end before it is trained on). rollout: what plays the jobs, here or on all
-    ranks together.
+    rollout: plays the jobs, here or on all ranks together. position: number of tasks taken so far.
     """
 
     def __init__(
@@ -59,26 +57,25 @@ class Collector:
         self.controllers = controllers
         self.rollout = rollout
         self.position = 0
-        self.due: list[int] = []
 
     def state_dict(self) -> dict[str, Any]:
-        """All there is to checkpoint."""
-        return {"position": self.position, "due": self.due, "curriculum": self.schedule.state_dict()}
+        """The state for a checkpoint. ``due``: places before ``position`` that are still to be played."""
+        return {"position": self.position, "due": [], "curriculum": self.schedule.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a checkpoint ended; earlier versions had neither places due nor a curriculum."""
-        self.position, self.due = int(state["position"]), [int(place) for place in state.get("due", [])]
-        self.schedule.load_state_dict(state.get("curriculum", {}))
+        """Restore a :meth:`state_dict`."""
+        self.position = int(state["position"])
+        self.schedule.load_state_dict(state["curriculum"])
 
     def sampled(self, seconds: float | None) -> bytes | None:
-        """What else a checkpoint holds: groups that older weights have sampled. None here, where there are none.
+        """Episodes for a checkpoint that cannot be sampled again, because their weights are gone; None without any.
 
-        seconds: after which what is still being sampled is left out; None: it is waited for.
+        seconds: longest wait for episodes under way, which are left out then; None to wait for all.
         """
         return None
 
     def load_sampled(self, data: bytes) -> None:
-        """Take up what :meth:`sampled` gave; here it is to be sampled anew."""
+        """Restore what :meth:`sampled` returned."""
 
     def collect(self, agent: Agent, pool: Pool, iteration: int) -> Collection:
         """``rollout.tasks`` groups, each of as many episodes as its world's samples say.
@@ -113,10 +110,6 @@ class Collector:
         found.episodes = found.episodes or usable(played)
         found.stats = branch_stats(found.played) if rolling.branch else {}
         return found
-
-    def upcoming(self, count: int) -> list[str]:
-        """The next ``count`` tasks, without taking them."""
-        return [self.schedule.task_at(place) for place in range(self.position, self.position + count)]
 
     def updating(self, engine: Engine, model: torch.nn.Module, iteration: int) -> AbstractContextManager[None]:
         """A context in which ``model`` becomes that of ``iteration`` updates; the engine samples from it afterwards."""

@@ -17,8 +17,7 @@ from gagpo.agents.engines.base import Engine
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.precision import dtype_of
 from gagpo.agents.rollout import Clock
-from gagpo.collecting.async_collector import AsyncCollector
-from gagpo.collecting.batches_ahead import BatchesAhead
+from gagpo.collecting.ahead import AheadCollector
 from gagpo.collecting.collector import Collection, Collector
 from gagpo.collecting.distributed_rollout import Rollout, packed, unpacked
 from gagpo.collecting.schedule import Schedule
@@ -40,16 +39,15 @@ def collector_for(
     """The collector that ``rollout.ahead`` asks for, and the number of ranks."""
     if not settings.rollout.ahead:
         return Collector(settings, schedule, controllers, rollout)
-    kind = BatchesAhead if settings.rollout.lockstep else AsyncCollector
-    ahead = kind(settings, schedule, controllers, rollout)
+    ahead = AheadCollector(settings, schedule, controllers)
     return ahead if ranks.alone else FirstRankCollector(ahead, ranks, interruptions)
 
 
 class FirstRankCollector(Collector):
     """What ``ahead`` collects on the first rank, on every rank. It does the books there; the others' stay as loaded."""
 
-    def __init__(self, ahead: AsyncCollector | BatchesAhead, ranks: Ranks, interruptions: Interruptions):
-        super().__init__(ahead.settings, ahead.schedule, ahead.controllers, ahead.rollout)
+    def __init__(self, ahead: AheadCollector, ranks: Ranks, interruptions: Interruptions):
+        super().__init__(ahead.settings, ahead.schedule, ahead.controllers)
         self.ahead, self.ranks, self.interruptions = ahead, ranks, interruptions
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,0 +1,177 @@
+"""The buffer of ``rollout.ahead``: open task groups, and the weight version that may sample each of them."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from gagpo.agents.episodes import Episode
+from gagpo.agents.rollout import Job, derive_seed, group_jobs
+from gagpo.settings import RunSettings
+
+
+@dataclass(eq=False)
+class Group:
+    """The episodes of one task.
+
+    place: index of the task in the run's order of task groups.
+    version: number of updates of the weights that sample it; None for whatever weights are newest.
+    jobs: what to play, one job per episode.
+    episodes: in the order of the jobs, None until played.
+    attempts: how often each episode was dropped.
+    """
+
+    place: int
+    version: int | None
+    jobs: list[Job]
+    episodes: list[Episode | None] = field(init=False)
+    attempts: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.episodes, self.attempts = [None] * len(self.jobs), [0] * len(self.jobs)
+
+    @property
+    def complete(self) -> bool:
+        return None not in self.episodes
+
+    def played(self) -> list[Episode]:
+        """The episodes that are there."""
+        return [episode for episode in self.episodes if episode is not None]
+
+
+class GroupBuffer:
+    """Task groups from when they are opened until they are taken, for training or to be discarded.
+
+    Groups become complete in any order, and are taken in that order. With ``rollout.lockstep`` whole batches are played
+    one after another, so that this is the order in which they were opened. Both threads hold ``changed`` while they use
+    the buffer.
+
+    open_task: gives the task of a place, when the place is opened.
+    """
+
+    def __init__(self, settings: RunSettings, open_task: Callable[[int], str]):
+        self.settings = settings
+        self.changed = threading.Condition()
+        self.iteration = 0  # updates done
+        self.position = 0  # the first place that was never opened
+        self.due: list[int] = []  # places before it that a checkpoint left to be played
+        self.groups: list[Group] = []
+        self._open_task = open_task
+        self._complete: deque[Group] = deque()
+        self._pending: deque[tuple[Group, int]] = deque()  # group and sample of the episodes not begun
+        self._dropped: list[Episode] = []
+
+    @property
+    def places(self) -> list[int]:
+        """Places before ``position`` that were not taken; a checkpoint holds these and ``position``."""
+        return sorted([*self.due, *(group.place for group in self.groups)])
+
+    # Opening and taking -----------------------------------------------------------------------------------------------
+
+    @property
+    def room(self) -> int:
+        """Groups that may be opened: ``rollout.ahead + 1`` batches, but no more than the run still needs."""
+        rolling, left = self.settings.rollout, max(0, self.settings.training.iterations - self.iteration)
+        return max(0, min(rolling.ahead + 1, left) * rolling.tasks - len(self.groups))
+
+    def open(self, count: int) -> None:
+        """Open the next ``count`` places; those that a checkpoint left to be played come first."""
+        rolling = self.settings.rollout
+        for _ in range(count):
+            place = self.due.pop(0) if self.due else self.position
+            self.position = max(self.position, place + 1)
+            task = self._open_task(place)
+            samples = self.settings.world_of(task).samples
+            jobs = group_jobs([task], samples, self.settings.seed, f"place {place}", [rolling.temperature])
+            group = Group(place, self.iteration if rolling.lockstep else None, jobs)
+            self.groups.append(group)
+            self._pending.extend((group, sample) for sample in range(samples))
+
+    def take(self) -> Group | None:
+        """The next complete group, or None. Episodes that have become too old are dropped before, and played again."""
+        for group in self.groups:
+            self._drop_stale(group)
+        if not self._complete:
+            return None
+        group = self._complete.popleft()
+        self.groups.remove(group)
+        return group
+
+    def dropped(self) -> list[Episode]:
+        """The episodes dropped since the last call, finished or not."""
+        found, self._dropped = self._dropped, []
+        return found
+
+    # Playing ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is an episode to begin."""
+        return bool(self._pending)
+
+    def next_episode(self) -> tuple[Group, int] | None:
+        """The next episode to begin, as its group and sample."""
+        return self._pending.popleft() if self._pending else None
+
+    def next_batch(self) -> list[Group]:
+        """The next groups to play together: at most ``rollout.tasks``, all for the same weights. They stay pending."""
+        unplayed = list(dict.fromkeys(group for group, _ in self._pending))
+        same = [group for group in unplayed if group.version == unplayed[0].version]
+        return same[: self.settings.rollout.tasks]
+
+    def deliver(self, group: Group, sample: int, episode: Episode) -> None:
+        """Enter a finished episode."""
+        group.episodes[sample] = episode
+        if group.complete:
+            self._complete.append(group)
+
+    def deliver_batch(self, groups: list[Group], episodes: list[Episode]) -> None:
+        """Enter the episodes of a batch, in the order of the jobs of its groups."""
+        remaining = iter(episodes)
+        for group in groups:
+            for sample in range(len(group.jobs)):
+                self._pending.remove((group, sample))
+                self.deliver(group, sample, next(remaining))
+
+    def restore(self, place: int, version: int, episodes: list[Episode]) -> None:
+        """Add a complete group from a checkpoint; ValueError when its place is not due."""
+        self.due.remove(place)
+        group = Group(place, version, [])
+        group.episodes = [*episodes]
+        self.groups.append(group)
+        self._complete.append(group)
+
+    # Staleness --------------------------------------------------------------------------------------------------------
+
+    def too_old(self, episode: Episode) -> bool:
+        """Whether an episode would exceed ``rollout.max_staleness`` in the next update."""
+        return age(episode, self.iteration) > self.settings.rollout.max_staleness
+
+    def drop(self, group: Group, sample: int, episode: Episode) -> None:
+        """Drop an episode and play it again, before anything else is begun.
+
+        The new attempt keeps the environment's seed and gets another one for its responses.
+        """
+        if group in self._complete:
+            self._complete.remove(group)
+        self._dropped.append(episode)
+        group.episodes[sample] = None
+        group.attempts[sample] += 1
+        job = group.jobs[sample]
+        seed = derive_seed(self.settings.seed, f"place {group.place}", job.task, sample, group.attempts[sample])
+        group.jobs[sample] = replace(job, seed=seed)
+        self._pending.appendleft((group, sample))
+
+    def _drop_stale(self, group: Group) -> None:
+        for sample, episode in enumerate(list(group.episodes)):
+            if episode is not None and self.too_old(episode):
+                self.drop(group, sample, episode)
+
+
+def age(episode: Episode, iteration: int) -> int:
+    """Updates since the weights of the episode's oldest turn; 0 without turns and for failed episodes."""
+    if episode.outcome == "failed":
+        return 0
+    return max((iteration - turn.version for turn in episode.turns if turn.version is not None), default=0)
