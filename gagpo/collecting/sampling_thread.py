@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from gagpo.agents.agent import EpisodeState, LanguageAgent
-from gagpo.agents.engines.base import Engine, NamedTensor, Request, Response, claim_device
+from gagpo.agents.engines.base import NamedTensor, Request, Response, claim_device
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.agents.rollout import Clock, RolloutLoop, rollout
 from gagpo.collecting.buffer import Group, GroupBuffer

@@ -1,9 +1,7 @@
 """Runs that sample ahead: repeated and resumed bit for bit in lockstep; nothing lost or too old without."""
 
-import json
 import signal
 import threading
-import time
 from collections import Counter
 
 import numpy as np
@@ -14,7 +12,6 @@ from gagpo.agents.episodes import read_episodes
 from gagpo.collecting.ahead import AheadCollector
 from gagpo.collecting.distributed_rollout import require_fitting
 from gagpo.collecting.sampling_thread import RolloutStream
-from gagpo.envs.pool import EnvironmentBroken
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.checkpoint import CheckpointError
 from gagpo.runs.run_folder import RunFolder
