@@ -185,7 +185,7 @@ class VersionedAgent(LanguageAgent):
     """
 
     def __init__(self, agent: LanguageAgent, thread: SamplingThread):
-        super().__init__(agent.engine, agent.context, agent.sampling, agent.manners)
+        super().__init__(agent.engine, agent.context, agent.sampling, agent.formats)
         self.thread = thread
         self.thinking = 0
 

@@ -183,7 +183,7 @@ class Learner:
         rng = np.random.default_rng([settings.seed, iteration])
         before = self.updater.weights() if region else []
         try:
-            lesson = self.imitation.lesson(episodes, rows, credit, iteration)
+            lesson = self.imitation.extended(episodes, rows, credit, iteration)
             learned = self.updater.update(
                 lesson.rows, lesson.credit, rng, self.controllers.controls, lesson.supervision
             )

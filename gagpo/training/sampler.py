@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gagpo.agents.agent import LanguageAgent, Manner
+from gagpo.agents.agent import ChatFormat, LanguageAgent
 from gagpo.agents.engines.base import Engine, Sampling, engine_measures
 from gagpo.agents.engines.registry import SERVERS
 from gagpo.agents.engines.remote.bystander import Bystander
@@ -60,9 +60,9 @@ class Sampler:
         agents = {world.name: self._agent_of(world, rolling.temperature) for world in self.settings.worlds}
         if "" in agents:
             return agents[""]
-        manners = {name: Manner(agent.context, agent.sampling.max_tokens) for name, agent in agents.items()}
+        formats = {name: ChatFormat(agent.context, agent.sampling.max_tokens) for name, agent in agents.items()}
         first = next(iter(agents.values()))
-        return LanguageAgent(self.engine, first.context, rolling.sampling, manners)
+        return LanguageAgent(self.engine, first.context, rolling.sampling, formats)
 
     def _agent_of(self, world: World, temperature: float) -> LanguageAgent:
         """The agent that plays in one world."""

@@ -1,5 +1,7 @@
 """What a replay buffer keeps and gives, and that a run which was stopped goes on with it bit for bit."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -38,14 +40,14 @@ def test_what_is_good_is_kept_while_it_is_young_and_there_is_room():
     assert names(buffer.episodes) == ["2a", "2c"]
 
 
-def test_advantages_are_measured_anew_against_the_running_median():
-    buffer = ReplayBuffer(Replay(baseline=4, episodes=2))
-    buffer.add([episode(c) for c in "abcd"], np.ones(4), np.array([4.0, 2.0, 3.0, 1.0]), 0)
-    chosen, above = buffer.chosen()  # the median of 1 2 3 4
-    assert names(chosen) == ["c", "a"] and above.tolist() == [0.5, 1.5]
-    buffer.add([episode("e")], np.array([-1.0]), np.array([4.0]), 1)  # 4 goes, 4 comes: 2 3 1 4
-    assert buffer.chosen()[1].tolist() == [0.5, 1.5]
-    buffer.add([episode("f")] * 3, -np.ones(3), np.array([9.0, 9.0, 9.0]), 1)
+def test_returns_are_compared_with_the_median_of_group_means():
+    """As SPEAR's code does: the median of returns would be 0 here, and let the mediocre episode in."""
+    buffer = ReplayBuffer(Replay(baseline=6, episodes=2))
+    played = [replace(episode(c), group=group) for c, group in zip("abcdef", (0, 0, 1, 1, 2, 2), strict=True)]
+    buffer.add(played, np.ones(6), np.array([4.0, 0.0, 1.0, 0.0, 3.0, 0.0]), 0)
+    chosen, above = buffer.chosen()  # group means 2, 0.5, 1.5: their median is 1.5
+    assert names(chosen) == ["e", "a"] and above.tolist() == [1.5, 2.5]
+    buffer.add([episode("g")] * 4, -np.ones(4), np.array([9.0] * 4), 1)  # 9 9 9 9 1.5 1.5
     assert buffer.chosen()[0] == []
 
 
