@@ -82,10 +82,10 @@ class Replay(Options):
     """Self-imitation: good episodes of earlier iterations join the batch (SPEAR, arXiv 2509.22601).
 
     Kept are episodes whose credit, its mean over their turns, is above ``threshold``: the newest ``size`` of them, none
-    older than ``age`` iterations. The newest ``episodes`` of those whose return is above the baseline join a batch, with
-    the difference times the coefficient as their advantage. The baseline is the median, over the last ``baseline``
-    episodes, of the mean return of their task group. The coefficient rises from 0 to ``coefficient`` along half a
-    cosine over ``rise`` iterations.
+    older than ``age`` iterations. The newest ``episodes`` of those whose return is above the baseline join a batch,
+    with the difference times the coefficient as their advantage. The baseline is the median, over the last
+    ``baseline`` episodes, of the mean return of their task group. The coefficient rises from 0 to ``coefficient``
+    along half a cosine over ``rise`` iterations.
     """
 
     coefficient: float = Field(default=1.0, gt=0)
