@@ -90,8 +90,8 @@ def hinted_rows(
 
     formats: how the policy is prompted, by environment.
     """
-    turns = [turn for episode in episodes for turn in episode.own]
-    contexts = [formats[episode.world or ""].context for episode in episodes for _ in episode.own]
+    turns = [turn for episode in episodes for turn in episode.turns]
+    contexts = [formats[episode.world or ""].context for episode in episodes for _ in episode.turns]
     hints = hints_of(episodes, kind)
     found: list[Row] = []
     for row in rows:
@@ -113,7 +113,7 @@ def hints_of(episodes: Sequence[Episode], kind: str) -> list[str]:
     ``expert``: the expert's action in this state. ``success``: the actions of the shortest other success of the group.
     """
     if kind == "expert":
-        return [f"A good action: {t.expert}" if t.expert else "" for episode in episodes for t in episode.own]
+        return [f"A good action: {t.expert}" if t.expert else "" for episode in episodes for t in episode.turns]
     hints = []
     for episode in episodes:
         others = [
@@ -121,5 +121,5 @@ def hints_of(episodes: Sequence[Episode], kind: str) -> list[str]:
         ]
         best = min(others, key=lambda other: len(other.turns), default=None)
         hint = "" if best is None else "What led to success: " + "; ".join(turn.action for turn in best.turns)
-        hints += [hint] * len(episode.own)
+        hints += [hint] * len(episode.turns)
     return hints
