@@ -28,12 +28,14 @@ from gagpo.settings import RunSettings
 class LearningBatch:
     """The rows of one update.
 
-    rows: of the iteration's episodes, then of the replayed ones.
-    credit: of the turns of these rows.
+    episodes: of the iteration, then the replayed ones.
+    rows: of these episodes.
+    credit: of their turns.
     supervision: rows of expert actions, None without an expert.
     stats: metrics of what was added.
     """
 
+    episodes: Sequence[Episode]
     rows: list[Row]
     credit: Credit
     supervision: Supervision | None = None
@@ -86,8 +88,9 @@ class Imitation:
             again, above_E = self.replay.chosen()
             if again and coefficient > 0:
                 rows, mixed = joined(rows, mixed, again, coefficient * above_E)
+                episodes = [*episodes, *again]
             stats |= {"replay_coefficient": coefficient, "replayed_episodes": float(len(again))}
-        return LearningBatch(rows, mixed, supervision, stats)
+        return LearningBatch(episodes, rows, mixed, supervision, stats)
 
     def remember(self, episodes: Sequence[Episode], turns: Turns, credit: Credit, iteration: int) -> None:
         """Keep the episodes of ``iteration`` that are worth replaying. turns, credit: of ``episodes``."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -102,16 +101,14 @@ def normaliser_of(rows: Sequence[Row]) -> Normaliser:
     return Normaliser(sum(len(row.turn_K) for row in rows), turns, len(rows))
 
 
-def mini_batches(
-    rows: Sequence[Row], count: int, rng: np.random.Generator, unit: Literal["row", "group"] = "row"
-) -> Iterator[list[Row]]:
-    """Split the rows at random into ``count`` parts with nearly equal numbers of rows, or of whole task groups.
+def mini_batches(rows: Sequence[Row], count: int, rng: np.random.Generator) -> Iterator[list[Row]]:
+    """Split the rows at random into ``count`` parts with nearly equal numbers of whole task groups.
 
-    There are fewer parts where there are fewer rows; where there are fewer groups than parts, rows are dealt out.
+    Where there are fewer groups than parts, rows are dealt out one by one; there are never more parts than rows.
     """
     number_R = np.asarray([row.group for row in rows])
     groups = np.unique(number_R)
-    if unit == "row" or len(groups) < count:
+    if len(groups) < count:
         groups, number_R = np.arange(len(rows)), np.arange(len(rows))
     for part in np.array_split(rng.permutation(groups), min(count, len(groups))):
         yield [rows[place] for chosen in part for place in np.flatnonzero(number_R == chosen)]

@@ -31,7 +31,6 @@ class StepLog:
     norms: list[float] = field(default_factory=list)
     sums: list[Metrics] = field(default_factory=list)
     mismatch: list[Metrics] = field(default_factory=list)
-    signal: dict[str, float] = field(default_factory=dict)
     taught: list[float] = field(default_factory=list)
     tokens: int = 0
     read: int = 0
@@ -48,7 +47,6 @@ class StepLog:
         taught = {"expert_loss": float(np.mean(ranks.total(np.asarray(self.taught))))} if self.taught else {}
         return {
             **metrics,
-            **self.signal,
             **taught,
             "clip_fraction": clipped,
             **{name: mismatch.get(name, 0.0) for name in MISMATCH},

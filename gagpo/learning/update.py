@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 import numpy as np
 import torch
@@ -27,7 +26,6 @@ from gagpo.learning.packing import MicroBatch, Packing
 from gagpo.learning.precision import Scope
 from gagpo.learning.scoring import OldLogprobs, score
 from gagpo.learning.sharded_batches import rank_batches, token_columns
-from gagpo.learning.steps.signal import GradientSignal
 from gagpo.learning.steps.skipped_steps import NonFiniteLoss, NonFiniteWeights, Skips
 from gagpo.objectives import Controls, Normaliser
 from gagpo.objectives.policy import LOG_RATIO_LIMIT, Metrics
@@ -54,9 +52,8 @@ class Updater:
 
     reference: the policy that KL is measured to, where the algorithm asks for it; reference_scope: a context in which
     it is that (of a model with an adapter, the one without it). autocast: a context for forward passes.
-    minibatch_of: what mini-batches are dealt out by; packing: how their rows are read.
+    packing: how rows become micro-batches.
     max_skipped: so many steps in a row whose loss or gradient is not finite end the training; fewer are skipped.
-    measure_signal: compare the gradients of the first epoch's mini-batches (:class:`GradientSignal`).
     ranks: each is given all rows, takes its share of every mini-batch, and returns the same numbers.
     """
 
@@ -68,7 +65,6 @@ class Updater:
         *,
         epochs: int = 1,
         minibatches: int = 1,
-        minibatch_of: Literal["group", "row"] = "row",
         packing: Packing | None = None,
         max_grad_norm: float = 1.0,
         reference: torch.nn.Module | None = None,
@@ -77,20 +73,17 @@ class Updater:
         autocast: Scope = nullcontext,
         device: torch.device | str = "cpu",
         max_skipped: int = 1,
-        measure_signal: bool = False,
         ranks: Ranks | None = None,
     ):
         self.model, self.optimizer, self.algorithm = model, optimizer, algorithm
         self.networks = Networks(model, critic, reference, reference_scope, autocast)
         self.ranks = ranks or Ranks()
-        self.epochs, self.minibatches, self.minibatch_of = epochs, minibatches, minibatch_of
+        self.epochs, self.minibatches = epochs, minibatches
         self.packing = packing or Packing()
         self.max_grad_norm = max_grad_norm
         self.device = device
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.skips = Skips(max_skipped)
-        self.measure_signal = measure_signal
-        self._signal: GradientSignal | None = None
         self.ratio_K = np.zeros(0)  # of every response token of the last batch, when it was last trained on
         self._log_ratio_K = np.zeros(0)  # of those that this rank has trained on
 
@@ -124,7 +117,6 @@ class Updater:
             with span("scoring"):
                 scored = self._score_before(batches, credit.tokens, log)
             for epoch in range(self.epochs):
-                self._signal = GradientSignal() if self.measure_signal and epoch == 0 else None
                 self._log_ratio_K = np.zeros(credit.tokens)
                 if epoch:
                     batches = self._mini_batches(rows, credit, rng, supervision)
@@ -134,9 +126,6 @@ class Updater:
                     batch.micros = [one if one.padding else with_columns(one, credit, old) for one in batch.micros]
                     share = supervision.coefficient if supervision else 0.0
                     self._train_on(batch, controls, log, old is None and not log.losses, share)
-                if self._signal:
-                    groups = len({row.group for row in rows}) / self.minibatches
-                    log.signal = self._signal.values(groups, self.ranks)
         except NonFiniteLoss as error:
             after = "go on from the last checkpoint" if isinstance(error, NonFiniteWeights) else _left(len(log.losses))
             raise NonFiniteLoss(f"{error}; {after}", error.turns) from None
@@ -151,14 +140,12 @@ class Updater:
     ) -> list[MiniBatch]:
         """Each mini-batch of an epoch, with its part of the supervised rows."""
         made: list[MiniBatch] = []
-        for part in mini_batches(rows, self.minibatches, rng, self.minibatch_of):
+        for part in mini_batches(rows, self.minibatches, rng):
             teaching = self._teaching(part, credit)
             micros = rank_batches(teaching, self.packing, self.ranks) if teaching else []
             made.append(MiniBatch(micros, normaliser_of(part), sum(row.length for row in part)))
         taught = supervision.rows if supervision and supervision.coefficient > 0 else []
-        for batch, part in zip(
-            made, mini_batches(taught, len(made), rng, self.minibatch_of) if taught else (), strict=False
-        ):
+        for batch, part in zip(made, mini_batches(taught, len(made), rng) if taught else (), strict=False):
             batch.taught, batch.taught_tokens = self._all(part), normaliser_of(part).tokens
         return made
 
@@ -313,8 +300,6 @@ class Updater:
         norm = float(whole(length))
         if not np.isfinite(norm):
             raise NonFiniteLoss(f"the gradient's norm is {norm}", [])
-        if self._signal:
-            self._signal.observe(self.parameters, self.ranks)
         torch.nn.utils.clip_grads_with_norm_(self.parameters, self.max_grad_norm, length)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)

@@ -36,7 +36,7 @@ class ClusterError(GagpoError, RuntimeError):
 def train_on(address: str, folder: RunFolder, say: Say) -> dict[str, EvalResult]:
     """Train the run in ``folder`` to its end in the Ray cluster at ``address`` (``local``: one on this machine).
 
-    Gives the final evaluations by split. Raises :class:`ClusterError`, also for what a rank says that users can mend.
+    Returns the final evaluations by panel. Raises :class:`ClusterError`, also for what a rank says that users can mend.
     """
     with _connected(address):
         settings = folder.settings
@@ -44,8 +44,7 @@ def train_on(address: str, folder: RunFolder, say: Say) -> dict[str, EvalResult]
         while True:
             trouble = _Attempt(folder).run()
             if not trouble:
-                found = {split: folder.evaluation(f"after-{split}") for split in settings.evaluation.splits}
-                return {split: result for split, result in found.items() if result is not None}
+                return folder.results()
             if not restarts.take():
                 raise ClusterError(
                     f"{trouble}; started again {restarts.most} times (cluster.restarts) in the hour before"

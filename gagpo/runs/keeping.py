@@ -24,6 +24,7 @@ from gagpo.settings import SettingsError, TrainingSettings
 
 BESIDE = 2**24  # bytes of tokenizer, state and manifest
 GB = 1e9
+WINDOW = 10  # iterations that the criterion of the best checkpoint is averaged over
 
 
 def smoothed(rows: Sequence[Mapping[str, float]], criterion: str, over: int) -> dict[int, float]:
@@ -47,7 +48,7 @@ def best_of(iterations: Iterable[int], rows: Sequence[Mapping[str, float]], trai
     """
     if training.best is None:
         return None
-    means = smoothed(rows, training.best, training.best_over)
+    means = smoothed(rows, training.best, WINDOW)
     measured = [iteration for iteration in iterations if iteration in means]
     return max(measured, key=lambda iteration: (means[iteration], iteration), default=None)
 

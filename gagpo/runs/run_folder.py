@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 import re
@@ -17,11 +18,14 @@ from filelock import FileLock, Timeout
 
 from gagpo.agents.episodes import Decode, Episode, write_episodes
 from gagpo.base import durable
+from gagpo.base.regular_file import read_bytes
 from gagpo.eval.results import EvalResult
-from gagpo.eval.runs import metric_rows, read_metrics
+from gagpo.eval.runs import metric_row, metric_rows, read_metrics
 from gagpo.settings import RunSettings, SettingsError, TrainingSettings, dump, load
 from gagpo.settings.training import ClusterSettings
 from gagpo.training.events import Metrics
+
+LOG = logging.getLogger("gagpo")
 
 VERSIONED = (
     *("gagpo", "torch", "transformers", "peft", "numpy", "gymnasium"),
@@ -38,13 +42,11 @@ _AT = re.compile(r"(?P<run>.+)@(?P<which>\d+|best|average)")
 CHANGEABLE = (
     "processes",
     "ranks.deadline",
-    "ranks.patience",
     "training.iterations",
     "training.turns",
     "training.save_every",
     "training.keep",
     "training.best",
-    "training.best_over",
     "training.keep_episodes",
     "rollout.workers",
     "threads",
@@ -156,6 +158,11 @@ class RunFolder:
         settings = load(self.path / "config.yaml", overrides)
         rows = self.metrics()
         done = int(rows[-1]["iteration"]) if rows else 0
+        if settings.training.iterations < done:
+            raise SettingsError(
+                f"training.iterations must be at least {done}, which {self.path} has done "
+                f"(got {settings.training.iterations})"
+            )
         if settings.training.iterations > done:
             for stage, name in ((AFTER, f"iteration-{done:04d}-"), (AVERAGED, f"earlier-{AVERAGED}-{done:04d}-")):
                 old = [*self.path.glob(f"evals/{stage}-*.json"), *self.path.glob(f"episodes/{stage}-*.jsonl")]
@@ -202,8 +209,17 @@ class RunFolder:
         """The rows logged so far; lines torn by a kill are left out."""
         return metric_rows(self.path / "metrics.jsonl")[0]
 
+    def results(self) -> dict[str, EvalResult]:
+        """The final evaluations, by panel."""
+        found = {panel: self.evaluation(f"{AFTER}-{panel}") for panel in self.settings.panels}
+        return {panel: result for panel, result in found.items() if result is not None}
+
     def rewind(self, iteration: int) -> list[Metrics]:
-        """Forget what was logged after ``iteration``, which is about to happen again; the rows that stay."""
+        """Drop what was logged after ``iteration``, which is about to happen again; returns the rows that stay.
+
+        Damaged lines move to ``metrics.damaged.jsonl``, and a warning says so.
+        """
+        self._set_damaged_aside()
         kept = [row for row in self.metrics() if row["iteration"] <= iteration]
         durable.write_text(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
         for path in (self.path / "evals").glob("iteration-*.json"):  # of iterations that are done again
@@ -211,6 +227,15 @@ class RunFolder:
             if number.isdecimal() and int(number) > iteration:
                 path.unlink()
         return kept
+
+    def _set_damaged_aside(self) -> None:
+        path, aside = self.path / "metrics.jsonl", self.path / "metrics.damaged.jsonl"
+        lines = read_bytes(path).decode("utf-8", errors="replace").split("\n") if path.exists() else []
+        damaged = [line for line in lines if line.strip() and metric_row(line) is None]
+        for line in damaged:
+            durable.append_line(aside, line)
+        if damaged:
+            LOG.warning("%s had damaged lines (%d), kept in %s", path, len(damaged), aside.name)
 
     # Results ----------------------------------------------------------------------------------------------------------
 

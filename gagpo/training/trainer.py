@@ -246,7 +246,7 @@ class Trainer:
             saved.load_sampled(self.collector.load_sampled)
             self.learner.load_state_dict(state)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise CheckpointError(f"{saved.path / 'state.json'} is not a trainer's state: {error}") from None
+            raise CheckpointError(f"{saved.path / 'state.json'} is not a trainer's state: {shortened(error)}") from None
 
 
 def train(
@@ -269,8 +269,7 @@ def train(
             folder.write()
         trainer = trainer or Trainer(folder, report, quiet, ranks, placement)
         trainer.run()
-        results = {split: folder.evaluation(f"after-{split}") for split in trainer.panels}
-    return {split: result for split, result in results.items() if result is not None}
+        return folder.results()
 
 
 def require_turns(played: Sequence[Episode], iteration: int) -> None:

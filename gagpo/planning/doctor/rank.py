@@ -36,7 +36,7 @@ def main() -> None:
     orders: queue.Queue[dict[str, Any] | None] = queue.Queue()
     threading.Thread(target=_listen, args=(orders,), daemon=True).start()
     torch.set_num_threads(1)
-    with joined(MEETING_SECONDS, SILENT_SECONDS) as ranks:
+    with joined(SILENT_SECONDS, MEETING_SECONDS) as ranks:
         machine = _machine(folder, ranks)
         while (order := orders.get()) is not None:
             answer = taken(Step(**order["step"]), machine)

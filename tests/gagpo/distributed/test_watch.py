@@ -78,7 +78,7 @@ def test_a_store_that_never_answers_is_no_place_to_meet(monkeypatch):
         place = ("1", "2", "1", "127.0.0.1", str(silent.getsockname()[1]))
         for name, value in zip(ENVIRONMENT, place, strict=True):
             monkeypatch.setenv(name, value)
-        with pytest.raises(RankLost, match="the 2 ranks did not find each other"), joined(patience=2):
+        with pytest.raises(RankLost, match="the 2 ranks did not find each other"), joined(meeting=2):
             pass
 
 

@@ -15,7 +15,7 @@ from gagpo.training.trainer import train
 
 
 def main() -> None:
-    with joined(patience=300, deadline=60) as ranks:
+    with joined() as ranks:
         usual = logprobs.CHUNK
         for config, place, *chunk in json.loads(Path(sys.argv[1]).read_text()):
             logprobs.CHUNK = (chunk and chunk[0]) or usual
