@@ -26,6 +26,7 @@ from gagpo.distributed.sharding import sampled_from
 from gagpo.envs.pool import Pool
 from gagpo.eval.evaluate import choose_panel
 from gagpo.eval.results import EvalResult
+from gagpo.eval.runs import saved_evaluation
 from gagpo.imitation.expert import require_expert
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.checkpoint import Checkpoint, CheckpointError, State
@@ -269,7 +270,7 @@ def train(
             folder.write()
         trainer = trainer or Trainer(folder, report, quiet, ranks, placement)
         trainer.run()
-        results = {split: folder.evaluation(f"after-{split}") for split in trainer.panels}
+        results = {split: saved_evaluation(folder.path, f"after-{split}") for split in trainer.panels}
     return {split: result for split, result in results.items() if result is not None}
 
 
