@@ -256,7 +256,7 @@ class Learner:
 
     def _save_offenders(self, iteration: int, episodes: Sequence[Episode]) -> Path:
         """Keep the episodes whose turns made the loss NaN; all of them where that is unknown."""
-        first = np.cumsum([0, *(len(episode.own) for episode in episodes)])
+        first = np.cumsum([0, *(len(episode.turns) for episode in episodes)])
         places = {int(np.searchsorted(first, turn, side="right")) - 1 for turn in self.updater.skips.turns}
         return self.recorder.save_offenders(iteration + 1, [episodes[i] for i in sorted(places)] or episodes)
 

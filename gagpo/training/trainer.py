@@ -166,10 +166,10 @@ class Trainer:
             learned = self.learner.learn(collected, self.iteration)
         now, clock = time.perf_counter(), collected.clock
         episodes = [*collected.played, *collected.probe, *collected.stale]
-        turns = [turn for episode in episodes for turn in episode.own]
+        turns = [turn for episode in episodes for turn in episode.turns]
         tokens = sum(len(turn.response_ids) for turn in turns)
         self.iteration += 1
-        self.turns_total += len(turns) + sum(episode.replayed for episode in episodes)
+        self.turns_total += len(turns)
         self.tokens_total += tokens
         return {
             "iteration": self.iteration,
