@@ -19,11 +19,9 @@ from filelock import FileLock, Timeout
 from gagpo.agents.episodes import Decode, Episode, write_episodes
 from gagpo.base import durable
 from gagpo.base.regular_file import read_bytes
-from gagpo.eval.results import EvalResult
-from gagpo.eval.runs import metric_row, metric_rows, read_metrics
+from gagpo.runs.metrics import Metrics, metric_row, metric_rows, read_metrics
 from gagpo.settings import RunSettings, SettingsError, TrainingSettings, dump, load
 from gagpo.settings.training import ClusterSettings
-from gagpo.training.events import Metrics
 
 LOG = logging.getLogger("gagpo")
 
@@ -209,11 +207,6 @@ class RunFolder:
         """The rows logged so far; lines torn by a kill are left out."""
         return metric_rows(self.path / "metrics.jsonl")[0]
 
-    def results(self) -> dict[str, EvalResult]:
-        """The final evaluations, by panel."""
-        found = {panel: self.evaluation(f"{AFTER}-{panel}") for panel in self.settings.panels}
-        return {panel: result for panel, result in found.items() if result is not None}
-
     def rewind(self, iteration: int) -> list[Metrics]:
         """Drop what was logged after ``iteration``, which is about to happen again; returns the rows that stay.
 
@@ -239,14 +232,9 @@ class RunFolder:
 
     # Results ----------------------------------------------------------------------------------------------------------
 
-    def save_evaluation(self, label: str, result: EvalResult, episodes: Sequence[Episode]) -> None:
-        """Write ``evals/<label>.json`` and ``episodes/<label>.jsonl``."""
-        self.save_episodes(label, episodes)
-        result.save(self.path / "evals" / f"{label}.json")
-
-    def evaluation(self, label: str) -> EvalResult | None:
-        path = self.path / "evals" / f"{label}.json"
-        return EvalResult.load(path) if path.exists() else None
+    def evaluation(self, label: str) -> Path:
+        """Where the result of an evaluation goes."""
+        return self.path / "evals" / f"{label}.json"
 
     def episodes(self, label: str) -> Path:
         return self.path / "episodes" / f"{label}.jsonl"

@@ -26,6 +26,7 @@ from gagpo.distributed.sharding import sampled_from
 from gagpo.envs.pool import Pool
 from gagpo.eval.evaluate import choose_panel
 from gagpo.eval.results import EvalResult
+from gagpo.eval.runs import final_results
 from gagpo.imitation.expert import require_expert
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.checkpoint import Checkpoint, CheckpointError, State
@@ -246,7 +247,8 @@ class Trainer:
             saved.load_sampled(self.collector.load_sampled)
             self.learner.load_state_dict(state)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise CheckpointError(f"{saved.path / 'state.json'} is not a trainer's state: {shortened(error)}") from None
+            reason = str(error)[:200]  # it may quote a damaged state at any length
+            raise CheckpointError(f"{saved.path / 'state.json'} is not a trainer's state: {reason}") from None
 
 
 def train(
@@ -269,7 +271,7 @@ def train(
             folder.write()
         trainer = trainer or Trainer(folder, report, quiet, ranks, placement)
         trainer.run()
-        return folder.results()
+        return final_results(folder.path, trainer.panels)
 
 
 def require_turns(played: Sequence[Episode], iteration: int) -> None:
