@@ -15,7 +15,7 @@ from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.checkpoint import CheckpointError
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
-from gagpo.training.trainer import train
+from gagpo.training.trainer import Trainer, train
 
 
 def episode(task, turns=1):
@@ -114,3 +114,25 @@ def test_a_damaged_buffer_is_named(corridor, tmp_path):
         (saved.path / checkpoints.REPLAY).write_bytes(damage)
         with pytest.raises(CheckpointError, match=r"replay.npz cannot be read"):
             saved.load_replay(ReplayBuffer(Replay()).restore)
+
+
+def test_a_replayed_episode_that_is_not_finite_is_skipped_and_kept(corridor, tmp_path):
+    training = {"iterations": 3, "minibatches": 1, "max_skipped": 3}
+    config = corridor(algorithm=SPEAR, training=training, evaluation={"splits": []})
+    folder = RunFolder.create(tmp_path / "run", load(config))
+    trainer = Trainer(folder, quiet=True)
+    buffer = trainer.learner.imitation.replay
+    chosen = buffer.chosen
+
+    def poisoned():
+        episodes, above = chosen()
+        for one in episodes[:1]:
+            one.turns[0].logprobs = np.full(len(one.turns[0].response_ids), np.nan, np.float32)
+        return episodes, above
+
+    buffer.chosen = poisoned
+    trainer.run()
+    skipped = [row["skipped_steps"] for row in folder.metrics()]
+    assert sum(skipped) > 0 and len(skipped) == 3
+    kept = [path for path in (folder.path / "episodes").glob("nonfinite-*.jsonl")]
+    assert kept and all(len(path.read_text().splitlines()) == 1 for path in kept)

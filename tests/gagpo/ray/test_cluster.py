@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 
@@ -41,6 +43,25 @@ def test_without_ray_the_extra_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingPackage, match="install the extra ray"):
         train_on("local", RunFolder.new(tmp_path / "run", settings_of()), print)
+
+
+def test_a_run_of_several_environments_ends_with_a_result_for_each(monkeypatch, tmp_path):
+    from gagpo.eval.results import EvalResult
+    from gagpo.ray import driver
+    from gagpo.runs.run_folder import RunFolder
+
+    worlds = [{"name": name, "id": CORRIDOR} for name in ("long", "short")]
+    settings = settings_of(environment=None, environments=worlds, evaluation={"splits": ["test"]})
+    folder = RunFolder.create(tmp_path / "run", settings)
+    for panel in settings.panels:
+        (folder.path / "evals" / f"after-{panel}.json").write_text("{}")
+    monkeypatch.setattr(driver, "_connected", lambda address: nullcontext())
+    monkeypatch.setattr(driver, "_Attempt", lambda folder: SimpleNamespace(run=lambda: ""))
+    monkeypatch.setattr(EvalResult, "load", lambda path: path.stem)
+    assert driver.train_on("local", folder, print) == {
+        "long.test": "after-long.test",
+        "short.test": "after-short.test",
+    }
 
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
