@@ -134,5 +134,5 @@ def test_a_replayed_episode_that_is_not_finite_is_skipped_and_kept(corridor, tmp
     trainer.run()
     skipped = [row["skipped_steps"] for row in folder.metrics()]
     assert sum(skipped) > 0 and len(skipped) == 3
-    kept = [path for path in (folder.path / "episodes").glob("nonfinite-*.jsonl")]
+    kept = list((folder.path / "episodes").glob("nonfinite-*.jsonl"))
     assert kept and all(len(path.read_text().splitlines()) == 1 for path in kept)
