@@ -44,9 +44,8 @@ class Group:
 class GroupBuffer:
     """Task groups from when they are opened until they are taken, for training or to be discarded.
 
-    Groups become complete in any order, and are taken in that order. With ``rollout.lockstep`` whole batches are played
-    one after another, so that this is the order in which they were opened. Both threads hold ``changed`` while they use
-    the buffer.
+    Groups are taken in the order in which they become complete; with ``rollout.lockstep``, in which they were opened.
+    Both threads hold ``changed`` while they use the buffer.
 
     open_task: gives the task of a place, when the place is opened.
     """
@@ -59,7 +58,7 @@ class GroupBuffer:
         self.due: list[int] = []  # places before it that a checkpoint left to be played
         self.groups: list[Group] = []
         self._open_task = open_task
-        self._complete: deque[Group] = deque()
+        self._complete: list[Group] = []
         self._pending: deque[tuple[Group, int]] = deque()  # group and sample of the episodes not begun
         self._dropped: list[Episode] = []
 
@@ -93,10 +92,11 @@ class GroupBuffer:
         """The next complete group, or None. Episodes that have become too old are dropped before, and played again."""
         for group in self.groups:
             self._drop_stale(group)
-        if not self._complete:
-            return None
-        group = self._complete.popleft()
-        self.groups.remove(group)
+        first = self.groups[:1] if self.settings.rollout.lockstep else self._complete
+        group = next((group for group in first if group.complete), None)
+        if group is not None:
+            self._complete.remove(group)
+            self.groups.remove(group)
         return group
 
     def dropped(self) -> list[Episode]:
@@ -115,25 +115,17 @@ class GroupBuffer:
         """The next episode to begin, as its group and sample."""
         return self._pending.popleft() if self._pending else None
 
-    def next_batch(self) -> list[Group]:
-        """The next groups to play together: at most ``rollout.tasks``, all for the same weights. They stay pending."""
-        unplayed = list(dict.fromkeys(group for group, _ in self._pending))
-        same = [group for group in unplayed if group.version == unplayed[0].version]
-        return same[: self.settings.rollout.tasks]
+    def next_batch(self) -> list[tuple[Group, int]]:
+        """The episodes of the next groups to play together: ``rollout.tasks`` groups at most, for the same weights."""
+        pending = list(dict.fromkeys(group for group, _ in self._pending))
+        batch = [group for group in pending if group.version == pending[0].version][: self.settings.rollout.tasks]
+        return [self._pending.popleft() for group in batch for _ in group.jobs]
 
     def deliver(self, group: Group, sample: int, episode: Episode) -> None:
         """Enter a finished episode."""
         group.episodes[sample] = episode
         if group.complete:
             self._complete.append(group)
-
-    def deliver_batch(self, groups: list[Group], episodes: list[Episode]) -> None:
-        """Enter the episodes of a batch, in the order of the jobs of its groups."""
-        remaining = iter(episodes)
-        for group in groups:
-            for sample in range(len(group.jobs)):
-                self._pending.remove((group, sample))
-                self.deliver(group, sample, next(remaining))
 
     def restore(self, place: int, version: int, episodes: list[Episode]) -> None:
         """Add a complete group from a checkpoint; ValueError when its place is not due."""
@@ -143,31 +135,23 @@ class GroupBuffer:
         self.groups.append(group)
         self._complete.append(group)
 
-    # Staleness --------------------------------------------------------------------------------------------------------
-
-    def too_old(self, episode: Episode) -> bool:
-        """Whether an episode would exceed ``rollout.max_staleness`` in the next update."""
-        return age(episode, self.iteration) > self.settings.rollout.max_staleness
-
-    def drop(self, group: Group, sample: int, episode: Episode) -> None:
-        """Drop an episode and play it again, before anything else is begun.
-
-        The new attempt keeps the environment's seed and gets another one for its responses.
-        """
-        if group in self._complete:
-            self._complete.remove(group)
-        self._dropped.append(episode)
-        group.episodes[sample] = None
-        group.attempts[sample] += 1
-        job = group.jobs[sample]
-        seed = derive_seed(self.settings.seed, f"place {group.place}", job.task, sample, group.attempts[sample])
-        group.jobs[sample] = replace(job, seed=seed)
-        self._pending.appendleft((group, sample))
-
     def _drop_stale(self, group: Group) -> None:
+        """Have the episodes played again that would exceed ``rollout.max_staleness`` in the next update.
+
+        A new attempt keeps the environment's seed and gets another one for its responses.
+        """
         for sample, episode in enumerate(list(group.episodes)):
-            if episode is not None and self.too_old(episode):
-                self.drop(group, sample, episode)
+            if episode is None or age(episode, self.iteration) <= self.settings.rollout.max_staleness:
+                continue
+            if group in self._complete:
+                self._complete.remove(group)
+            self._dropped.append(episode)
+            group.episodes[sample] = None
+            group.attempts[sample] += 1
+            job, label = group.jobs[sample], f"place {group.place}"
+            seed = derive_seed(self.settings.seed, label, job.task, sample, group.attempts[sample])
+            group.jobs[sample] = replace(job, seed=seed)
+            self._pending.appendleft((group, sample))
 
 
 def age(episode: Episode, iteration: int) -> int:

@@ -12,7 +12,7 @@ from typing import TypeVar
 from gagpo.agents.agent import EpisodeState, LanguageAgent
 from gagpo.agents.engines.base import NamedTensor, Request, Response, claim_device
 from gagpo.agents.episodes import Episode, Turn
-from gagpo.agents.rollout import Clock, RolloutLoop, rollout
+from gagpo.agents.rollout import Clock, RolloutLoop
 from gagpo.collecting.buffer import Group, GroupBuffer
 from gagpo.envs.pool import Pool
 
@@ -147,29 +147,12 @@ class SamplingThread:
             device = getattr(self.agent.engine, "device", None)
             if device is not None:
                 claim_device(device)
-            if self.buffer.settings.rollout.lockstep:
-                self._play_batches()
-            else:
-                RolloutStream(self).run()
+            RolloutStream(self).run()
         except SamplingStopped:
             pass
         except BaseException as error:
             with self._changed:
                 self._error = error
-                self._changed.notify_all()
-
-    def _play_batches(self) -> None:
-        """Play one batch after another, each with the weights of its version, so that a run can be repeated."""
-        while True:
-            batch = self.rest_until(self.buffer.next_batch)
-            self.load_weights(batch[0].version)
-            jobs = [job for group in batch for job in group.jobs]
-            concurrency = self.buffer.settings.rollout.concurrency
-            episodes, spent = rollout(self.agent, self.pool, jobs, concurrency=concurrency)
-            with self._changed:
-                self.clock.environment += spent.environment
-                self.clock.generation += spent.generation
-                self.buffer.deliver_batch(batch, episodes)
                 self._changed.notify_all()
 
 
@@ -216,24 +199,29 @@ class VersionedAgent(LanguageAgent):
 
 
 class RolloutStream(RolloutLoop):
-    """Plays the pending episodes of the buffer without end; a finished episode makes room for the next one.
+    """Plays the groups of the buffer without end.
 
-    New weights are loaded between turns, as soon as the responses under way are finished. A turn comes from one policy,
-    an episode may come from several.
+    With ``rollout.lockstep`` one batch after another, each with the weights of its version, so that a run can be
+    repeated. Without it a finished episode makes room for the next one, and new weights are loaded between turns, as
+    soon as the responses under way are finished: a turn comes from one policy, an episode may come from several.
     """
 
     def __init__(self, thread: SamplingThread):
-        concurrency = thread.buffer.settings.rollout.concurrency
-        super().__init__(thread.agent, thread.pool, [], concurrency, None, thread.clock)
         self.thread, self.buffer = thread, thread.buffer
-        self.version = thread.version
+        rolling = self.buffer.settings.rollout
+        super().__init__(thread.agent, thread.pool, [], rolling.concurrency, None, thread.clock)
+        self.lockstep = rolling.lockstep
         self.playing: dict[int, tuple[Group, int]] = {}  # group and sample, by slot
+        self.batch: deque[tuple[Group, int]] = deque()  # with lockstep: the rest of the batch under way
         self.upcoming = FIRST_SLOT
 
     def run(self) -> None:
         """Play until the thread is stopped; engine and pool are released at the end."""
         try:
-            self.play_async(self.thread.agent)
+            if self.lockstep:
+                self.play_in_batches(lockstep=True)
+            else:
+                self.play_async(self.thread.agent)
         finally:
             for slot in list(self.states):
                 self.agent.forget(slot)
@@ -241,16 +229,15 @@ class RolloutStream(RolloutLoop):
 
     def _begin(self) -> bool:
         self.thread.check()
-        if not self.thread.agent.thinking:
+        if self.lockstep and not self.states:
+            self.batch.extend(self.thread.rest_until(self.buffer.next_batch))
+            self.thread.load_weights(self.batch[0][0].version)
+        elif not self.lockstep and not self.thread.agent.thinking:
             if self.thread.pausing:
                 self._rest()
             self.thread.load_weights()
-            if self.thread.version != self.version:
-                self.version = self.thread.version
-                self._drop_old()
         while len(self.states) < self.concurrency and (found := self._next()):
-            self.playing[self.upcoming] = found
-            group, sample = found
+            group, sample = self.playing[self.upcoming] = found
             self._start(self.upcoming, group.jobs[sample])
             self.upcoming += 1
         if not self.states:
@@ -258,6 +245,8 @@ class RolloutStream(RolloutLoop):
         return True
 
     def _next(self) -> tuple[Group, int] | None:
+        if self.lockstep:
+            return self.batch.popleft() if self.batch else None
         with self.buffer.changed:
             return self.buffer.next_episode()
 
@@ -268,25 +257,12 @@ class RolloutStream(RolloutLoop):
         self._leave_over()
         self.thread.rest_until(lambda: True)
 
-    def _drop_old(self) -> None:
-        with self.buffer.changed:
-            old = [slot for slot, state in self.states.items() if self.buffer.too_old(state.episode)]
-        for slot in old:
-            state = self.states.pop(slot)
-            self.waiting.discard(slot)
-            if slot in self.ready:
-                self.ready.remove(slot)
-            self.agent.forget(slot)
-            self.pool.release(slot)
-            with self.buffer.changed:
-                self.buffer.drop(*self.playing.pop(slot), state.episode)
-
     def _take_events(self, timeout: float | None) -> None:
         self.thread.check()
         super()._take_events(TICK if timeout is None else timeout)
 
     def _take_ready(self) -> list[int]:
-        return [] if self.thread.interrupting else super()._take_ready()
+        return [] if not self.lockstep and self.thread.interrupting else super()._take_ready()
 
     def _deliver(self, slot: int, episode: Episode) -> None:
         with self.buffer.changed:

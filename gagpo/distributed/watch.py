@@ -76,8 +76,8 @@ class Watch:
             pass
         return self._reason
 
-    def heed(self, stopping: Callable[[], bool]) -> None:
-        """Look for lost ranks no longer once ``stopping`` says that this one has been told to end itself."""
+    def stop_when(self, stopping: Callable[[], bool]) -> None:
+        """Look for lost ranks only until ``stopping`` says that this rank has been told to end."""
         self._stopping = stopping
 
     def _first_to_report(self) -> bool:

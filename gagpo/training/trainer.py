@@ -14,9 +14,10 @@ from gagpo.agents.episodes import Episode
 from gagpo.agents.model import commit_of
 from gagpo.agents.setup import make_world, tasks_of
 from gagpo.base.errors import GagpoError
-from gagpo.collecting.collector import Collection
+from gagpo.collecting.ahead import AheadCollector
+from gagpo.collecting.collector import Collection, Collector
 from gagpo.collecting.distributed_rollout import require_fitting, rollout_of
-from gagpo.collecting.first_rank import collector_for
+from gagpo.collecting.first_rank import FirstRankCollector
 from gagpo.collecting.placement import LocalPlacement
 from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers
@@ -87,7 +88,10 @@ class Trainer:
         self.interruptions = Interruptions(ranks)
         rollout = rollout_of(ranks, self.interruptions, 1 if settings.rollout.ahead else ranks.world)
         schedule = Schedule(settings, tasks)
-        self.collector = collector_for(settings, schedule, controllers, rollout, ranks, self.interruptions)
+        self.collector = Collector(settings, schedule, controllers, rollout)
+        if settings.rollout.ahead:
+            ahead = AheadCollector(settings, schedule, controllers)
+            self.collector = ahead if ranks.alone else FirstRankCollector(ahead, ranks, self.interruptions)
 
         saved = self._last_checkpoint()
         require_trainable(settings)
@@ -144,7 +148,7 @@ class Trainer:
             with span("collecting"):
                 collected = self.collector.collect(self.sampler.agent(), pool, self.iteration)
             require_turns(collected.played, self.iteration + 1)
-            with self.interruptions.held():
+            with self.interruptions.deferred():
                 self._boundary = None  # a second Ctrl-C is raised at once, and half an update is not to be saved
                 with span("credit and batches"):
                     metrics = self._learn(collected, pool, begun)
@@ -220,7 +224,7 @@ class Trainer:
     def _save(self, patience: float | None = None) -> None:
         """Write a checkpoint. patience: seconds for what is sampled ahead to be finished, which belongs to it."""
         sampled = self.collector.sampled(patience)
-        with self.interruptions.held():  # a writer half begun is none that can be waited for
+        with self.interruptions.deferred():  # a writer half begun is none that can be waited for
             size, state = self.learner.checkpoint_bytes, self._boundary or self._state()
             self.recorder.save(self.iteration, size, lambda: self.learner.snapshot(state, sampled))
             self._saved_at = self.iteration

@@ -82,9 +82,10 @@ def test_batches_are_of_one_version_and_come_in_order():
     played = []
     for iteration in range(3):
         batch = buffer.next_batch()
-        played.append([(group.place, group.version) for group in batch])
-        buffer.deliver_batch(batch, [episode((g, s), iteration) for g in batch for s in range(SAMPLES)])
-        assert [buffer.take().place for _ in batch] == [group.place for group in batch]
+        played.append([(group.place, group.version) for group, sample in batch if sample == 0])
+        for one in batch:
+            buffer.deliver(*one, episode(one, iteration))
+        assert [buffer.take().place for _ in range(TASKS)] == [place for place, _ in played[-1]]
         updated(buffer)
     assert played == [[(0, 0), (1, 0)], [(2, 0), (3, 0)], [(4, 1), (5, 1)]]
 

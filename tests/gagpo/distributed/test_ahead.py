@@ -15,7 +15,7 @@ from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.agents.rollout import Clock
 from gagpo.base.errors import InvalidArgument
 from gagpo.collecting.collector import Collection
-from gagpo.collecting.first_rank import _bytes_of, _collection_of
+from gagpo.collecting.first_rank import collection_bytes, collection_of
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.run_folder import RunFolder
 from tests.agents.engines.remote.fake_server import serving
@@ -117,7 +117,7 @@ def test_a_collection_arrives_as_it_was():
     found = Collection(
         played[1:], played, stale=[Episode("old")], rounds=2, clock=Clock(1.0, 2.0, 3.0), stats={"x": 0.5}
     )
-    other = _collection_of(_bytes_of(found))
+    other = collection_of(collection_bytes(found))
     assert [one is two for one, two in zip(other.episodes, other.played[1:], strict=True)] == [True, True]
     assert [turn.version for one in other.played for turn in one.turns] == [0, 1, 2]
     assert [one.task for one in other.stale] == ["old"] and other.rounds == 2 and other.stats == {"x": 0.5}

@@ -211,7 +211,7 @@ def test_a_signal_waits_until_weights_are_whole():
 
     with pytest.raises(KeyboardInterrupt), interruptions.watching():
         threading.Thread(target=soon).start()
-        with interruptions.held():
+        with interruptions.deferred():
             time.sleep(0.3)
             order.append("whole")
         order.append("never")
