@@ -135,4 +135,5 @@ def test_a_replayed_episode_that_is_not_finite_is_skipped_and_kept(corridor, tmp
     skipped = [row["skipped_steps"] for row in folder.metrics()]
     assert sum(skipped) > 0 and len(skipped) == 3
     kept = list((folder.path / "episodes").glob("nonfinite-*.jsonl"))
-    assert kept and all(len(path.read_text().splitlines()) == 1 for path in kept)
+    played = len(trainer.recorder.folder.episodes("train-0002").read_text().splitlines())
+    assert kept and all(0 < len(path.read_text().splitlines()) < played / 4 for path in kept)  # the poisoned ones

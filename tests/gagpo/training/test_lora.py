@@ -312,10 +312,9 @@ def test_without_peft_a_run_says_what_to_install(corridor, tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("name", ["DeepSeek-V3 (MLA)", "GLM-4-MoE", "Mixtral", "Qwen3-MoE"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_experts_are_not_taken_for_the_linear_layers_of_their_names(tmp_path, name, dtype):
+def test_experts_are_not_taken_for_the_linear_layers_of_their_names(tmp_path, name):
     (family,) = (one for one in families.FAMILIES if one.name == name)
-    model = families.tiny(family).to(dtype)
+    model = families.tiny(family)
     kind, names = model.config.model_type, [one for one, _ in model.named_parameters()]
     linear = [one for one, module in model.named_modules() if isinstance(module, torch.nn.Linear)][:-1]
     adapters.inject(model, 2, 2.0, "all-linear")

@@ -139,7 +139,8 @@ SOFT = {"preset": "gagpo", "gate": "none"}
 def test_every_preset_trains_and_logs_the_same_metrics(corridor, tmp_path, algorithm):
     folder = tmp_path / "run"
     evaluation = {"tasks": 1, "before": False}
-    config = corridor(algorithm=algorithm, training={"iterations": 1}, evaluation=evaluation)
+    rollout = {"tasks": 3, "samples": 4}
+    config = corridor(algorithm=algorithm, rollout=rollout, training={"iterations": 1}, evaluation=evaluation)
     (row,) = run(config, folder).metrics()
     if algorithm != "rejection_sampling" or row["success_rate"] > 0:  # it learns nothing from a batch without success
         assert row["updates"] > 0 and 0 <= row["clip_fraction"] <= 1
