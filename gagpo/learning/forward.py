@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,7 +15,16 @@ from gagpo.distributed.sharding import within
 from gagpo.learning.critic import Critic
 from gagpo.learning.logprobs import Entropy, hidden_of, token_logprobs
 from gagpo.learning.packing import MicroBatch
-from gagpo.learning.precision import Scope
+from gagpo.settings import RunSettings
+
+Scope = Callable[[], AbstractContextManager[object]]
+"""Makes a context that something is computed in."""
+
+
+def autocast(settings: RunSettings) -> torch.autocast:
+    """Mixed precision as ``training.precision`` says; the weights stay as they are."""
+    half = settings.training.precision == "bfloat16"
+    return torch.autocast(torch.device(settings.device).type, torch.bfloat16, enabled=half)
 
 
 class Outputs(NamedTuple):

@@ -18,13 +18,11 @@ from gagpo.credit import Credit
 from gagpo.distributed.ranks import Ranks
 from gagpo.learning.batch import Row, Supervision, mini_batches, normaliser_of
 from gagpo.learning.critic import Critic
-from gagpo.learning.forward import Networks
+from gagpo.learning.forward import Networks, Scope
 from gagpo.learning.logprobs import Entropy
-from gagpo.learning.loss import micro_batch_loss, nonfinite_error, with_columns
+from gagpo.learning.loss import OldLogprobs, micro_batch_loss, nonfinite_error, score, with_columns
 from gagpo.learning.metrics import StepLog
 from gagpo.learning.packing import MicroBatch, Packing
-from gagpo.learning.precision import Scope
-from gagpo.learning.scoring import OldLogprobs, score
 from gagpo.learning.sharded_batches import rank_batches, token_columns
 from gagpo.learning.steps.skipped_steps import NonFiniteLoss, NonFiniteWeights, Skips
 from gagpo.objectives import Controls, Normaliser

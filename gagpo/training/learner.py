@@ -24,8 +24,8 @@ from gagpo.envs.base import TextEnv
 from gagpo.imitation.imitation import Imitation, LearningBatch
 from gagpo.learning.batch import Row, build_rows
 from gagpo.learning.critic import Critic
+from gagpo.learning.forward import autocast
 from gagpo.learning.packing import packing_of
-from gagpo.learning.precision import autocast
 from gagpo.learning.steps.average import AveragedWeights
 from gagpo.learning.steps.optimizer import make_optimizer, parameter_groups, rate_scale, share_scale
 from gagpo.learning.steps.skipped_steps import NonFiniteLoss

@@ -16,9 +16,9 @@ from gagpo.base import durable
 from gagpo.base.errors import GagpoError
 from gagpo.base.progress import track
 from gagpo.learning.batch import Row
+from gagpo.learning.forward import autocast
 from gagpo.learning.logprobs import token_logprobs
 from gagpo.learning.packing import packing_of
-from gagpo.learning.precision import autocast
 from gagpo.learning.steps.optimizer import hidden_matrices, muon, warm_start_rate
 from gagpo.settings import RunSettings
 from gagpo.settings.warm_start import WarmStartSettings

@@ -16,7 +16,7 @@ from gagpo.objectives import Correction
 from tests.gagpo.learning.test_batch import conversation
 
 # One for each level of credit and ratio, gate, aggregation and critic.
-KINDS = ["gagpo", "gspo", "dapo", "dppo", "gmpo", "apmpo", "sapo", "cispo", "ppo_token", "ppo_turn", "rejection_sampling"]
+KINDS = ["gagpo", "gspo", "dapo", "dppo", "gmpo", "apmpo", "sapo", "cispo", "ppo_token", "ppo_turn"]
 WAYS = [Packing(60, trees=True), Packing(60, trees=True, rounded=True), Packing(60, rounded=True), Packing(10**6, True)]
 
 
