@@ -10,7 +10,6 @@ from typing import cast
 
 from gagpo.agents.engines.remote.transfer import free_port
 from gagpo.base.errors import GagpoError
-from gagpo.ray.pool import HostsLost
 
 DONE, MEND, LOST = "done", "mend", "lost"
 
@@ -52,12 +51,12 @@ class Rank:
                 run = RunFolder.new(
                     path, parse(cast("dict[str, object]", parse_yaml(settings)), "the settings of the run")
                 )
-            place = RayPlace(run.settings, path)
+            place = RayPlace(path)
             with joined(run.settings.ranks.deadline) as ranks:
                 trainer.train(run, lambda event: print(event, flush=True), quiet=True, ranks=ranks, placement=place)
         except (KeyboardInterrupt, SystemExit):  # a checkpoint has been written
             return LOST, f"rank {variables['RANK']} was told to end"
-        except (HostsLost, RankLost, RankFailed) as error:
+        except (RankLost, RankFailed) as error:
             return LOST, str(error)
         except GagpoError as error:
             return MEND, str(error)

@@ -13,8 +13,7 @@ from gagpo.base.errors import MissingPackage
 from gagpo.collecting.placement import LocalPlacement
 from gagpo.envs.pool import Pool
 from gagpo.ray.driver import variables_of
-from gagpo.ray.pool import HostLost
-from gagpo.ray.server import PlacedServer
+from gagpo.ray.server import HostLost, PlacedServer
 from gagpo.settings import EngineSettings, load, parse
 
 
@@ -106,39 +105,11 @@ def test_a_run_asks_its_placement(corridor, outside, tmp_path):
     assert asked == ["engine", "pool"]
 
 
-def test_several_worlds_at_hosts_elsewhere_train_as_on_one_machine(corridor, tmp_path):
-    """Each world has hosts of its own; here they are threads, spoken to as Ray's actors are."""
-    from gagpo.ray.pool import ClusterPool
-    from gagpo.runs.run_folder import RunFolder
-    from gagpo.training.trainer import train
-    from tests.gagpo.ray.test_pool import ThreadConnection, ready
-    from tests.gagpo.training.test_trainer import same, timeless, weights
-
-    class Hosts(LocalPlacement):
-        def open_world(self, world, rolling):
-            return ClusterPool([ThreadConnection(world.id, world.kwargs) for _ in range(2)], ready)
-
-    worlds = [{"name": name, "id": CORRIDOR, "kwargs": {"max_turns": most}} for name, most in (("a", 12), ("b", 5))]
-    config = corridor(
-        environment=None,
-        environments=worlds,
-        rollout={"samples": 3},
-        training={"iterations": 2},
-        evaluation={"tasks": 1, "before": False},
-    )
-    found = []
-    for name, placement in (("here", LocalPlacement()), ("there", Hosts())):
-        found.append(RunFolder.create(tmp_path / name, load(config)))
-        train(found[-1], quiet=True, placement=placement)
-    here, there = found
-    assert same(weights(here.path), weights(there.path)) and timeless(here.metrics()) == timeless(there.metrics())
-
-
 def test_a_cluster_gives_what_its_settings_ask_for(tmp_path):
     pytest.importorskip("ray")
     from gagpo.ray.actors import RayPlace
 
-    placement = RayPlace(settings_of(), tmp_path)
+    placement = RayPlace(tmp_path)
     with placement.open_pool(settings_of()) as pool:
         assert isinstance(pool, Pool)
     given = placement.engine_arguments(EngineSettings(name="vllm-server"))
