@@ -24,11 +24,15 @@ from gagpo.settings import RunSettings
 
 @dataclass
 class Collection:
-    """What an iteration collected.
+    """The episodes of an iteration.
 
-    episodes: those to train on, group after group, none of them failed or empty. played: all that were played to
-    choose them from, probes excluded. probe: episodes played for a controller's statistics alone. stale: those that
-    were dropped, finished or not, because the weights had moved on. stats: what else to log.
+    episodes: to train on, group after group, without failed and empty ones.
+    played: all that were played to choose from, without probes.
+    probe: played for a controller's statistics only.
+    stale: dropped because their weights were too old.
+    rounds: rounds of dynamic sampling.
+    clock: where the time went.
+    stats: further metrics.
     """
 
     episodes: list[Episode] = field(default_factory=list)
@@ -73,11 +77,11 @@ class Collector:
         """Restore what :meth:`sampled` returned."""
 
     def collect(self, agent: Agent, pool: Pool, iteration: int) -> Collection:
-        """``rollout.tasks`` groups, each of as many episodes as its world's samples say.
+        """Play ``rollout.tasks`` groups of episodes.
 
-        With dynamic sampling, groups that teach nothing are replaced by groups of further tasks, round after round,
-        until the batch is full or the rounds are up; a batch that stayed empty is what the last round played. Where the
-        controllers want probes, the tasks of every round are probed.
+        With dynamic sampling, groups without contrast are replaced by groups of further tasks, round after round,
+        until the batch is full or the rounds are used up; if it stays empty, the last round is the batch. Controllers
+        that ask for probes get one of every task.
         """
         rolling, controllers = self.settings.rollout, self.controllers
         found = Collection()
@@ -85,7 +89,7 @@ class Collector:
         names = self._take(wanted)
         controllers.begin()
         while True:
-            # One round: probe its tasks, play them, keep the groups that teach; the next one fills what is missing.
+            # One round: probe its tasks, play them, keep the groups with contrast; the next round fills the rest.
             label = f"iteration {iteration} round {found.rounds}"
             if controllers.probe_episodes:
                 self._probe(agent, pool, names, label, found)
@@ -151,7 +155,7 @@ class Collector:
         return self._placed(episodes)
 
     def _placed(self, episodes: Sequence[Episode]) -> list[Episode]:
-        """The episodes with the names of their worlds."""
+        """The episodes with the names of their environments."""
         return [replace(episode, world=self.settings.world_of(episode.task).name or None) for episode in episodes]
 
     def _kept(self, played: Sequence[Episode]) -> list[Episode]:
@@ -162,7 +166,7 @@ class Collector:
         return [episode for episode, keep in zip(episodes, keep_E, strict=True) if keep]
 
     def _columns(self, episodes: Sequence[Episode]) -> Turns:
-        """What the episodes were paid as training counts it, penalties aside."""
+        """The columns of the episodes, with rewards as training counts them but without penalties."""
         success_only = [self.settings.world_of(episode.task).reward == "success" for episode in episodes]
         return turns_for(episodes, self.settings.algorithm.credit, success_only=success_only)
 

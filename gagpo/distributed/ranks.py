@@ -199,7 +199,7 @@ def _gloo_group() -> Any:
 
 @contextmanager
 def joined(deadline: float = 60.0, meeting: float = MEETING_SECONDS) -> Iterator[Ranks]:
-    """This process's place among those that were started with it; a world of one where it was started alone.
+    """The ranks that this process was started with; a single rank where it was started alone.
 
     deadline: seconds without a sign of life after which a rank counts as dead, which ends this process too.
     meeting: seconds in which the ranks have to find each other.

@@ -1,4 +1,4 @@
-"""An iteration's lessons: the batch with what it is taught beside its credit."""
+"""Expert imitation, distillation and replay, added to the batch of an iteration."""
 
 from __future__ import annotations
 

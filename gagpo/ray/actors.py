@@ -35,8 +35,8 @@ class RayPlace(LocalPlacement):
         if "folder" not in settings.options:
             shared = {**shared, "folder": str(self._folder / "weights")}
         if settings.options.get("placement") == "colocated":
-            return shared  # beside the rank, on its own device
-        seat = Seat(Seat.of(os.environ).rank)  # the cluster finds GPUs for each server, whoever else is on its machine
+            return shared  # next to the rank, on its own device
+        seat = Seat(Seat.of(os.environ).rank)  # the cluster finds GPUs for each server
         return {**shared, "seat": seat, "start_with": lambda plan, log: PlacedServer(plan, self._place_server)}
 
     def _place_server(self, plan: ServerPlan) -> tuple[Callable[..., Any], Callable[[], None]]:

@@ -65,7 +65,7 @@ def _connected(address: str) -> Iterator[None]:
     variables = {name: os.environ[name] for name in ("PYTHONPATH", "OMP_NUM_THREADS") if name in os.environ}
     variables["PYTHONUNBUFFERED"] = "1"
     if address == LOCAL:
-        os.environ.setdefault("RAY_worker_niceness", "0")  # beside anything else on this machine, ranks would starve
+        os.environ.setdefault("RAY_worker_niceness", "0")  # else ranks get no CPU time on a busy machine
     try:
         ray.init(
             address=LOCAL if address == LOCAL else address,
@@ -84,7 +84,7 @@ def _connected(address: str) -> Iterator[None]:
 
 
 def _require_reachable(address: str) -> None:
-    """Ray itself tries for minutes to reach an address where nobody is."""
+    """Ray itself tries for minutes to reach an address without a cluster."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon or not port.isdecimal():
         return
@@ -106,7 +106,7 @@ class _Attempt:
         self.gpus = 1 if self.settings.device.startswith("cuda") else 0
 
     def run(self) -> str:
-        """Train; '' at the end of the run, else what was lost. Raises what the user has to mend."""
+        """Train; returns '' at the end of the run, else what was lost. Raises errors that the user has to fix."""
         group = self._room()
         ranks: list[Any] = []
         try:

@@ -44,7 +44,7 @@ class CheckpointError(GagpoError, ValueError):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """iteration: iterations done. weights: which of its weights are meant, those in training or their average."""
+    """iteration: iterations done. weights: :data:`WEIGHTS` or :data:`AVERAGE`."""
 
     path: Path
     iteration: int
@@ -57,7 +57,7 @@ class Checkpoint:
 
     @property
     def averaged(self) -> bool:
-        """Whether the averaged weights are meant."""
+        """Whether this is about the averaged weights."""
         return self.weights == AVERAGE
 
     @property
@@ -74,7 +74,7 @@ class Checkpoint:
             raise CheckpointError(f"{error}; delete {self.path} to use an earlier checkpoint") from None
 
     def state(self) -> State:
-        """What the trainer goes on with."""
+        """The trainer's state."""
         path = self.path / "state.json"
         try:
             return dict(json.loads(path.read_text(encoding="utf-8")))
@@ -177,7 +177,7 @@ class Snapshot:
 
 
 def copied(model: torch.nn.Module, base: adapters.Base | None, ranks: Ranks) -> dict[str, torch.Tensor]:
-    """What a checkpoint holds of a model, whole, in the first rank's memory; all ranks together, nothing on the others.
+    """The tensors of a model for a checkpoint, whole, on the first rank; empty on the others. All ranks together.
 
     CheckpointError for parameters that are not finite.
     """
@@ -196,7 +196,7 @@ def copied(model: torch.nn.Module, base: adapters.Base | None, ranks: Ranks) -> 
 
 
 class Saver(Background):
-    """Writes the checkpoints of a run beside it, one at a time, whole or not at all.
+    """Writes checkpoints in the background, one at a time, whole or not at all.
 
     deadline: seconds that one may take. The tokenizer is copied: another thread uses the run's own.
     """
@@ -267,7 +267,7 @@ def _emptied(folder: Path, temporary: Path) -> None:
 
 
 def _finished(temporary: Path, taken: Snapshot, tokenizer: PreTrainedTokenizerBase) -> None:
-    """What the first rank writes, and the list of all files."""
+    """Write the first rank's files and the manifest."""
     for name, tensors in ((WEIGHTS, taken.tensors), (AVERAGE, taken.average)):
         if tensors is None:
             continue

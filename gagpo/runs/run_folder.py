@@ -50,7 +50,7 @@ CHANGEABLE = (
     "threads",
     *(f"cluster.{name}" for name in ClusterSettings.model_fields),
 )
-"""Settings of a run that may change when it is continued: how long and how, never what is learned."""
+"""Settings that may change when a run is resumed; none of them changes what is learned."""
 
 
 class RunFolder:
@@ -125,7 +125,7 @@ class RunFolder:
         return self._commit
 
     def pin(self, commit: str | None) -> None:
-        """Go on with this commit of the hub model from now on, whatever its branch becomes."""
+        """Record the commit of the hub model, which the run uses from now on."""
         if commit is None or commit == self.commit:
             return
         self._commit = commit
@@ -141,12 +141,11 @@ class RunFolder:
             return {}
 
     def change(self, overrides: Sequence[str]) -> None:
-        """Continue with other settings, those of :data:`CHANGEABLE` only; what was measured ``after`` is kept.
+        """Change settings of a run that is resumed, those of :data:`CHANGEABLE` only.
 
-        The final evaluations of a run that is extended become those of the iteration they were made at. Those of its
-        average so far lie beside them under a name of their own: in the end the new average is measured.
+        When a run is extended, its final evaluations become those of the iteration they were made at.
         """
-        for override in overrides:  # refuse the first that changes what is learned
+        for override in overrides:  # refuse the first that is not changeable
             key = override.partition("=")[0]
             if key not in CHANGEABLE:
                 raise SettingsError(
@@ -250,7 +249,7 @@ class RunFolder:
 
 
 def _of_a_start(path: Path) -> bool:
-    """Whether ``path`` is what a start that was killed before it wrote the settings has left in its folder."""
+    """Whether a start that was killed before it wrote the settings may have left ``path`` in the folder."""
     if path.name in PARTS:
         return path.is_dir() and not any(path.iterdir())
     return path.name in (".lock", "versions.json") or path.name.endswith(".part")
@@ -270,7 +269,7 @@ def enough(training: TrainingSettings, iterations: int, turns: float) -> bool:
 
 
 def named(run: Path) -> tuple[Path, str | None]:
-    """The run folder of ``runs/X``, ``runs/X@20``, ``@best`` or ``@average``, and which checkpoint is meant."""
+    """The run folder and the checkpoint of ``runs/X``, ``runs/X@20``, ``@best`` or ``@average``."""
     match = _AT.fullmatch(str(run))
     if match and not (run / "config.yaml").is_file():
         return Path(match["run"]), match["which"]

@@ -24,7 +24,7 @@ CARD = "README.md"
 
 
 def names_a_run(source: str) -> bool:
-    """Whether ``source`` is meant as a run (``runs/X``, ``runs/X@20``, ``runs/X@best``): a folder, or with an ``@``."""
+    """Whether ``source`` names a run: a folder, or ``runs/X@20``, ``runs/X@best``."""
     return Path(source).is_dir() or named(Path(source))[1] is not None
 
 
@@ -40,7 +40,7 @@ def export(source: str, out: Path, adapter: bool = False) -> Path:
     run, which = named(Path(source))
     settings = RunFolder.open(run).settings
     if out.exists():
-        raise SettingsError(f"{out} exists; name a folder that is to be made")
+        raise SettingsError(f"{out} exists; choose a folder that does not exist")
     from gagpo.agents.engines import adapters  # torch, which no mistake above has to wait for
     from gagpo.agents.model import load_model, load_tokenizer, save
     from gagpo.runs import keeping
@@ -59,7 +59,7 @@ def export(source: str, out: Path, adapter: bool = False) -> Path:
     return out
 
 
-# The card -------------------------------------------------------------------------------------------------------------
+# Model card -----------------------------------------------------------------------------------------------------------
 
 
 def model_card(run: Path, saved: Checkpoint, adapter: bool = False) -> str:
@@ -96,7 +96,7 @@ def model_card(run: Path, saved: Checkpoint, adapter: bool = False) -> str:
 
 
 def _worlds(settings: RunSettings) -> str:
-    """What was trained on, in words."""
+    """The environments of the run."""
     return ", ".join(f"`{one.environment.id}` (split `{one.environment.split}`)" for one in settings.worlds)
 
 
@@ -173,7 +173,7 @@ def _is_hub_name(model: str) -> bool:
 
 
 def _versions(run: Path) -> dict[str, str]:
-    """What the run was made with, as its folder says, else what is here."""
+    """The versions that the run was made with, else the installed ones."""
     try:
         recorded = json.loads((run / "versions.json").read_text(encoding="utf-8"))
         found = {str(name): str(value) for name, value in dict(recorded).items()}

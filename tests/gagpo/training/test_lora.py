@@ -239,7 +239,7 @@ def test_evaluating_and_exporting_a_run(finished, tmp_path, warm_model):
 
     outcome = CliRunner().invoke(app, ["export", str(finished), str(tmp_path / "alone"), "--adapter"])
     assert outcome.exit_code == 0 and same(load_file(tmp_path / "alone" / adapters.WEIGHTS), adapter_of(finished))
-    with pytest.raises(SettingsError, match="exists; name a folder"):
+    with pytest.raises(SettingsError, match="exists; choose a folder"):
         export(str(finished), tmp_path / "merged")
     assert not list(tmp_path.glob(".*"))
 
