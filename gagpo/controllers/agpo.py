@@ -173,6 +173,21 @@ class AgpoController:
         share = self.state.entropy_share.get(task, 1.0)
         return agpo_radius(found.dispersion, found.skewness, found.votes, share, self.state.kl, self.settings)
 
+    def values(self) -> dict[str, float]:
+        """Means over the tasks that were probed."""
+        state, values = self.state, {"agpo_kl": self.state.kl}
+        if found := list(state.by_task.values()):
+            values |= {
+                "agpo_radius": float(np.mean([self.radius(task) for task in state.by_task])),
+                "agpo_temperature": float(np.mean([self.temperature(1.0, task) for task in state.by_task])),
+                "agpo_dispersion": float(np.mean([one.dispersion for one in found])),
+                "agpo_skewness": float(np.mean([one.skewness for one in found])),
+                "agpo_vote_entropy": float(np.mean([one.votes for one in found])),
+            }
+        if state.entropy_share:
+            values["agpo_entropy_share"] = float(np.mean(list(state.entropy_share.values())))
+        return values
+
     def state_dict(self) -> State:
         return asdict(self.state)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -72,10 +72,15 @@ class ApmpoController:
         self.exponent_G = None if settings.exponent == "fixed" else apmpo_exponent(mean_G, settings).tolist()
         self.radius_G = None if settings.radius == "fixed" else apmpo_radius(mean_G, std_G, settings).tolist()
 
-    def state_dict(self) -> dict[str, list[float] | None]:
+    def values(self) -> dict[str, float]:
+        """Means over the task groups where those have their own."""
+        found = {"apmpo_exponent": self.exponent_G, "apmpo_radius": self.radius_G}
+        return {name: float(np.mean(value_G)) for name, value_G in found.items() if value_G}
+
+    def state_dict(self) -> dict[str, Any]:
         return {"exponent_G": self.exponent_G, "radius_G": self.radius_G}
 
-    def load_state_dict(self, state: dict[str, list[float] | None]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self.exponent_G, self.radius_G = state["exponent_G"], state["radius_G"]
 
 

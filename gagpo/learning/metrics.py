@@ -21,10 +21,10 @@ MISMATCH = ("mismatch_kl", "mismatch_weight", "mismatch_max", "masked_tokens", "
 class StepLog:
     """Of the steps taken so far: this rank's part of each loss, norms of gradients, sums of micro-batches.
 
-    mismatch: sums of the micro-batches that were compared with the sampler. signal: how much of a gradient is signal,
-    where that is measured. taught: the supervised loss of the steps that had such rows, nats a token. tokens: of all
-    rows; read: those that this
-    rank's forward passes have read.
+    mismatch: sums of the micro-batches that were compared with the sampler.
+    taught: the supervised loss of the steps that had such rows, nats a token.
+    tokens: of all rows.
+    read: tokens that this rank's forward passes have read.
     """
 
     losses: list[float] = field(default_factory=list)

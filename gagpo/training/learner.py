@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,8 @@ import torch
 
 from gagpo.agents.episodes import Episode
 from gagpo.collecting.collector import Collection, tasks_of_groups
-from gagpo.controllers import Controllers, TrustRegionController
+from gagpo.controllers import Controllers
+from gagpo.controllers.average import AveragedWeights
 from gagpo.credit import Credit, Turns, give_credit, turns_for
 from gagpo.credit.assign import first_tokens, statistics
 from gagpo.credit.turns.grouping import group_mean
@@ -26,8 +26,7 @@ from gagpo.learning.batch import Row, build_rows
 from gagpo.learning.critic import Critic
 from gagpo.learning.forward import autocast
 from gagpo.learning.packing import packing_of
-from gagpo.learning.steps.average import AveragedWeights
-from gagpo.learning.steps.optimizer import make_optimizer, parameter_groups, rate_scale, share_scale
+from gagpo.learning.steps.optimizer import make_optimizer, parameter_groups, rate_scale
 from gagpo.learning.steps.skipped_steps import NonFiniteLoss
 from gagpo.learning.update import Updater, divergence
 from gagpo.runs.checkpoint import Checkpoint, Snapshot, State, copied
@@ -62,7 +61,6 @@ class Learner:
         self.recorder = recorder
         self.algorithm = settings.algorithm.resolved(settings.longest_response)
         rate, training = settings.optimizer, settings.training
-        self.trust_region = TrustRegionController(training.trust_region) if training.trust_region else None
         self.critic = Critic(self.model, settings.algorithm.critic) if settings.algorithm.critic else None
         if saved and self.critic is not None:
             saved.load_critic(self.critic)
@@ -75,8 +73,7 @@ class Learner:
             trained = [parameter for parameter in self.critic.parameters() if parameter.requires_grad]
             groups.append({"params": trained, "lr": self.critic.settings.learning_rate})
         self.rates = [group["lr"] for group in groups]
-        learners = [self.model] if self.critic is None else [self.model, self.critic]
-        self.optimizer = make_optimizer(learners, groups, rate)
+        self.optimizer = make_optimizer(groups, rate)
         self.updater = Updater(
             self.model,
             self.optimizer,
@@ -98,9 +95,7 @@ class Learner:
             saved.load_replay(self.imitation.replay.restore)
         if saved:
             saved.load_optimizer(self.optimizer, names_of(self.model, self.critic), ranks)
-        averaging = training.average
-        self.average = AveragedWeights(policy.trained(), averaging, policy.average) if averaging else None
-        self._release_average()
+        self.average = AveragedWeights(policy.trained(), policy.average) if training.average else None
 
     @property
     def model(self) -> torch.nn.Module:
@@ -123,13 +118,14 @@ class Learner:
         Returns the metrics of credit, update and controllers, and the learning rate. A collection without episodes
         changes nothing. Raises :class:`NonFiniteLoss`, naming the file with the offending episodes.
         """
-        self._take_average()
-        learned = self._update(collected, iteration) if collected.episodes else {}
-        bound = self.trust_region.values() if self.trust_region and collected.episodes else {}
+        learned: Metrics = {}
+        if collected.episodes:
+            learned = self._update(collected, iteration)
+        else:
+            self.controllers.skip()
         if self.average:
-            learned["average_distance"] = self.average.update(iteration + 1, self.ranks)
-        self._release_average()
-        return {**learned, **self.controllers.values(), **bound, "learning_rate": self.optimizer.param_groups[0]["lr"]}
+            learned["average_distance"] = self.average.update(iteration + 1, self.ranks.total)
+        return {**learned, **self.controllers.values(), "learning_rate": self.optimizer.param_groups[0]["lr"]}
 
     # An update --------------------------------------------------------------------------------------------------------
 
@@ -171,12 +167,11 @@ class Learner:
 
     def _optimise(self, batch: LearningBatch, rows: Sequence[Row], credit: Credit, iteration: int) -> Metrics:
         """Take the optimiser steps. rows, credit: of the iteration's own episodes, which bound the step."""
-        settings, region = self.settings, self.trust_region
-        scale = rate_scale(settings.optimizer, iteration, settings.training.iterations)
-        scale *= share_scale(settings.optimizer, credit.stats["zero_groups"])
-        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
-            group["lr"] = rate * scale * (region.scale if region else 1.0)
-        before = self.updater.weights() if region else []
+        settings = self.settings
+        scheduled = rate_scale(settings.optimizer, iteration, settings.training.iterations)
+        for group, highest in zip(self.optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = self.controllers.rate(highest, scheduled, credit.stats["zero_groups"])
+        before = self.updater.weights() if self.controllers.bounds_steps else []
         rng = np.random.default_rng([settings.seed, iteration])
         try:
             learned = self.updater.update(batch.rows, batch.credit, rng, self.controllers.controls, batch.supervision)
@@ -186,33 +181,22 @@ class Learner:
         if self.updater.skips.errors:
             path = self._save_offenders(iteration, batch.episodes)
             self.recorder.skipped(f"{self.updater.skips.errors[0]}: the step was skipped; see {path}")
-        if region:
-            self._bound_step(region, before, rows, credit.tokens, learned)
+        self._bound_step(before, rows, credit.tokens, learned)
         return learned
 
-    def _bound_step(
-        self,
-        region: TrustRegionController,
-        before: list[torch.Tensor],
-        rows: Sequence[Row],
-        tokens: int,
-        learned: Metrics,
-    ) -> None:
+    def _bound_step(self, before: list[torch.Tensor], rows: Sequence[Row], tokens: int, learned: Metrics) -> None:
         """Take back the part of the step that left the trust region."""
         steps = learned["updates"]
-        seen = divergence(np.log(self.updater.ratio_K[:tokens])) if steps > 1 else None
-        suspected = region.suspects(seen)  # forgets the previous iteration
-        if not steps:
+        if not steps or not self.controllers.bounds_steps:
+            self.controllers.skip()
             return
-        if suspected:
-            for _ in range(region.ROUNDS):
-                # The gap between sampler and trainer before any step is not a distance.
-                moved = divergence(-self.updater.score(rows, tokens)[0]) - learned.get("mismatch_kl", 0.0)
-                part = region.part(moved)
-                if part is None:
-                    break
-                self.updater.retreat(before, part)
-        region.observe()
+        seen = divergence(np.log(self.updater.ratio_K[:tokens])) if steps > 1 else None
+        gap = learned.get("mismatch_kl", 0.0)  # between sampler and trainer before any step: not a distance
+        self.controllers.bound_step(
+            seen,
+            measure=lambda: divergence(-self.updater.score(rows, tokens)[0]) - gap,
+            shorten=lambda part: self.updater.retreat(before, part),
+        )
 
     def _observe(self, rows: Sequence[Row], tokens: int, learned: Metrics) -> None:
         """Tell the controllers how far the update has moved the policy, where they ask for it."""
@@ -261,40 +245,16 @@ class Learner:
         places = {int(np.searchsorted(first, turn, side="right")) - 1 for turn in self.updater.skips.turns}
         return self.recorder.save_offenders(iteration + 1, [episodes[i] for i in sorted(places)] or episodes)
 
-    # The average of the weights: between updates the model holds what samples -----------------------------------------
-
-    def _take_average(self) -> None:
-        """The model gets the weights in training back."""
-        if self.average and self.average.settings.sample:
-            self.average.swap()
-
-    def _release_average(self) -> None:
-        """The reference policy, and the model between updates, become the average where the settings say so."""
-        if not self.average:
-            return
-        if self.average.settings.reference and self.policy.reference is not None:
-            self.average.copy_to(list(self.policy.reference.parameters()))
-        if self.average.settings.sample:
-            self.average.swap()
-
-    @property
-    def samples_average(self) -> bool:
-        """Whether the model holds the average between updates."""
-        return self.average is not None and self.average.settings.sample
-
     # Checkpoints ------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> State:
         """The state for a checkpoint, apart from weights and optimiser."""
-        region = {"trust_region": self.trust_region.state_dict()} if self.trust_region else {}
-        return {"skipped_in_a_row": self.updater.skips.row, "controllers": self.controllers.state_dict(), **region}
+        return {"skipped_in_a_row": self.updater.skips.row, "controllers": self.controllers.state_dict()}
 
     def load_state_dict(self, state: State) -> None:
         """Restore a :meth:`state_dict`."""
         self.updater.skips.row = int(state["skipped_in_a_row"])
         self.controllers.load_state_dict(state["controllers"])
-        if self.trust_region:
-            self.trust_region.load_state_dict(state["trust_region"])
 
     @property
     def checkpoint_bytes(self) -> int:
@@ -309,13 +269,7 @@ class Learner:
         base, average, buffer = self.policy.base, None, self.imitation.replay
         replay = buffer.state() if buffer is not None and self.ranks.first else None
         if self.average:
-            with self._holding(average=True):
+            with self.average.applied():
                 average = copied(self.model, base, self.ranks)
-        with self._holding(average=False):
-            optimizer, critic = self.optimizer, self.critic
-            return Snapshot.of(self.model, optimizer, state, critic, base, self.ranks, average, replay, sampled)
-
-    def _holding(self, average: bool) -> AbstractContextManager[None]:
-        """A context between updates in which the model holds the average, or the weights in training."""
-        there = self.average is not None and self.average.settings.sample == average
-        return nullcontext() if there or self.average is None else self.average.applied()
+        optimizer, critic = self.optimizer, self.critic
+        return Snapshot.of(self.model, optimizer, state, critic, base, self.ranks, average, replay, sampled)

@@ -264,7 +264,7 @@ def test_state_survives_json_and_goes_on_alike(make):
 
 
 def test_a_state_of_other_controllers_is_refused():
-    with pytest.raises(ValueError, match=r"\['agpo'\], the algorithm has \['apmpo'\]"):
+    with pytest.raises(ValueError, match=r"\['agpo'\], the run has \['apmpo'\]"):
         with_apmpo().load_state_dict(with_agpo().state_dict())
 
 

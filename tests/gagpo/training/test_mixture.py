@@ -191,8 +191,8 @@ HOSTILE = {
     "samples": ([WORLDS[1], row_of(samples=10**7)], r"environments\.1: .*episodes, all held in memory"),
     "curriculum": ([row_of(curriculum="by_sucess")], r"environments\.0\.curriculum: .*nearest: by_success"),
     "its option": (
-        [row_of(curriculum={"name": "by_level", "treshold": 1})],
-        r"environments\.0\.curriculum: .*no option 'treshold'; nearest: threshold",
+        [row_of(curriculum={"name": "by_success", "flor": 1})],
+        r"environments\.0\.curriculum: .*no option 'flor'; nearest: floor",
     ),
     "too many": ([row_of(name=f"w{number}") for number in range(65)], "environments: List should have at most 64"),
     "kwargs": ([row_of(kwargs={"a": float("nan")})], r"environments\.0\.kwargs: the value nan of a"),
