@@ -93,11 +93,11 @@ class GroupBuffer:
         for group in self.groups:
             self._drop_stale(group)
         first = self.groups[:1] if self.settings.rollout.lockstep else self._complete
-        group = next((group for group in first if group.complete), None)
-        if group is not None:
-            self._complete.remove(group)
-            self.groups.remove(group)
-        return group
+        taken = next((group for group in first if group.complete), None)
+        if taken is not None:
+            self._complete.remove(taken)
+            self.groups.remove(taken)
+        return taken
 
     def dropped(self) -> list[Episode]:
         """The episodes dropped since the last call, finished or not."""

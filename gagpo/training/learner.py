@@ -30,11 +30,11 @@ from gagpo.learning.steps.optimizer import make_optimizer, parameter_groups, rat
 from gagpo.learning.steps.skipped_steps import NonFiniteLoss
 from gagpo.learning.update import Updater, divergence
 from gagpo.runs.checkpoint import Checkpoint, Snapshot, State, copied
+from gagpo.runs.metrics import Metrics
 from gagpo.runs.register import of_world
 from gagpo.settings import RunSettings, SettingsError, World
 from gagpo.training import room
 from gagpo.training.annotations import annotate
-from gagpo.training.events import Metrics
 from gagpo.training.policy import TrainedPolicy
 from gagpo.training.recorder import Recorder
 

@@ -17,6 +17,7 @@ from gagpo.eval.health import health_line
 from gagpo.eval.results import EvalResult
 from gagpo.runs import keeping
 from gagpo.runs.checkpoint import Saver, Snapshot
+from gagpo.runs.metrics import Metrics
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import RunSettings
 from gagpo.trackers import Trackers, tracking
@@ -26,7 +27,6 @@ from gagpo.training.events import (
     Event,
     HealthChanged,
     IterationFinished,
-    Metrics,
     Report,
     StepSkipped,
 )

@@ -31,8 +31,9 @@ from gagpo.eval.runs import final_results
 from gagpo.imitation.expert import require_expert
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.checkpoint import Checkpoint, CheckpointError, State
+from gagpo.runs.metrics import Metrics
 from gagpo.runs.run_folder import RunFolder, enough
-from gagpo.training.events import Metrics, Report
+from gagpo.training.events import Report
 from gagpo.training.learner import Learner
 from gagpo.training.metrics import rollout_metrics
 from gagpo.training.policy import load_policy, require_trainable
