@@ -86,7 +86,7 @@ def test_every_algorithm_learns_the_same(tiny, rows, name):
 
 
 @pytest.mark.parametrize(
-    ("correction", "way"), zip(["none", "recompute", "token", "sequence"], WAYS, strict=True), ids=range(4)
+    ("correction", "way"), list(zip(["none", "recompute", "token", "sequence"], WAYS, strict=True)), ids=range(4)
 )
 def test_every_correction_learns_the_same(tiny, rows, correction, way):
     algorithm = load_algorithm("gspo").model_copy(update={"correction": Correction(name=correction)})

@@ -26,6 +26,7 @@ from gagpo.settings import LoraSettings, SettingsError, load
 from gagpo.training.export import export
 from gagpo.training.trainer import Trainer, train
 from gagpo.warm_start.run import warm_start
+from tests.gagpo.training.resuming import killed_after
 
 LORA = {"rank": 4, "alpha": 4.0}
 
@@ -196,18 +197,12 @@ def test_the_reference_is_the_same_model_without_its_adapter(corridor, tmp_path)
 
 @pytest.mark.parametrize("algorithm", ["gagpo", {"preset": "ppo_token", "critic": {"head": "separate"}}], ids=str)
 def test_a_run_that_was_stopped_ends_bit_equal(corridor, tmp_path, algorithm):
-    changes = {"algorithm": algorithm, "training": {"iterations": 3}, "evaluation": {"tasks": 1}}
-    config = corridor(lora=LORA, **changes)
-    whole = run(config, tmp_path / "whole")
-    half = RunFolder.create(tmp_path / "half", load(config))
-    trainer = Trainer(half, quiet=True)
-    short = trainer.settings.training.model_copy(update={"iterations": 1})
-    trainer.settings = trainer.settings.model_copy(update={"training": short})
-    trainer.run()
-    first = adapter_of(half.path)
-    (half.path / "evals" / "after-test.json").unlink()
-    train(RunFolder.open(half.path), quiet=True)
-    assert same(adapter_of(half.path), adapter_of(whole.path)) and not same(first, adapter_of(whole.path))
+    changes = {"algorithm": algorithm, "training": {"iterations": 3, "keep": 3}, "evaluation": {"tasks": 1}}
+    whole = run(corridor(lora=LORA, **changes), tmp_path / "whole")
+    part = killed_after(1, whole, tmp_path)
+    first = adapter_of(part)
+    train(RunFolder.open(part), quiet=True)
+    assert same(adapter_of(part), adapter_of(whole.path)) and not same(first, adapter_of(whole.path))
 
 
 @pytest.fixture

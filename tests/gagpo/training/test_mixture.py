@@ -26,7 +26,7 @@ from gagpo.settings import SettingsError, load
 from gagpo.training.trainer import Trainer, train
 from tests.eval.report.test_report import Page
 from tests.gagpo.distributed.conftest import require_same_run, train_in_one, train_in_two
-from tests.gagpo.training.resuming import killed_and_resumed, require_equal
+from tests.gagpo.training.resuming import killed_after, killed_and_resumed, require_equal
 from tests.gagpo.training.test_trainer import run
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
@@ -45,17 +45,11 @@ def mixture(corridor):
 
 
 def test_killed_after_any_iteration_it_ends_bit_equal(mixture, tmp_path):
-    config = mixture(rollout=ROLLOUT, training={"iterations": 4}, curriculum=CURRICULUM)
-    whole_run = run(config, tmp_path / "whole")
+    training = {"iterations": 4, "keep": 4}
+    whole_run = run(mixture(rollout=ROLLOUT, training=training, curriculum=CURRICULUM), tmp_path / "whole")
     for done in (1, 3):
-        part = RunFolder.create(tmp_path / f"part-{done}", load(config))
-        trainer = Trainer(part, quiet=True)
-        shorter = trainer.settings.training.model_copy(update={"iterations": done})
-        trainer.settings = trainer.settings.model_copy(update={"training": shorter})
-        trainer.run()
-        for path in (part.path / "evals").glob("after-*.json"):
-            path.unlink()
-        train(RunFolder.open(part.path), quiet=True)
+        part = RunFolder.open(killed_after(done, whole_run, tmp_path))
+        train(part, quiet=True)
         require_equal(part, whole_run)
     state = checkpoints.latest(whole_run.path / "checkpoints").state()
     assert state["curriculum"]["seen"].keys() == {"long", "short"}
