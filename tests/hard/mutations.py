@@ -26,7 +26,7 @@ from gagpo.settings import load as load_settings
 from gagpo.training.trainer import Trainer
 from tests.hard.mutate import mutate
 from tests.hard.outcome import FINE, Tally, attempt, command
-from tests.hard.worlds import make_model, make_run, write_settings
+from tests.hard.small_run import make_model, make_run, write_settings
 
 COUNTS = {"train": 2, "valid_seen": 1, "valid_unseen": 1}
 ROWS = [{"problem": f"What is {i} + {i + 1}?", "answer": str(2 * i + 1), "level": i} for i in range(8)]

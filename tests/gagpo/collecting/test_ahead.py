@@ -110,9 +110,9 @@ def test_episodes_that_are_too_old_are_dropped_and_played_again(corridor, tmp_pa
         slots = original(self)
         for slot in slots:
             group, sample = self.playing[slot]
-            if group.place == 1 and not group.attempts[sample] and self.version < 3:
+            if group.place == 1 and not group.attempts[sample] and self.thread.version < 3:
                 late[slot] = True
-        held = [slot for slot in slots if slot in late and self.version < 3 and self.states[slot].episode.turns]
+        held = [slot for slot in slots if slot in late and self.thread.version < 3 and self.states[slot].episode.turns]
         self.ready += held
         return [slot for slot in slots if slot not in held]
 

@@ -214,7 +214,7 @@ def test_the_checker_proves_it(modules):
 
 def test_a_run_is_trained_in_it(modules, tmp_path):
     """The whole command, in a process of its own, with the corridor as verifiers' environment."""
-    from tests.hard.worlds import make_model, write_settings
+    from tests.hard.small_run import make_model, write_settings
 
     model = make_model(tmp_path)
     path = write_settings(
