@@ -334,12 +334,6 @@ VARIANTS = [
         "each token's term times 1[1/3 <= exp(mean log w) <= 3],   the mean over the sequence",
         {"preset": "grpo", "correction": "sequence"},
     ),
-    Formula(
-        "Truncated weights and the mask",
-        "",
-        "each token's term times sg[min(w, 2)] 1[.5 <= exp(mean log w) <= 2]",
-        {"preset": "grpo", "correction": {"name": "token", "rows": [0.5, 2.0]}},
-    ),
 ]
 """Settings of rows that papers report, and what goes with any row."""
 

@@ -44,7 +44,11 @@ MASK = [[1, 1, 0, 0, 1, 0], [1, 0, 0, 1, 1, 1], [0, 1, 1, 0, 0, 0]]
 TOKENS = [[5, 6, 9, 8, 7, 0], [5, 9, 8, 4, 4, 4], [3, 3, 3, 0, 0, 0]]
 
 
-@pytest.mark.parametrize("kind", [np.array, torch.tensor])
+def brain_floats(values):
+    return torch.tensor(values, dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("kind", [np.array, torch.tensor, brain_floats])
 def test_rows_are_cut_into_turns(kind):
     turns = turns_from_tokens(kind(TOKENS), kind(MASK), kind([1.0, 2.0, 3.0]), [0, 0, 4])
     assert turns.episode_N.tolist() == [0, 0, 1, 1, 2]

@@ -184,17 +184,16 @@ def test_gigpo_by_loops(turns, norm, statistics, weight):
     depth=st.integers(0, 3),
     alpha=st.sampled_from([0.0, 1.0]),
     offset=st.sampled_from([1, 2]),
-    start=st.sampled_from(["released", "padded"]),
 )
-def test_hgpo_by_loops(turns, depth, alpha, offset, start):
+def test_hgpo_by_loops(turns, depth, alpha, offset):
     returns = discounted(turns, GAMMA)
 
     def context(turn, back):
         path = paths(turns)[turns.episode_N[turn]]
         place = path.index(turn)
-        if place < back and start == "released":
+        if place < back:
             return turn  # no context so deep: nobody's like
-        states = [turns.state_N[path[p]] if p >= 0 else None for p in range(place - back, place + 1)]
+        states = [turns.state_N[path[p]] for p in range(place - back, place + 1)]
         return (turns.group_E[turns.episode_N[turn]], *states)
 
     contexts = [[context(turn, back) for turn in range(turns.turns)] for back in range(depth + 1)]
@@ -208,7 +207,7 @@ def test_hgpo_by_loops(turns, depth, alpha, offset, start):
                 total += weight * (returns[turn] - values.mean()) / (spread(values, 0) + 1e-6)
                 weights += weight
         expected[turn] = total / weights if weights else 0.0
-    options = {"gamma": GAMMA, "depth": depth, "alpha": alpha, "weight_offset": offset, "start": start}
+    options = {"gamma": GAMMA, "depth": depth, "alpha": alpha, "weight_offset": offset}
     assert hgpo_advantage(turns, **options) == pytest.approx(expected, abs=1e-6)
 
 
