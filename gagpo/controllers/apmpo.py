@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.options import Options
-from gagpo.credit.turns import BadTurns, Turns
+from gagpo.credit.turns import Turns
 from gagpo.credit.turns.grouping import group_mean, group_std
 
 
@@ -20,7 +20,7 @@ class Apmpo(Options):
     aggregation's own). radius: ``tanh`` of mean/std, ``mean`` (of the mean alone), ``deviation`` (of 1/std alone),
     ``fixed`` (the gate's own). symmetric: the lower radius follows the upper. statistics: of the ``batch`` (the paper's
     text) or of each ``group`` (its pseudo-code). ddof: 0 for the population deviation (Algorithm 1, line 8), 1 for the
-    sample's. reward: ``success`` as 0/1, or the ``sum``, which must lie in [0, 1].
+    sample's. An episode's reward is its success, 0 or 1.
     """
 
     exponent: Literal["exponential", "linear", "fixed"] = "exponential"
@@ -31,7 +31,6 @@ class Apmpo(Options):
     symmetric: bool = False
     statistics: Literal["batch", "group"] = "batch"
     ddof: Literal[0, 1] = 0
-    reward: Literal["sum", "success"] = "success"
 
     @model_validator(mode="after")
     def _ordered(self) -> Apmpo:
@@ -55,15 +54,8 @@ class ApmpoController:
         self.radius_G: list[float] | None = None
 
     def observe_batch(self, turns: Turns) -> None:
-        """Take the rewards of the batch; raises :class:`BadTurns` when a return lies outside [0, 1]."""
-        settings = self.settings
-        reward_E = turns.coded_return_E(settings.reward)
-        wrong = np.flatnonzero((reward_E < 0) | (reward_E > 1))
-        if wrong.size:
-            raise BadTurns(
-                f"APMPO wants episode returns in [0, 1]; episode {wrong[0]} has {reward_E[wrong[0]]:g}: "
-                "use controllers.apmpo.reward='success'"
-            )
+        """Take the successes of the batch."""
+        settings, reward_E = self.settings, turns.coded_return_E("success")
         group_E, groups = turns.group_index_E, turns.groups
         if settings.statistics == "batch":
             group_E, groups = np.zeros(turns.episodes, np.int64), 1

@@ -16,6 +16,9 @@ from gagpo.settings import OptimizerSettings, SettingsError, WarmStartSettings
 Group = dict[str, Any]
 """Parameters and the options of their own, as torch's optimisers take them."""
 
+EPSILON = 1e-8
+"""AdamW's, added to the root of the second moment."""
+
 
 def require_optimizer(settings: OptimizerSettings) -> None:
     """SettingsError, before anything is loaded, where the optimiser's package is not installed."""
@@ -32,7 +35,7 @@ def make_optimizer(groups: list[Group], settings: OptimizerSettings) -> torch.op
     ``adamw8bit`` is bitsandbytes' own: moments of one byte, in blocks of 256 that share a scale (Dettmers et al.,
     "8-bit Optimizers via Block-wise Quantization", 2022). Tensors below 4,096 numbers keep float32 moments.
     """
-    options: Group = {"weight_decay": settings.weight_decay, "betas": settings.betas}
+    options: Group = {"weight_decay": settings.weight_decay, "betas": settings.betas, "eps": EPSILON}
     if settings.name == "adamw":
         return torch.optim.AdamW(groups, **options)
     with warnings.catch_warnings():

@@ -19,7 +19,7 @@ from gagpo.collecting.first_rank import collection_bytes, collection_of
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.run_folder import RunFolder
 from tests.agents.engines.remote.fake_server import serving
-from tests.gagpo.distributed.conftest import WORKER, start_ranks, train_in_one, write_config
+from tests.gagpo.distributed.conftest import EPSILON, WORKER, start_ranks, train_in_one, write_config
 
 AHEAD = {"workers": 1, "ahead": 1, "lockstep": False}
 
@@ -27,7 +27,8 @@ AHEAD = {"workers": 1, "ahead": 1, "lockstep": False}
 def train_in(world, jobs, folder):
     """Train every (config, folder) with so many ranks; what they said."""
     listed = folder / "jobs.json"
-    listed.write_text(json.dumps([[str(config), str(place), None] for config, place in jobs]))
+    runs = [[str(config), str(place), None] for config, place in jobs]
+    listed.write_text(json.dumps({"epsilon": EPSILON, "runs": runs}))
     ranks = start_ranks([WORKER, listed], world)
     try:
         outputs = [process.communicate(timeout=400)[0] for process in ranks]

@@ -37,7 +37,7 @@ def planned(corridor, case, processes=1):
     """The peak of an update by the plan."""
     model = model_of(case)
     changes = {"microbatch_tokens": ROWS * (PROMPT + RESPONSE), "gradient_checkpointing": case.checkpointing}
-    changes["average"] = None  # what is measured is an update alone
+    changes["average"] = False  # what is measured is an update alone
     lora = {"lora": {"rank": 8, "base": case.base}} if case.base else {}
     training, engine = {**changes, "precision": case.precision}, {"dtype": case.precision}
     folder = corridor().parent / "shape"

@@ -154,7 +154,7 @@ def test_states_of_two_worlds_never_meet(mixture, tmp_path):
         for name in ("long", "short")
     }
     assert texts["long"] & texts["short"]
-    for key in ("auto", "state", "observation", "tracked", "history"):
+    for key in ("auto", "state", "observation", "history"):
         turns = turns_for(found.episodes, trainer.settings.algorithm.credit.model_copy(update={"key": key}))
         world_N = turns.world_E[turns.episode_N]
         own, other = (
