@@ -10,17 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError
 
 from gagpo.agents.engines import adapters, attention_check
 from gagpo.agents.engines.flat import attention
 from gagpo.agents.precision import bound_kernels, dtype_of
 from gagpo.agents.starters import folder_of
 from gagpo.base import manifest
-from gagpo.base.errors import GagpoError, first_line
+from gagpo.base.errors import GagpoError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+
+
+ALIGNMENT = 64  # bytes; what torch's own allocator gives
 
 
 class ModelError(GagpoError, ValueError):
@@ -41,7 +43,7 @@ def load_tokenizer(name: str, revision: str | None = None, *, trust_remote_code:
         tokenizer = AutoTokenizer.from_pretrained(
             name, local_files_only=path.is_dir(), trust_remote_code=trust_remote_code, revision=revision or "main"
         )
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # damaged files fail anywhere in transformers
         raise ModelError(_advice(name, "tokenizer", error)) from error
     if tokenizer.chat_template is None:
         raise ModelError(f"the tokenizer of {name} has no chat template; add chat_template.jinja to the folder")
@@ -100,14 +102,26 @@ def load_model(
                 output_loading_info=True,
             )
         )
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+    except Exception as error:  # a config.json with values of the wrong type fails anywhere in transformers
         raise ModelError(_advice(name, "model", error)) from error
     require_whole(name, model, info)
-    ready: torch.nn.Module = model.to(torch.device(device)).eval()
+    ready: torch.nn.Module = align(model.to(torch.device(device)).eval())
     choose_path(name, ready)
     if not path.is_dir():
         ready.config._commit_hash = commit_of(name, revision)  # type: ignore[union-attr]
     return ready
+
+
+def align(model: torch.nn.Module) -> torch.nn.Module:
+    """Move parameters and buffers on the CPU to addresses that are multiples of ``ALIGNMENT``, in place.
+
+    Safetensors files are mapped into memory at whatever offset their header leaves. Matrix kernels round differently
+    at another alignment, so the same weights could give other bits after they were saved and loaded.
+    """
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.device.type == "cpu" and tensor.data_ptr() % ALIGNMENT:
+            tensor.data = tensor.data.clone()
+    return model
 
 
 def with_attention(build: Callable[[str], Any]) -> Any:
@@ -159,9 +173,9 @@ def refuse_remote_code(name: str, revision: str | None = None) -> None:
     local = Path(name).is_dir()
     try:
         config, _ = PretrainedConfig.get_config_dict(name, local_files_only=local, revision=revision or "main")
-    except (OSError, ValueError) as error:
+        wanted = dict(config.get("auto_map") or {})
+    except (OSError, ValueError, TypeError, AttributeError) as error:  # the latter where it is no JSON object
         raise ModelError(_advice(name, "model", error)) from error
-    wanted = config.get("auto_map") or {}
     if "AutoModelForCausalLM" in wanted:
         raise ModelError(
             f"model {name} brings code of its own ({wanted['AutoModelForCausalLM']}), which is not run unless asked "
@@ -229,8 +243,10 @@ def save(
 
 
 def _advice(name: str, what: str, error: Exception) -> str:
-    first = "the folder does not exist" if os.sep in name and not Path(name).exists() else first_line(error)
+    reason = " ".join(str(error).split())[:200] or type(error).__name__
+    if os.sep in name and not Path(name).exists():
+        reason = "the folder does not exist"
     return (
-        f"cannot load the {what} of {name!r}: {first}. Give a Hugging Face model folder (`gagpo warm-start` makes a "
+        f"cannot load the {what} of {name!r}: {reason}. Give a Hugging Face model folder (`gagpo warm-start` makes a "
         "small one) or the name of a hub model that is cached or can be downloaded"
     )

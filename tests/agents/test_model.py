@@ -1,5 +1,6 @@
 """Model folders: what is written is read again, and what is missing is said."""
 
+import json
 import shutil
 
 import pytest
@@ -115,8 +116,6 @@ def test_weights_that_are_not_numbers_are_refused(folder, value):
 
 
 def test_code_of_a_models_own_is_not_run_unless_asked_for(folder):
-    import json
-
     config = json.loads((folder / "config.json").read_text())
     config["auto_map"] = {"AutoModelForCausalLM": "own.Model"}
     (folder / "config.json").write_text(json.dumps(config))
@@ -124,3 +123,29 @@ def test_code_of_a_models_own_is_not_run_unless_asked_for(folder):
     with pytest.raises(ModelError, match=r"brings code of its own \(own\.Model\).*trust_remote_code=true"):
         load_model(str(folder))
     assert not (folder / "ran").exists()
+
+
+def test_loaded_parameters_are_aligned_wherever_the_file_has_them(folder):
+    """Safetensors maps float32 weights at 8 modulo 64 bytes, where matrix kernels round differently."""
+    for parameter in load_model(str(folder)).parameters():
+        assert parameter.data_ptr() % 64 == 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"hidden_size": "abc"}, {"num_hidden_layers": [4]}, {"rope_parameters": 7}, {"auto_map": 5}, {"model_type": {}}],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_a_config_with_values_of_the_wrong_type_is_refused_in_one_line(folder, wrong):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | wrong))
+    with pytest.raises(ModelError, match="cannot load the model") as caught:
+        load_model(str(folder))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["[]", "5", "{"])
+def test_a_config_that_is_no_object_is_refused_in_one_line(folder, text):
+    (folder / "config.json").write_text(text)
+    with pytest.raises(ModelError, match="cannot load the model"):
+        load_model(str(folder))
