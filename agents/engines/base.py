@@ -263,8 +263,8 @@ def claim_device(device: torch.device) -> None:
         torch.cuda.set_device(device)
 
 
-def give_back(device: torch.device) -> None:
-    """Let the driver have what torch has freed and kept of a GPU, for another library or process that asks it."""
+def release_memory(device: torch.device) -> None:
+    """Return a GPU's memory that torch has freed and kept to the driver, for another library or process."""
     if device.type == "cuda":
         import torch
 
