@@ -21,8 +21,14 @@ CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
 ASK = [{"role": "user", "content": "You stand at 3. Go to door 1."}]
 
 
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch):
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
+    monkeypatch.setattr("openai._base_client.MAX_RETRY_DELAY", 0.05)
+
+
 def client_of(server, **changes):
-    return ApiClient(ApiSettings("m", server.url, **{"timeout": 1.0, "backoff": 0.01, **changes}))
+    return ApiClient(ApiSettings("m", server.url, **{"timeout": 1.0, **changes}))
 
 
 def play(server, count=12, concurrency=4, chat=None, **changes):
@@ -94,12 +100,12 @@ def test_what_cannot_be_mended_by_waiting_is_said_at_once():
             client_of(server).ask(ASK, 0.0, 5)
         assert len(server.requests) == 1
     with pytest.raises(ApiError, match="no answer in 2 tries"):
-        ApiClient(ApiSettings("m", "http://127.0.0.1:9/v1", attempts=2, backoff=0.01)).ask(ASK, 0.0, 5)
+        ApiClient(ApiSettings("m", "http://127.0.0.1:9/v1", attempts=2)).ask(ASK, 0.0, 5)
 
 
 def test_one_lost_server_stops_everybody():
     with serving(faults=["error"], rate=1.0) as server, pytest.raises(ApiError, match="it happens"):
-        play(server, count=20, concurrency=10, attempts=2, longest_wait=0.05)
+        play(server, count=20, concurrency=10, attempts=2)
 
 
 def test_no_request_follows_an_error_and_what_was_finished_is_handed_over():
@@ -208,24 +214,13 @@ def test_a_gate_lets_so_many_through_in_a_minute():
     assert limiter.enter(1) == 0
     limiter = RateLimiter(None, 100, clock)
     assert [limiter.enter(tokens) for tokens in (1000, 1)] == [0, 60]  # too large for any minute: goes alone
-    limiter = RateLimiter(None, None, clock)
-    limiter.hold(7)
-    assert limiter.enter(1) == 7
 
 
-def test_the_server_says_how_long_to_wait():
-    with serving(faults=["limit"], rate=1.0) as server:
-        waits = []
-        clock = Time()
-
-        def sleep(seconds):
-            waits.append(seconds)
-            clock.now += seconds
-
-        client = ApiClient(ApiSettings("m", server.url, attempts=3), sleep=sleep, clock=clock)
-        with pytest.raises(ApiError, match="slow down"):
-            client.ask(ASK, 0.0, 5)
-        assert waits == pytest.approx([0.02, 0.02])
+def test_the_server_says_how_long_to_wait(monkeypatch):
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 60.0)
+    with serving(faults=["limit"], rate=1.0) as server, pytest.raises(ApiError, match="in 3 tries.*slow down"):
+        client_of(server, attempts=3).ask(ASK, 0.0, 5)
+    assert len(server.requests) == 3
 
 
 def test_many_at_once_are_decided_in_order():

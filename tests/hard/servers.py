@@ -101,7 +101,7 @@ def _tried(steps: list[bytes | float], sound: bytes, ask: Case) -> Outcome:
 
 def _ask_for_text(server: RawServer) -> str:
     settings = ApiSettings(
-        "m", f"{server.url}/v1", timeout=DEADLINE, attempts=3, backoff=0.0, longest_wait=0.1, input_price=1.0
+        "m", f"{server.url}/v1", timeout=DEADLINE, attempts=3, input_price=1.0
     )
     client = ApiClient(settings)
     try:
