@@ -63,7 +63,9 @@ class ApiSettings:
         if self.limit_cost is not None and not (self.input_price or self.output_price):
             raise InvalidArgument("a limit on the cost needs prices: give --price-in and --price-out")
         if self.base_url is not None and not _is_address(self.base_url):
-            raise InvalidArgument(f"{self.base_url!r:.80} is not an http address of a server, such as http://127.0.0.1:8000/v1")
+            raise InvalidArgument(
+                f"{self.base_url!r:.80} is not an http address of a server, such as http://127.0.0.1:8000/v1"
+            )
 
     @property
     def url(self) -> str:

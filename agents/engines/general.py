@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 import torch
@@ -30,12 +29,11 @@ def transformers_engine(
     max_length: int | None = None,
     *,
     dtype: str | None = None,
-    compile: Literal["auto", "never"] = "auto",
     own: bool = False,
 ) -> TransformersEngine:
     """The engine on transformers that fits the model; see :class:`TransformersEngine` for the arguments."""
     kind = TransformersEngine if is_flat(model) else GeneralEngine
-    return kind(model, tokenizer, max_length, dtype=dtype, compile=compile, own=own)
+    return kind(model, tokenizer, max_length, dtype=dtype, own=own)
 
 
 @dataclass

@@ -6,7 +6,6 @@ import copy
 import math
 import time
 from collections.abc import Iterable, Sequence
-from typing import Literal
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ import torch
 from gagpo.agents.engines.adapters import merge
 from gagpo.agents.engines.base import Finished, ModelEngine, NamedTensor, Request, Response, Sampling, Tokenizer
 from gagpo.agents.engines.flat.attention import forward
-from gagpo.agents.engines.flat.slots import SlotCache, StaticDecoder
+from gagpo.agents.engines.flat.slots import SlotCache
 from gagpo.agents.engines.spans import span
 from gagpo.agents.engines.weights import copy_tensors
 from gagpo.agents.precision import dtype_of
@@ -48,10 +47,9 @@ class DecodingRow:
 class TransformersEngine(ModelEngine):
     """Samples from ``model`` itself where it has the wanted precision, else from a copy that it owns.
 
-    dtype: what is sampled in (``float32`` or ``bfloat16``); that of the model where it is None.
-    own: a copy in any case, so that the model can be trained while responses are sampled.
-    prefill_tokens: most padded prompt tokens of one forward pass. compile: ``auto`` decodes in CUDA graphs on a GPU,
-    ``never`` launches every kernel by itself, as a CPU always does.
+    dtype: what is sampled in (``float32`` or ``bfloat16``); that of the model if None.
+    prefill_tokens: most padded prompt tokens of one forward pass.
+    own: sample from a copy in any case, so that the model can be trained meanwhile.
 
     A session whose prompt begins with the tokens already cached is only read from where it differs. Live sessions
     always fill the first slots of the cache, so a call about most of them reads the cache in place; a call about few
@@ -66,7 +64,6 @@ class TransformersEngine(ModelEngine):
         *,
         dtype: str | None = None,
         prefill_tokens: int = 8192,
-        compile: Literal["auto", "never"] = "auto",
         own: bool = False,
     ):
         super().__init__(model, tokenizer, max_length, dtype)
@@ -80,15 +77,9 @@ class TransformersEngine(ModelEngine):
         self._rows: list[DecodingRow] = []  # being decoded
         self._finished: list[Finished] = []
         self._asleep: dict[torch.UntypedStorage, int] = {}  # of the engine's own weights: their bytes
-        if compile not in ("auto", "never"):
-            raise InvalidArgument(f"engine.compile is auto or never, got {compile!r}")
-        graphs = compile == "auto" and self.device.type == "cuda"
-        self._static = StaticDecoder(graphs) if graphs else None
         self._forget()
 
     def _forget(self) -> None:
-        if self._static is not None:
-            self._static.forget()
         self._cache = SlotCache.of(self.model)
         self._slot: dict[int, int] = {}
         self._session: list[int] = []  # by slot
@@ -108,7 +99,7 @@ class TransformersEngine(ModelEngine):
     def sleep(self) -> None:
         """Free the cache, and the weights where they are a copy of the engine's own."""
         self._require_idle()
-        self._forget()  # graphs too: the weights will lie elsewhere
+        self._forget()
         self._ready = False
         if self.shares_weights or self._asleep:
             return
@@ -275,8 +266,7 @@ class TransformersEngine(ModelEngine):
             slots.append(slot)
         longest = max(len(row.request.prompt_ids) + row.most for row in rows)
         longest = max(longest, max(len(cached) for cached in self._cached)) + 1
-        reserve = self._static.reserve if self._static is not None else SlotCache.reserve
-        reserve(self._cache, len(self._session), longest)
+        self._cache.reserve(len(self._session), longest)
         return np.asarray(slots), np.asarray(starts)
 
     def _forward(self, ids_T: np.ndarray, keep_K: np.ndarray) -> torch.Tensor:
@@ -311,16 +301,13 @@ class TransformersEngine(ModelEngine):
         position_B = np.asarray([row.read for row in rows])
         token_B = np.asarray([row.ids[row.count - 1] for row in rows])
         first = int(slot_B.max()) + 1
-        if self._static is None and 3 * len(slot_B) < first:
+        if 3 * len(slot_B) < first:
             self._cache.plan(slot_B, position_B, np.ones(len(slot_B), np.int64))
             return self._forward(token_B, np.arange(len(slot_B)))
         # Cheaper than gathering: all first slots go along, the idle ones with a token that lands beyond what they hold.
         token_S = np.zeros(first, np.int64)
         position_S = np.asarray([len(cached) for cached in self._cached[:first]])
         token_S[slot_B], position_S[slot_B] = token_B, position_B
-        if self._static is not None:
-            logits_SV = self._static.advance(self.model, self._cache, token_S, position_S)
-            return logits_SV[torch.as_tensor(slot_B, device=self.device)]
         self._cache.plan(np.arange(first), position_S, np.ones(first, np.int64))
         return self._forward(token_S, slot_B)
 

@@ -134,8 +134,6 @@ def _engine(
         arguments["read"] = Reader(policy.model, settings.device, settings.training.precision)
     if ahead:
         tokenizer = copy.deepcopy(tokenizer)
-        if chosen.name == "transformers":  # a graph cannot be captured while another thread launches kernels
-            arguments["compile"] = "never"
     engine = make_engine(chosen.name, model, tokenizer, **arguments)
     if own and engine.shares_weights:
         why, remedy = "rollout.ahead samples meanwhile", "rollout.ahead=0"

@@ -218,7 +218,7 @@ def test_a_gate_lets_so_many_through_in_a_minute():
 
 def test_the_server_says_how_long_to_wait(monkeypatch):
     monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 60.0)
-    with serving(faults=["limit"], rate=1.0) as server, pytest.raises(ApiError, match="in 3 tries.*slow down"):
+    with serving(faults=["limit"], rate=1.0) as server, pytest.raises(ApiError, match=r"in 3 tries.*slow down"):
         client_of(server, attempts=3).ask(ASK, 0.0, 5)
     assert len(server.requests) == 3
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gagpo.agents.engines.flat import kernels
-from gagpo.agents.engines.flat.kernels import CausalAttention, LayerKind
+from gagpo.agents.engines.flat.kernels import CausalAttention, LayerKind, bucket
 from gagpo.planning.allocated import Allocated
 
 HEADS, SHARED, SIZE = 4, 2, 8
@@ -78,3 +78,11 @@ def test_memory_grows_with_tokens_and_not_with_their_square(name):
         peaks.append(counted.peak)
     assert peaks[1] < 6 * peaks[0]  # sixteen times the scores
     assert peaks[1] < 2**20 * 100  # all scores of four heads at once would take 268 MB, several times over
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 9, 10, 17, 100, 1000, 4097])
+def test_sizes_are_few_and_a_quarter_too_large_at_most(count):
+    assert count <= bucket(count) <= max(count + 1, 1.25 * count)
+    assert bucket(bucket(count)) == bucket(count)
+    assert bucket(count, 128) % 128 == 0
+    assert len({bucket(n) for n in range(1, 1025)}) <= 8 + 4 * 7
