@@ -50,11 +50,6 @@ def test_a_server_that_fails_in_every_way_costs_time_only():
     assert (spent.prompt, spent.completion, spent.cached) == tuple(n * answered for n in (10, 2, 4))
 
 
-def test_a_server_on_this_machine_is_asked_past_the_proxy(dead_proxy):
-    with serving() as server:
-        client_of(server, attempts=1).ask(ASK, 0.0, 4)
-
-
 def test_episodes_go_on_while_others_wait():
     with serving(delay=0.05) as server:
         _, episodes = play(server, count=8, concurrency=8)
@@ -221,6 +216,11 @@ def test_the_server_says_how_long_to_wait(monkeypatch):
     with serving(faults=["limit"], rate=1.0) as server, pytest.raises(ApiError, match=r"in 3 tries.*slow down"):
         client_of(server, attempts=3).ask(ASK, 0.0, 5)
     assert len(server.requests) == 3
+
+
+def test_a_server_on_this_machine_is_asked_past_the_proxy(dead_proxy):
+    with serving() as server:
+        client_of(server, attempts=1).ask(ASK, 0.0, 4)
 
 
 def test_many_at_once_are_decided_in_order():

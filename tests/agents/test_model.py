@@ -1,13 +1,12 @@
 """Model folders: what is written is read again, and what is missing is said."""
 
 import json
-import shutil
 
 import pytest
 import torch
 
 from gagpo.agents.model import ModelError, load_model, load_tokenizer
-from gagpo.warm_start.small_model import SmallModelSettings, save_folder
+from gagpo.warm_start.small_model import save_folder
 
 WORDS = ["go to cabinet 1", "Your task is to: put a hot mug in shelf.", "naïve 漢字 \x00 ok", "12 345"]
 
@@ -38,7 +37,7 @@ def test_saving_again_replaces_the_folder_whole(tiny, folder):
 
 
 @pytest.mark.parametrize(
-    ("missing", "said"), [("tokenizer.json", "holds no tokenizer"), ("config.json", "holds no config.json")]
+    ("missing", "said"), [("tokenizer.json", "has no tokenizer"), ("config.json", "has no config.json")]
 )
 def test_a_folder_that_lacks_a_part_is_named(folder, missing, said):
     (folder / missing).unlink()
@@ -60,23 +59,12 @@ def test_a_tokenizer_without_chat_template_is_refused(folder):
         load_tokenizer(str(folder))
 
 
-def test_a_folder_that_is_not_there_and_a_hub_name_without_network(tmp_path):
+def test_a_folder_that_is_not_there_and_a_hub_name_without_network(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ModelError, match="the folder does not exist"):
         load_tokenizer(str(tmp_path / "nowhere"))
     with pytest.raises(ModelError, match="cached or can be downloaded"):
         load_model("nobody/no-such-model")
-
-
-def test_an_impossible_shape_is_refused():
-    with pytest.raises(ValueError, match="multiple of heads"):
-        SmallModelSettings(width=30, heads=4)
-
-
-def test_folders_are_ordinary(folder):
-    assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= {
-        path.name for path in folder.iterdir()
-    }
-    shutil.rmtree(folder)
 
 
 def rewrite(folder, change):
