@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import Future
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -78,7 +78,7 @@ _asked: ContextVar[_Question] = ContextVar("question")
 
 
 class ApiClient:
-    """Asks one model; safe for many threads. ``spent`` is everything so far.
+    """Asks one model. ``spent`` is everything so far.
 
     record: called with every change of ``spent`` before it is made: with a request before it is sent, and with its cost
         when it is answered. What it raises ends the request.
@@ -101,16 +101,20 @@ class ApiClient:
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="chat server", daemon=True).start()
 
-    def ask(
+    def ask(self, messages: Messages, temperature: float | None, max_tokens: int) -> Answer:
+        """The answer to a conversation, see :meth:`submit`."""
+        return self.submit(messages, temperature, max_tokens).result()
+
+    def submit(
         self,
         messages: Messages,
         temperature: float | None,
         max_tokens: int,
         tools: Sequence[Mapping[str, JsonValue]] = (),
-    ) -> Answer:
-        """The answer to a conversation in which ``tools`` can be called; its usage is that of all attempts.
+    ) -> Future[Answer]:
+        """Ask for the answer to a conversation in which ``tools`` can be called; its usage is that of all attempts.
 
-        Raises: ContextFull, LimitReached, or ApiError when all attempts have failed.
+        It ends in ContextFull, in LimitReached, or in ApiError when all attempts have failed.
         """
         fields: dict[str, object] = {self.settings.token_parameter: max_tokens, **self.settings.extra}
         if temperature is not None:
@@ -121,11 +125,7 @@ class ApiClient:
         with self._lock:  # no question begins after the client is closed
             if self._closed:
                 raise ApiError("the client is closed")
-            answer = asyncio.run_coroutine_threadsafe(self._answer(question, fields), self._loop)
-        try:
-            return answer.result()
-        except CancelledError:
-            raise ApiError("the client is closed") from None
+            return asyncio.run_coroutine_threadsafe(self._answer(question, fields), self._loop)
 
     async def _answer(self, question: _Question, fields: Mapping[str, object]) -> Answer:
         _asked.set(question)
@@ -135,6 +135,8 @@ class ApiClient:
             await create(model=self.settings.model, messages=_encodable(question.messages), extra_body=fields)
         except _Stopped as stopped:
             raise stopped.error from None
+        except asyncio.CancelledError:  # by close
+            raise ApiError("the client is closed") from None
         except openai.APIConnectionError as error:
             raise ApiError(self._exhausted(who, error.__cause__)) from None
         except openai.APIStatusError as error:
