@@ -106,7 +106,8 @@ class ApiAgent:
     def forget(self, slot: int) -> None:
         """Drop the conversation, and the question if it is not sent."""
         self._conversations.pop(slot, None)
-        if (state := self._asked.pop(slot, None)) in self._waiting:
+        state = self._asked.pop(slot, None)
+        if state is not None and state in self._waiting:
             self._waiting.remove(state)
 
     def close(self) -> None:
