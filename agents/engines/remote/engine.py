@@ -33,7 +33,7 @@ from gagpo.agents.engines.ranks import Rank, require_one_gpu, share_of
 from gagpo.agents.engines.remote.client import Order, Terms
 from gagpo.agents.engines.remote.replicas import Replica, ReplicaRouter, ReplicasLost
 from gagpo.agents.engines.remote.server import Server, ServerPlan, StartedLate, StartedServers, answers, planned
-from gagpo.agents.engines.remote.transfer import AdapterTransfer, FileTransfer, Round, Transfer, adapter_name
+from gagpo.agents.engines.remote.transfer import AdapterTransfer, FileTransfer, Round, adapter_name
 from gagpo.agents.engines.vllm_arguments import temperature_of
 from gagpo.agents.engines.weights import AdapterShape, SentBytes, adapter_tensors, base_weights, named_tensors
 from gagpo.agents.model import ModelError
@@ -201,9 +201,9 @@ class VLLMServerEngine(ModelEngine):
         """Whether servers have the weights below the adapter, so that it comes alone."""
         return self._adapter is not None
 
-    def _new_transfer(self) -> Transfer:
+    def _new_transfer(self) -> FileTransfer | AdapterTransfer:
         below = FileTransfer(self.model, self.dtype, self._passing)
-        made: Transfer = below
+        made: FileTransfer | AdapterTransfer = below
         if self._adapter is not None:
             size = dtype_of(self.dtype).itemsize
             made = AdapterTransfer(

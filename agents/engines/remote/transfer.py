@@ -12,7 +12,6 @@ import shutil
 import socket
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar
 
 import torch
 from safetensors.torch import save_file
@@ -26,34 +25,8 @@ from gagpo.base import durable
 
 FILE_BYTES = 2**30  # of one file, and so of what is held in memory in addition to the model
 
-T = TypeVar("T")
-
-
-class Run(Protocol):
-    """Does a coroutine's work in the clients' loop and returns its result."""
-
-    def __call__(self, work: Coroutine[None, None, T]) -> T: ...
-
-
-class Transfer(Protocol):
-    """Carries the weights of one model; it keeps those sent last, for servers that come back."""
-
-    def send(
-        self, tensors: Iterable[NamedTensor] | None, version: str, clients: Sequence[Client], run: Run, deadline: float
-    ) -> list[ReplicaError | None]:
-        """Bring weights to servers; returns what went wrong at each of them, None for success.
-
-        tensors: each is read once, and all of them are, even if servers fail. None sends the last ones again.
-        version: the name that the servers give the weights.
-        deadline: seconds for each step.
-
-        Raises: WeightsError for tensors of another model.
-        """
-        ...
-
-    def close(self) -> None:
-        """Remove the files."""
-        ...
+Run = Callable[[Coroutine[None, None, None]], None]
+"""Does a coroutine's work in the clients' loop and waits for it."""
 
 
 class Round:
@@ -103,7 +76,8 @@ async def _start(client: Client, deadline: float) -> None:
 class FileTransfer:
     """Writes all weights into ``folder`` and has servers read them, by vLLM's calls of weight transfer.
 
-    A new version is complete before it has its name. Our extension in the server's workers reads the files.
+    A new version is complete before it has its name. Our extension in the server's workers reads the files. The last
+    version is kept for servers that come back.
     """
 
     def __init__(self, model: torch.nn.Module, dtype: str, folder: Path):
@@ -115,7 +89,14 @@ class FileTransfer:
     def send(
         self, tensors: Iterable[NamedTensor] | None, version: str, clients: Sequence[Client], run: Run, deadline: float
     ) -> list[ReplicaError | None]:
-        """See :meth:`Transfer.send`."""
+        """Bring weights to servers; returns what went wrong at each of them, None for success.
+
+        tensors: each is read once, and all of them are, even if servers fail. None sends the last ones again.
+        version: the name that the servers give the weights.
+        deadline: seconds for each step.
+
+        Raises: WeightsError for tensors of another model.
+        """
         if tensors is not None:
             self._write(tensors, version)
         update = Round(clients, run, deadline)
@@ -137,6 +118,7 @@ class FileTransfer:
         self._files = [place / name for name in names]
 
     def close(self) -> None:
+        """Remove the files."""
         for folder in {file.parent for file in self._files}:
             shutil.rmtree(folder, ignore_errors=True)
         self._files = []
@@ -180,7 +162,7 @@ class AdapterTransfer:
     def send(
         self, tensors: Iterable[NamedTensor] | None, version: str, clients: Sequence[Client], run: Run, deadline: float
     ) -> list[ReplicaError | None]:
-        """See :meth:`Transfer.send`; the tensors are those of the adapter."""
+        """See :meth:`FileTransfer.send`; the tensors are those of the adapter."""
         if tensors is not None:
             self._write(tensors, version)
         self._unload(clients, run, deadline)
