@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gagpo.agents.engines.base import Request, Sampling
-from gagpo.agents.engines.remote.bystander import Bystander
+from gagpo.agents.engines.idle import IdleEngine
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.episodes import Episode, Turn, read_episodes
 from gagpo.agents.model import load_model, load_tokenizer
@@ -126,7 +126,7 @@ def test_a_collection_arrives_as_it_was():
 
 
 def test_a_rank_that_does_not_sample_says_so(tiny):
-    engine = Bystander(*tiny, None, "float32")
+    engine = IdleEngine(*tiny, None, "float32")
     passed = []
     engine.load_weights((passed.append(name) or (name, tensor)) for name, tensor in named_tensors(tiny[0]))
     assert len(passed) == len(list(tiny[0].named_parameters()))
