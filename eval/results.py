@@ -30,9 +30,8 @@ from gagpo.agents.episodes import Episode
 from gagpo.envs import durable
 from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.lookup import choosing
-from gagpo.eval.many_tries import majority_at_k, pass_at_k, usual_k
 from gagpo.eval.reading import BadResult, Document, parse, read_text, shortened, validated
-from gagpo.eval.statistics import Interval, cluster_bootstrap, clustered_wilson
+from gagpo.eval.statistics import Interval, cluster_bootstrap, clustered_wilson, majority_at_k, pass_at_k
 
 FORMAT = "gagpo evaluation 1"
 SHOWN = 120  # characters of a value in a complaint about panels
@@ -278,7 +277,7 @@ class EvalResult:
 
     @property
     def pass_at_k(self) -> dict[int, float]:
-        """Mean over tasks of the unbiased pass@k, for the usual k; empty with one try per task."""
+        """Mean over tasks of the unbiased pass@k, for k = 1, 2, 4, ... and all tries; empty with one try per task."""
         return self._over_tasks(lambda task, k: pass_at_k(len(task.tries), task.successes, k))
 
     @property
@@ -291,7 +290,9 @@ class EvalResult:
         )
 
     def _over_tasks(self, of_k: Callable[[TaskResult, int], float]) -> dict[int, float]:
-        ks = usual_k(self.panel.tries) if self.panel.tries > 1 and self.tasks else []
+        tries = self.panel.tries
+        powers = [2**i for i in range(tries.bit_length()) if 2**i < tries]
+        ks = [*powers, tries] if powers and self.tasks else []
         return {k: math.fsum(of_k(task, k) for task in self.tasks) / len(self.tasks) for k in ks}
 
     def summary(self) -> dict[str, object]:

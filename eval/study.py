@@ -22,7 +22,7 @@ from gagpo.eval.compare import require_same_panel
 from gagpo.eval.metrics.register import Display, shown_in
 from gagpo.eval.reading import BadResult, Document, read_as, read_text
 from gagpo.eval.runs import Run, group_runs
-from gagpo.eval.statistics import Interval, area_under_curve, holm, mean_over_seeds, student_cdf
+from gagpo.eval.statistics import Interval, area_under_curve, holm, mean_over_seeds, paired_t
 from gagpo.eval.summary import p_value, percent
 
 
@@ -215,22 +215,6 @@ class Study:
             }
             for method in self.methods
         }
-
-
-def paired_t(differences: Sequence[float]) -> float:
-    """Two-sided p of Student's paired t test that the mean difference is zero (Student 1908).
-
-    Raises :class:`InvalidArgument` for fewer than two differences. Without spread it is 1 at zero and NaN elsewhere:
-    success rates are counts of few tasks, so equal differences come by chance and say nothing of the spread.
-    """
-    count = len(differences)
-    if count < 2:
-        raise InvalidArgument(f"a t test needs two differences at least, got {count}")
-    mean = math.fsum(differences) / count
-    variance = math.fsum((one - mean) ** 2 for one in differences) / (count - 1)
-    if variance <= 1e-18:
-        return math.nan if mean else 1.0
-    return 2.0 * (1.0 - student_cdf(abs(mean) / math.sqrt(variance / count), count - 1))
 
 
 def spread(interval: Interval, signed: bool = False) -> str:
