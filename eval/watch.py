@@ -1,4 +1,4 @@
-"""A run in the terminal while it goes on: curves, health in plain words, where the time goes, the last episodes."""
+"""A run in the terminal while it trains: curves, health in plain words, where the time goes, the last episodes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gagpo.base.tables import ascii_only
+from gagpo.eval.health import sentences
 from gagpo.eval.runs import Run, load_run
 from gagpo.eval.summary import number
 from gagpo.eval.viewer.records import read_episode_file
@@ -21,7 +22,6 @@ from gagpo.runs.reading import BadResult
 from gagpo.runs.register import Display, of_world, shown_in, worlds_of
 
 BLOCKS = "▁▂▃▄▅▆▇█"
-Sentences = Callable[[Sequence[dict[str, float]]], list[str]]
 
 
 def sparkline(values: Sequence[float], width: int, low: float | None = None, high: float | None = None) -> str:
@@ -42,7 +42,7 @@ def sparkline(values: Sequence[float], width: int, low: float | None = None, hig
     )
 
 
-def screen(run: Run, sentences: Sentences, width: int = 100, episodes: Sequence[str] = ()) -> RenderableType:
+def screen(run: Run, width: int = 100, episodes: Sequence[str] = ()) -> RenderableType:
     """Everything about ``run`` that fits a terminal of ``width`` columns."""
     rows = run.metrics
     last = rows[-1] if rows else {}
@@ -116,7 +116,6 @@ def redrawn(console: Console) -> Iterator[Callable[[RenderableType], None]]:
 
 def watch(
     folder: Path,
-    sentences: Sentences,
     *,
     every: float = 2.0,
     once: bool = False,
@@ -137,7 +136,7 @@ def watch(
             if state != before:
                 before = state
                 try:
-                    show(screen(load_run(folder), sentences, console.width, last_episodes(folder)))
+                    show(screen(load_run(folder), console.width, last_episodes(folder)))
                 except BadResult:
                     if over or not (folder / "config.yaml").is_file():
                         raise

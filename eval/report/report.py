@@ -39,7 +39,7 @@ def write_report(run_folder: str | Path) -> Path:
     folder = Path(run_folder)
     run = load_run(folder)
     try:
-        plot_curves([folder], folder / "curves.png")
+        plot_curves({run.label: [run]}, folder / "curves.png")
     except ValueError:  # a run of a single evaluation has no curve
         (folder / "curves.png").unlink(missing_ok=True)
     page = render(

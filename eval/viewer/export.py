@@ -1,6 +1,6 @@
 """Writing the viewer's folder: the pages, an index of all runs, and the episodes in shards that are read when needed.
 
-Pages opened from disk may load scripts but not data, so every data file is a script that hands one JSON value over.
+Pages opened from disk may load scripts but not data, so every data file is a script that passes on one JSON value.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib import resources
 from itertools import pairwise
 from pathlib import Path
 
 from gagpo.base import durable
+from gagpo.eval.recredit import for_run
 from gagpo.eval.runs import load_run
 from gagpo.eval.viewer.index import (
     DEAD_ZONE,
@@ -22,7 +23,6 @@ from gagpo.eval.viewer.index import (
     EpisodeEntry,
     EpisodeFile,
     GroupEntry,
-    Notes,
     described,
     index,
     reading_order,
@@ -33,29 +33,20 @@ from gagpo.runs.reading import BadResult
 MARKER = ".gagpo-view"  # a folder that has it was written by this file, and may be replaced by it
 SHARD = 600_000  # characters of one shard, about
 OUTCOMES = ("terminated", "truncated", "failed")
-ExplainRun = Callable[[Path], Explain]
 
 
 class Exporter:
-    """Writes one folder about ``runs``; call :meth:`write` again and only what changed is written again.
+    """Writes one folder about several runs; a second :meth:`write` writes only what changed.
 
-    explain: what gives credit to the episodes of a run folder; its first two algorithms are set against each other.
-    notes: sentences about the health of a run, from its numbers. live: the pages look for news every few seconds.
-    problems: what else could not be read.
+    runs: run folders.
+    output: the folder to write.
+    live: the pages look for news every few seconds.
+    problems: what else could not be read, to be shown.
     """
 
-    def __init__(
-        self,
-        runs: Sequence[Path],
-        output: Path,
-        explain: ExplainRun,
-        notes: Notes | None = None,
-        live: bool = False,
-        problems: Sequence[str] = (),
-    ):
-        self.folders, self.output, self.notes, self.live = list(runs), output, notes, live
-        self.explain = [explain(folder) for folder in runs]
-        self.problems = list(problems)
+    def __init__(self, runs: Sequence[Path], output: Path, live: bool = False, problems: Sequence[str] = ()):
+        self.folders, self.output, self.live, self.problems = list(runs), output, live, list(problems)
+        self.explain = [for_run(folder) for folder in runs]
         self.known: dict[Path, tuple[tuple[int, int], EpisodeFile]] = {}
 
     def write(self) -> Path:
@@ -70,7 +61,7 @@ class Exporter:
         self._pages()
         sources = [self._source(number, path) for number, paths in enumerate(files) for path in paths]
         sources.sort(key=reading_order)
-        record = index(runs, sources, self.notes, self.live, self.problems)
+        record = index(runs, sources, self.live, self.problems)
         _write_script(self.output / "data" / "index.js", "viewer.load", record)
         return self.output / "index.html"
 
@@ -126,16 +117,15 @@ class Exporter:
         source.shards.append(name)
 
 
-def export(
-    runs: Sequence[Path], output: Path, explain: ExplainRun, notes: Notes | None = None, problems: Sequence[str] = ()
-) -> Path:
-    """Write the folder once, whole or not at all, in the place of one that was written before; see :class:`Exporter`.
+def export(runs: Sequence[Path], output: Path, problems: Sequence[str] = ()) -> Path:
+    """Write the folder once, whole or not at all, replacing one written before; see :class:`Exporter`.
 
-    Raises :class:`BadResult` for a folder that holds anything else, and leaves it as it is.
+    Raises:
+        BadResult: ``output`` holds anything else; it is left as it is.
     """
     require_replaceable(output)
     with durable.replacing_folder(output.resolve(), flushed=False) as part:
-        Exporter(runs, part, explain, notes, problems=problems).write()
+        Exporter(runs, part, problems=problems).write()
     return output / "index.html"
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
+from gagpo.eval.health import sentences
 from gagpo.eval.runs import Run, read_label
 from gagpo.eval.viewer.experiments import experiments, settings_that_differ
 from gagpo.runs.register import Display, shown_in, worlds_of
 
 FORMAT = "gagpo view 2"
 DEAD_ZONE = 0.1  # advantages nearer to zero have no sign
-Notes = Callable[[Run], list[str]]
 
 
 @dataclass(frozen=True)
@@ -74,13 +74,9 @@ def reading_order(source: EpisodeFile) -> tuple[int, int, int, str]:
 
 
 def index(
-    runs: Sequence[Run],
-    sources: Sequence[EpisodeFile],
-    notes: Notes | None = None,
-    live: bool = False,
-    problems: Sequence[str] = (),
+    runs: Sequence[Run], sources: Sequence[EpisodeFile], live: bool = False, problems: Sequence[str] = ()
 ) -> dict[str, object]:
-    """The index, JSON-ready. Names of tasks and types stand in it once, and are referred to by their number."""
+    """The index, JSON-ready. Each name of a task or type appears once and is referred to by its number."""
     entries = [entry for source in sources for entry in source.groups]
     tasks = {name: number for number, name in enumerate(dict.fromkeys(entry.task for entry in entries))}
     types = {name: number for number, name in enumerate(dict.fromkeys(entry.type for entry in entries))}
@@ -91,7 +87,7 @@ def index(
         "format": FORMAT,
         "live": live,
         "dead_zone": DEAD_ZONE,
-        "runs": [_run(run, notes) for run in runs],
+        "runs": [_run(run) for run in runs],
         "experiments": experiments(runs),
         "settings": settings_that_differ(runs),
         "curves": [
@@ -111,14 +107,14 @@ def _columns(kind: type[GroupEntry | EpisodeEntry], entries: Sequence[object]) -
     return {column.name: [getattr(entry, column.name) for entry in entries] for column in fields(kind)}
 
 
-def _run(run: Run, notes: Notes | None) -> dict[str, object]:
+def _run(run: Run) -> dict[str, object]:
     keys = sorted({key for row in run.metrics for key in row})
     return {
         "name": run.name,
         "algorithm": run.algorithm,
         "worlds": worlds_of(keys),
         "metrics": {key: [row.get(key) for row in run.metrics] for key in keys},
-        "notes": notes(run) if notes else [],
+        "notes": sentences(run.metrics),
         "evaluations": [
             {
                 "label": one.label,

@@ -34,7 +34,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def options(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, metavar="", help="Print the version.")
+    ] = False,
 ) -> None:
     """Train language-model agents that act over many turns, evaluate them, and add environments."""
 

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import torch
 
-from gagpo.eval.runs import metric_rows
 from gagpo.learning.steps.optimizer import moment_bytes
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.checkpoint import AVERAGE, Checkpoint, CheckpointError
+from gagpo.runs.metrics import metric_rows
 from gagpo.runs.run_folder import AVERAGED, BEST
 from gagpo.settings import SettingsError, TrainingSettings
 

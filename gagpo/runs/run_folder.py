@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 from gagpo.agents.episodes import Decode, Episode, write_episodes
 from gagpo.base import durable
 from gagpo.eval.results import EvalResult
-from gagpo.eval.runs import metric_rows, read_metrics
+from gagpo.runs.metrics import metric_rows, read_metrics
 from gagpo.settings import RunSettings, SettingsError, TrainingSettings, dump, load
 from gagpo.settings.training import ClusterSettings
 from gagpo.training.events import Metrics

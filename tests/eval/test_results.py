@@ -228,7 +228,13 @@ def test_results_under_unlike_prompts_do_not_compare():
     other = replace(panel, conditions={**spoken, "history": "full", "dtype": "bfloat16"})
     assert panel.difference(other) == "dtype 'float32' against 'bfloat16', history 2 against 'full'"
     assert panel.difference(panel) is None
-    assert panel.difference(replace(panel, conditions={})) is None  # whoever has no prompt compares with everybody
+    assert (
+        panel.difference(replace(panel, conditions={})) is None
+    )  # an agent without a prompt compares with every model
+    served = {"style": "plain", "history": 2, "temperature": 0.4, "reasoning": "drop"}  # knows of no dtype
+    assert panel.difference(replace(panel, conditions=served)) is None
+    hot = replace(panel, conditions={**served, "temperature": 1.0})
+    assert panel.difference(hot) == "temperature 0.4 against 1.0"
 
 
 # Panels: which results can be compared --------------------------------------------------------------------------------

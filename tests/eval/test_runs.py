@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from gagpo.eval.runs import group_runs, load_run, metric_rows, read_metrics, trailing_mean
+from gagpo.eval.runs import group_runs, load_run, trailing_mean
+from gagpo.runs.metrics import metric_rows, read_metrics
 from gagpo.runs.reading import BadResult
 from gagpo.runs.run_folder import RunFolder
 
@@ -88,14 +89,10 @@ def test_runs_are_grouped_by_name_without_seed_or_by_label(tmp_path, make_run):
     assert {label: len(runs) for label, runs in named.items()} == {"ours": 2}
     with pytest.raises(ValueError, match="names no label"):
         group_runs([f"={folders[0]}"])
-    with pytest.raises(ValueError, match="no run folder"):
-        group_runs([])
 
 
 def test_trailing_mean_by_hand():
     assert trailing_mean([4.0, 2.0, 0.0, 6.0], 3) == [4.0, 3.0, 2.0, pytest.approx(8 / 3)]
-    with pytest.raises(ValueError):
-        trailing_mean([1.0], 0)
 
 
 def report(run):

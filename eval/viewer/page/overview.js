@@ -2,20 +2,24 @@
 // The first page: what the runs achieved, their curves, their health, and the files of episodes.
 (() => {
   const { h } = viewer;
-  // The last measurement of a split beside the first.
+  // The evaluations of the weights that were trained, and that of their average.
+  viewer.trained = (run, split) => run.evaluations.filter((one) => one.split === split && one.stage && one.stage !== "average");
+  viewer.averaged = (run, split) => run.evaluations.find((one) => one.split === split && one.stage === "average");
+  // The first evaluation of a split, the last one, which is the run's result, and that of the average of the weights.
   viewer.ends = (run, split) => {
-    const of = run.evaluations.filter((one) => one.split === split && one.stage);
-    return of.length ? { before: of.find((one) => one.stage === "before"), last: of.at(-1) } : null;
+    const of = viewer.trained(run, split);
+    return of.length ? { before: of.find((one) => one.stage === "before"), last: of.at(-1), average: viewer.averaged(run, split) } : null;
   };
   viewer.range = ({ low, high }) => (Number.isFinite(low) && Number.isFinite(high) ? `[${(100 * low).toFixed(1)}, ${(100 * high).toFixed(1)}]` : "");
 
   function headline(run) {
     const splits = [...new Set(run.evaluations.map((one) => one.split))];
     return splits.map((split) => {
-      const [before, after] = ["before", "after"].map((stage) => run.evaluations.find((one) => one.split === split && one.stage === stage));
-      if (!before || !after) return null;
-      return h("p", { class: "headline" }, `${viewer.visible(split)}: ${viewer.percent(before.success.value)} before, `,
-        h("b", null, viewer.percent(after.success.value)), ` after training ${viewer.range(after.success)}`);
+      const { before, last, average } = viewer.ends(run, split) ?? {};
+      if (!before || last.stage !== "after") return null;
+      return [h("p", { class: "headline" }, `${viewer.visible(split)}: ${viewer.percent(before.success.value)} before, `,
+        h("b", null, viewer.percent(last.success.value)), ` after training ${viewer.range(last.success)}`),
+      average && h("p", { class: "soft" }, `average of the weights: ${viewer.percent(average.success.value)} ${viewer.range(average.success)}`)];
     });
   }
 
@@ -29,8 +33,7 @@
     }];
     for (const split of new Set(run.evaluations.map((one) => one.split))) {
       const last = at.at(-1) ?? 1;
-      const points = run.evaluations.filter((one) => one.split === split && one.stage)
-        .map((one) => [one.iteration ?? last, one]).sort((a, b) => a[0] - b[0]);
+      const points = viewer.trained(run, split).map((one) => [one.iteration ?? last, one]).sort((a, b) => a[0] - b[0]);
       const labels = new Map(points.map(([x, one]) => [x, one.label]));
       const written = new Set(sources.filter((one) => one.run === number).map((one) => one.label));
       series.push({
