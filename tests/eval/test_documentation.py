@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-MODULES = ("report.charts", "many_tries", "report.page", "reading", "runs", "summary")
+MODULES = ("report.charts", "report.page", "runs", "summary")
 GUIDE = Path(__file__).parents[2] / "docs" / "evaluation.md"
 
 
