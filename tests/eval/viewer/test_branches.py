@@ -3,13 +3,13 @@
 import pytest
 
 from gagpo.eval.viewer.export import export
-from tests.eval.viewer.test_pages import Pages, explain_run
+from tests.eval.viewer.test_pages import Pages
 
 pytestmark = pytest.mark.browser
 
 
 def test_a_branch_says_where_it_comes_from_and_its_shared_turns_stand_once(tmp_path, make_branches, browser):
-    pages = Pages(browser, export([make_branches(tmp_path / "run")], tmp_path / "out", explain_run).as_uri())
+    pages = Pages(browser, export([make_branches(tmp_path / "run")], tmp_path / "out").as_uri())
     pages.go("#/group/0/train-0001/0")
     heads = pages.js("return [...document.querySelectorAll('.matrix thead th')].map((one) => one.innerText)")
     assert "from try 1, turn 3" in heads[3] and "from try 3, turn 5" in heads[4] and "from" not in heads[1]

@@ -4,14 +4,13 @@ import pytest
 
 from gagpo.eval.viewer.export import Exporter
 from gagpo.eval.viewer.serve import serving
-from tests.eval.viewer.test_pages import explain_run
 from tests.raw_requests import asked, exchanged
 
 
 @pytest.fixture
 def address(tmp_path, make_groups):
     run = make_groups(tmp_path / "run", iterations=1)
-    with serving(Exporter([run], tmp_path / "out", explain_run, live=True)) as address:
+    with serving(Exporter([run], tmp_path / "out", live=True)) as address:
         yield address
 
 
