@@ -9,12 +9,15 @@ from typing import Any
 from gagpo.base.regular_file import read_bytes
 from gagpo.runs.reading import BadResult
 
+Metrics = dict[str, float]
+"""The numbers of an iteration: a line of ``metrics.jsonl``."""
+
 
 def metric_rows(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """The rows of ``metrics.jsonl`` as they were logged, and the number of lines that are no row.
+    """The rows of ``metrics.jsonl`` as they were logged, and how many lines were no JSON object with an ``iteration``.
 
-    A killed run leaves a torn line, which is skipped. A resumed run repeats some iterations: a row whose iteration is
-    not above the last one replaces all rows from that iteration on.
+    A run that is killed leaves a torn line; resumed, it goes back some iterations and writes them again. So a broken
+    line is skipped, and an iteration not above the last one replaces everything from itself on.
     """
     if not path.exists():
         return [], 0
@@ -31,6 +34,7 @@ def metric_rows(path: Path) -> tuple[list[dict[str, Any]], int]:
         if row is None:
             broken += 1
             continue
+        # An iteration done again: it and all after it are forgotten.
         while rows and rows[-1]["iteration"] >= row["iteration"]:
             rows.pop()
         rows.append(row)
@@ -38,13 +42,12 @@ def metric_rows(path: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def read_metrics(path: Path) -> tuple[list[dict[str, float]], int]:
-    """:func:`metric_rows` with numbers only: values that are not finite numbers are left out."""
+    """:func:`metric_rows` with nothing but numbers: values that are not finite numbers are left out."""
     rows, broken = metric_rows(path)
     return [{key: float(value) for key, value in row.items() if _is_number(value)} for row in rows], broken
 
 
 def _row(line: str) -> dict[str, Any] | None:
-    """The JSON object of a line; None for a line that holds none, or an object without an iteration."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
