@@ -15,8 +15,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from gagpo.base import durable
-from gagpo.eval.recredit import for_run
 from gagpo.eval.runs import load_run
+from gagpo.eval.viewer.credit import EpisodeCredit, Recredit, for_run
 from gagpo.eval.viewer.index import (
     DEAD_ZONE,
     FORMAT,
@@ -27,7 +27,7 @@ from gagpo.eval.viewer.index import (
     index,
     reading_order,
 )
-from gagpo.eval.viewer.records import EpisodeRecord, Explain, Explained, read_episode_file
+from gagpo.eval.viewer.records import EpisodeRecord, read_episode_file
 from gagpo.runs.reading import BadResult
 
 MARKER = ".gagpo-view"  # a folder that has it was written by this file, and may be replaced by it
@@ -46,7 +46,7 @@ class Exporter:
 
     def __init__(self, runs: Sequence[Path], output: Path, live: bool = False, problems: Sequence[str] = ()):
         self.folders, self.output, self.live, self.problems = list(runs), output, live, list(problems)
-        self.explain = [for_run(folder) for folder in runs]
+        self.credits = [for_run(folder) for folder in runs]
         self.known: dict[Path, tuple[tuple[int, int], EpisodeFile]] = {}
 
     def write(self) -> Path:
@@ -88,12 +88,12 @@ class Exporter:
                 raise
             episodes, source.problems = [], [str(error)]
         groups = _grouped(episodes)
-        explained = _explained(self.explain[run], [one for group in groups for one in group])
+        credited = _credited(self.credits[run], [one for group in groups for one in group])
         shard: list[dict[str, object]] = []
         size = 0
         for group in groups:
             # Its entries go into the index, its episodes into the shard, which is written when it is large enough.
-            credit = [next(explained) for _ in group]
+            credit = [next(credited) for _ in group]
             differ = [_differences(one) if len(group) > 1 else [] for one in credit]
             record: dict[str, object] = {"episodes": [_shown(*of) for of in zip(group, credit, differ, strict=True)]}
             source.groups.append(_entry(group, differ, len(source.shards), len(shard)))
@@ -150,10 +150,10 @@ def _grouped(episodes: Sequence[EpisodeRecord]) -> list[list[EpisodeRecord]]:
     return list(groups.values())
 
 
-def _explained(explain: Explain, episodes: Sequence[EpisodeRecord]) -> Iterator[Explained | None]:
-    """Credit of every episode, None where there is nothing to give credit to."""
+def _credited(recredit: Recredit, episodes: Sequence[EpisodeRecord]) -> Iterator[EpisodeCredit | None]:
+    """Credit of every episode; None for one without turns and for one that failed."""
     usable = [one for one in episodes if one.turns and one.outcome != "failed"]
-    found = iter(explain(usable)) if usable else iter(())
+    found = iter(recredit(usable)) if usable else iter(())
     return (next(found) if one.turns and one.outcome != "failed" else None for one in episodes)
 
 
@@ -164,9 +164,9 @@ def _entry(group: Sequence[EpisodeRecord], differ: Sequence[list[bool]], shard: 
     return GroupEntry(group[0].task, group[0].kind, len(group), wins, round(turns, 2), round(share, 4), shard, place)
 
 
-def _differences(credit: Explained | None) -> list[bool]:
-    """Of each turn, whether the first two algorithms give it advantages of another sign: above, near or below zero."""
-    rows = list(credit.advantages.values())[:2] if credit else []
+def _differences(credit: EpisodeCredit | None) -> list[bool]:
+    """Whether the two algorithms give a turn advantages of different signs: above, near or below zero."""
+    rows = list(credit.advantages.values()) if credit else []
     return [_sign(a) != _sign(b) for first, second in pairwise(rows) for a, b in zip(first, second, strict=True)]
 
 
@@ -179,7 +179,7 @@ def _flags(one: EpisodeRecord) -> int:
     return int(one.won) | outcome << 1 | (one.kept is False) << 3
 
 
-def _shown(one: EpisodeRecord, credit: Explained | None, differ: list[bool]) -> dict[str, object]:
+def _shown(one: EpisodeRecord, credit: EpisodeCredit | None, differ: list[bool]) -> dict[str, object]:
     record: dict[str, object] = one.model_dump(exclude_none=True)
     if credit is not None:
         record["credit"] = {name: [round(a, 5) for a in row] for name, row in credit.advantages.items()}

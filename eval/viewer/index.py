@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
 from gagpo.eval.health import sentences
-from gagpo.eval.runs import Run, read_label
+from gagpo.eval.runs import Evaluation, Run, read_label
 from gagpo.eval.viewer.experiments import experiments, settings_that_differ
 from gagpo.runs.register import Display, shown_in, worlds_of
 
@@ -115,16 +115,27 @@ def _run(run: Run) -> dict[str, object]:
         "worlds": worlds_of(keys),
         "metrics": {key: [row.get(key) for row in run.metrics] for key in keys},
         "notes": sentences(run.metrics),
-        "evaluations": [
-            {
-                "label": one.label,
-                "stage": one.stage,
-                "split": one.split,
-                "iteration": one.iteration,
-                "panel": one.result.panel.split_hash,
-                "success": one.result.success.record(),
-                "episodes": one.result.episodes,
-            }
-            for one in run.evaluations
-        ],
+        "results": {split: _ends(run, split) for split in run.splits()},
+    }
+
+
+def _ends(run: Run, split: str) -> dict[str, object]:
+    """Every evaluation of the weights that were trained, and that of their average.
+
+    The last of the former is the run's result, as in every table.
+    """
+    averages = [one for one in run.evaluations if (one.stage, one.split) == ("average", split)]
+    return {
+        "trained": [_evaluation(one) for one in run.trained(split)],
+        "average": _evaluation(averages[0]) if averages else None,
+    }
+
+
+def _evaluation(one: Evaluation) -> dict[str, object]:
+    return {
+        "label": one.label,
+        "stage": one.stage,
+        "iteration": one.iteration,
+        "panel": one.result.panel.split_hash,
+        "success": one.result.success.record(),
     }

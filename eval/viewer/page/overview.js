@@ -2,19 +2,18 @@
 // The first page: what the runs achieved, their curves, their health, and the files of episodes.
 (() => {
   const { h } = viewer;
-  // The evaluations of the weights that were trained, and that of their average.
-  viewer.trained = (run, split) => run.evaluations.filter((one) => one.split === split && one.stage && one.stage !== "average");
-  viewer.averaged = (run, split) => run.evaluations.find((one) => one.split === split && one.stage === "average");
-  // The first evaluation of a split, the last one, which is the run's result, and that of the average of the weights.
+  // The evaluation of a split before training, the last one, which is the run's result, and that of the average weights.
   viewer.ends = (run, split) => {
-    const of = viewer.trained(run, split);
-    return of.length ? { before: of.find((one) => one.stage === "before"), last: of.at(-1), average: viewer.averaged(run, split) } : null;
+    const { trained = [], average = null } = run.results[split] ?? {};
+    return trained.length ? { before: trained.find((one) => one.stage === "before"), last: trained.at(-1), average } : null;
   };
+  // Where the split was evaluated: iterations, and the evaluations there.
+  viewer.measured = (run, split) => (run.results[split]?.trained ?? [])
+    .map((one) => [one.iteration ?? run.metrics.iteration?.at(-1) ?? 1, one]).sort((a, b) => a[0] - b[0]);
   viewer.range = ({ low, high }) => (Number.isFinite(low) && Number.isFinite(high) ? `[${(100 * low).toFixed(1)}, ${(100 * high).toFixed(1)}]` : "");
 
   function headline(run) {
-    const splits = [...new Set(run.evaluations.map((one) => one.split))];
-    return splits.map((split) => {
+    return Object.keys(run.results).map((split) => {
       const { before, last, average } = viewer.ends(run, split) ?? {};
       if (!before || last.stage !== "after") return null;
       return [h("p", { class: "headline" }, `${viewer.visible(split)}: ${viewer.percent(before.success.value)} before, `,
@@ -31,9 +30,8 @@
       name: "training", x: at, y: run.metrics.success_rate || [],
       href: (x) => (kept.has(x) ? viewer.link(["groups"], { run: number, source: kept.get(x).label }) : null),
     }];
-    for (const split of new Set(run.evaluations.map((one) => one.split))) {
-      const last = at.at(-1) ?? 1;
-      const points = viewer.trained(run, split).map((one) => [one.iteration ?? last, one]).sort((a, b) => a[0] - b[0]);
+    for (const split of Object.keys(run.results)) {
+      const points = viewer.measured(run, split);
       const labels = new Map(points.map(([x, one]) => [x, one.label]));
       const written = new Set(sources.filter((one) => one.run === number).map((one) => one.label));
       series.push({

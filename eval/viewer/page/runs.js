@@ -7,8 +7,8 @@
     const { runs, experiments } = viewer.data;
     const of = experiments.find((one) => one.runs.includes(number));
     const run = runs[number];
-    const success = Object.fromEntries([...new Set(run.evaluations.map((one) => one.split))].map((split) => [split, viewer.ends(run, split)?.last.success]));
-    const average = Object.fromEntries(Object.keys(success).map((split) => [split, viewer.averaged(run, split)?.success]));
+    const [success, average] = ["last", "average"].map((end) => Object.fromEntries(
+      Object.keys(run.results).map((split) => [split, viewer.ends(run, split)?.[end]?.success])));
     return { name: run.name, numbers: [number], world: of.world, seeds: [of.seeds[of.runs.indexOf(number)]], success, average };
   };
   const seedsRow = (one) => ({ name: one.name, numbers: one.runs, world: one.world, seeds: one.seeds, success: one.success });
@@ -96,7 +96,7 @@
     const { runs, settings, curves } = viewer.data;
     const pair = [runs[left], runs[right]];
     const names = pair.map((run, i) => (pair[0].name === pair[1].name ? `${run.name} (${i + 1})` : run.name)).map((name) => viewer.visible(name));
-    const splits = [...new Set(pair.flatMap((run) => run.evaluations.map((one) => one.split)))];
+    const splits = [...new Set(pair.flatMap((run) => Object.keys(run.results)))];
     const heads = (first) => h("thead", null, h("tr", null, h("th", { scope: "col" }, first), names.map((name, i) => h("th", { scope: "col" }, h("i", { class: `key c${i}` }), h("a", { href: viewer.link(["run", [left, right][i]]) }, name)))));
     const results = splits.map((split) => {
       const ends = pair.map((run) => viewer.ends(run, split));
@@ -107,7 +107,7 @@
     const differ = Object.entries(settings).filter(([name, values]) => name !== "name" && values[left] !== values[right]);
     const chart = (title, ys, share, height) => viewer.chart(title, pair.map((run, i) => ({ name: names[i], x: run.metrics.iteration || [], y: ys(run) })), { share, height });
     const measured = splits.map((split) => viewer.chart(`success on ${viewer.visible(split)}`, pair.map((run, i) => {
-      const of = viewer.trained(run, split).map((one) => [one.iteration ?? run.metrics.iteration?.at(-1) ?? 1, one.success]).sort((a, b) => a[0] - b[0]);
+      const of = viewer.measured(run, split).map(([x, one]) => [x, one.success]);
       return { name: names[i], x: of.map(([x]) => x), y: of.map(([, one]) => one.value), low: of.map(([, one]) => one.low), high: of.map(([, one]) => one.high) };
     }), { share: true, height: 260 }));
     return {

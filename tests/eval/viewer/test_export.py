@@ -6,9 +6,8 @@ import os
 import pytest
 import yaml
 
-from gagpo.credit.episode import Grpo
-from gagpo.credit.gagpo import Gagpo
-from gagpo.eval.recredit import Recredit, for_run
+from gagpo.eval.runs import load_run
+from gagpo.eval.viewer.credit import Recredit, for_run
 from gagpo.eval.viewer.experiments import runs_in
 from gagpo.eval.viewer.export import Exporter, export
 from gagpo.eval.viewer.records import read_episode_file
@@ -123,7 +122,7 @@ def test_no_run_no_episodes_and_a_folder_of_somebody_elses(tmp_path, make_groups
 
 
 def test_a_run_without_settings_of_ours_gets_the_usual_credit(tmp_path, make_groups):
-    assert list(for_run(make_groups(tmp_path / "run")).credits) == ["gagpo", "grpo"]
+    assert for_run(make_groups(tmp_path / "run")) == Recredit()
 
 
 def test_a_file_whose_name_is_not_utf_8_is_shown(tmp_path, make_groups):
@@ -221,8 +220,7 @@ def test_a_folder_of_runs_is_a_table_of_them(tmp_path, make_groups, make_run):
     assert [one["name"] for one in index["runs"]] == ["other", "walk-seed1", "walk-seed2"]
     walk = index["experiments"][1]
     assert (walk["name"], walk["runs"], walk["seeds"], walk["world"]) == ("walk", [1, 2], ["1", "2"], "Walk-v0")
-    ends = [index["runs"][n]["evaluations"] for n in (1, 2)]
-    rates = [next(one["success"]["value"] for one in of if one["label"] == "after-valid_unseen") for of in ends]
+    rates = [index["runs"][n]["results"]["valid_unseen"]["trained"][-1]["success"]["value"] for n in (1, 2)]
     success = walk["success"]["valid_unseen"]
     assert success["value"] == pytest.approx(sum(rates) / 2) and success["low"] < success["high"]
     assert index["settings"]["training.learning_rate"] == [None, "0.001", "0.001"]
@@ -230,6 +228,22 @@ def test_a_folder_of_runs_is_a_table_of_them(tmp_path, make_groups, make_run):
     assert index["problems"] == problems
     with pytest.raises(BadResult, match="neither a run folder nor a folder of runs"):
         runs_in([runs / "notes"])
+
+
+def test_a_runs_result_is_that_of_its_last_weights_and_the_average_stands_next_to_it(tmp_path, make_groups, make_run):
+    """The runs' table, the overview, the report and ``gagpo compare`` say one number."""
+    folder = make_run(tmp_path / "run", average=True)
+    (folder / "episodes" / "train-0001.jsonl").write_text("")
+    export([folder, make_groups(tmp_path / "two")], tmp_path / "out")
+    (index,) = read(tmp_path / "out" / "data" / "index.js")
+    run = load_run(folder)
+    found = index["runs"][0]["results"]["valid_unseen"]
+    assert found["trained"][-1]["success"] == run.last("valid_unseen").result.success.record()
+    assert [one["stage"] for one in found["trained"]] == ["before", "iteration", "after"]
+    assert found["average"]["success"] != found["trained"][-1]["success"]
+    assert index["experiments"][0]["success"]["valid_unseen"] == found["trained"][-1]["success"]
+    pages = "".join(path.read_text() for path in (tmp_path / "out").glob("*.js"))
+    assert "average of the weights" in pages and "run.evaluations" not in pages
 
 
 @pytest.mark.parametrize("text", ["a: &a [*a]", "a: &a {b: *a}", "- 1", "{", "x: 1\n" * 5, "a: 2024-01-01"])
