@@ -135,6 +135,12 @@ def load_run(folder: Path) -> Run:
     return Run(folder, tuple(metrics), broken, tuple(evaluations))
 
 
+def saved_evaluation(run: Path, label: str) -> EvalResult | None:
+    """The evaluation ``evals/LABEL.json`` of a run folder; None where it was not made."""
+    path = run / "evals" / f"{label}.json"
+    return EvalResult.load(path) if path.exists() else None
+
+
 def read_label(label: str) -> tuple[str, str, int | None]:
     """Stage, split and iteration of ``before-SPLIT``, ``iteration-0010-SPLIT``, ``after-SPLIT`` or ``average-SPLIT``.
 

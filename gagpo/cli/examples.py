@@ -30,7 +30,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "export": ("gagpo export runs/alfworld-first@best model", "gagpo export episodes.jsonl logs --to inspect"),
     "serve": ("gagpo serve gagpo/ALFWorld-v0 --port 8000", "gagpo serve walk:Walk-v0 --package walk-server"),
     "new": ("gagpo new walk", "gagpo new walk --folder worlds"),
-    "list": ("gagpo list", "gagpo list | grep ^model"),
+    "list": ("gagpo list", "gagpo list --runs elsewhere/runs --json"),
     "configs": ("gagpo configs", "gagpo configs alfworld-first > mine.yaml"),
     "bench": ("gagpo bench env --env gagpo/Math-v0", "gagpo bench credit --json"),
     "bench env": ("gagpo bench env --seconds 1", "gagpo bench env --env gagpo/WebShop-v0 -k products=100"),
