@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import typer
 
+from gagpo.agents.model import ModelError
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
 from gagpo.training.trainer import train
@@ -185,6 +186,26 @@ def test_a_checkpoint_of_a_run_is_evaluated_by_its_iteration(inside, finished):
     assert json.loads(done.stdout.splitlines()[-1])["episodes"] == 2
     done = inside("eval", f"{finished}@7", "-q")
     assert done.returncode == 2 and "no checkpoint of iteration 7; it has [1, 2]" in done.stderr
+
+
+def test_a_run_of_somebody_elses_never_grants_itself_trust(inside, finished, tmp_path, monkeypatch):
+    """Whether a model's own code may run is asked of whoever evaluates it, not of the run's settings."""
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    settings = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(settings.replace("trust_remote_code: false", "trust_remote_code: true"))
+    assert load(run / "config.yaml").trust_remote_code
+    trusted = []
+
+    def refused(*arguments, trust_remote_code, **options):
+        trusted.append(trust_remote_code)
+        raise ModelError("not loaded")
+
+    monkeypatch.setattr("gagpo.agents.model.load_model", refused)
+    model = next((run / "checkpoints").glob("*/model"))
+    for words in ([run], [model, "--like", run], [run, "--trust-remote-code"]):
+        assert inside("eval", *words, "-q").returncode == 2
+    assert trusted == [False, False, True]
 
 
 def test_random_plays_the_panel_of_a_run_and_folders_compare_with_files(inside, finished, tmp_path):

@@ -146,7 +146,7 @@ def test_every_world_has_its_share_its_numbers_and_its_panel(mixture, tmp_path):
     assert re.match(r" long\.test .+ short\.test .+ the whole \d", result), "the average stands beside the rest"
     (shown,) = index([read], [])["runs"]
     assert shown["worlds"] == ["long", "short"]
-    told = {finding.name.partition(": ")[0] for finding in health(folder.metrics())}
+    told = {finding.sentence.partition(": ")[0] for finding in health(folder.metrics())}
     assert {"long", "short"} <= told
 
 

@@ -17,7 +17,7 @@ from gagpo.runs.register import REGISTER, SECTIONS, Display, find, shown_in
 from gagpo.training.events import IterationFinished
 from gagpo.training.metrics import rollout_metrics
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 class AskedRow(dict):
