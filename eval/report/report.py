@@ -33,8 +33,8 @@ Cell = str | dict[str, str]  # a text, or the parts of one with its range or an 
 def write_report(run_folder: str | Path) -> Path:
     """Write ``report.html`` and ``curves.png`` into a run folder and return the page's path.
 
-    The page needs no other file and no network; everything from a model or a file is escaped. Parts for which the folder
-    holds nothing are left out.
+    The page needs no other file and no network; everything from a model or a file is escaped. Parts without data are
+    left out.
 
     Raises:
         BadResult: the folder is no run, or an evaluation in it is broken.

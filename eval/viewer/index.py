@@ -17,7 +17,17 @@ DEAD_ZONE = 0.1  # advantages nearer to zero have no sign
 
 @dataclass(frozen=True)
 class GroupEntry:
-    """One group in the index. differ: share of its turns whose credit is disputed; place: where in its shard it is."""
+    """One group in the index.
+
+    task: id of the task.
+    type: type of the task.
+    size: number of episodes.
+    wins: number of successes.
+    turns: mean number of turns.
+    differ: share of turns whose credit has different signs under the two algorithms.
+    shard: number of its shard.
+    place: its index within the shard.
+    """
 
     task: str
     type: str
@@ -31,7 +41,12 @@ class GroupEntry:
 
 @dataclass(frozen=True)
 class EpisodeEntry:
-    """One episode in the index. flags: success in bit 0, the outcome in bits 1 and 2, left out of training in bit 3."""
+    """One episode in the index.
+
+    flags: success in bit 0, the outcome in bits 1 and 2, left out of training in bit 3.
+    reward: sum of the rewards.
+    turns: number of turns.
+    """
 
     flags: int
     reward: float
@@ -53,13 +68,13 @@ class EpisodeFile:
     problems: list[str] = field(default_factory=list)
 
     def record(self) -> dict[str, object]:
-        """What the index holds of it beside its groups and episodes."""
+        """Its entry in the index, without groups and episodes."""
         names = ("run", "label", "stage", "split", "iteration", "shards")
         return {name: getattr(self, name) for name in names}
 
 
 def described(run: int, label: str) -> EpisodeFile:
-    """What an episode file is, from its name: ``train-0005``, ``after-valid_unseen``, ``iteration-0010-test``."""
+    """An episode file, described by its name: ``train-0005``, ``after-valid_unseen``, ``iteration-0010-test``."""
     training = re.fullmatch(r"train-(\d{1,9})", label)
     if training:
         return EpisodeFile(run, label, "train", "train", int(training[1]))
