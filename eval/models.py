@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,10 +106,31 @@ def _player(panel: ChosenPanel, run: RunSettings | None, which: str | None, like
         kwargs = {**kwargs, "expert": True}
         _require_expert(request.environment or "", kwargs, panel.tasks.ids[0])
         return Player(ExpertAgent(), "expert", {"weights": ""}, None, kwargs)
-    source = _Source.of(request, run, which, like)
-    name = f"{request.model}@{source.commit[:12]}" if source.commit else request.model
-    agent = _language_agent(source, panel, run, like)
-    return Player(agent, name, {"weights": source.identity}, request.sampling_temperature, kwargs)
+    from gagpo.agents.model import commit_of  # torch, which the random agent and the expert do not need
+
+    folder = _folder(request, run, which)
+    revision = request.revision or (like.revision if like is not None and like.model == request.model else None)
+    commit = None if run is not None else commit_of(folder, revision)
+    name = f"{request.model}@{commit[:12]}" if commit else request.model
+    identity = weights_identity(Path(folder)) if Path(folder).is_dir() else commit or ""
+    agent = _language_agent(folder, commit, panel, run, like)
+    return Player(agent, name, {"weights": identity}, request.sampling_temperature, kwargs)
+
+
+def _folder(request: EvaluationRequest, run: RunSettings | None, which: str | None) -> str:
+    """The folder, or the hub name, of the weights."""
+    from gagpo.runs import keeping
+
+    if run is None:
+        return request.model
+    if request.revision is not None:
+        raise SettingsError(
+            f"{request.model} is a run, which has no revision {request.revision!r}: name a checkpoint with @"
+        )
+    if is_starter(request.model):
+        return folder_of(request.model)
+    path, _ = named(Path(request.model))
+    return str(keeping.chosen(path, which, run.training).model)
 
 
 def _require_expert(environment: str, kwargs: dict[str, object], task: str) -> None:
@@ -123,44 +144,8 @@ def _require_expert(environment: str, kwargs: dict[str, object], task: str) -> N
         raise SettingsError(f"{environment} has no expert: evaluate `random` or a model there")
 
 
-@dataclass(frozen=True)
-class _Source:
-    """Where weights are loaded from.
-
-    name: a folder or a hub name.
-    commit: of a hub model.
-    """
-
-    name: str
-    commit: str | None = None
-
-    @classmethod
-    def of(
-        cls, request: EvaluationRequest, run: RunSettings | None, which: str | None, like: RunSettings | None
-    ) -> _Source:
-        """That of a checkpoint, a starter, a folder or a hub model; ``like`` knows the revision of its own model."""
-        from gagpo.agents.model import commit_of  # torch, which the random agent and the expert do not need
-        from gagpo.runs import keeping
-
-        model, revision = request.model, request.revision
-        if run is not None:
-            if revision is not None:
-                raise SettingsError(f"{model} is a run, which has no revision {revision!r}: name a checkpoint with @")
-            path, _ = named(Path(model))
-            return cls(folder_of(model) if is_starter(model) else str(keeping.chosen(path, which, run.training).model))
-        if like is not None and like.model == model:
-            revision = revision or like.revision
-        return cls(model, commit_of(model, revision))
-
-    @property
-    def identity(self) -> str:
-        """What tells these weights from any others."""
-        folder = Path(self.name)
-        return weights_identity(folder) if folder.is_dir() else self.commit or ""
-
-
 def _language_agent(
-    source: _Source, panel: ChosenPanel, run: RunSettings | None, like: RunSettings | None
+    folder: str, commit: str | None, panel: ChosenPanel, run: RunSettings | None, like: RunSettings | None
 ) -> LanguageAgent:
     """The model, loaded. Only the request lets its own code run: a run's settings may be somebody else's."""
     from gagpo.agents.model import load_model, load_tokenizer
@@ -168,8 +153,8 @@ def _language_agent(
     request, settings = panel.request, run or like
     sampler, trust = settings.engine if settings else EngineSettings(), request.trust_remote_code
     device = _device(request, run)
-    model = load_model(source.name, sampler.dtype, device, trust_remote_code=trust, revision=source.commit)
-    tokenizer = load_tokenizer(source.name, source.commit, trust_remote_code=trust)
+    model = load_model(folder, sampler.dtype, device, trust_remote_code=trust, revision=commit)
+    tokenizer = load_tokenizer(folder, commit, trust_remote_code=trust)
     temperature = request.sampling_temperature
     assert temperature is not None  # only a server has a temperature of its own
     engine = make_engine(sampler.name, model, tokenizer, **sampler.arguments())

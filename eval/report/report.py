@@ -22,7 +22,7 @@ from gagpo.eval.secrets import shown_settings
 from gagpo.eval.statistics import Interval
 from gagpo.eval.summary import number, p_value, percent, with_interval
 from gagpo.runs.reading import BadResult, read_record
-from gagpo.runs.register import Display, find, of_world, shown_in, worlds_of
+from gagpo.runs.register import Display, find, of_world, shown_in
 
 STAGES = ("before", "after", "average")
 """The columns of a table: a model before training, after it, and the average of its weights."""
@@ -76,16 +76,11 @@ def before_and_after(run: Run, split: str) -> list[Evaluation]:
 # The result -----------------------------------------------------------------------------------------------------------
 
 
-def worlds_in(run: Run) -> list[str]:
-    """The names of a run's environments, if it has several, from its metrics."""
-    return worlds_of(dict.fromkeys(key for row in run.metrics for key in row))
-
-
 def _whole(run: Run) -> dict[str, object] | None:
     """The success on each of several panels before and after training, and on all of them together."""
     found = {split: {one.stage: one.result for one in before_and_after(run, split)} for split in _all_splits(run)}
     panels = {split: results for split, results in found.items() if {"before", "after"} <= results.keys()}
-    if not worlds_in(run) or len(panels) < 2:
+    if not run.worlds or len(panels) < 2:
         return None
     stages = [stage for stage in STAGES if all(stage in results for results in panels.values())]
     rows: list[list[Cell]] = [
@@ -105,12 +100,12 @@ def _headline(run: Run) -> dict[str, str] | None:
         return None
     before, after = found["before"].result.success.value, found["after"].result.success.value
     compared = _compare([found["before"], found["after"]])
-    same = isinstance(compared, Comparison)
+    rise = _points(compared.differences[0].rise) if isinstance(compared, Comparison) else percent(after - before, True)
     return {
         "split": split,
         "before": percent(before),
         "after": percent(after),
-        "rise": _points(compared.differences[0].rise) if same else percent(after - before, True),
+        "rise": rise,
         "average": with_interval(found["average"].result.success) if "average" in found else "",
     }
 
@@ -212,7 +207,7 @@ def _curves(run: Run) -> Markup:
             ranges = [(rate.low, rate.high) for _, rate in known]
             series.append(Series(split, [at for at, _ in known], [rate.value for _, rate in known], ranges))
     chart = line_chart("success over iterations", series, share=True, large=True)
-    worlds = [Series(world, *run.series(of_world("success_rate", world))) for world in worlds_in(run)]
+    worlds = [Series(world, *run.series(of_world("success_rate", world))) for world in run.worlds]
     return chart + line_chart("success in training, by world", worlds, share=True, large=True) if worlds else chart
 
 
@@ -223,10 +218,10 @@ def _charts(run: Run) -> list[Markup]:
         line_chart(
             metric.caption if metric.caption == metric.name else f"{metric.caption} ({metric.name})",
             [
-                Series("the whole" if worlds_in(run) else "", *run.series(metric.name)),
+                Series("the whole" if run.worlds else "", *run.series(metric.name)),
                 *(
                     Series(world, *run.series(of_world(metric.name, world)))
-                    for world in worlds_in(run)
+                    for world in run.worlds
                     if run.series(of_world(metric.name, world))[0]
                 ),
             ],

@@ -12,7 +12,6 @@ from gagpo.eval.runs import Evaluation, Run, load_run
 from gagpo.eval.secrets import HIDDEN, shown_settings
 from gagpo.eval.statistics import Interval, mean_over_seeds
 from gagpo.runs.reading import BadResult
-from gagpo.runs.register import worlds_of
 
 OWN = ("name", "seed")  # settings in which the runs of one experiment differ
 DEEPEST, MOST = 8, 2000  # nesting and number of settings that are read from one file
@@ -83,15 +82,10 @@ def _experiment(runs: Sequence[Run], settings: Sequence[dict[str, str]], numbers
     return {
         "name": _name([run.name for run in runs]),
         "runs": list(numbers),
-        "world": settings[0].get("environment.id", "") or _worlds(runs[0]),
+        "world": settings[0].get("environment.id", "") or " + ".join(runs[0].worlds),
         "seeds": [one.get("seed", "") for one in settings],
         "success": {split: _interval(ends).record() for split, ends in success.items()},
     }
-
-
-def _worlds(run: Run) -> str:
-    """The names of the environments of a run of several, from its metrics."""
-    return " + ".join(worlds_of(dict.fromkeys(key for row in run.metrics for key in row)))
 
 
 def _interval(ends: Sequence[Evaluation]) -> Interval:
@@ -127,13 +121,9 @@ def _flat(value: object, name: str, depth: int) -> Iterator[tuple[str, str]]:
 
 
 def _text(value: object) -> str:
-    if isinstance(value, dict | list):
-        return "{}" if value == {} else "[]" if value == [] else _listed(value)
-    return ("null" if value is None else str(value).lower() if isinstance(value, bool) else str(value))[:LONGEST]
-
-
-def _listed(value: object) -> str:
+    if isinstance(value, str):
+        return value[:LONGEST]
     try:
-        return json.dumps(value, default=str, sort_keys=False)[:LONGEST]
+        return json.dumps(value, default=str)[:LONGEST]
     except (ValueError, RecursionError, TypeError):
         return HIDDEN

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from gagpo.eval.health import sentences
 from gagpo.eval.runs import Evaluation, Run, read_label
 from gagpo.eval.viewer.experiments import experiments, settings_that_differ
-from gagpo.runs.register import Display, shown_in, worlds_of
+from gagpo.runs.register import Display, shown_in
 
 FORMAT = "gagpo view 2"
 DEAD_ZONE = 0.1  # advantages nearer to zero have no sign
@@ -127,7 +127,7 @@ def _run(run: Run) -> dict[str, object]:
     return {
         "name": run.name,
         "algorithm": run.algorithm,
-        "worlds": worlds_of(keys),
+        "worlds": run.worlds,
         "metrics": {key: [row.get(key) for row in run.metrics] for key in keys},
         "notes": sentences(run.metrics),
         "results": {split: _ends(run, split) for split in run.splits()},

@@ -38,9 +38,7 @@ def train(
     ray: Annotated[
         str | None, typer.Option(help="Train in the Ray cluster at this address; local: one on this machine.")
     ] = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Show the run as `gagpo view --follow` does.")
-    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show the run as `gagpo view --follow` does.")] = False,
     kwargs: Kwargs = None,
     quiet: Quiet = False,
     as_json: Json = False,
