@@ -15,6 +15,8 @@ from gagpo.cli.main import main
 
 folder, cases = Path(sys.argv[1]), json.loads(sys.argv[2])
 for number, words in enumerate(cases):
+    if number == int(sys.argv[3]):  # every command after the helps reads settings or finds an environment
+        import gagpo.eval.models, gagpo.settings
     place = folder / str(number)
     place.mkdir()
     child = os.fork()
@@ -71,12 +73,12 @@ HELP = [["--help"], ["--version"], ["train", "--help"], ["eval", "--help"], ["co
 def answered(tmp_path_factory):
     """Status, imported modules, what was said and what was made, by command; each in a process that imported nothing.
 
-    The processes are forks of one that has imported the command line alone.
+    The processes are forks: first of one that has imported the command line only, then of one with the settings too.
     """
     folder = tmp_path_factory.mktemp("startup")
-    cases = [words for words, _ in MISTAKES.values()] + HELP
+    cases = HELP + [words for words, _ in MISTAKES.values()]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
-    command = [sys.executable, "-P", "-c", RUN, str(folder), json.dumps(cases)]
+    command = [sys.executable, "-P", "-c", RUN, str(folder), json.dumps(cases), str(len(HELP))]
     subprocess.run(command, env=environment, timeout=300, check=True)
     found = {}
     for number, words in enumerate(cases):
