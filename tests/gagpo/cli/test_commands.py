@@ -70,9 +70,9 @@ def test_a_warm_start_is_made_once_and_never_mistaken_for_another(inside, corrid
     assert len(other.stderr.splitlines()) == 1
 
 
-def test_training_takes_arguments_of_the_world_as_evaluation_does(inside, tmp_path):
-    """The household player trains on the released games in one command, for whoever has them."""
-    done = inside("train", "alfworld-agent", "-k", f"games={tmp_path / 'json'}", "--runs", tmp_path)
+def test_training_takes_arguments_of_the_environment_as_evaluation_does(inside, tmp_path):
+    """A model trains on the released games with one command."""
+    done = inside("train", "alfworld-first", "-k", f"games={tmp_path / 'json'}", "--runs", tmp_path)
     assert done.returncode == 2 and f"there is no folder {tmp_path / 'json'}/train" in done.stderr
 
 
