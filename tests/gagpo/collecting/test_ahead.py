@@ -287,6 +287,7 @@ def test_two_ranks_end_bit_equal_too(tmp_path, warm_model):
         require_equal(RunFolder.open(part), whole)
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_ends_bit_equal(corridor, tmp_path):
     config = corridor(**MIXED, rollout=SMALL, training={"iterations": 8, "save_every": 3})
     whole = run(config, tmp_path / "whole")

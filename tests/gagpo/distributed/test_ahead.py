@@ -55,6 +55,7 @@ def require_every_task_in_turn(folder, iterations):
     return rows
 
 
+@pytest.mark.slow
 def test_servers_fewer_than_ranks_sample_while_all_train_and_one_process_goes_on(tmp_path, warm_model):
     """Two servers, three ranks; then one process with the same two servers; then two ranks."""
     model, tokenizer = load_model(warm_model), load_tokenizer(warm_model)

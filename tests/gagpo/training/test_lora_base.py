@@ -128,6 +128,7 @@ def test_layers_of_another_kind_take_no_four_bits():
         frozen.shrink(model, "4bit")
 
 
+@pytest.mark.slow
 def test_two_ranks_shard_a_base_in_bfloat16(tmp_path, published):
     jobs = {}
     for base in ("float32", "bfloat16"):

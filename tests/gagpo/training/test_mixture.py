@@ -62,6 +62,7 @@ def test_killed_in_mid_iteration_it_ends_bit_equal(mixture, tmp_path):
     require_equal(killed_and_resumed(config, tmp_path / "runs", rows=3), whole_run)
 
 
+@pytest.mark.slow
 def test_two_ranks_do_what_one_does(mixture, tmp_path):
     config = mixture(
         rollout=ROLLOUT,

@@ -107,7 +107,7 @@ def test_a_run_killed_in_mid_iteration_ends_bit_equal(corridor, tmp_path):
 ADAPTIVE = {"preset": "agpo_adaptive", "controllers": {"agpo": {"probe": 3}}}
 VARIANTS = {
     "adaptive": ADAPTIVE,
-    "dapo": "dapo",
+    "dapo": {"preset": "dapo", "controllers": {"dynamic_sampling": {"rounds": 2}}},
     "ppo_token": {"preset": "ppo_token", "critic": {"head": "separate"}},
 }
 
