@@ -18,7 +18,7 @@ from gagpo.runs.metrics import metric_rows
 from gagpo.runs.run_folder import AVERAGED, BEST
 from gagpo.settings import SettingsError, TrainingSettings
 
-WINDOW = 10  # iterations that the criterion of the best checkpoint is averaged over
+BEST_OVER = 10  # iterations that ``training.best`` is the mean of
 
 
 def smoothed(rows: Sequence[Mapping[str, float]], criterion: str, over: int) -> dict[int, float]:
@@ -42,7 +42,7 @@ def best_of(iterations: Iterable[int], rows: Sequence[Mapping[str, float]], trai
     """
     if training.best is None:
         return None
-    means = smoothed(rows, training.best, WINDOW)
+    means = smoothed(rows, training.best, BEST_OVER)
     measured = [iteration for iteration in iterations if iteration in means]
     return max(measured, key=lambda iteration: (means[iteration], iteration), default=None)
 
