@@ -19,7 +19,7 @@ help:
 	@echo "make test-scale many processes against one, checkpoints between them, engines elsewhere"
 	@echo "make test-hard  kills, lost ranks, damages, mutations, hostile actions and queries for hours; SCALE=0.01 for minutes"
 	@echo "make test-vllm  vLLM's tests, in an environment of their own"
-	@echo "make test-interop  the doors to OpenEnv, Inspect, TRL, verl, Tinker and verifiers"
+	@echo "make test-interop  the doors to OpenEnv, Inspect, TRL, verl and verifiers"
 	@echo "make bench      environment, credit and engine benchmarks"
 
 train: $(VENV)/.base

@@ -26,10 +26,6 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     ),
     "doctor": ("gagpo doctor", "gagpo doctor --device cuda --processes 8 --engine vllm --dtype bfloat16"),
     "profile": ("gagpo profile alfworld-first", "gagpo profile mine.yaml training.share_prefixes=false --iterations 5"),
-    "simulate": (
-        "gagpo simulate alfworld-qwen --gpus 8,64",
-        "gagpo simulate alfworld-first --measure runs/alfworld-first --ahead 0,1,2",
-    ),
     "export": ("gagpo export runs/alfworld-first@best model", "gagpo export episodes.jsonl logs --to inspect"),
     "serve": ("gagpo serve gagpo/ALFWorld-v0 --port 8000", "gagpo serve walk:Walk-v0 --package walk-server"),
     "new": ("gagpo new walk", "gagpo new walk --folder worlds"),
