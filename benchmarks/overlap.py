@@ -6,7 +6,7 @@ A corridor whose steps sleep 50 ms, a small model whose responses are of uneven 
 take turns in both orders. Wall time between two iterations; the first three of a run and evaluations are left out.
 
 --asleep: the engine sleeps 4 ms for a pass and 0.5 ms for each token of it, and an update sleeps 50 ms for each
-episode, where else they compute: for a machine whose cores are taken. Threads, environments, buffers and trainer are real.
+episode, where else they compute: for a machine whose cores are taken. Threads, environments and trainer are real.
 """
 
 from __future__ import annotations

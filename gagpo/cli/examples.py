@@ -17,9 +17,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "view": ("gagpo view runs/alfworld-first --open", "gagpo view runs/a runs/b --out pages"),
     "watch": ("gagpo watch runs/alfworld-first", "gagpo watch runs/alfworld-first --web"),
     "check": ("gagpo check gagpo/ALFWorld-v0 -k size=small", "gagpo check walk:Walk-v0 --json"),
-    "games": ("gagpo games --size small --train 200", "gagpo games --size full --seed 7 --folder data/rooms"),
     "models": ("gagpo models", "gagpo models --json"),
-    "play": ("gagpo play webshop", "gagpo play webshop --products 100 --port 8080"),
     "plan": (
         "gagpo plan alfworld-qwen --gpu-memory 80",
         "gagpo plan alfworld-first rollout.tasks=32 --run runs/alfworld-first",
@@ -27,19 +25,11 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "doctor": ("gagpo doctor", "gagpo doctor --device cuda --processes 8 --engine vllm --dtype bfloat16"),
     "profile": ("gagpo profile alfworld-first", "gagpo profile mine.yaml training.share_prefixes=false --iterations 5"),
     "export": ("gagpo export runs/alfworld-first@best model", "gagpo export episodes.jsonl logs --to inspect"),
-    "serve": ("gagpo serve gagpo/ALFWorld-v0 --port 8000", "gagpo serve walk:Walk-v0 --package walk-server"),
+    "serve": ("gagpo serve gagpo/ALFWorld-v0 --port 8000", "gagpo serve gagpo/WebShop-v0 --browser"),
     "new": ("gagpo new walk", "gagpo new walk --folder worlds"),
     "list": ("gagpo list", "gagpo list --runs elsewhere/runs --json"),
     "configs": ("gagpo configs", "gagpo configs show alfworld-first > mine.yaml"),
     "configs show": ("gagpo configs show alfworld-first", "gagpo configs show sql-small > mine.yaml"),
-    "bench": ("gagpo bench env --env gagpo/Math-v0", "gagpo bench credit --json"),
-    "bench env": ("gagpo bench env --seconds 1", "gagpo bench env --env gagpo/WebShop-v0 -k products=100"),
-    "bench credit": ("gagpo bench credit", "gagpo bench credit --turns 10000 --json"),
-    "bench alfworld": ("gagpo bench alfworld --rounds 1", "gagpo bench alfworld --games data/games --json"),
-    "bench alfworld-parity": (
-        "gagpo bench alfworld-parity --steps 2000",
-        "gagpo bench alfworld-parity --games data/games --journal parity.jsonl",
-    ),
 }
 
 

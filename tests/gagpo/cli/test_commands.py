@@ -285,7 +285,7 @@ def test_two_runs_are_one_table_with_a_paired_test(inside, finished, tmp_path):
     assert max(len(line) for line in done.stdout.splitlines() if not line.startswith("/")) <= 100
 
 
-WITHOUT_JSON = {"configs show", "play", "serve", "view", "watch", "configs", "bench"}
+WITHOUT_JSON = {"configs show", "serve", "view", "watch", "configs"}
 """What prints no results: a file, or what goes on until it is ended."""
 
 
