@@ -28,11 +28,11 @@ import yaml
 from gagpo.agents.engines.base import Finished, Request, Response, Sampling
 from gagpo.collecting.collector import Collection
 from gagpo.distributed import launch
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import RunSettings, parse
 from gagpo.settings.files import dump
 from gagpo.training.events import Event, IterationFinished, Metrics
 from gagpo.training.learner import Learner
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import train
 from gagpo.warm_start.run import warm_start
 

@@ -23,11 +23,11 @@ from pathlib import Path
 
 from benchmarks.alfworld.textworld import TextWorldEngine
 from benchmarks.alfworld.variants import VARIANTS, write_variant
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.interpreter import spawning
 from gagpo.envs.alfworld.engine import Scene, read_game
 from gagpo.envs.alfworld.games.generate import generate
 from gagpo.envs.alfworld.native.engine import NativeEngine
-from gagpo.envs.errors import InvalidArgument
-from gagpo.envs.interpreter import spawning
 
 WALKS = ("expert", "random", "busy", "mixed", "garbage")
 GARBAGE = (

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.alfworld.textworld import TextWorldEngine
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.interpreter import spawning
 from gagpo.envs.alfworld.games.generate import generate
 from gagpo.envs.alfworld.native.engine import NativeEngine
-from gagpo.envs.errors import InvalidArgument
-from gagpo.envs.interpreter import spawning
 
 ENGINES = ("native", "textworld", "textworld-memoised")
 

@@ -22,10 +22,10 @@ from textworld.envs.pddl import logic as pddl_logic
 from textworld.logic import Proposition
 
 from benchmarks.alfworld.memoise import memoised_textworld
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.alfworld.engine import BrokenGame, Scene, read_game
 from gagpo.envs.alfworld.games.scenes import spoken_names
 from gagpo.envs.alfworld.games.shipped import shipped
-from gagpo.envs.errors import InvalidArgument
 
 # Bookkeeping of the domain that no rule and no goal ever reads.
 _BOOKKEEPING = ("checked", "examined", "wasinreceptacle")

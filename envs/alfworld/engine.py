@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Required, TypedDict, cast
 
-from gagpo.envs.errors import GagpoError
+from gagpo.base.errors import GagpoError
 
 Snapshot = dict[str, list[list[str]]]  # the facts that are ``new`` since the start of the game, and those ``gone``
 

@@ -21,7 +21,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from gagpo.envs import durable
+from gagpo.base import durable
+from gagpo.base.errors import GagpoError, InvalidArgument
 from gagpo.envs.alfworld.games.catalogue import SIZES, TASK_TYPES
 from gagpo.envs.alfworld.games.draws import Draws
 from gagpo.envs.alfworld.games.gamefile import GAME, TRAJECTORY, GameFiles, render
@@ -29,7 +30,6 @@ from gagpo.envs.alfworld.games.phrasings import DEFAULT, Phrasing, human_text
 from gagpo.envs.alfworld.games.scenes import pose
 from gagpo.envs.alfworld.games.shipped import shipped
 from gagpo.envs.alfworld.native.engine import NativeEngine
-from gagpo.envs.errors import GagpoError, InvalidArgument
 
 log = logging.getLogger(__name__)
 

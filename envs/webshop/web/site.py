@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.tasks import UnknownTask
 from gagpo.envs.webshop.env import WebShopEnv
 from gagpo.envs.webshop.goals import KINDS

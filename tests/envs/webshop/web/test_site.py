@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.webshop.pages import LONGEST_QUERY, Shop
 from gagpo.envs.webshop.render import address, html
 from gagpo.envs.webshop.web import server
