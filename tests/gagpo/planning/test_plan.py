@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import Gemma2Config, Qwen2Config
 
+from benchmarks.allocated import Allocated
 from gagpo.agents.engines.base import Request, Sampling
 from gagpo.agents.engines.flat.attention import hidden_states
 from gagpo.agents.engines.flat.packed import PackedRows
@@ -16,7 +17,6 @@ from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.model import ModelError, untrained
 from gagpo.agents.shape import sizes
 from gagpo.collecting.distributed_rollout import require_fitting
-from gagpo.planning.allocated import Allocated
 from gagpo.planning.fitting import CONTEXT, FRAGMENTS, judge
 from gagpo.planning.lengths import Guess, guess_from
 from gagpo.planning.memory import GB, update_parts

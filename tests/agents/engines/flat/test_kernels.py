@@ -5,7 +5,7 @@ import torch
 
 from gagpo.agents.engines.flat import kernels
 from gagpo.agents.engines.flat.kernels import CausalAttention, LayerKind
-from gagpo.planning.allocated import Allocated
+from benchmarks.allocated import Allocated
 
 HEADS, SHARED, SIZE = 4, 2, 8
 KINDS = {
