@@ -28,7 +28,14 @@ PHASES = ("sampling", "loss", "backward", "step")
 
 @dataclass(frozen=True)
 class Part:
-    """bytes: of one part of the memory; phases: when it is there; host: it lies in the host's memory, not a card's."""
+    """One part of the memory.
+
+    name: what the table calls it.
+    bytes: its size.
+    phases: of an iteration in which it is there.
+    note: what it holds.
+    host: it lies in the host's memory, not the GPU's.
+    """
 
     name: str
     bytes: float
@@ -73,7 +80,7 @@ def state_parts(settings: RunSettings, shape: Shape) -> list[Part]:
     if ranks > 1:
         away = _leaves(settings, "weights")
         parts = [replace(part, host=away) for part in parts] + gathered_parts(settings, shape)
-    if settings.training.average is not None:
+    if settings.training.average:
         note = "of the weights, float32" + shares
         parts.append(Part("average", 4 * count / ranks, every, note, host=settings.device != "cpu"))
     taught = settings.algorithm.distillation
@@ -122,16 +129,8 @@ def moments(settings: RunSettings, shape: Shape, count: int) -> tuple[float, tup
     if settings.optimizer.name == "adamw":
         return 8 * count, PHASES, "Adam's two moments, float32"
     embedded = 0 if settings.lora is not None else min(count, shape.vocabulary * shape.width)
-    if settings.optimizer.name == "muon":
-        return (
-            8 * embedded + 4 * (count - embedded),
-            PHASES,
-            "Muon's momentum, float32; of embeddings Adam's two moments",
-        )
     held = 8 * embedded + (2 + 8 / 256) * (count - embedded)
-    note = "Adam's two moments, 8 bits; those of the embeddings float32"
-    paged = settings.optimizer.name == "paged_adamw8bit"
-    return held, PHASES, note + ("; they leave a full GPU for the host" if paged else "")
+    return held, PHASES, "Adam's two moments, 8 bits; those of the embeddings float32"
 
 
 def adapter(settings: RunSettings, shape: Shape) -> int:

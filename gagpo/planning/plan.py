@@ -24,7 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """The answer. tokens: response tokens of an iteration (``most``, ``guess``) and tokens read to train on them."""
+    """What a run takes.
+
+    shape: sizes of the model.
+    parts: of the memory.
+    tokens: of an iteration: ``guess`` and at ``most`` sampled, ``trained_on`` read in training, ``row`` in a row.
+    hours: of the whole run; None where the speed is unknown.
+    disk: bytes of a ``checkpoint`` and at ``most`` of all, and how many are kept (``keep``, ``best``).
+    """
 
     shape: Shape
     parts: list[Part]
@@ -109,7 +116,7 @@ def plan(
     states = 4 * trained + moments(settings, shape, trained)[0]
     if critic is not None and critic.head == "separate":  # its file holds the frozen weights of an adapted one too
         states += 4 * shape.parameters + (states if settings.lora else states - 4 * trained)
-    if settings.training.average is not None:
+    if settings.training.average:
         states += 4 * trained
     keep, best = settings.training.keep, float(settings.training.best is not None)
     disk = {"checkpoint": float(states), "keep": float(keep), "best": best, "most": states * (keep + 1 + best)}
