@@ -41,7 +41,7 @@ def main() -> None:
             if "error" in answer:
                 return
             module, _, name = address.partition(":")
-            answer = _tried(lambda m=module, n=name: asdict(getattr(importlib.import_module(m), n)(machine)))  # type: ignore[misc]
+            answer = _tried(lambda m=module, n=name: asdict(getattr(importlib.import_module(m), n)(machine)))
             _write(folder, str(number), ranks.rank, answer)
 
 

@@ -219,6 +219,7 @@ def test_the_prior_counts_rooms_that_nobody_plays() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_the_prior_is_what_the_command_counts() -> None:
     assert places.count() == COUNTED
 
