@@ -12,7 +12,7 @@ from gagpo.base.interpreter import command
 from gagpo.planning.doctor import examine as examination
 from gagpo.planning.doctor import processes
 from gagpo.planning.doctor.examine import conclusion, examine
-from gagpo.planning.doctor.machine import Finding, worst_of
+from gagpo.planning.doctor.machine import Finding, Machine, worst_of
 from tests.gagpo.planning.doctor import broken
 
 
@@ -109,3 +109,13 @@ def test_the_command_reports_failures_and_their_status(monkeypatch, capsys):
     assert ended.value.exit_code == 1 and "failed: disk" in printed
     record = json.loads(printed[-1])
     assert record["failed"] == ["disk"] and not record["ok"] and len(record["findings"]) == 2
+
+
+@pytest.mark.slow
+def test_a_process_ends_with_whoever_started_it_even_within_a_check(tmp_path):
+    crew = processes.StepProcesses(Machine("cpu", "transformers", "float32", tmp_path), [broken.sleeps], 1)
+    assert crew.start() == ""
+    (process,) = crew._running
+    process.stdin.close()
+    assert process.wait(60) == 1
+    crew.kill()
