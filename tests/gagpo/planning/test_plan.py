@@ -159,8 +159,7 @@ def test_a_base_in_fewer_bytes_is_advised_before_four_bits_and_never_four_bits_o
     assert "lora.base=4bit" in tight.overrides
     ranks = judge(load("alfworld-qwen", [*start, "processes=2"]), Guess(), 16)
     assert "4bit" not in ranks.advice and "adamw8bit" not in ranks.advice
-    here = ["training.gradient_checkpointing=true", "training.offload=[activations]"]  # what moves no moments
-    full = judge(with_overrides(big, ["training.precision=bfloat16", "processes=2", *here]), Guess(), 16)
+    full = judge(with_overrides(big, ["training.precision=bfloat16"]), Guess(), 16)
     assert "optimizer.name=adamw8bit" in full.advice
 
 
@@ -224,9 +223,7 @@ def test_what_ranks_hold_and_send(big):
     assert part[4]["a weight on its way"] == 4 * 151936 * 1536 and "gathered" not in part[1]
     servers = with_overrides(big, ["engine={name: vllm-server, dtype: bfloat16}", "processes=4"])
     sent = {p.name: p.bytes for p in plan(servers).parts}
-    assert "engine weights" not in sent and sent["a bucket on its way"] == 2 * 151936 * 1536 + 4 * 151936 * 1536
-    files = with_overrides(servers, ["engine.options={transfer: file}"])
-    assert {p.name: p.bytes for p in plan(files).parts}["a bucket on its way"] == 4 * 151936 * 1536
+    assert "engine weights" not in sent and sent["a weight on its way"] == 4 * 151936 * 1536
 
 
 def test_an_engine_that_sleeps_makes_room_for_the_update(big):
