@@ -93,7 +93,7 @@ def objective_ratios(tokens: int = 1_000_000, repeats: int = 9, device: str = "c
     for name in PRESETS:
         # The two take turns, the first turn of both is not counted.
         algorithm = load(name).model_copy(update={"kl": Algorithm().kl, "entropy": 0.0})
-        loss = partial(_loss, old_K, advantage_K, layout, algorithm, _controls(algorithm, columns))
+        loss = partial(_loss, old_K, advantage_K, layout, algorithm, _controls(algorithm, columns, turn_K))
         pairs = [(_seconds(loss, logprob_K), _seconds(plain, logprob_K)) for _ in range(repeats + 1)][1:]
         ratios[name] = float(np.median([mine / other for mine, other in pairs]))
     return ratios
@@ -146,10 +146,10 @@ def _value(columns: Turns, settings: CreditSettings) -> np.ndarray | None:
     return np.zeros(int(columns.tokens_N.sum()) if settings.level == "token" else columns.turns)
 
 
-def _controls(algorithm: Algorithm, columns: Turns) -> Controls:
+def _controls(algorithm: Algorithm, columns: Turns, turn_K: Tensor) -> Controls:
     controllers = Controllers(algorithm.controllers)
     controllers.observe_batch(columns, entropy=1.0)
-    return controllers.controls()
+    return controllers.controls(torch.as_tensor(columns.group_E[columns.episode_N])[turn_K])
 
 
 def _seconds(run: Callable[[Tensor], Tensor], logprob_K: Tensor) -> float:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from typing import Literal
 
 from gagpo.envs.math.verify.answers import (
     INFINITY,
@@ -32,6 +33,8 @@ from gagpo.envs.math.verify.numerals import SIGNIFICANT_DIGITS, agrees, read_num
 from gagpo.envs.math.verify.spelling import brackets, normalise
 from gagpo.envs.math.verify.spelling.symbols import variables
 from gagpo.envs.math.verify.unevaluated import left_to_do
+
+Reason = Literal["match", "mismatch", "no_answer", "unparsable", "timeout"]
 
 
 class NeedsAlgebra(Exception):

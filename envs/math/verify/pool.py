@@ -18,8 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import cast
 
 from gagpo.base.errors import GagpoError, InvalidArgument
+from gagpo.envs.math.verify.compare import Reason
 from gagpo.envs.math.verify.extract import MAX_ANSWER
-from gagpo.envs.math.verify.verifier import Reason
 from gagpo.envs.pool import EnvironmentBroken
 from gagpo.envs.pool.shared_pool import PoolClosed, SharedPool
 

@@ -9,15 +9,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 from gagpo.base.errors import GagpoError
 from gagpo.envs.math.verify.answers import Answer, Choice, canonical
-from gagpo.envs.math.verify.compare import NeedsAlgebra, not_here, same
+from gagpo.envs.math.verify.compare import NeedsAlgebra, Reason, not_here, same
 from gagpo.envs.math.verify.extract import METHODS, Extraction, check_methods, extract
 from gagpo.envs.math.verify.reading import Unreadable, read
-
-Reason = Literal["match", "mismatch", "no_answer", "unparsable", "timeout"]
 
 
 @dataclass(frozen=True)
