@@ -12,12 +12,9 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "gagpo eval random --like runs/alfworld-first --out chance.json",
     ),
     "compare": ("gagpo compare chance.json after.json", "gagpo compare runs/a runs/b --json"),
-    "report": ("gagpo report runs/alfworld-first", "gagpo report GAGPO=runs/a GAGPO=runs/a-2 GRPO=runs/b --markdown"),
-    "curves": ("gagpo curves runs/a runs/b -o both.png", "gagpo curves GAGPO=runs/a GRPO=runs/b --x turns --smooth 5"),
-    "view": ("gagpo view runs/alfworld-first --open", "gagpo view runs/a runs/b --out pages"),
-    "watch": ("gagpo watch runs/alfworld-first", "gagpo watch runs/alfworld-first --web"),
+    "report": ("gagpo report runs/alfworld-first", "gagpo report GAGPO=runs/a GRPO=runs/b --curves both.png --x turns"),
+    "view": ("gagpo view runs/alfworld-first --open", "gagpo view runs/alfworld-first --follow --web"),
     "check": ("gagpo check gagpo/ALFWorld-v0 -k size=small", "gagpo check walk:Walk-v0 --json"),
-    "models": ("gagpo models", "gagpo models --json"),
     "plan": (
         "gagpo plan alfworld-qwen --gpu-memory 80",
         "gagpo plan alfworld-first rollout.tasks=32 --run runs/alfworld-first",
@@ -28,8 +25,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "serve": ("gagpo serve gagpo/ALFWorld-v0 --port 8000", "gagpo serve gagpo/WebShop-v0 --browser"),
     "new": ("gagpo new walk", "gagpo new walk --folder worlds"),
     "list": ("gagpo list", "gagpo list --runs elsewhere/runs --json"),
-    "configs": ("gagpo configs", "gagpo configs show alfworld-first > mine.yaml"),
-    "configs show": ("gagpo configs show alfworld-first", "gagpo configs show sql-small > mine.yaml"),
+    "configs": ("gagpo configs", "gagpo configs alfworld-first > mine.yaml"),
 }
 
 

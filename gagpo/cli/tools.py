@@ -1,4 +1,4 @@
-"""The commands ``check`` and ``models``."""
+"""The command ``check``."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from typing import Annotated
 
 import typer
 
-from gagpo.cli.options import Json, Kwargs, print_json, print_table, say, values
+from gagpo.cli.options import Json, Kwargs, print_json, print_table, values
 
 
 def add_to(app: typer.Typer) -> None:
     """Hang the commands of this file under ``app``."""
     app.command()(check)
-    app.command()(models)
 
 
 def check(
@@ -43,18 +42,3 @@ def check(
         print_json({"ok": not broken, "findings": [vars(finding) for finding in findings]})
     if broken:
         raise typer.Exit(1)
-
-
-def models(as_json: Json = False) -> None:
-    """List the models that come with the package; each can be named wherever a model is."""
-    from gagpo.agents import starters
-
-    found = [starters.find(name) for name in starters.names()]
-    # A line for each, and below it what it was measured to reach.
-    for one in found:
-        say(f"starter:{one.name}  {one.manifest['parameters'] / 1e6:.2f} M parameters, {one.size / 2**20:.1f} MiB")
-        for name, result in one.manifest["results"].items():
-            low, high = (100 * result["success"][end] for end in ("low", "high"))
-            say(f"  {name}: {100 * result['success']['value']:.1f} % [{low:.1f}, {high:.1f}]")
-    if as_json:
-        print_json({starters.PREFIX + one.name: one.manifest for one in found})
