@@ -17,7 +17,7 @@ from gagpo.agents.model import ModelError
 from gagpo.base.errors import first_line
 from gagpo.collecting.placement import LocalPlacement
 from gagpo.ray.server import HostLost, PlacedServer, ServerHost
-from gagpo.settings import EngineSettings
+from gagpo.settings import EngineSettings, RunSettings
 
 _numbers = itertools.count()
 
@@ -25,7 +25,8 @@ _numbers = itertools.count()
 class RayPlace(LocalPlacement):
     """What a rank in a Ray cluster is given: its environments on its own node, vLLM servers wherever there is room."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, settings: RunSettings, folder: Path):
+        self._cluster = settings.cluster
         self._folder = folder
 
     def engine_arguments(self, settings: EngineSettings) -> Mapping[str, Any]:
@@ -42,7 +43,7 @@ class RayPlace(LocalPlacement):
     def _place_server(self, plan: ServerPlan) -> tuple[Callable[..., Any], Callable[[], None]]:
         kind = ray.remote(_PlacedHost).options(
             name=f"gagpo-server-{_unique()}",
-            num_cpus=1,
+            num_cpus=self._cluster.cpus,
             num_gpus=len(plan.devices),
             scheduling_strategy="SPREAD",
         )

@@ -51,7 +51,7 @@ class Rank:
                 run = RunFolder.new(
                     path, parse(cast("dict[str, object]", parse_yaml(settings)), "the settings of the run")
                 )
-            place = RayPlace(path)
+            place = RayPlace(run.settings, path)
             with joined(deadline=run.settings.ranks.deadline) as ranks:
                 trainer.train(run, lambda event: print(event, flush=True), quiet=True, ranks=ranks, placement=place)
         except (KeyboardInterrupt, SystemExit):  # a checkpoint has been written

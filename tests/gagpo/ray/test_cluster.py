@@ -109,7 +109,7 @@ def test_a_cluster_gives_what_its_settings_ask_for(tmp_path):
     pytest.importorskip("ray")
     from gagpo.ray.actors import RayPlace
 
-    placement = RayPlace(tmp_path)
+    placement = RayPlace(settings_of(), tmp_path)
     with placement.open_pool(settings_of()) as pool:
         assert isinstance(pool, Pool)
     given = placement.engine_arguments(EngineSettings(name="vllm-server"))
