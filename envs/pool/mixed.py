@@ -9,8 +9,7 @@ from contextlib import ExitStack
 from typing import Self
 
 from gagpo.envs.errors import InvalidArgument
-from gagpo.envs.pool.pool import Pool
-from gagpo.envs.pool.slots import Counters, Event
+from gagpo.envs.pool.slots import Counters, Event, Pool
 from gagpo.envs.tasks import parted
 
 SLICE_SECONDS = 0.005  # how long one world is waited for before the others are looked at again
@@ -55,17 +54,21 @@ class MixedPool:
         if (pool := self._at.pop(slot, None)) is not None:
             pool.release(slot)
 
-    def wait(self, timeout: float | None = None) -> list[Event]:
-        """The events that have come, of all worlds, as soon as there is one; ``[]`` at once when nothing is due."""
+    def wait(self, timeout: float | None = None, at_least: int = 1) -> list[Event]:
         end = math.inf if timeout is None else time.monotonic() + timeout
+        events: list[Event] = []
         while True:
-            # All worlds are set to work before any is waited for, and none is while another has answered.
+            # Every environment gets its requests before any is waited for; none is waited for once there is enough.
             self.flush()
-            events: list[Event] = []
             for pool in self.pools.values():
-                events += pool.wait(0.0 if events else max(0.0, min(SLICE_SECONDS, end - time.monotonic())))
-            if events or time.monotonic() >= end or not any(pool.outstanding for pool in self.pools.values()):
+                left = 0.0 if len(events) >= at_least else max(0.0, min(SLICE_SECONDS, end - time.monotonic()))
+                events += pool.wait(left)
+            if len(events) >= at_least or time.monotonic() >= end or not self.outstanding:
                 return events
+
+    @property
+    def outstanding(self) -> int:
+        return sum(pool.outstanding for pool in self.pools.values())
 
     def flush(self) -> None:
         """Hand all requests to the worlds' processes now."""

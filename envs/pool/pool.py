@@ -1,6 +1,6 @@
 """Processes that step environments: many episodes each, the caller gets whichever answer first.
 
-    with Pool("gagpo/ALFWorld-v0", workers=2) as pool:
+    with WorkerPool("gagpo/ALFWorld-v0", workers=2) as pool:
         for slot, task in enumerate(tasks):
             pool.reset(slot, task.id, seed=slot)
         while running:
@@ -40,7 +40,7 @@ class EnvironmentBroken(GagpoError, ValueError):
     """No worker can start: the environment's settings are wrong, or its constructor breaks every time."""
 
 
-class Pool(BasePool):
+class WorkerPool(BasePool):
     """Steps environments in ``workers`` processes; with ``workers=0`` in this one, where nothing can be killed.
 
     workers: ``auto`` takes this process for those of the suite's own worlds that cannot hang and answer in less time

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from gagpo.envs.base import Kwargs
-from gagpo.envs.pool import Event, Pool
+from gagpo.envs.pool import Event, WorkerPool
 from gagpo.envs.saved import CannotRestore
 
 
@@ -19,7 +19,7 @@ class PoolClosed(RuntimeError):
 
 
 class SharedPool:
-    """Lets any thread play episodes of one :class:`gagpo.envs.pool.Pool`, which is for one thread only.
+    """Lets any thread play episodes of one :class:`gagpo.envs.pool.WorkerPool`, which is for one thread only.
 
     Every request is answered by a ``concurrent.futures.Future`` of one :class:`gagpo.envs.pool.Event`. Arguments are
     those of the pool. A slot belongs to whoever opened it, until it is released.
@@ -29,7 +29,7 @@ class SharedPool:
         self._requests: queue.SimpleQueue[tuple[str, int, tuple[Any, ...], Future[Any]]] = queue.SimpleQueue()
         self._slots = itertools.count()
         self._over: Exception | None = None
-        started: Future[Pool] = Future()
+        started: Future[WorkerPool] = Future()
         arguments = (started, env_id, dict(env_kwargs or {}), options)
         self._thread = threading.Thread(target=self._run, args=arguments, name=f"pool of {env_id}", daemon=True)
         self._thread.start()
@@ -95,10 +95,10 @@ class SharedPool:
 
     # The thread that owns the pool ------------------------------------------------------------------------------------
 
-    def _run(self, started: Future[Pool], env_id: str, kwargs: Kwargs, options: dict[str, Any]) -> None:
+    def _run(self, started: Future[WorkerPool], env_id: str, kwargs: Kwargs, options: dict[str, Any]) -> None:
         waiting: dict[int, Future[Event]] = {}
         try:
-            with Pool(env_id, kwargs, **options) as pool:
+            with WorkerPool(env_id, kwargs, **options) as pool:
                 started.set_result(pool)
                 while self._take_requests(pool, waiting):
                     for event in pool.wait():
@@ -118,7 +118,7 @@ class SharedPool:
             if future.set_running_or_notify_cancel():
                 future.set_exception(PoolClosed(str(self._over)))
 
-    def _take_requests(self, pool: Pool, waiting: dict[int, Future[Event]]) -> bool:
+    def _take_requests(self, pool: WorkerPool, waiting: dict[int, Future[Event]]) -> bool:
         """Hand over what was asked, waiting for something while nothing is under way; False to close."""
         with suppress(queue.Empty):
             block = not waiting

@@ -15,7 +15,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
-from typing import NamedTuple, Self
+from typing import NamedTuple, Protocol, Self
 
 from gagpo.envs.base import Info
 from gagpo.envs.errors import InvalidArgument
@@ -96,6 +96,63 @@ class Holder:
         self.outbox.append((operation, assignment.number, *arguments))
 
 
+class Pool(Protocol):
+    """What steps environments: processes here, sessions of a server, hosts of a cluster, or several of these as one."""
+
+    def reset(self, slot: int, task: str, seed: int | None = None) -> None:
+        """Start ``task`` in ``slot`` (any non-negative int), ending whatever runs there; answered by one event."""
+
+    def restore(self, slot: int, token: bytes) -> None:
+        """Go on in ``slot`` from where ``token`` was saved, ending whatever runs there; answered by one event.
+
+        A token that leads nowhere, or an environment that cannot be restored, is answered by ``failed``.
+        """
+
+    def save(self, slot: int) -> bytes:
+        """A token of where the episode in ``slot`` stands, for ``restore`` in any slot of any pool of the environment.
+
+        Waits for it; what else is answered meanwhile comes with the next ``wait``. Raises ValueError if no episode
+        waits for an action there, and :class:`~gagpo.envs.saved.CannotRestore`, which says why there is no token.
+        """
+
+    def step(self, slot: int, action: str) -> None:
+        """Carry out ``action`` in ``slot``; answered by one event.
+
+        Raises ValueError when no episode runs there or its last request is not answered yet.
+        """
+
+    def release(self, slot: int) -> None:
+        """Give up ``slot`` and whatever runs there; its environment serves the next slot. A free slot stays free."""
+
+    def wait(self, timeout: float | None = None, at_least: int = 1) -> list[Event]:
+        """The events that have come, as soon as there are ``at_least`` of them.
+
+        Returns earlier after ``timeout`` seconds (None: no limit but the deadlines), or when fewer requests than that
+        are unanswered: ``[]`` at once when nothing is. A larger ``at_least`` costs latency and saves wake-ups.
+        """
+
+    def flush(self) -> None:
+        """Hand all requests over now, so that they run while the caller does something else."""
+
+    def close(self) -> None:
+        """Close all environments and end all processes; idempotent."""
+
+    @property
+    def counters(self) -> Counters: ...
+
+    @property
+    def outstanding(self) -> int:
+        """How many requests are not answered yet."""
+
+    @property
+    def processes(self) -> list[int]:
+        """The process ids of the workers on this machine that are up."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *exception: object) -> None: ...
+
+
 class BasePool(ABC):
     """Steps environments at several holders, and keeps the books; a subclass carries requests out and answers back.
 
@@ -116,24 +173,14 @@ class BasePool(ABC):
     # What the caller asks ---------------------------------------------------------------------------------------------
 
     def reset(self, slot: int, task: str, seed: int | None = None) -> None:
-        """Start ``task`` in ``slot`` (any non-negative int), ending whatever runs there; answered by one event."""
         self._begin(slot, "reset", task, seed)
 
     def restore(self, slot: int, token: bytes) -> None:
-        """Go on in ``slot`` from where ``token`` was saved, ending whatever runs there; answered by one event.
-
-        A token that leads nowhere, or a world that cannot be put back, is answered by ``failed``.
-        """
         if type(token) is not bytes:
             raise TypeError(f"a token is bytes, got {type(token).__name__}")
         self._begin(slot, "restore", token)
 
     def save(self, slot: int) -> bytes:
-        """A token of where the episode in ``slot`` stands, for ``restore`` in any slot of any pool of the same world.
-
-        Waits for it; what else is answered meanwhile comes with the next ``wait``. Raises ValueError where no episode
-        waits for an action there, and :class:`~gagpo.envs.saved.CannotRestore`, which says why there is none.
-        """
         assignment = self._waiting(slot)
         if not assignment.error:
             assignment.live, assignment.saved = False, ""
@@ -161,10 +208,6 @@ class BasePool(ABC):
         holder.request(assignment, *first)
 
     def step(self, slot: int, action: str) -> None:
-        """Carry out ``action`` in ``slot``; answered by one event.
-
-        Raises ValueError when no episode runs there or its last request is not answered yet.
-        """
         assignment = self._waiting(slot)
         if type(action) is not str:
             raise TypeError(f"an action is a string, got {type(action).__name__}")
@@ -177,7 +220,6 @@ class BasePool(ABC):
         assignment.holder.request(assignment, "step", action)
 
     def release(self, slot: int) -> None:
-        """Give up ``slot`` and whatever runs there; its environment serves the next slot. A free slot stays free."""
         assignment = self._assignments.pop(slot, None)
         if assignment is not None:
             self._outstanding -= bool(assignment.pending)
@@ -185,11 +227,6 @@ class BasePool(ABC):
             assignment.holder.outbox.append(("release", assignment.number))
 
     def wait(self, timeout: float | None = None, at_least: int = 1) -> list[Event]:
-        """The events that have come, as soon as there are ``at_least`` of them.
-
-        Returns earlier after ``timeout`` seconds (None: no limit but the deadlines), or when fewer requests than that
-        are unanswered: ``[]`` at once when nothing is. A larger ``at_least`` costs latency and saves wake-ups.
-        """
         self._require_open()
         end = math.inf if timeout is None else time.monotonic() + timeout
         while True:
@@ -205,7 +242,6 @@ class BasePool(ABC):
                 time.sleep(_COALESCE_SECONDS)
 
     def close(self) -> None:
-        """Close all environments and end all processes; idempotent."""
         self._closed = True
         self._assignments.clear()
         self._ready.clear()
@@ -219,19 +255,16 @@ class BasePool(ABC):
 
     @property
     def outstanding(self) -> int:
-        """How many requests are not answered yet."""
         return self._outstanding
 
     # What a subclass carries ------------------------------------------------------------------------------------------
 
     @property
     @abstractmethod
-    def processes(self) -> list[int]:
-        """The process ids of the workers on this machine that are up."""
+    def processes(self) -> list[int]: ...
 
     @abstractmethod
-    def flush(self) -> None:
-        """Hand all requests to the holders now, so that they run while the caller does something else."""
+    def flush(self) -> None: ...
 
     @abstractmethod
     def _collect(self, end: float, block: bool) -> None:
