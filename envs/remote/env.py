@@ -7,8 +7,8 @@ from typing import Any
 import gymnasium
 from gymnasium.error import ResetNeeded
 
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.base import Info, Kwargs, Text
-from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.pool.slots import Event
 from gagpo.envs.remote.pool import RemotePool
 from gagpo.envs.remote.protocol import ServerFailed

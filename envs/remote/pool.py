@@ -10,8 +10,8 @@ import queue
 import time
 from typing import Any, Literal
 
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.base import Kwargs
-from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.lookup import is_address
 from gagpo.envs.pool import Event, Pool, WorkerPool
 from gagpo.envs.pool.slots import BasePool, Holder
