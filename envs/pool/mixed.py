@@ -9,12 +9,7 @@ from contextlib import ExitStack
 from typing import Self
 
 from gagpo.base.errors import InvalidArgument
-<<<<<<< HEAD
 from gagpo.envs.pool.slots import Counters, Event, Pool
-=======
-from gagpo.envs.pool.pool import Pool
-from gagpo.envs.pool.slots import Counters, Event
->>>>>>> main
 from gagpo.envs.tasks import parted
 
 SLICE_SECONDS = 0.005  # how long one world is waited for before the others are looked at again

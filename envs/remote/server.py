@@ -117,10 +117,12 @@ class Server:
             return []
         path = f"/{self._name}/splits"
         splits = self._ask(path, missing=[])
-        names = [as_object(split).get("name") for split in splits] if isinstance(splits, list) else [None]
-        if not all(isinstance(name, str) and name for name in names) or len(names) > MOST_SPLITS:
-            raise ServerFailed(f"{self.url}{path}: expected at most {MOST_SPLITS} named splits, got {splits!a:.80}")
-        return names
+        if not isinstance(splits, list) or len(splits) > MOST_SPLITS:
+            raise ServerFailed(f"{self.url}{path}: expected a list of at most {MOST_SPLITS} splits, got {splits!a:.80}")
+        names = [as_object(split).get("name") for split in splits]
+        if not all(isinstance(name, str) and name for name in names):
+            raise ServerFailed(f"{self.url}{path}: expected splits with names, got {splits!a:.80}")
+        return [str(name) for name in names]
 
     @cached_property
     def _about(self) -> Json:

@@ -245,8 +245,8 @@ class Sessions:
         while True:
             try:
                 async with asyncio.timeout(CONNECT_SECONDS):
-                    proxy = True if self._server.proxies else None
-                    socket = await Connect(address, max_size=MOST_BYTES, compression=None, proxy=proxy)
+                    proxy = dict[str, Any]() if self._server.proxies else {"proxy": None}
+                    socket = await Connect(address, max_size=MOST_BYTES, compression=None, **proxy)
             except (OSError, WebSocketException, TimeoutError) as error:
                 reason = ascii_only(first_line(error))
                 if isinstance(error, InvalidStatus) and error.response.status_code not in RETRIED:

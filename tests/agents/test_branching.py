@@ -21,7 +21,7 @@ from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.base.errors import InvalidArgument
 from gagpo.collecting.distributed_rollout import packed, unpacked
-from gagpo.envs.pool import Pool
+from gagpo.envs.pool import WorkerPool
 from gagpo.envs.tools import ToolCall
 from gagpo.envs.tools.storeroom import StoreroomEnv
 
@@ -51,7 +51,7 @@ def language_agent(tiny, history="full"):
 
 
 def play(agent, branch, tasks=DOORS, samples=6, max_turns=8, workers=0, seed=3, **options):
-    with Pool(CORRIDOR, {"max_turns": max_turns}, workers=workers) as pool:
+    with WorkerPool(CORRIDOR, {"max_turns": max_turns}, workers=workers) as pool:
         return branched_rollout(agent, pool, group_jobs(tasks, samples, seed), branch=branch, **options)[0]
 
 
@@ -104,7 +104,7 @@ def test_the_prompt_of_a_branch_is_its_parents_token_for_token(tiny, history):
 
 def test_tries_from_the_start_are_those_of_a_group_without_branches(tiny):
     branched = play(language_agent(tiny), Branching(2, "visits"), concurrency=1)
-    with Pool(CORRIDOR, {"max_turns": 8}, workers=0) as pool:
+    with WorkerPool(CORRIDOR, {"max_turns": 8}, workers=0) as pool:
         plain, _ = rollout(language_agent(tiny), pool, group_jobs(DOORS, 6, 3), concurrency=1)
     assert bytes_of([one for one in branched if one.sample < 4]) == bytes_of([one for one in plain if one.sample < 4])
 
@@ -173,7 +173,7 @@ def test_a_broken_worker_brings_a_branch_back_to_its_fork(tiny):
         return whole(states)
 
     agent.decide = decide
-    with Pool(CORRIDOR, {"max_turns": 8}, workers=1, max_restarts=2) as pool:
+    with WorkerPool(CORRIDOR, {"max_turns": 8}, workers=1, max_restarts=2) as pool:
         episodes, _ = branched_rollout(agent, pool, group_jobs(DOORS, 6, 3), branch=Branching(3, "uniform"))
     require_tree(episodes)
     assert killed and any(one.restarts for one in episodes if one.parent is not None)
@@ -264,7 +264,7 @@ class Caller:
 @pytest.mark.parametrize("restorable", [True, False], ids=["put back", "replayed"])
 def test_turns_of_several_calls_are_put_back_and_replayed(monkeypatch, restorable):
     monkeypatch.setattr(StoreroomEnv, "can_restore", restorable)
-    with Pool("gagpo/Storeroom-v0", {"expert": True}, workers=0) as pool, warnings.catch_warnings():
+    with WorkerPool("gagpo/Storeroom-v0", {"expert": True}, workers=0) as pool, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         jobs = group_jobs(["shelf-lamp-rope", "total-vase-drum"], 4, 1)
         episodes, _ = branched_rollout(Caller(), pool, jobs, branch=Branching(3, "uniform", 2))
@@ -291,7 +291,7 @@ def test_a_replay_looks_at_every_answer_and_at_what_a_turn_pays(monkeypatch):
             return replace(outcome, **change) if len(asked) == 5 else outcome  # four calls of the first try, then again
 
         monkeypatch.setattr(StoreroomEnv, "call", call)
-        with Pool("gagpo/Storeroom-v0", {"expert": True}, workers=0) as pool, warnings.catch_warnings():
+        with WorkerPool("gagpo/Storeroom-v0", {"expert": True}, workers=0) as pool, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             jobs = group_jobs(["shelf-lamp-rope"], 2, 1)
             episodes, _ = branched_rollout(Caller(), pool, jobs, branch=Branching(1, "uniform"))

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from benchmarks.serve import start, stop
 from gagpo.agents.setup import make_world, tasks_of
 from gagpo.cli.main import app
-from gagpo.envs.pool import Pool
+from gagpo.envs.pool import WorkerPool
 from gagpo.envs.remote.pool import RemotePool, open_pool
 
 pytestmark = pytest.mark.interop
@@ -56,7 +56,7 @@ def test_tasks_and_episodes_are_those_of_the_world_itself(url):
     for split in ("train", "test"):
         assert tasks_of(there, split).hash == tasks_of(here, split).hash
     tasks = [*tasks_of(here, "train").ids, *tasks_of(here, "test").ids]
-    with Pool(CORRIDOR, workers=0) as local, open_pool(url) as remote:
+    with WorkerPool(CORRIDOR, workers=0) as local, open_pool(url) as remote:
         assert isinstance(remote, RemotePool)
         assert walk(remote, tasks) == walk(local, tasks)
 

@@ -13,7 +13,7 @@ pytest.importorskip("verifiers.v1")
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.check.check import check
 from gagpo.envs.lookup import find_spec
-from gagpo.envs.pool import Pool
+from gagpo.envs.pool import WorkerPool
 from gagpo.envs.testing import CorridorEnv
 from gagpo.interop.games import rows
 from gagpo.interop.worlds.verifiers import CannotPlay, VerifiersWorld, WorldBroke
@@ -192,7 +192,7 @@ def test_what_is_not_there_is_said():
 
 def test_a_pool_plays_it(modules, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", f"{modules}:{os.environ.get('PYTHONPATH', '')}")
-    with Pool("verifiers://gagpo_test_talk", {"count": 10}, workers=1) as pool:
+    with WorkerPool("verifiers://gagpo_test_talk", {"count": 10}, workers=1) as pool:
         for slot in range(3):
             pool.reset(slot, f"t0{slot}")
         events = pool.wait(120, at_least=3)
