@@ -22,12 +22,12 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from gagpo.base.errors import InvalidArgument
+from gagpo.base.guard import processor_seconds
 from gagpo.base.tables import Table
 from gagpo.envs.base import Kwargs
 from gagpo.envs.check.fresh_process import call
 from gagpo.envs.lookup import find_spec, portable
 from gagpo.envs.pool import Event, Pool, WorkerPool
-from gagpo.envs.pool.guard import processor_seconds
 from gagpo.envs.pool.wire import plain
 
 TASKS = 32  # how many of the split's tasks are played

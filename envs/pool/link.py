@@ -9,9 +9,10 @@ import time
 from collections import deque
 from contextlib import suppress
 
+from gagpo.base.child import pack
 from gagpo.envs.pool.fork_server import ForkServer
 from gagpo.envs.pool.slots import Argument, Assignment, Holder
-from gagpo.envs.pool.wire import Inbox, pack
+from gagpo.envs.pool.wire import Inbox
 
 CLOSE_SECONDS = 5.0  # how long environments may take to close before their worker is killed
 _CHUNK = 1 << 16

@@ -91,6 +91,8 @@ class WorkerPool(BasePool):
         self._started = False  # some worker has once built its environment
         self._host: Host | None = None
         self._fork_server = ForkServer(self._spec, self._kwargs, memory_limit_mb)
+        if workers:
+            self._fork_server.start()
         self._resources = Resources(self._fork_server)
         self._finalizer = weakref.finalize(self, self._resources.close)
         self._links = self._resources.links

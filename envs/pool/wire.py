@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import marshal
 import socket
-import struct
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath
@@ -12,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-LONGEST_FRAME = 64 * 2**20  # bytes; more than this from one step is a fault, not text
-HEADER = struct.Struct("<I")
+from gagpo.base.child import HEADER, LONGEST_FRAME
+
 TOKEN_BYTES = 8
 _SCALARS = frozenset({str, float, bool, type(None)})  # not int: its size is to be looked at
 _STRING = frozenset({str})
@@ -25,16 +24,6 @@ Request = tuple[Any, ...]  # the operation, the number of what it is for, and wh
 
 class Garbage(ValueError):
     """An environment returned something that its contract does not allow."""
-
-
-def pack(message: Any, token: bytes = b"") -> bytes:
-    """``message`` as one frame: the length of the rest, the ``token`` of who sends it, then its bytes.
-
-    Marshal, not pickle: it is twice as fast to read as JSON, and it carries values only, so that what an environment
-    returns can never make the training process import or run anything.
-    """
-    body = marshal.dumps(message)
-    return HEADER.pack(len(token) + len(body)) + token + body
 
 
 def batches(connection: socket.socket) -> Iterator[list[Request]]:

@@ -19,8 +19,9 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
+from gagpo.base.child import LONGEST_FRAME, pack
 from gagpo.envs.base import Info, Kwargs
-from gagpo.envs.pool.wire import LONGEST_FRAME, Garbage, Request, batches, describe, pack, plain
+from gagpo.envs.pool.wire import Garbage, Request, batches, describe, plain
 from gagpo.envs.saved import CannotRestore
 
 StepAnswer = tuple[str, float, bool, bool, Info]

@@ -7,12 +7,14 @@ starts. Every process of this project is started by what stands here.
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing.context import SpawnContext
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from multiprocessing.context import SpawnContext
 
 _RUN = "import json, runpy, sys; sys.path[:] = json.loads(sys.argv.pop(1)); runpy.run_module(sys.argv.pop(1), None, "
 _RUN += "'__main__', True)"
@@ -40,6 +42,8 @@ def module_path() -> list[str]:
 @contextmanager
 def spawning() -> Iterator[SpawnContext]:
     """``multiprocessing`` as it starts afresh; within, so does whatever else this process starts."""
+    import multiprocessing
+
     name = "PYTHONSAFEPATH"  # there is no place for -P in its command line
     before = os.environ.get(name)
     os.environ[name] = "1"

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from gagpo.base.errors import GagpoError, MissingPackage, first_line
-from gagpo.envs.pool.restarts import RestartBudget
+from gagpo.base.child import RestartBudget
 from gagpo.eval.results import EvalResult
 from gagpo.ray.rank import DONE, LOST, MEND, Rank, pass_on
 from gagpo.runs.run_folder import RunFolder

@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from gagpo.base.errors import GagpoError
-from gagpo.envs.pool import guard
+from gagpo.base import guard
 
 FINE, REFUSED, FAULT = "fine", "refused", "fault"
 _MEMORY_MB = 4096

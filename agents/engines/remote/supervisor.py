@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 
-from gagpo.envs.pool import guard
+from gagpo.base import guard
 
 _LOOK_SECONDS = 0.2
 

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gagpo.envs.pool.wire import LONGEST_FRAME, Garbage, Inbox, describe, is_plain, pack, plain
+from gagpo.base.child import LONGEST_FRAME, pack
+from gagpo.envs.pool.wire import Garbage, Inbox, describe, is_plain, plain
 from gagpo.envs.pool.worker import is_answer
 
 VALUES = st.recursive(
