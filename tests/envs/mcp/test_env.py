@@ -81,6 +81,7 @@ def test_the_expert_wins_in_processes_of_the_pool(kwargs):
     assert [len(episode.turns) for episode in episodes] == [2, 2]
 
 
+@pytest.mark.slow
 def test_it_keeps_its_promises(kwargs):
     found = check("gagpo/MCP-v0", {**kwargs, "fresh": False, "max_turns": 3}, episodes=2)
     assert [(one.name, one.detail) for one in found if not one.ok] == []
