@@ -173,7 +173,9 @@ class ToolServer:
                 stream.close()
             self._kill()
             if self._process is not None:
+                self._process._transport.close()  # type: ignore[attr-defined]  # asyncio offers no other way
                 await self._process.wait()
+                await asyncio.sleep(0)  # for the pipes to close
 
     async def _listen(self, process: asyncio.subprocess.Process, heard: Any) -> None:
         """Hand every line of the server on; one that is longer than ``MOST_LINE`` bytes ends the server."""
