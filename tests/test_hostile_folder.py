@@ -51,12 +51,13 @@ if __name__ == "__main__":
     bench(None, engines=("native",), rounds=1, episodes=1)
 """
 SERVER = """
-import os, sys
+import os, sys, time
 from pathlib import Path
 from gagpo.agents.engines.remote.server import Server, ServerPlan
 server = Server(ServerPlan(sys.argv[1] + "/model", max_length=64), Path(sys.argv[1], "log"))
 server.start()
-server._supervisor.wait(60)
+while server.running:
+    time.sleep(0.1)
 server.close()
 print(Path(sys.argv[1], "log").read_text())
 """

@@ -132,7 +132,7 @@ class Child:
     memory: bytes of address space that it may take; None for no limit.
     bare: packages that it enters without their ``__init__``.
     variables: its environment variables; None for those of this process.
-    output: where its standard output goes; None for nowhere.
+    output: where its standard output and errors go; None for nowhere and to those of this process.
     start_seconds: that it may take to send its first message, which ``ask`` waits for.
     """
 
@@ -181,6 +181,7 @@ class Child:
                     command("-c", _BOOT, json.dumps(order)),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL if self.output is None else self.output,
+                    stderr=self.output,
                     pass_fds=[theirs.fileno()],
                     env=None if self.variables is None else dict(self.variables),
                     start_new_session=True,  # Ctrl-C in the terminal reaches only its owner

@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
+import select
 import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from gagpo.base.interpreter import module_command
+from gagpo.base.child import Child
 from gagpo.distributed.environment import ENVIRONMENT, PARENT
 from gagpo.distributed.launch import free_port
 from gagpo.planning.doctor.machine import DoctorFinding, Machine, worst_of
-from gagpo.planning.doctor.rank import answer_path
 from gagpo.planning.doctor.steps import Step
 
 START_SECONDS = 180.0
 GRACE_SECONDS = 3.0
 """That the others have to answer once a rank has failed; they may wait for it for ever."""
 
-KILL_SECONDS = 5.0
+CLOSE_SECONDS = 5.0
 POLL_SECONDS = 0.05
+RANK = "gagpo.planning.doctor.rank:main"
 
 
 class NotStarted(Exception):
@@ -36,23 +36,22 @@ class NotStarted(Exception):
 
 
 @dataclass
-class _Process:
-    process: subprocess.Popen[str]
+class _Rank:
+    child: Child
     log: Path
 
 
 class StepProcesses:
     """``world`` processes for ``steps`` that they take together, one after the other; a context that ends them.
 
-    They are started with the first step, and again after one that failed or hung: what it left is not met by the next.
-    Once they could not be started, every further step raises :class:`NotStarted`.
+    They are started with the first step, and again after one that failed or hung, so the next step meets nothing that
+    it left. Once they could not be started, every further step raises :class:`NotStarted`.
     """
 
     def __init__(self, machine: Machine, world: int, steps: Sequence[Step] = ()):
         self.machine, self.world = machine, world
         self._modules = sorted({step.check.partition(":")[0] for step in steps})
-        self._running: list[_Process] = []
-        self._number = 0
+        self._running: list[_Rank] = []
         self.refused = ""
 
     def __enter__(self) -> StepProcesses:
@@ -68,110 +67,74 @@ class StepProcesses:
         until = time.monotonic() + seconds
         if not self._running:
             self._start(min(START_SECONDS, seconds))
-        self._number += 1
-        order = json.dumps({"number": self._number, "step": vars(step)})
         for one in self._running:
-            self._tell(one, order)
+            tell(one.child, vars(step))
         limit = min(step.seconds, until - time.monotonic())
-        answers = self._answers(self._number, limit)
+        answers = self._answers(limit)
         problems = [self._problem(rank, answer, limit) for rank, answer in enumerate(answers)]
         if any(problems):
-            self._kill()
+            self.close(wait=0.0)
             return _failed(step, problems)
         found = [DoctorFinding(**answer["finding"]) for answer in answers if answer is not None]
         finding = worst_of(found)
         finding.name = step.name
         return finding
 
-    def close(self) -> None:
-        """End the processes: in order where they can, else by force."""
+    def close(self, wait: float = CLOSE_SECONDS) -> None:
+        """End the processes: by themselves if they can within ``wait`` seconds, else by force."""
+        until = time.monotonic() + wait
         for one in self._running:
-            self._tell(one, "null")
-        until = time.monotonic() + KILL_SECONDS
-        while any(one.process.poll() is None for one in self._running) and time.monotonic() < until:
-            time.sleep(POLL_SECONDS)
-        self._kill()
+            tell(one.child, None)
+        for one in self._running:
+            one.child.end(max(0.0, until - time.monotonic()))
+        self._running = []
 
     # Processes --------------------------------------------------------------------------------------------------------
 
     def _start(self, seconds: float) -> None:
         if self.refused:
             raise NotStarted(self.refused)
-        self._number = 0
-        record: dict[str, Any] = {
-            name: getattr(self.machine, name) for name in ("device", "engine", "dtype", "folder", "runs")
-        }
+        names = ("device", "engine", "dtype", "processes")
+        record: dict[str, Any] = {name: getattr(self.machine, name) for name in names}
         folder = Path(tempfile.mkdtemp(prefix=f"processes-{self.world}-", dir=self.machine.folder))
-        record |= {"folder": str(folder), "runs": str(self.machine.runs), "processes": self.machine.processes}
-        about = {"machine": record, "modules": self._modules}
-        (folder / "machine.json").write_text(json.dumps(about), encoding="utf-8")
-        self._place = folder
+        record |= {"folder": str(folder), "runs": str(self.machine.runs)}
         shared = {"WORLD_SIZE": self.world, "LOCAL_WORLD_SIZE": self.world, "MASTER_ADDR": "127.0.0.1"}
         shared |= {"MASTER_PORT": free_port(), PARENT: os.getpid(), "TORCH_CPP_LOG_LEVEL": "ERROR"}
         ours = (*ENVIRONMENT, "LOCAL_WORLD_SIZE")
         inherited = {name: value for name, value in os.environ.items() if name not in ours}
         for rank in range(self.world):
             variables = {**shared, "RANK": rank, "LOCAL_RANK": rank} if self.world > 1 else {}
-            self._running.append(self._begun(rank, {**inherited, **{k: str(v) for k, v in variables.items()}}))
-        answers = self._answers(0, seconds)
+            log = folder / f"log-{rank}.txt"
+            with log.open("w", encoding="utf-8") as file:
+                child = Child(RANK, variables={**inherited, **{k: str(v) for k, v in variables.items()}}, output=file)
+                child.start()
+            self._running.append(_Rank(child, log))
+            tell(child, {"machine": record, "modules": self._modules})
+        answers = self._answers(seconds)
         problems = [self._problem(rank, answer, seconds) for rank, answer in enumerate(answers)]
         if any(problems):
-            self._kill()
+            self.close(wait=0.0)
             self.refused = _failed(Step("start", ""), problems).summary
             raise NotStarted(self.refused)
 
-    def _begun(self, rank: int, variables: dict[str, str]) -> _Process:
-        log = self._place / f"log-{rank}.txt"
-        with log.open("w", encoding="utf-8") as file:
-            process = subprocess.Popen(
-                module_command("gagpo.planning.doctor.rank", str(self._place)),
-                env=variables,
-                stdin=subprocess.PIPE,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                text=True,
-                start_new_session=True,  # what it starts itself ends with it
-            )
-        return _Process(process, log)
-
-    def _tell(self, one: _Process, line: str) -> None:
-        assert one.process.stdin is not None
-        with contextlib.suppress(OSError):  # it has ended: whoever waits for its answer sees that
-            one.process.stdin.write(line + "\n")
-            one.process.stdin.flush()
-
-    def _kill(self) -> None:
-        for one in self._running:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(one.process.pid, signal.SIGKILL)  # its own session: with what it has started
-        until = time.monotonic() + KILL_SECONDS
-        for one in self._running:
-            with contextlib.suppress(subprocess.TimeoutExpired):  # one that the driver holds cannot be waited for
-                one.process.wait(max(0.0, until - time.monotonic()))
-            assert one.process.stdin is not None
-            with contextlib.suppress(OSError):
-                one.process.stdin.close()
-        self._running = []
-
     # Answers ----------------------------------------------------------------------------------------------------------
 
-    def _answers(self, number: int, seconds: float) -> list[dict[str, Any] | None]:
-        """The answer of each rank; None of one that has not given any in time."""
+    def _answers(self, seconds: float) -> list[dict[str, Any] | None]:
+        """The answer of each rank; None for one that did not answer in time."""
         found: list[dict[str, Any] | None] = [None] * self.world
         until = time.monotonic() + seconds
-        while None in found and time.monotonic() < until:
-            for rank, one in enumerate(self._running):
-                if found[rank] is not None:
-                    continue
-                ended = one.process.poll() is not None
-                path = answer_path(self._place, number, rank)
-                if path.exists():
-                    found[rank] = json.loads(path.read_text(encoding="utf-8"))
-                elif ended:
-                    found[rank] = {"ended": one.process.returncode}
-                if "finding" not in (found[rank] or {"finding": None}):
+        channels = {rank: one.child.start() for rank, one in enumerate(self._running)}
+        while channels and (left := until - time.monotonic()) > 0:
+            sockets = [channel.socket for channel in channels.values()]
+            ready = select.select(sockets, [], [], left)[0]
+            for rank in [rank for rank, channel in channels.items() if channel.socket in ready]:
+                try:
+                    found[rank] = answer = json.loads(channels[rank].receive(GRACE_SECONDS))
+                except (EOFError, OSError):
+                    found[rank] = answer = {"ended": self._running[rank].child.end(GRACE_SECONDS)}
+                del channels[rank]
+                if "finding" not in answer:
                     until = min(until, time.monotonic() + GRACE_SECONDS)
-            time.sleep(POLL_SECONDS)
         return found
 
     def _problem(self, rank: int, answer: dict[str, Any] | None, seconds: float) -> str:
@@ -188,8 +151,9 @@ class StepProcesses:
         """Where in the code a process is that does not answer."""
         one = self._running[rank]
         before = one.log.stat().st_size
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(one.process.pid, signal.SIGUSR1)
+        if one.child.process is not None:
+            with suppress(ProcessLookupError):
+                os.kill(one.child.process, signal.SIGUSR1)
         until = time.monotonic() + 1.0
         while one.log.stat().st_size == before and time.monotonic() < until:
             time.sleep(POLL_SECONDS)
@@ -197,6 +161,13 @@ class StepProcesses:
         with one.log.open(encoding="utf-8", errors="replace") as file:
             file.seek(before)
             return place_in(file.read())
+
+
+def tell(child: Child, message: object) -> None:
+    """Send a message to a child; whoever waits for its answer sees that it has ended."""
+    if child.channel is not None:
+        with suppress(OSError):
+            child.channel.send(message, GRACE_SECONDS)
 
 
 def _failed(step: Step, problems: list[str]) -> DoctorFinding:

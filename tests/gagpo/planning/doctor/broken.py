@@ -50,3 +50,7 @@ def one_raises(machine):
 def one_warns(machine):
     verdict = "warning" if machine.ranks.rank == 1 else "ok"
     return DoctorFinding("it", verdict, f"seen by {machine.ranks.rank}", {"number": json.loads("1")}, "look")
+
+
+def does_not_start(channel):
+    sys.exit("no such library")

@@ -9,7 +9,6 @@ import pytest
 import typer
 
 from gagpo.base.errors import InvalidArgument
-from gagpo.base.interpreter import command
 from gagpo.planning.doctor import processes, steps
 from gagpo.planning.doctor.examine import conclusion, examine
 from gagpo.planning.doctor.machine import DoctorFinding, Machine, worst_of
@@ -97,9 +96,7 @@ def test_two_ranks_without_cards_take_every_step(tmp_path):
 
 
 def test_steps_of_ranks_are_left_out_once_they_could_not_be_started(monkeypatch):
-    monkeypatch.setattr(
-        processes, "module_command", lambda *_: command("-c", "import sys; sys.exit('no such library')")
-    )
+    monkeypatch.setattr(processes, "RANK", f"{broken.__name__}:does_not_start")
     first, second = examine("cpu", steps=[step_of(broken.fine, True), step_of(broken.raises, True)], processes=2)
     assert first.verdict == "failed" and second.verdict == "left out"
     assert first.summary.startswith("its processes could not be started: rank 0 of 2: ended with status 1: no such")
@@ -176,7 +173,5 @@ def test_the_doctors_processes_end_with_whoever_started_them(tmp_path):
     crew = processes.StepProcesses(Machine("cpu", "transformers", "float32", tmp_path), 1)
     crew.take(step_of(broken.fine), 600)
     (one,) = crew._running
-    crew._tell(one, json.dumps({"number": 9, "step": vars(step_of(broken.sleeps))}))
-    one.process.stdin.close()
-    assert one.process.wait(60) == 1
-    crew._kill()
+    processes.tell(one.child, vars(step_of(broken.sleeps)))
+    assert one.child.end(60) == 1
