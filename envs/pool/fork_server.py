@@ -207,7 +207,7 @@ def _run_worker(
             guard.limit_memory(limit)
         # A child that an environment forks must neither answer in the worker's name nor hide the worker's end.
         os.register_at_fork(after_in_child=lambda: _let_go(connection))
-        serve(connection, maker(spec, kwargs), token, failure, limit)
+        serve(Channel(connection), maker(spec, kwargs), token, failure, limit)
         status = 0
     except BaseException as error:
         print(f"a worker of the pool ended: {describe(error)}", file=sys.stderr)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import marshal
-import socket
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -24,17 +23,6 @@ Request = tuple[Any, ...]  # the operation, the number of what it is for, and wh
 
 class Garbage(ValueError):
     """An environment returned something that its contract does not allow."""
-
-
-def batches(connection: socket.socket) -> Iterator[list[Request]]:
-    """The batches of requests that arrive on a blocking ``connection``, until the other side closes it."""
-    with connection.makefile("rb", buffering=1 << 16) as reader:
-        while len(header := reader.read(HEADER.size)) == HEADER.size:
-            body = reader.read(HEADER.unpack(header)[0])
-            try:
-                yield marshal.loads(body)
-            except EOFError:  # closed in the middle of a frame
-                return
 
 
 def plain(value: Any, place: str = "value") -> Any:

@@ -83,7 +83,7 @@ def test_no_process_in_a_session_of_its_own_outlives_a_killed_caller() -> None:
     until(lambda: all(map(gone, [*children, *strays])), "the end of the workers and what they started")
 
 
-@pytest.mark.parametrize("busy", ["look", "sleep", "spin", "stop"])
+@pytest.mark.parametrize("busy", ["look", "stop"])
 def test_no_process_outlives_a_killed_parent(busy: str) -> None:
     process, children = script(busy)
     process.kill()
@@ -91,9 +91,8 @@ def test_no_process_outlives_a_killed_parent(busy: str) -> None:
     until(lambda: all(map(gone, children)), "the end of the workers")
 
 
-@pytest.mark.parametrize("busy", ["look", "sleep"])
-def test_ctrl_c_ends_everything(busy: str) -> None:
-    process, children = script(busy, start_new_session=True, stderr=subprocess.PIPE)
+def test_ctrl_c_ends_everything() -> None:
+    process, children = script("sleep", start_new_session=True, stderr=subprocess.PIPE)
     time.sleep(0.2)
     os.killpg(process.pid, signal.SIGINT)
     assert process.stderr is not None

@@ -278,7 +278,7 @@ CALLS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(calls=CALLS)
 def test_every_reset_and_step_is_answered_by_exactly_one_event(faulty_pool: Pool, calls: list[tuple]) -> None:
     pending: set[int] = set()
@@ -354,6 +354,7 @@ def resident(processes: list[int]) -> int:
     return sum(psutil.Process(process).memory_info().rss for process in processes)
 
 
+@pytest.mark.slow
 def test_memory_stays_flat_over_ten_thousand_episodes() -> None:
     with WorkerPool(CORRIDOR, workers=2) as pool:
         started = finished = 0

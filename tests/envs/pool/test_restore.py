@@ -6,11 +6,10 @@ import gymnasium
 import pytest
 
 from gagpo.envs.pool import Event, Pool, WorkerPool
-from gagpo.envs.pool.shared_pool import SharedPool
 from gagpo.envs.pool.worker import is_answer
 from gagpo.envs.saved import CannotRestore
 from gagpo.envs.testing import CorridorEnv
-from tests.envs.pool.faulty import CORRIDOR, FAULTY, PATIENCE, answers, beginning, start
+from tests.envs.pool.faulty import CORRIDOR, FAULTY, answers, beginning, start
 
 DOOR = "door-02"
 
@@ -124,17 +123,6 @@ def test_a_restored_episode_whose_worker_dies_starts_over_where_it_was_restored(
         event = step(pool, 7, "crash")
         assert (event.kind, beginning(event)) == ("restarted", beginning(seen))
         assert step(pool, 7, "crash").kind == "failed"
-
-
-def test_clients_of_a_shared_pool_save_and_restore() -> None:
-    with SharedPool(CORRIDOR, workers=1) as pool:
-        one, two = pool.open(), pool.open()
-        first = pool.reset(one, DOOR, seed=3).result(PATIENCE)
-        token = pool.save(one).result(PATIENCE)
-        event = pool.restore(two, token).result(PATIENCE)
-        assert (event.kind, event.observation, event.info) == ("restored", first.observation, first.info)
-        with pytest.raises(ValueError, match="holds no episode"):
-            pool.save(99).result(PATIENCE)
 
 
 def test_what_is_no_answer_to_a_save_is_known_from_one() -> None:

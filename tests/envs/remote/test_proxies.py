@@ -4,10 +4,10 @@ import pytest
 
 pytest.importorskip("websockets")
 
+from gagpo.envs.remote.env import RemoteEnv
 from gagpo.envs.remote.exchange import is_loopback
 from gagpo.envs.remote.pool import open_pool
 from gagpo.envs.remote.server import Server
-from gagpo.envs.remote.env import RemoteEnv
 from tests.envs.remote.session_server import serving
 
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("dead_proxy")]

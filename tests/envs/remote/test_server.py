@@ -115,9 +115,8 @@ def test_the_listing_of_tasks_is_bounded(monkeypatch, limits, count, words):
         monkeypatch.setattr(module, name, value)
     first = page([0, 0, 1]) if count == 3 and not limits else page(range(4))
     pages = [first, page(range(4, 8)), page([])]
-    with answering(lists(count=count, pages=pages)) as server:
-        with pytest.raises(ServerFailed, match=re.escape(words)):
-            Server(server.url, 1, 1).tasks("train")
+    with answering(lists(count=count, pages=pages)) as server, pytest.raises(ServerFailed, match=re.escape(words)):
+        Server(server.url, 1, 1).tasks("train")
 
 
 @pytest.mark.parametrize("schema", [[], {"action": []}, {"action": {"required": {}}}, "x", None, 3])

@@ -52,7 +52,7 @@ HOSTILE = {
 
 @pytest.fixture(scope="module")
 def pool():
-    with VerifyPool(seconds=0.5, deadline=4.0) as pool:
+    with VerifyPool(seconds=0.3, deadline=4.0) as pool:
         yield pool
 
 
@@ -80,7 +80,7 @@ def test_a_number_is_never_compared_by_algebra():
 def test_hostile_answers_do_not_delay_the_others():
     """With two workers, everything else is answered while one hostile answer uses up its time."""
     finished = []
-    with VerifyPool(workers=2, seconds=1.5, deadline=10.0) as pool:
+    with VerifyPool(workers=2, seconds=0.7, deadline=10.0) as pool:
         pool.compare_many([("x + 1", "1 + x"), ("x + 2", "2 + x")])
 
         def ask(name, gold, prediction):
@@ -99,7 +99,7 @@ def test_hostile_answers_do_not_delay_the_others():
 
 def test_the_deadline_is_hard():
     """A process that is stopped altogether is killed when its deadline passes, replaced, and the answer asked again."""
-    with VerifyPool(seconds=0.5, deadline=5.0) as pool:
+    with VerifyPool(seconds=0.5, deadline=2.0) as pool:
         assert pool.compare("x + 1", "1 + x") == "match"
         [stopped] = pool.processes
         os.kill(stopped, signal.SIGSTOP)
@@ -177,7 +177,7 @@ def test_verdicts_do_not_depend_on_order_or_concurrency():
     runs = []
     for workers, seed in ((1, 0), (2, 1)):
         order = random.Random(seed).sample(range(len(SYMBOLIC)), len(SYMBOLIC))
-        with VerifyPool(workers, seconds=0.5, deadline=20.0) as pool:
+        with VerifyPool(workers, seconds=0.3, deadline=20.0) as pool:
             reasons = pool.compare_many([SYMBOLIC[i] for i in order])
         runs.append(dict(zip(order, reasons, strict=True)))
     expected, other = runs
