@@ -1,11 +1,11 @@
-"""The process that forks the pool's workers, and the handle by which the pool directs it.
+"""The fork server: the process that forks the pool's workers.
 
 The training process may hold a model, threads and an unguarded ``__main__``, so it neither forks nor has its script
-imported again. It starts one small process, the fork server, which imports the environment's module, runs its
-``preload`` and forks a worker whenever it is told to: a worker starts in milliseconds and shares what was loaded. The
-fork server runs no episode, hence never hangs with one, and so it is also the guardian: when the pool's process ends
-in whatever way, it kills all workers with whatever they started, and a worker whose children take too much memory at
-any time.
+imported again. It starts one small process, which imports the environment's module, runs its ``preload`` and forks
+workers on request: a worker starts in milliseconds and shares what was loaded.
+
+The fork server runs no episode, so it cannot hang with one. When the pool's process ends, for whatever reason, it kills
+all workers and everything they started. It also kills a worker whose children take too much memory.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def main(channel: Channel) -> None:
 
 
 class _MemoryWatch:
-    """Kills workers that take too much memory together with what they started: a limit counts each process alone."""
+    """Kills workers that take too much memory with their children; the system limits each process separately."""
 
     def __init__(self, limit_mb: int | None):
         self.seconds = 1.0 if limit_mb is None else _WATCH_SECONDS
@@ -171,14 +171,14 @@ class _MemoryWatch:
                     os.kill(process, signal.SIGKILL)  # reaped when the pool, which sees its end, asks
 
     def killed(self, number: int) -> bool:
-        """Whether it killed worker ``number``, which is then forgotten."""
+        """Whether it killed worker ``number``; forgets the worker."""
         killed = number in self._killed
         self._killed.discard(number)
         return killed
 
 
 def _preload(spec: EnvSpec, kwargs: Kwargs) -> str:
-    """Import the environment's module and let it load what all workers shall share; the error's text, or ""."""
+    """Import the environment's module and load what all workers share; return the error's text, or ""."""
     try:
         assert isinstance(spec.entry_point, str)
         preload = getattr(load_env_creator(spec.entry_point), "preload", None)
@@ -190,7 +190,7 @@ def _preload(spec: EnvSpec, kwargs: Kwargs) -> str:
 
 
 def _let_go(connection: socket.socket) -> None:
-    """Close this process's copy of ``connection``, which other processes may hold too."""
+    """Close this process's copy of ``connection``; other processes may hold it too."""
     with suppress(OSError):
         os.close(connection.detach())
 
@@ -205,7 +205,7 @@ def _run_worker(
         guard.adopt_orphans()
         if limit is not None:
             guard.limit_memory(limit)
-        # A child that an environment forks must neither answer in the worker's name nor hide the worker's end.
+        # A child that an environment forks must not answer for the worker, nor hide the worker's end.
         os.register_at_fork(after_in_child=lambda: _let_go(connection))
         serve(Channel(connection), maker(spec, kwargs), token, failure, limit)
         status = 0

@@ -1,4 +1,4 @@
-"""The pools of several worlds as one: a task is named with its world, everything else is as in any pool."""
+"""The pools of several environments as one: a task's name begins with its environment."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.envs.pool.slots import Counters, Event, Pool
 from gagpo.envs.tasks import parted
 
-SLICE_SECONDS = 0.005  # how long one world is waited for before the others are looked at again
+SLICE_SECONDS = 0.005  # how long one environment is waited for before the others are checked
 
 
 class MixedPool:
-    """One pool for each world, by its name; tasks are named by :func:`gagpo.envs.tasks.in_world`.
+    """One pool for each environment; tasks are named by :func:`gagpo.envs.tasks.in_world`. For one thread only.
 
-    The contract is that of :mod:`gagpo.envs.pool.slots`. Every world keeps its own processes and deadlines, and whoever
-    answers first is heard first. ``pools`` are for whoever plays one world alone while nothing is under way here; they
-    are closed with this one. For one thread only.
+    Each environment keeps its own processes and deadlines. The pools can be used directly while no request is
+    outstanding here, and are closed with this one.
+
+    pools: the pool of each environment, by its name.
     """
 
     def __init__(self, pools: Mapping[str, Pool]):

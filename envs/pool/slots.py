@@ -1,10 +1,10 @@
-"""The slots of a pool, whatever steps its environments: what each holds, what starts over, and what the caller hears.
+"""The contract of a pool, and the bookkeeping of its slots.
 
-The contract is one sentence: **every reset, restore and step is answered by exactly one event.** What a holder (a
-worker process, a host elsewhere) had in hand when it was lost starts over at its successor; an environment that raises
-or returns garbage makes only its own episode start over. Either way the event that answers is ``restarted`` and holds
-the first observation of the same task with the same seed, or of the same token: drop the episode's turns so far. An
-episode that broke more than ``max_restarts`` times ends with ``failed``.
+The contract: **every reset, restore and step is answered by exactly one event.** When a holder (a worker process, a
+server, a host) is lost, its episodes start over at its successor. An environment that raises or returns garbage makes
+only its own episode start over. The event is then ``restarted`` and holds the first observation of the same task with
+the same seed, or of the same token: drop the episode's turns so far. An episode that broke more than ``max_restarts``
+times ends with ``failed``.
 """
 
 from __future__ import annotations
@@ -31,10 +31,16 @@ _COALESCE_SECONDS = 0.001  # a caller who wants many answers is not woken for ea
 class Event(NamedTuple):
     """The answer to one reset, restore or step.
 
-    kind: ``reset`` (the first observation), ``restored`` (what was seen where the token was saved), ``step``,
-    ``restarted`` (a first observation again: the turns so far are void) or ``failed`` (the episode is over for good;
-    ``error`` says why, and the slot is free).
-    error: empty but for ``restarted`` and ``failed``, where it says what broke.
+    slot: the slot of the request.
+    kind: ``reset`` (the first observation), ``restored`` (the observation where the token was saved), ``step``,
+        ``restarted`` (a first observation again: the turns so far are void) or ``failed`` (the episode is over and the
+        slot is free).
+    observation: what the agent sees.
+    reward: of the step; 0 at the beginning of an episode.
+    terminated: the episode ended by itself.
+    truncated: the episode was cut off.
+    info: facts about the turn; see :class:`gagpo.envs.base.TextEnv`.
+    error: what broke, for ``restarted`` and ``failed``; otherwise empty.
     """
 
     slot: int
@@ -49,9 +55,16 @@ class Event(NamedTuple):
 
 @dataclass
 class Counters:
-    """What a pool has seen. ``crashes`` and ``hangs`` count workers, ``errors`` broken answers of an environment,
-    ``restarts`` episodes started over, ``failures`` episodes given up, ``steps`` and ``resets`` good answers; to put a
-    world back counts as a reset."""
+    """What a pool has counted.
+
+    crashes: workers that died or sent garbage.
+    hangs: workers that missed a deadline.
+    errors: broken answers of an environment.
+    restarts: episodes started over.
+    failures: episodes given up.
+    steps: good answers to a step.
+    resets: good answers to a reset or a restore.
+    """
 
     crashes: int = 0
     hangs: int = 0
@@ -67,9 +80,9 @@ class Counters:
 
 @dataclass(eq=False, slots=True)
 class Assignment:
-    """What a slot holds at present. A reset makes a new one with a new number: late answers to the old are unknown.
+    """What a slot holds. A reset makes a new one with a new number, so late answers to the old one are dropped.
 
-    first: the request that begins its episode, and what it takes: ``reset`` a task and a seed, ``restore`` a token.
+    first: the request that begins its episode: ``reset`` with a task and a seed, or ``restore`` with a token.
     """
 
     number: int
@@ -79,15 +92,15 @@ class Assignment:
     pending: str = ""  # the operation for whose event the caller waits
     live: bool = False  # the caller may step
     charges: int = 0  # how often it broke something
-    error: str = ""  # why it starts over: now where it is pending, with its next step where it is live
-    saved: bytes | str = ""  # the token that was asked for, or why there is none
+    error: str = ""  # why it starts over: now if it is pending, with its next step if it is live
+    saved: bytes | str = ""  # the token that was requested, or why there is none
 
 
 class Holder:
     """What steps the episodes that are assigned to it."""
 
     def __init__(self) -> None:
-        self.held: dict[int, Assignment] = {}  # by number, which is how the other side knows them
+        self.held: dict[int, Assignment] = {}  # by number
         self.outbox: list[Request] = []  # requests not yet sent
 
     def request(self, assignment: Assignment, operation: str, *arguments: Argument) -> None:
@@ -154,9 +167,9 @@ class Pool(Protocol):
 
 
 class BasePool(ABC):
-    """Steps environments at several holders, and keeps the books; a subclass carries requests out and answers back.
+    """Keeps the books of a pool; a subclass carries requests to its holders and answers back. For one thread only.
 
-    max_restarts: how often one episode may break before it is given up. For one thread only.
+    max_restarts: how often one episode may break before it fails.
     """
 
     def __init__(self, holders: Sequence[Holder], max_restarts: int = 0):
@@ -166,8 +179,8 @@ class BasePool(ABC):
         self._numbers = itertools.count()
         self._assignments: dict[int, Assignment] = {}  # by slot
         self._ready: list[Event] = []
-        self._outstanding = 0  # requests for whose events the caller waits
-        self._woken = False  # the present wait shall end
+        self._outstanding = 0  # requests without an event
+        self._woken = False  # the current wait ends early
         self._closed = False
 
     # What the caller asks ---------------------------------------------------------------------------------------------
@@ -230,7 +243,7 @@ class BasePool(ABC):
         self._require_open()
         end = math.inf if timeout is None else time.monotonic() + timeout
         while True:
-            # One round: what is asked goes out, what came is taken; then the caller has enough, or another round.
+            # One round: send the requests, take the answers; repeat until there are enough.
             self.flush()
             self._collect(end, block=len(self._ready) < at_least and self._outstanding > 0)
             if len(self._ready) >= at_least or not self._outstanding or self._woken or time.monotonic() >= end:
@@ -297,7 +310,7 @@ class BasePool(ABC):
         self._outstanding -= 1
 
     def _deliver(self, assignment: Assignment, event: Event) -> None:
-        """Answer the request of ``assignment``; a first observation of one that starts over says so."""
+        """Answer the request of ``assignment``; the first observation of one that starts over is ``restarted``."""
         if event.kind == "failed":
             self.counters.failures += 1
             self._ready.append(event)
@@ -319,7 +332,7 @@ class BasePool(ABC):
         self._ready.append(event)
 
     def _start_over(self, assignment: Assignment, error: str) -> None:
-        """Answer the pending request by a restart, or by ``failed`` when the episode has broken too often."""
+        """Answer the pending request by a restart, or by ``failed`` if the episode has broken too often."""
         if assignment.charges > self._max_restarts:
             self._deliver(assignment, Event(assignment.slot, "failed", "", 0.0, False, False, {}, error))
             return
@@ -328,7 +341,7 @@ class BasePool(ABC):
         assignment.holder.request(assignment, *assignment.first)
 
     def _start_all_over(self, holder: Holder, error: str, charged: Collection[Assignment] = ()) -> None:
-        """Have what a lost ``holder`` held start over at its successor; ``charged`` is what may have broken it."""
+        """Start the episodes of a lost ``holder`` over at its successor; those ``charged`` may have broken it."""
         holder.outbox.clear()
         for assignment in list(holder.held.values()):
             at_fault = assignment in charged

@@ -1,4 +1,4 @@
-"""What the pool and its workers write to each other: frames of plain data."""
+"""The messages of the pool and its workers: frames of plain data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STRING = frozenset({str})
 _INT_LIMIT = 2**63  # beyond it few formats can hold a number, and from 4,300 digits on Python cannot print it
 
 
-Request = tuple[Any, ...]  # the operation, the number of what it is for, and what the operation takes
+Request = tuple[Any, ...]  # the operation, the number of its assignment, and its arguments
 
 
 class Garbage(ValueError):
@@ -100,12 +100,12 @@ class Inbox:
     """
 
     def __init__(self, token: bytes = b"") -> None:
-        self.garbled = False  # something that is no frame arrived: an environment wrote into the connection
+        self.garbled = False  # something else than a frame arrived: an environment wrote into the connection
         self._token = token
         self._rest = bytearray()
 
     def take(self, data: bytes) -> list[object]:
-        """The messages that ``data`` completes; nothing after bytes that are no frame. Never raises."""
+        """The messages that ``data`` completes; nothing after bytes that are not a frame. Never raises."""
         if self._rest:
             self._rest += data
             if len(self._rest) < HEADER.size or len(self._rest) < HEADER.size + HEADER.unpack_from(self._rest)[0]:
@@ -114,7 +114,7 @@ class Inbox:
         messages: list[object] = []
         position, size, token = 0, len(data), self._token
         while (start := position + HEADER.size) <= size:
-            # The token is looked at before the length is waited for: a stranger's length may be anything.
+            # The token is checked before the length is waited for: without it, the length may be anything.
             (length,) = HEADER.unpack_from(data, position)
             end = start + length
             if length > LONGEST_FRAME or not data.startswith(token[: size - start], start):

@@ -1,4 +1,4 @@
-"""The servers that an engine has started itself, which it starts again when they are lost, not too often."""
+"""The servers that an engine has started, and starts again when they are lost, within a budget."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ LOG = logging.getLogger("gagpo")
 
 
 class OwnServers:
-    """Servers by number. name: of their kind. restarts: in an hour; start_deadline: seconds for one to start."""
+    """Servers by number.
+
+    name: of their kind, for messages.
+    restarts: most restarts in an hour.
+    start_deadline: seconds that one may take to start.
+    """
 
     def __init__(self, name: str, restarts: int, start_deadline: float):
         self.all: list[Server] = []

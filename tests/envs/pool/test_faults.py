@@ -183,7 +183,7 @@ def test_an_environment_that_writes_into_the_pools_own_connection_is_a_crash(fau
         (event,) = answers(pool, 1).values()
         assert event.kind == "restarted"
         assert beginning(event) == beginning(first[0])
-        assert "it sent what is no answer" in event.error
+        assert "it sent an invalid answer" in event.error
         assert pool.counters.crashes == 1
 
 
