@@ -23,7 +23,7 @@ from contextlib import suppress
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from gagpo.base import guard
-from gagpo.base.child import Channel, Child
+from gagpo.base.child import Child, Pipe
 from gagpo.base.errors import GagpoError
 from gagpo.envs.base import Kwargs
 from gagpo.envs.lookup import portable
@@ -53,14 +53,14 @@ class ForkServer:
             output=2,  # what environments print must not mix with results on standard output
         )
 
-    def start(self) -> Channel:
+    def start(self) -> Pipe:
         """Start the fork server, unless it was started; ValueError if the settings cannot be sent to it."""
-        if self._child.channel is None:
+        if self._child.pipe is None:
             spec, kwargs, memory_limit_mb = self._settings
             settings = (portable(spec), plain(dict(kwargs), "kwargs"), memory_limit_mb)
-            channel = self._child.start()
+            pipe = self._child.start()
             with suppress(OSError):
-                channel.send(settings, _ANSWER_SECONDS)
+                pipe.send(settings, _ANSWER_SECONDS)
         return self._child.start()
 
     def fork(self, number: int, token: bytes) -> socket.socket:
@@ -104,13 +104,13 @@ class ForkServer:
 # Inside the fork server ---------------------------------------------------------------------------------------------
 
 
-def main(channel: Channel) -> None:
-    """Run the fork server until the pool's process closes the ``channel`` or dies."""
+def main(pipe: Pipe) -> None:
+    """Run the fork server until the pool's process closes the ``pipe`` or dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     guard.adopt_orphans()
     pool = os.getppid()
     try:
-        text, kwargs, limit = channel.receive()
+        text, kwargs, limit = pipe.receive()
     except EOFError:
         return
     spec = EnvSpec.from_json(text)
@@ -122,24 +122,24 @@ def main(channel: Channel) -> None:
     try:
         while os.getppid() == pool:
             # Between orders the memory of the workers is checked; an order is to kill a worker or to fork one.
-            if not select.select([channel.socket], [], [], watch.seconds)[0]:
+            if not select.select([pipe.socket], [], [], watch.seconds)[0]:
                 watch.look(workers)
                 continue
-            order, descriptors, _, _ = socket.recv_fds(channel.socket, _ORDER.size, 1)
+            order, descriptors, _, _ = socket.recv_fds(pipe.socket, _ORDER.size, 1)
             if len(order) < _ORDER.size:
                 return
             what, number, token = _ORDER.unpack(order)
             if what == b"k":
                 code = guard.end(workers.pop(number)) if number in workers else 0
                 guard.end_strays(workers.values())
-                channel.socket.sendall(_STATUS.pack(code, watch.killed(number)))
+                pipe.socket.sendall(_STATUS.pack(code, watch.killed(number)))
                 continue
             with socket.socket(fileno=descriptors[0]) as connection:
                 os.set_inheritable(connection.fileno(), False)
                 server = os.getpid()
                 process = os.fork()
                 if process == 0:
-                    channel.close()
+                    pipe.close()
                     guard.die_with_parent(server)
                     _run_worker(connection, token, spec, kwargs, failure, limit)
                 with suppress(OSError):
@@ -207,7 +207,7 @@ def _run_worker(
             guard.limit_memory(limit)
         # A child that an environment forks must not answer for the worker, nor hide the worker's end.
         os.register_at_fork(after_in_child=lambda: _let_go(connection))
-        serve(Channel(connection), maker(spec, kwargs), token, failure, limit)
+        serve(Pipe(connection), maker(spec, kwargs), token, failure, limit)
         status = 0
     except BaseException as error:
         print(f"a worker of the pool ended: {describe(error)}", file=sys.stderr)

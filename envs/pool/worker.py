@@ -18,7 +18,7 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-from gagpo.base.child import LONGEST_FRAME, Channel, pack
+from gagpo.base.child import LONGEST_FRAME, Pipe, pack
 from gagpo.envs.base import Info, Kwargs
 from gagpo.envs.pool.wire import Garbage, Request, describe, plain
 from gagpo.envs.saved import CannotRestore
@@ -178,19 +178,19 @@ def _close(env: gymnasium.Env) -> None:
 
 
 def serve(
-    channel: Channel,
+    pipe: Pipe,
     make: Callable[[], gymnasium.Env],
     token: bytes,
     failure: str = "",
     memory_limit_mb: int | None = None,
 ) -> None:
-    """Answer requests until the pool closes the ``channel``; every answer carries the ``token``.
+    """Answer requests until the pool closes the ``pipe``; every answer carries the ``token``.
 
     The first message is ``(process,)``, or ``(error,)`` when there was a ``failure`` before or the environment cannot
     be built. Each answer is written at once: an answer kept back for a fuller write would be lost with a crash of the
     next request, and the wrong episode blamed for it.
     """
-    process, connection = os.getpid(), channel.socket
+    process, connection = os.getpid(), pipe.socket
     try:
         host = None if failure else Host(make, memory_limit_mb)
     except (Exception, SystemExit) as error:
@@ -201,7 +201,7 @@ def serve(
     try:
         connection.sendall(pack((process,), token))
         while True:
-            for request in channel.receive():
+            for request in pipe.receive():
                 # Each is answered before the next is begun: a crash then belongs to the oldest unanswered one.
                 answer = host.handle(request)
                 if os.getpid() != process:

@@ -46,7 +46,7 @@ class RemotePool(BasePool):
             server.tasks(split)  # asked for now: the thread of the sessions never waits for HTTP
         self._place = Holder()
         super().__init__([self._place], max_restarts)
-        self._answers: queue.SimpleQueue[tuple[int, Outcome] | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
         answered = self._answers.put
         self._sessions = Sessions(server, answered, step_deadline=step_deadline, reset_deadline=reset_deadline)
 
@@ -58,10 +58,6 @@ class RemotePool(BasePool):
         self._sessions.ask(self._place.outbox)
         self._place.outbox.clear()
 
-    def wake(self) -> None:
-        """End a ``wait`` early, now or when it begins. May be called from any thread."""
-        self._answers.put(None)
-
     def close(self) -> None:
         """End all sessions; idempotent."""
         super().close()
@@ -71,18 +67,13 @@ class RemotePool(BasePool):
         try:
             # No timeout is safe: the sessions answer every request by its deadline.
             patience = None if end == math.inf else max(0.0, end - time.monotonic())
-            found = self._answers.get(block, patience)
+            self._take(*self._answers.get(block, patience))
             while True:
-                self._take(found)
-                found = self._answers.get_nowait()
+                self._take(*self._answers.get_nowait())
         except queue.Empty:
             return
 
-    def _take(self, found: tuple[int, Outcome] | None) -> None:
-        if found is None:
-            self._woken = True
-            return
-        number, outcome = found
+    def _take(self, number: int, outcome: Outcome) -> None:
         if (assignment := self._place.held.get(number)) is None:
             return  # the slot has moved on
         if isinstance(outcome, Observed):

@@ -13,7 +13,7 @@ from contextlib import suppress
 from math import ceil
 from typing import Any
 
-from gagpo.base.child import Channel
+from gagpo.base.child import Pipe
 from gagpo.envs.sql.compare import agrees
 from gagpo.envs.sql.database import GOLD, BadDatabase, Bounds, Database, QueryFailed, Result, Source
 
@@ -21,8 +21,8 @@ _OPEN = {str: 8, tuple: 256}  # files, each with its cache, and databases in mem
 _REMEMBERED = 1_000_000  # bytes; results of gold queries up to this size are kept as long as their database is open
 
 
-def main(channel: Channel) -> None:
-    """Answer requests until the other side closes the ``channel``.
+def main(pipe: Pipe) -> None:
+    """Answer requests until the other side closes the ``pipe``.
 
     A request is ``(operation, source, ...)``; the answer is ``("ok", value)``, ``("failed", why)`` for a bad query, or
     ``("fault", why)`` for a bad database or gold query. A query that takes too long ends the process by SIGPROF;
@@ -32,11 +32,11 @@ def main(channel: Channel) -> None:
     for limit in (resource.RLIMIT_FSIZE, resource.RLIMIT_CORE):
         resource.setrlimit(limit, (0, resource.getrlimit(limit)[1]))
     kept = _Databases()
-    channel.send("ready")
+    pipe.send("ready")
     with suppress(EOFError, OSError):
         while True:
-            answer = _answered(kept, channel.receive())
-            channel.send(answer)
+            answer = _answered(kept, pipe.receive())
+            pipe.send(answer)
             if answer == _NO_MEMORY:
                 return  # a fresh process has all its memory again
 

@@ -4,7 +4,7 @@
     answer = child.ask(("add", 1, 2), seconds=5.0)  # starts the child if it does not run
     child.close()
 
-The child imports the module and calls ``function(channel, *arguments)``. Every wait has a deadline. Messages are
+The child imports the module and calls ``function(pipe, *arguments)``. Every wait has a deadline. Messages are
 marshalled values: unlike pickle, they cannot make the receiving process import or run anything.
 """
 
@@ -50,10 +50,10 @@ for name, places in bare.items():
     sys.modules[name].__path__ = places
 import importlib, socket
 module, _, function = target.partition(":")
-from gagpo.base.child import Channel
+from gagpo.base.child import Pipe
 connection = socket.socket(fileno=number)
 connection.set_inheritable(False)
-getattr(importlib.import_module(module), function)(Channel(connection), *arguments)
+getattr(importlib.import_module(module), function)(Pipe(connection), *arguments)
 """
 
 
@@ -79,7 +79,7 @@ def pack(message: Any, token: bytes = b"") -> bytes:
     return HEADER.pack(len(token) + len(body)) + token + body
 
 
-class Channel:
+class Pipe:
     """One end of a connection between a process and its child: whole messages, waits with deadlines."""
 
     def __init__(self, connection: socket.socket):
@@ -127,7 +127,7 @@ class Child:
     ``ask`` may be called from any thread. A forked copy of this process has no child and starts its own.
 
     target: the ``module:function`` that it runs.
-    arguments: texts that the function takes after its channel.
+    arguments: texts that the function takes after its pipe.
     name: what errors call it.
     memory: bytes of address space that it may take; None for no limit.
     bare: packages that it enters without their ``__init__``.
@@ -155,7 +155,7 @@ class Child:
     def _forget(self) -> None:
         """Have no child: at first, and in a forked copy of this process."""
         self._lock = threading.Lock()
-        self.channel: Channel | None = None
+        self.pipe: Pipe | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._finalizer: weakref.finalize[Any, Any] | None = None
 
@@ -168,10 +168,10 @@ class Child:
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def start(self) -> Channel:
+    def start(self) -> Pipe:
         """Start the child, unless it was started, and return the connection to it at once."""
-        if self.channel is not None:
-            return self.channel
+        if self.pipe is not None:
+            return self.pipe
         ours, theirs = socket.socketpair()
         with theirs:
             bare = {name: list(sys.modules[name].__path__) for name in self.bare}
@@ -189,9 +189,9 @@ class Child:
             except OSError as error:
                 ours.close()
                 raise ChildFailed(f"{self.name} cannot be started: {error}") from None
-        self.channel = Channel(ours)
-        self._finalizer = weakref.finalize(self, _finish, os.getpid(), self._process, self.channel)
-        return self.channel
+        self.pipe = Pipe(ours)
+        self._finalizer = weakref.finalize(self, _finish, os.getpid(), self._process, self.pipe)
+        return self.pipe
 
     def ask(self, message: Any, seconds: float) -> Any:
         """The child's answer to ``message``, which may take ``seconds``; the child is killed if it takes longer.
@@ -203,11 +203,11 @@ class Child:
         """
         with self._lock:
             try:
-                if self.channel is None:
+                if self.pipe is None:
                     self._await_start()
-                channel = self.start()
-                channel.send(message, seconds)
-                return channel.receive(seconds)
+                pipe = self.start()
+                pipe.send(message, seconds)
+                return pipe.receive(seconds)
             except TimeoutError:
                 self._end()
                 raise ChildLate(f"{self.name} did not answer in {seconds:.0f} s") from None
@@ -237,17 +237,17 @@ class Child:
         self.end()
 
     def _end(self, wait: float = 0.0) -> int:
-        process, channel, finalizer = self._process, self.channel, self._finalizer
-        self._process = self.channel = self._finalizer = None
-        if process is None or channel is None or finalizer is None:
+        process, pipe, finalizer = self._process, self.pipe, self._finalizer
+        self._process = self.pipe = self._finalizer = None
+        if process is None or pipe is None or finalizer is None:
             return 0
         finalizer.detach()
-        return _finish(os.getpid(), process, channel, wait)
+        return _finish(os.getpid(), process, pipe, wait)
 
 
-def _finish(owner: int, process: subprocess.Popen[bytes], channel: Channel, wait: float = 2.0) -> int:
+def _finish(owner: int, process: subprocess.Popen[bytes], pipe: Pipe, wait: float = 2.0) -> int:
     """End a child of ``owner``, which a forked copy of it leaves alone."""
-    channel.close()
+    pipe.close()
     if os.getpid() != owner:
         return 0
     if wait:
@@ -325,8 +325,8 @@ def _forget_all() -> None:
             child._process.returncode = 0  # it is the parent's: this process cannot wait for it
         if child._finalizer is not None:
             child._finalizer.detach()
-        if child.channel is not None:
-            child.channel.close()
+        if child.pipe is not None:
+            child.pipe.close()
         child._forget()
 
 

@@ -197,9 +197,9 @@ class Server:
         server += ["--host", self.host, "--port", str(self.port), *arguments(self.plan)]
         with open(self.log, "ab") as log:
             self._supervisor = Child(SUPERVISOR, *server, variables=environment(self.plan), output=log)
-            channel = self._supervisor.start()
+            pipe = self._supervisor.start()
         with suppress(EOFError, OSError):
-            self.process = channel.receive(CLOSE_SECONDS)
+            self.process = pipe.receive(CLOSE_SECONDS)
 
     def wait(self, deadline: float) -> None:
         """Return when the server is well; ModelError with the log's last words when it ends, StartedLate when it takes

@@ -14,22 +14,22 @@ import sys
 from contextlib import suppress
 
 from gagpo.base import guard
-from gagpo.base.child import Channel
+from gagpo.base.child import Pipe
 
 _LOOK_SECONDS = 0.2
 
 
-def main(channel: Channel, *command: str) -> None:
-    """Run ``command`` until it ends or the ``channel`` closes; the first message is its process id."""
+def main(pipe: Pipe, *command: str) -> None:
+    """Run ``command`` until it ends or the ``pipe`` closes; the first message is its process id."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     guard.adopt_orphans()
     server = subprocess.Popen(command, start_new_session=True)
     try:
         with suppress(OSError):
-            channel.send(server.pid)
+            pipe.send(server.pid)
         while server.poll() is None:
-            if select.select([channel.socket], [], [], _LOOK_SECONDS)[0]:
+            if select.select([pipe.socket], [], [], _LOOK_SECONDS)[0]:
                 break
     finally:
         status = guard.end(server.pid) if server.returncode is None else server.returncode

@@ -12,7 +12,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from gagpo.base.child import Channel
+from gagpo.base.child import Pipe
 from gagpo.envs.math.verify.compare import Policy, same
 from gagpo.envs.math.verify.reading import Unreadable, read
 from gagpo.envs.math.verify.symbolic import Unparsable, equal
@@ -56,13 +56,13 @@ def compare(gold: str, prediction: str, policy: Policy, seconds: float) -> str:
         return "unparsable"
 
 
-def main(channel: Channel) -> None:
-    """Answer requests ``(gold, prediction, policy, seconds)`` until the other side closes the ``channel``."""
+def main(pipe: Pipe) -> None:
+    """Answer requests ``(gold, prediction, policy, seconds)`` until the other side closes the ``pipe``."""
     nowhere = os.open(os.devnull, os.O_WRONLY)  # nobody reads what the libraries print
     os.dup2(nowhere, 2)
     equal("x + 1", "1 + x")  # imports and warms up what takes seconds, before any deadline runs
-    channel.send("ready")
+    pipe.send("ready")
     with suppress(EOFError, OSError):
         while True:
-            gold, prediction, policy, seconds = channel.receive()
-            channel.send(compare(gold, prediction, Policy(*policy), seconds))
+            gold, prediction, policy, seconds = pipe.receive()
+            pipe.send(compare(gold, prediction, Policy(*policy), seconds))

@@ -123,16 +123,16 @@ class StepProcesses:
         """The answer of each rank; None for one that did not answer in time."""
         found: list[dict[str, Any] | None] = [None] * self.world
         until = time.monotonic() + seconds
-        channels = {rank: one.child.start() for rank, one in enumerate(self._running)}
-        while channels and (left := until - time.monotonic()) > 0:
-            sockets = [channel.socket for channel in channels.values()]
+        pipes = {rank: one.child.start() for rank, one in enumerate(self._running)}
+        while pipes and (left := until - time.monotonic()) > 0:
+            sockets = [pipe.socket for pipe in pipes.values()]
             ready = select.select(sockets, [], [], left)[0]
-            for rank in [rank for rank, channel in channels.items() if channel.socket in ready]:
+            for rank in [rank for rank, pipe in pipes.items() if pipe.socket in ready]:
                 try:
-                    found[rank] = answer = json.loads(channels[rank].receive(GRACE_SECONDS))
+                    found[rank] = answer = json.loads(pipes[rank].receive(GRACE_SECONDS))
                 except (EOFError, OSError):
                     found[rank] = answer = {"ended": self._running[rank].child.end(GRACE_SECONDS)}
-                del channels[rank]
+                del pipes[rank]
                 if "finding" not in answer:
                     until = min(until, time.monotonic() + GRACE_SECONDS)
         return found
@@ -165,9 +165,9 @@ class StepProcesses:
 
 def tell(child: Child, message: object) -> None:
     """Send a message to a child; whoever waits for its answer sees that it has ended."""
-    if child.channel is not None:
+    if child.pipe is not None:
         with suppress(OSError):
-            child.channel.send(message, GRACE_SECONDS)
+            child.pipe.send(message, GRACE_SECONDS)
 
 
 def _failed(step: Step, problems: list[str]) -> DoctorFinding:

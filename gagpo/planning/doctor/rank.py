@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from gagpo.base.child import Channel
+from gagpo.base.child import Pipe
 from gagpo.distributed.ranks import Ranks, joined
 from gagpo.planning.doctor.machine import DoctorFinding, Machine, rank_device
 from gagpo.planning.doctor.steps import Step
@@ -28,29 +28,29 @@ READY = "ready"
 MEETING_SECONDS, SILENT_SECONDS = 600.0, 60.0
 
 
-def main(channel: Channel) -> None:
+def main(pipe: Pipe) -> None:
     faulthandler.register(signal.SIGUSR1, all_threads=False)  # the doctor asks where this process hangs
     messages: queue.Queue[dict[str, Any] | None] = queue.Queue()
-    threading.Thread(target=_listen, args=(channel, messages), daemon=True).start()
+    threading.Thread(target=_listen, args=(pipe, messages), daemon=True).start()
     torch.set_num_threads(1)
     with joined(MEETING_SECONDS, SILENT_SECONDS) as ranks:
         about = messages.get()
         assert about is not None
-        machine = _machine(channel, about, ranks)
+        machine = _machine(pipe, about, ranks)
         while (step := messages.get()) is not None:
-            answer(channel, taken(Step(**step), machine))
+            answer(pipe, taken(Step(**step), machine))
 
 
-def _listen(channel: Channel, messages: queue.Queue[dict[str, Any] | None]) -> None:
+def _listen(pipe: Pipe, messages: queue.Queue[dict[str, Any] | None]) -> None:
     try:
-        while (message := channel.receive()) is not None:
+        while (message := pipe.receive()) is not None:
             messages.put(message)
     except (EOFError, OSError):
         os._exit(1)  # the doctor is gone
     messages.put(None)
 
 
-def _machine(channel: Channel, about: dict[str, Any], ranks: Ranks) -> Machine:
+def _machine(pipe: Pipe, about: dict[str, Any], ranks: Ranks) -> Machine:
     """The machine as this rank sees it; what keeps it from its device is its first answer."""
     record = about["machine"]
     for name in about["modules"]:  # takes a minute from a cold disk, which does not count for a step
@@ -61,13 +61,13 @@ def _machine(channel: Channel, about: dict[str, Any], ranks: Ranks) -> Machine:
         record["device"] = rank_device(record["device"], ranks)
     except Exception as error:
         first = {"error": described(error)}
-    answer(channel, first)
+    answer(pipe, first)
     return Machine(**{**record, "folder": Path(record["folder"]), "runs": Path(record["runs"]), "ranks": ranks})
 
 
-def answer(channel: Channel, found: dict[str, Any]) -> None:
+def answer(pipe: Pipe, found: dict[str, Any]) -> None:
     """Send what was found, as JSON: numbers that JSON lacks become words."""
-    channel.send(json.dumps(found, default=str))
+    pipe.send(json.dumps(found, default=str))
 
 
 def taken(step: Step, machine: Machine) -> dict[str, Any]:

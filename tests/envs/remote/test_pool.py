@@ -284,13 +284,6 @@ def test_what_a_slot_gave_up_is_not_answered():
         assert pool.wait(0.2) == []
 
 
-def test_a_wait_can_be_woken():
-    with serving(lambda message, state: None) as server, open_pool(server.url) as pool:
-        pool.reset(0, "train-0000000", 0)
-        threading.Timer(0.2, pool.wake).start()
-        assert pool.wait(PATIENCE) == []
-
-
 def test_what_cannot_be_is_said():
     with serving() as server, open_pool(server.url, {"train": 3}) as pool:
         pool.reset(0, "train-0000000", 0)

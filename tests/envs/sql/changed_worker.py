@@ -7,11 +7,11 @@ import sys
 from gagpo.envs.sql import worker
 
 
-def ends(channel):
+def ends(pipe):
     worker._run = lambda *_: sys.exit(3)
-    worker.main(channel)
+    worker.main(pipe)
 
 
-def slow_gold(channel):
+def slow_gold(pipe):
     worker._limit_everything = lambda _: os.kill(os.getpid(), signal.SIGXCPU)
-    worker.main(channel)
+    worker.main(pipe)

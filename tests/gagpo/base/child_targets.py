@@ -6,44 +6,44 @@ import sys
 import time
 
 
-def serve(channel, *arguments):
+def serve(pipe, *arguments):
     """Answer ``(operation, value)``, with every way to misbehave."""
-    channel.send("ready")
+    pipe.send("ready")
     while True:
-        operation, value = channel.receive()
+        operation, value = pipe.receive()
         if operation == "echo":
-            channel.send(value)
+            pipe.send(value)
         elif operation == "arguments":
-            channel.send(list(arguments))
+            pipe.send(list(arguments))
         elif operation == "sleep":
             time.sleep(value)
-            channel.send("slept")
+            pipe.send("slept")
         elif operation == "exit":
             os._exit(value)
         elif operation == "allocate":
             try:
-                channel.send(len(bytearray(value)))
+                pipe.send(len(bytearray(value)))
             except MemoryError:
-                channel.send("no memory")
+                pipe.send("no memory")
         elif operation == "modules":
-            channel.send(sorted(sys.modules))
+            pipe.send(sorted(sys.modules))
         elif operation == "write":
-            channel.socket.sendall(value)
+            pipe.socket.sendall(value)
         elif operation == "start":  # a process that holds the connection and ignores hang-ups
             if os.fork() == 0:
                 time.sleep(1000)
-            channel.send(os.getpid())
+            pipe.send(os.getpid())
 
 
-def mute(channel):
+def mute(pipe):
     time.sleep(1000)
 
 
-def broken(channel):
+def broken(pipe):
     raise SystemExit(3)
 
 
-def never_reading(channel):
-    channel.send("ready")
-    channel.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+def never_reading(pipe):
+    pipe.send("ready")
+    pipe.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
     time.sleep(1000)

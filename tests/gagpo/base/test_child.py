@@ -124,7 +124,7 @@ def test_an_interrupt_leaves_no_answer_for_the_next_message(child, monkeypatch):
     def interrupted(seconds):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(child.channel, "receive", interrupted)
+    monkeypatch.setattr(child.pipe, "receive", interrupted)
     with pytest.raises(KeyboardInterrupt):
         child.ask(("echo", "the first"), 30)
     assert child.ask(("echo", "the second"), 30) == "the second"

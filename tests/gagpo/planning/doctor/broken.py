@@ -52,5 +52,5 @@ def one_warns(machine):
     return DoctorFinding("it", verdict, f"seen by {machine.ranks.rank}", {"number": json.loads("1")}, "look")
 
 
-def does_not_start(channel):
+def does_not_start(pipe):
     sys.exit("no such library")
