@@ -17,7 +17,7 @@ NAMES = ("gagpo", "json", "torch", "numpy", "pickle", "runpy", "multiprocessing"
 MARK = "import pathlib; pathlib.Path({folder!r}, 'imported', __name__).touch(); raise SystemExit('the wrong module')\n"
 
 POOL = """
-from gagpo.envs.pool import Pool, WorkerPool
+from gagpo.envs.pool import WorkerPool
 with WorkerPool("gagpo.envs.testing:gagpo-test/Corridor-v0", workers=1) as pool:
     pool.reset(0, "door-01", seed=0)
     print(pool.wait()[0].kind)
