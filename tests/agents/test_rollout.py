@@ -14,7 +14,7 @@ from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import group_jobs, rollout
-from gagpo.envs.pool import Pool, WorkerPool
+from gagpo.envs.pool import WorkerPool
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
 FAULTY = "gagpo.envs.testing:gagpo-test/Faulty-v0"
@@ -68,7 +68,7 @@ def test_the_order_in_which_processes_answer_decides_nothing():
         def forget(self, slot):
             self.forgotten.append(slot)
 
-    class Late(Pool):
+    class Late(WorkerPool):
         def wait(self, timeout=None, at_least=1):
             return super().wait(timeout, len(self._assignments))[::-1]
 
