@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import cast
 
 from gagpo.envs.pool import Pool
 from gagpo.envs.pool.mixed import MixedPool
@@ -20,7 +19,7 @@ class LocalPlacement:
         with ExitStack() as opened:  # an environment that cannot be opened closes those before it
             pools = {world.name: opened.enter_context(_open_one(settings, world)) for world in settings.worlds}
             opened.pop_all()
-        return pools[""] if "" in pools else cast(Pool, MixedPool(pools))
+        return pools[""] if "" in pools else MixedPool(pools)
 
     def engine_arguments(self, settings: EngineSettings) -> Mapping[str, object]:
         """Keyword arguments of the run's engine."""
