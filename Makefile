@@ -23,7 +23,7 @@ help:
 	@echo "make bench      environment, credit and engine benchmarks"
 
 train: $(VENV)/.base
-	$(VENV)/bin/gagpo warm-start $(CONFIG)
+	$(VENV)/bin/gagpo sft $(CONFIG)
 	$(VENV)/bin/gagpo train $(CONFIG) --auto $(SET)
 
 test: $(VENV)/.dev lint

@@ -231,6 +231,6 @@ def save(
 def _advice(name: str, what: str, error: Exception) -> str:
     first = "the folder does not exist" if os.sep in name and not Path(name).exists() else first_line(error)
     return (
-        f"cannot load the {what} of {name!r}: {first}. Give a Hugging Face model folder (`gagpo warm-start` makes a "
+        f"cannot load the {what} of {name!r}: {first}. Give a Hugging Face model folder (`gagpo sft` makes a "
         "small one) or the name of a hub model that is cached or can be downloaded"
     )

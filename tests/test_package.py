@@ -30,7 +30,7 @@ ORDER = (
     {"imitation"},
     {"training"},
     {"evaluation"},
-    {"warm_start"},
+    {"sft"},
     {"ray", "planning", "interop"},
     {"cli"},
     {"__main__"},

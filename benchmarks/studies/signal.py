@@ -32,10 +32,10 @@ class Player(NamedTuple):
 SINGLE = "environment.kwargs={levels: [1, 2, 3, 4], size: 60000, test_size: 480, attempts: 1, tools: false}"
 PLAYERS = {
     "small rooms, weak": Player("alfworld-first"),
-    "single-turn maths": Player("maths-single-small", ("model=starter:maths-single", SINGLE)),
-    "rooms as in ALFRED": Player("alfworld-agent"),
-    "shop of 1,000, strong": Player("webshop-first", ("model=starter:webshop-agent",)),
-    "small rooms, strong": Player("alfworld-first", ("model=starter:alfworld-agent", "rollout.max_tokens=12")),
+    "single-turn maths": Player("maths-single-small", ("model=data/starters/maths-single", SINGLE)),
+    "rooms as in ALFRED": Player("benchmarks/starters/alfworld-alfred.yaml"),
+    "shop of 1,000, strong": Player("webshop-first", ("model=data/starters/webshop-agent",)),
+    "small rooms, strong": Player("alfworld-first", ("model=data/starters/alfworld-agent", "rollout.max_tokens=12")),
 }
 
 SHAPES = ((32, 4), (16, 8), (8, 16))

@@ -6,7 +6,7 @@ import typer
 
 EXAMPLES: dict[str, tuple[str, str]] = {
     "train": ("gagpo train alfworld-first training.iterations=3", "gagpo train --resume runs/alfworld-first"),
-    "warm-start": ("gagpo warm-start alfworld-small", "gagpo warm-start mine.yaml warm_start.steps=1200 --again"),
+    "sft": ("gagpo sft alfworld-small", "gagpo sft mine.yaml sft.steps=1200 --again"),
     "eval": (
         "gagpo eval runs/alfworld-first --split valid_seen --out after.json",
         "gagpo eval random --like runs/alfworld-first --out chance.json",

@@ -16,6 +16,7 @@ from gagpo.options import Options
 from gagpo.settings.environment import ContextSettings, EnvironmentSettings
 from gagpo.settings.errors import SettingsError
 from gagpo.settings.rollout import BranchSettings, EngineSettings, RolloutSettings, require_few
+from gagpo.settings.sft import SftSettings
 from gagpo.settings.training import (
     ClusterSettings,
     EvaluationSettings,
@@ -24,7 +25,6 @@ from gagpo.settings.training import (
     RanksSettings,
     TrainingSettings,
 )
-from gagpo.settings.warm_start import WarmStartSettings
 from gagpo.settings.worlds import Reward, World, WorldSettings, fault_of
 from gagpo.trackers.registry import TRACKERS
 
@@ -72,7 +72,7 @@ class RunSettings(Options):
     evaluation: EvaluationSettings = EvaluationSettings()
     cluster: ClusterSettings = ClusterSettings()
     trackers: list[str] = Field(["tensorboard"], description="where numbers go besides the run's folder; see docs")
-    warm_start: WarmStartSettings | None = None
+    sft: SftSettings | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -307,7 +307,7 @@ class RunSettings(Options):
             return self
         rolling = {"max_tokens": world.max_tokens, "samples": world.samples}
         if not self.rollout.model_fields_set & {"max_tokens"} and self.rollout.max_tokens == world.max_tokens:
-            del rolling["max_tokens"]  # left open: a model's warm start may have derived it
+            del rolling["max_tokens"]  # left open: it may be derived from the model's folder
         changes = {
             "environment": world.environment,
             "environments": [],

@@ -15,7 +15,7 @@ from gagpo.cli import tools
 from gagpo.cli.main import app
 from gagpo.evaluation.models import evaluate as measure
 from gagpo.settings import load
-from gagpo.warm_start.ship import MOST_BYTES, TooLarge, first_losses, ship
+from gagpo.sft.ship import MOST_BYTES, TooLarge, first_losses, ship
 
 SHIPPED = starters.names()
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
@@ -35,7 +35,7 @@ def own(corridor, warm_model, tmp_path, monkeypatch):
     monkeypatch.setattr(starters, "root", lambda: root)
     result = tmp_path / "first.json"
     measure("random", environment=CORRIDOR, kwargs={"max_turns": 16}, split="test", quiet=True).save(result)
-    return ship(warm_model, "walker", corridor(), [result], ["gagpo warm-start corridor.yaml"], FIRST)
+    return ship(warm_model, "walker", corridor(), [result], ["gagpo sft corridor.yaml"], FIRST)
 
 
 def test_a_starter_is_the_model_in_half_precision(own, warm_model):
@@ -60,8 +60,8 @@ def test_a_starter_knows_its_own_world(own):
 
 
 def test_a_starter_can_be_trained(own, corridor, tmp_path):
-    config = corridor(model="starter:walker", warm_start=None)
-    said = gagpo("warm-start", config)
+    config = corridor(model="starter:walker", sft=None)
+    said = gagpo("sft", config)
     assert "comes with the package" in said
     said = gagpo("train", config, "training.iterations=1", "--runs", tmp_path / "runs", "-q")
     assert "report:" in said
@@ -113,7 +113,7 @@ def test_an_unknown_starter_is_refused_with_the_known_ones(own):
 
 
 def test_what_is_too_large_is_not_shipped(corridor, warm_model, tmp_path, monkeypatch):
-    monkeypatch.setattr("gagpo.warm_start.ship.MOST_BYTES", 1000)
+    monkeypatch.setattr("gagpo.sft.ship.MOST_BYTES", 1000)
     with pytest.raises(TooLarge, match=r"would take 0\.\d MiB"):
         ship(warm_model, "walker", corridor(), root=tmp_path / "starters")
     assert list((tmp_path / "starters").iterdir()) == []

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from gagpo.learning.steps.eight_bit import AdamW8bit
-from gagpo.objectives.imitation import fall, half_cosine
-from gagpo.settings import OptimizerSettings, SettingsError, WarmStartSettings
+from gagpo.objectives.imitation import fall
+from gagpo.settings import OptimizerSettings, SettingsError
 
 Group = dict[str, Any]
 """Parameters and the options of their own, as torch's optimisers take them."""
@@ -168,21 +168,6 @@ def share_scale(settings: OptimizerSettings, zero_groups: float) -> float:
     as if the divisor had stayed that of a batch which teaches as a whole.
     """
     return math.sqrt(1.0 - zero_groups) if settings.by_groups else 1.0
-
-
-def warm_start_rate(settings: WarmStartSettings, step: int) -> float:
-    """The learning rate of a step, counted from 0.
-
-    It rises over the first twentieth of the steps and falls to zero along a cosine. With ``decay`` it rises over the
-    first hundred steps at most, stays, and falls linearly over that share of the steps; then ``steps`` can still be
-    raised on the way, as nothing before the fall depends on it.
-    """
-    steps = settings.bound
-    rise = max(1, steps // 20)
-    if settings.decay is None:
-        return settings.learning_rate * _risen(step, rise) * half_cosine(math.pi * step / steps)
-    left = (steps - step) / max(1.0, settings.decay * steps)
-    return settings.learning_rate * min(_risen(step, min(100, rise)), left)
 
 
 def _risen(step: int, steps: int) -> float:

@@ -36,11 +36,11 @@ from gagpo.planning.doctor.machine import (
 from gagpo.planning.lengths import Guess
 from gagpo.planning.memory import peak
 from gagpo.planning.plan import plan
+from gagpo.sft.run import sft
+from gagpo.sft.small_model import build, save_folder
 from gagpo.training.events import Event, IterationFinished
 from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import train
-from gagpo.warm_start.run import warm_start
-from gagpo.warm_start.small_model import build, save_folder
 
 PARITY = {"float32": 1e-3, "bfloat16": 0.5}  # nats that a sampled log-probability may be off
 MEMORY = 0.25  # share by which the peak of an update may differ from the plan
@@ -199,7 +199,7 @@ def speeds(machine: Machine, model: torch.nn.Module, tokens: int) -> tuple[float
 def check_learning(machine: Machine) -> DoctorFinding:
     """That a model which now and then says the right word comes to say it, in ten iterations of GAGPO."""
     settings = machine.settings(f"model={machine.folder / 'warm'}")
-    warm_start(settings.model_copy(update={"device": "cpu"}), quiet=True)
+    sft(settings.model_copy(update={"device": "cpu"}), quiet=True)
     run = RunFolder.create(machine.folder / "run", settings)
     rates: list[float] = []
 

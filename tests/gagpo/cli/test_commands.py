@@ -60,12 +60,12 @@ def test_a_model_that_was_measured_before_need_not_be_again(corridor, tmp_path):
     assert measured == {"after-test.json", "average-test.json"} and (run / "report.html").exists()
 
 
-def test_a_warm_start_is_made_once_and_never_mistaken_for_another(corridor, tmp_path):
+def test_a_model_of_sft_is_made_once_and_never_mistaken_for_another(corridor, tmp_path):
     config = corridor()
-    again = gagpo("warm-start", config, "-q")
+    again = gagpo("sft", config, "-q")
     assert again.returncode == 0 and "exists" in again.stdout
-    other = gagpo("warm-start", config, "warm_start.noise=0.25", "-q")
-    assert other.returncode == 2 and "warm_start.noise: 0.5 then, 0.25 now" in other.stderr
+    other = gagpo("sft", config, "sft.noise=0.25", "-q")
+    assert other.returncode == 2 and "sft.noise: 0.5 then, 0.25 now" in other.stderr
     assert len(other.stderr.splitlines()) == 1
 
 

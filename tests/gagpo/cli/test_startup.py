@@ -27,7 +27,7 @@ MISTAKES = {
     "a trained model": (["train", "alfworld-first", "model=runs/none"], "there is no run and no model runs/none"),
     "a starter": (["train", "alfworld-first", "model=starter:none"], "there is no starter 'none'"),
     "a run to resume": (["train", "--resume", "none"], "none is not a run"),
-    "no warm start": (["warm-start", "alfworld-qwen"], "has no warm_start section"),
+    "no SFT": (["sft", "alfworld-qwen"], "has no section 'sft'"),
     "a run to evaluate": (["eval", "runs/none"], "there is no run and no model runs/none"),
     "a name to evaluate": (["eval", "none"], "none is no run here, so name the environment"),
     "a folder to evaluate": (["eval", ".", "--env", "gagpo/Math-v0"], "neither a run (no config.yaml) nor a model"),

@@ -6,9 +6,9 @@ import yaml
 from safetensors.torch import load_file
 
 from gagpo.settings import load
+from gagpo.sft.run import sft
 from gagpo.training import checkpoint as checkpoints
 from gagpo.training.run_folder import RunFolder
-from gagpo.warm_start.run import warm_start
 from tests.gagpo.conftest import CORRIDOR
 from tests.gagpo.distributed.conftest import require_close, states, train_in_one, train_in_two, weights, write_config
 
@@ -23,10 +23,10 @@ EIGHT = {
 def wide_model(tmp_path_factory):
     """As the warm model, with matrices that are large enough for 8 bits, and not a whole number of blocks in a part."""
     folder = tmp_path_factory.mktemp("wide") / "warm"
-    section = {**CORRIDOR["warm_start"], "model": {**CORRIDOR["warm_start"]["model"], "width": 64, "feed_forward": 107}}
+    section = {**CORRIDOR["sft"], "model": {**CORRIDOR["sft"]["model"], "width": 96}}
     config = folder.with_name("warm.yaml")
-    config.write_text(yaml.safe_dump({**CORRIDOR, "model": str(folder), "warm_start": section}))
-    return str(warm_start(load(config), quiet=True))
+    config.write_text(yaml.safe_dump({**CORRIDOR, "model": str(folder), "sft": section}))
+    return str(sft(load(config), quiet=True))
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,7 @@ from gagpo.envs.errors import InvalidArgument
 from gagpo.interop.verl import dataset
 from gagpo.interop.verl_training import register
 from gagpo.objectives import Layout, policy_loss
-from gagpo.warm_start.small_model import save_folder
+from gagpo.sft.small_model import save_folder
 from tests.gagpo.interop.test_verl import CORRIDOR, Walker
 
 pytestmark = [pytest.mark.interop, pytest.mark.filterwarnings("ignore")]

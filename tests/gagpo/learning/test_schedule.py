@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gagpo.learning.steps.optimizer import rate_scale, share_scale, warm_start_rate
-from gagpo.settings import OptimizerSettings, WarmStartSettings
+from gagpo.settings import OptimizerSettings, SftSettings
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def test_schedules(schedule, expected):
 
 
 def test_a_rate_with_decay_depends_on_the_number_of_steps_only_while_it_falls():
-    short, long = (WarmStartSettings(steps=steps, decay=0.25, learning_rate=1e-2) for steps in (4000, 8000))
+    short, long = (SftSettings(steps=steps, decay=0.25, learning_rate=1e-2) for steps in (4000, 8000))
     for step in (0, 50, 99, 100, 2999):
         assert warm_start_rate(short, step) == warm_start_rate(long, step)
     assert warm_start_rate(short, 0) == pytest.approx(1e-4) and warm_start_rate(short, 100) == 1e-2
@@ -42,7 +42,7 @@ def test_the_rates_of_a_warm_start_are_those_of_the_starters_that_were_shipped(s
     else:
         rise = min(100, max(1, steps // 20))
         expected = rate * min(1.0, (step + 1) / rise, (steps - step) / max(1.0, decay * steps))
-    assert warm_start_rate(WarmStartSettings(steps=steps, decay=decay, learning_rate=rate), step) == expected
+    assert warm_start_rate(SftSettings(steps=steps, decay=decay, learning_rate=rate), step) == expected
 
 
 def test_the_rate_follows_the_share_of_groups_that_teach():

@@ -72,7 +72,7 @@ def test_resolved_settings_are_read_back_as_they_were(config, tmp_path):
         (["context.history=-5"], "history is full or a number of turns, got -5"),
         (["trackers=[wandbb]"], "there is no tracker 'wandbb'; nearest: wandb"),
         (["rollout.samples=1e8"], "1,600,000,000 episodes, all held in memory"),
-        (["warm_start.mixtures=[{share: 1, kwargs: {size: .inf}}]"], "the value inf of size is not a finite number"),
+        (["sft.mixtures=[{share: 1, kwargs: {size: .inf}}]"], "the value inf of size is not a finite number"),
         (["engine.options={scale: .nan}"], "the value nan of scale is not a finite number"),
         (["seed=" + "9" * 5000], "a number of 5000 characters"),
         (["seed=4294967296"], "seed"),
