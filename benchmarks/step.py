@@ -27,10 +27,10 @@ import torch
 from benchmarks.starters.lexicon import lexicon
 from gagpo.envs.alfworld.env import ALFWorldEnv
 from gagpo.envs.base import Outcome
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import parse
 from gagpo.sft.small_model import ModelShape, build, save_folder
 from gagpo.training.events import Event, IterationFinished
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer
 
 WORLD = "gagpo-bench/Wander-v0"

@@ -20,10 +20,10 @@ from benchmarks.starters.recipe import Recipe, load_recipe
 from gagpo.agents.engines.base import Sampling
 from gagpo.agents.episodes import Episode
 from gagpo.agents.model import load_model, load_tokenizer
-from gagpo.agents.progress import track
 from gagpo.agents.setup import language_agent, make_engine, make_world
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.progress import track
 from gagpo.envs.base import Kwargs
-from gagpo.envs.errors import InvalidArgument
 from gagpo.settings.derived import RECIPE
 from gagpo.sft.demonstrations import (
     LABEL,

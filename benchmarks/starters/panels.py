@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
+from gagpo.eval.models import evaluate as measure
 from gagpo.eval.results import EvalResult
 from gagpo.eval.summary import percent, plain, with_interval
-from gagpo.evaluation.models import evaluate as measure
 
 
 @dataclass(frozen=True)

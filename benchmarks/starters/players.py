@@ -9,7 +9,7 @@ import numpy as np
 
 from gagpo.agents.agent import EpisodeState, ExpertAgent, LanguageAgent, slip
 from gagpo.agents.episodes import Turn
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 
 
 def require_probability(name: str, value: float) -> None:

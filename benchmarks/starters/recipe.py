@@ -8,9 +8,9 @@ from pathlib import Path
 
 from pydantic import Field
 
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.options import Options
 from gagpo.envs.base import Kwargs
-from gagpo.envs.errors import InvalidArgument
-from gagpo.options import Options
 from gagpo.settings import RunSettings, load
 from gagpo.settings.files import read_mapping
 from gagpo.sft.demonstrations import sft_of

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from gagpo.options import explain
+from gagpo.base.options import explain
 from gagpo.settings.errors import SettingsError
 from gagpo.settings.run import RunSettings
 

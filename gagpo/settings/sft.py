@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from gagpo.envs.errors import InvalidArgument
-from gagpo.options import Options
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.options import Options
 
 
 class SftModelSettings(Options):

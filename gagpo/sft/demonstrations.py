@@ -15,12 +15,12 @@ from gagpo.agents.calls.toolbox import Toolbox
 from gagpo.agents.context import Context
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.agents.model import load_tokenizer
-from gagpo.agents.progress import track
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import make_world, tasks_of
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.progress import track
 from gagpo.envs.base import Kwargs, TextEnv
-from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.remote.pool import open_pool
 from gagpo.envs.tools import tools_of
 from gagpo.settings import RunSettings, SftSettings

@@ -17,7 +17,7 @@ from gagpo.agents.episodes import Episode
 from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.setup import make_world
-from gagpo.envs import durable
+from gagpo.base import durable
 from gagpo.envs.base import TextEnv
 from gagpo.envs.tools import tools_of
 from gagpo.settings import RunSettings, SettingsError

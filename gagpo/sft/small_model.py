@@ -13,10 +13,9 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from gagpo.agents import manifest
 from gagpo.agents.engines.flat import attention
-from gagpo.envs import durable
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base import durable, manifest
+from gagpo.base.errors import InvalidArgument
 from gagpo.settings.sft import SftModelSettings
 
 CHAT_TEMPLATE = (

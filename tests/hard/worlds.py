@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
 from gagpo.sft.run import sft
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import train
 from tests.gagpo.conftest import CORRIDOR
 

@@ -36,10 +36,10 @@ from gagpo.planning.doctor.machine import (
 from gagpo.planning.lengths import Guess
 from gagpo.planning.memory import peak
 from gagpo.planning.plan import plan
+from gagpo.runs.run_folder import RunFolder
 from gagpo.sft.run import sft
 from gagpo.sft.small_model import build, save_folder
 from gagpo.training.events import Event, IterationFinished
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import train
 
 PARITY = {"float32": 1e-3, "bfloat16": 0.5}  # nats that a sampled log-probability may be off

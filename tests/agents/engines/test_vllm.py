@@ -19,11 +19,11 @@ from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import language_agent, make_engine, make_world
 from gagpo.envs.pool import Pool
 from gagpo.eval.results import EvalResult
+from gagpo.runs.checkpoint import checkpoints
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import parse
 from gagpo.sft.run import sft
 from gagpo.sft.small_model import ModelShape, build, save_folder
-from gagpo.training.checkpoint import checkpoints
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import train
 
 TEXTS = ["You stand at 12. Go to door 3.", "left", "right", "On the table 1, you see a mug 1 and a knife 2."] * 3

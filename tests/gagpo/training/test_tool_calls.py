@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from gagpo.agents.episodes import read_episodes
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
 from gagpo.sft.run import sft
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import train
 from tests.gagpo.conftest import CORRIDOR
 
