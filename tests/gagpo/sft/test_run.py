@@ -1,47 +1,43 @@
-"""The warm start: what it learns from, and what it refuses."""
+"""SFT: what it refuses, how its tokenizers split text, and the record of how a model was made."""
 
-import json
-from pathlib import Path
-
-import numpy as np
 import pytest
 import torch
 
-from gagpo.learning.batch import Row
-from gagpo.settings import SettingsError, load
-from gagpo.settings.derived import RECIPE
-from gagpo.warm_start.fit import PROMPT, RESPONSE, everything, optimizers
-from gagpo.warm_start.recipe import recipe_difference
-from gagpo.warm_start.run import warm_start
-from gagpo.warm_start.small_model import train_tokenizer
-
-
-def test_every_token_but_the_first_is_predicted_and_what_is_said_is_told_apart():
-    place_K, numbers = np.array([2, 4]), np.arange(2)
-    row = Row(np.arange(5, 10, dtype=np.int32), place_K, numbers, numbers, np.zeros(2, np.float32))
-    whole = everything(row)
-    assert whole.place_K.tolist() == [1, 2, 3, 4]
-    assert whole.turn_K.tolist() == [PROMPT, RESPONSE, PROMPT, RESPONSE]
+from gagpo.agents.model import load_model, load_tokenizer
+from gagpo.settings import SettingsError, SftModelSettings, load
+from gagpo.sft.recipe import recipe_difference
+from gagpo.sft.run import parts, prepare, sft
+from gagpo.sft.small_model import shape_for, train_tokenizer
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
-    [({"context": {"admissible": True}}, "context.admissible=false"), ({"warm_start": None}, "no warm_start section")],
+    [({"context": {"admissible": True}}, "context.admissible=false"), ({"sft": None}, "no section 'sft'")],
 )
-def test_what_cannot_be_warmed_up_is_refused(corridor, changes, said):
+def test_what_sft_cannot_do_is_refused(corridor, changes, said):
     with pytest.raises(SettingsError, match=said):
-        warm_start(load(corridor(**changes)), quiet=True)
+        sft(load(corridor(**changes)), quiet=True)
 
 
-def test_each_weight_has_one_optimizer_and_muon_gets_the_matrices_between_layers(tiny):
-    model, _ = tiny
-    muon, adamw = optimizers(model)
-    owned = [
-        parameter for optimizer in (muon, adamw) for group in optimizer.param_groups for parameter in group["params"]
-    ]
-    assert sorted(map(id, owned)) == sorted(map(id, model.parameters()))
-    assert isinstance(muon, torch.optim.Muon) and len(muon.param_groups[0]["params"]) == 2 * 7
-    assert any(parameter is model.get_input_embeddings().weight for parameter in adamw.param_groups[0]["params"])
+def test_several_environments_share_the_demonstrations_by_weight():
+    settings = load("mixture", ["sft.episodes=100", "environments.maths.weight=2"])
+    assert [part.sft.episodes for part in parts(settings)] == [25, 25, 50]
+    with pytest.raises(SettingsError, match=r"SFT in several environments needs sft\.steps"):
+        sft(load("mixture", ["sft.steps=null"]), quiet=True)
+
+
+def test_a_base_keeps_its_weights_and_its_tokenizer(corridor, warm_model, tmp_path):
+    settings = load(corridor(), [f"model={tmp_path / 'm'}", f"sft.base={warm_model}"])
+    model, tokenizer, rows = prepare(settings, tmp_path / "work", {}, quiet=True)
+    assert tokenizer.get_vocab() == load_tokenizer(warm_model).get_vocab() and rows
+    stored = load_model(warm_model).state_dict()
+    assert all(torch.equal(stored[name], value) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize(("width", "heads", "shared"), [(32, 1, 1), (64, 2, 1), (128, 4, 2), (160, 5, 5)])
+def test_heads_follow_from_the_width(width, heads, shared):
+    shape = shape_for(SftModelSettings(width=width))
+    assert (shape.heads, shape.key_value_heads, shape.feed_forward) == (heads, shared, 3 * width)
 
 
 @pytest.mark.parametrize("numbers", ["words", "digits", "names"])
@@ -67,22 +63,13 @@ def test_a_mark_is_one_token_and_what_follows_is_spelled_as_after_a_bracket():
 
 
 def test_an_empty_mark_is_refused(corridor):
-    with pytest.raises(SettingsError, match="take the empty one out of marks"):
-        load(corridor(), ["warm_start.model.marks=['']"])
+    with pytest.raises(SettingsError, match="remove the empty one"):
+        load(corridor(), ["sft.model.marks=['']"])
 
 
-def test_a_folder_knows_what_it_was_made_with(corridor, tmp_path):
+def test_a_model_records_what_it_was_made_with(corridor, tmp_path):
     assert recipe_difference(load(corridor())) == ""
     assert recipe_difference(load(corridor(), ["algorithm.preset=grpo", "seed=7"])) == ""
-    assert recipe_difference(load(corridor(), ["warm_start.steps=21"])) == "warm_start.steps: 20 then, 21 now"
-    assert recipe_difference(load(corridor(), [f"model={tmp_path}", "warm_start.steps=21"])) == ""
-
-
-def test_a_folder_made_before_a_setting_existed_was_made_with_its_default(corridor, warm_model, tmp_path):
-    made = json.loads((Path(warm_model) / RECIPE).read_text())
-    for name in ("wander", "player", "panel", "most_steps"):
-        del made["warm_start"][name]
-    (tmp_path / RECIPE).write_text(json.dumps(made))
-    assert recipe_difference(load(corridor(), [f"model={tmp_path}"])) == ""
-    other = load(corridor(), [f"model={tmp_path}", "warm_start.wander=0.3"])
-    assert recipe_difference(other) == "warm_start.wander: 0.0 then, 0.3 now"
+    assert recipe_difference(load(corridor(), ["sft.steps=21"])) == "sft.steps: 20 then, 21 now"
+    assert recipe_difference(load(corridor(), ["sft.model.width=64"])) == "sft.model.width: 32 then, 64 now"
+    assert recipe_difference(load(corridor(), [f"model={tmp_path}", "sft.steps=21"])) == ""

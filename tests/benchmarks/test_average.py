@@ -1,14 +1,15 @@
 """Models are averaged weight by weight, or refused by name."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from benchmarks.starters.average import average
 from gagpo.agents.model import load_model, load_tokenizer
-from gagpo.settings.warm_start import SmallModelSettings
-from gagpo.warm_start.average import average
-from gagpo.warm_start.small_model import build, save_folder
+from gagpo.sft.small_model import ModelShape, build, save_folder
 
-SHAPE = SmallModelSettings(layers=1, width=16, heads=2, feed_forward=16, vocabulary=300, context=64)
+SHAPE = ModelShape(layers=1, width=16, heads=2, feed_forward=16, vocabulary=300, context=64)
 TEXTS = ["go left", "go right"]
 
 
@@ -34,7 +35,7 @@ def test_the_mean_of_a_model_with_itself_is_the_model(folders, tmp_path):
 
 
 def test_what_has_no_mean_is_refused_by_name(folders, tmp_path):
-    save_folder(*build(SHAPE.model_copy(update={"width": 32}), TEXTS, 1), tmp_path / "wide")
+    save_folder(*build(replace(SHAPE, width=32), TEXTS, 1), tmp_path / "wide")
     save_folder(*build(SHAPE, ["up and down"], 1), tmp_path / "tongue")
     for other, words in (("wide", "other weights"), ("tongue", "tokenizer|weights")):
         with pytest.raises(ValueError, match=f"{other} has .*{words}"):

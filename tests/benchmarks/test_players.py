@@ -1,9 +1,10 @@
-"""A learner under an expert's eyes: who moves when, and which moves are learned from."""
+"""Who plays in a recipe: a learner that an expert corrects, and an expert whose slips repeat."""
 
 import numpy as np
 import pytest
 
-from gagpo.agents.agent import CorrectedAgent, EpisodeState
+from benchmarks.starters.players import CorrectedAgent, StubbornExpert
+from gagpo.agents.agent import EpisodeState
 from gagpo.agents.calls.phrasing import Phrasing
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.agents.prompts import STYLES
@@ -86,6 +87,28 @@ def test_a_full_context_ends_the_episode_and_slots_are_forgotten():
     assert learner.forgotten == [3]
 
 
-def test_a_probability_is_asked_for():
-    with pytest.raises(ValueError, match="takeover is a probability, got -1"):
-        CorrectedAgent(Learner(), takeover=-1)
+ACTIONS = ["go to shelf 1", "take mug 2 from shelf 1", "look"]
+
+
+def decisions(agent, valid, count=600):
+    """Turns after a move that had an effect or had none."""
+    info = {"expert_action": "take mug 1 from shelf 1", "admissible_actions": ACTIONS}
+    before = Turn("", "go to bed 9", "go to bed 9", invalid="" if valid else "refused")
+    states = [
+        EpisodeState(0, Episode("t", seed=seed, turns=[before]), "Nothing happens.", info) for seed in range(count)
+    ]
+    return agent.decide(states)
+
+
+def test_only_moves_without_effect_are_followed_by_more_slips():
+    assert all(one.trainable for one in decisions(StubbornExpert(stubborn=0.5), valid=True))
+    stray = [one for one in decisions(StubbornExpert(stubborn=0.5), valid=False) if not one.trainable]
+    assert 0.42 < len(stray) / 600 < 0.58
+    said = {one.action for one in stray}
+    assert "go to bed 9" in said and "take mug 7 from shelf 1" in said and len(said) > 10
+
+
+@pytest.mark.parametrize("make", [lambda: CorrectedAgent(Learner(), takeover=2), lambda: StubbornExpert(stubborn=2)])
+def test_a_probability_is_checked(make):
+    with pytest.raises(ValueError, match="is a probability, got 2"):
+        make()
