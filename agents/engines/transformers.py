@@ -81,7 +81,7 @@ class TransformersEngine(ModelEngine):
         self._finished: list[Finished] = []
         self._asleep: dict[torch.UntypedStorage, int] = {}  # of the engine's own weights: their bytes
         if compile not in ("auto", "never"):
-            raise InvalidArgument(f"engine.compile is auto or never, got {compile!r}")
+            raise InvalidArgument(f"engine.options.compile is auto or never, got {compile!r}")
         graphs = compile == "auto" and self.device.type == "cuda"
         self._static = StaticDecoder(graphs) if graphs else None
         self._forget()

@@ -25,7 +25,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "gagpo plan alfworld-first rollout.tasks=32 --run runs/alfworld-first",
     ),
     "doctor": ("gagpo doctor", "gagpo doctor --device cuda --processes 8 --engine vllm --dtype bfloat16"),
-    "profile": ("gagpo profile alfworld-first", "gagpo profile mine.yaml training.share_prefixes=false --iterations 5"),
+    "profile": ("gagpo profile alfworld-first", "gagpo profile mine.yaml training.precision=bfloat16 --iterations 5"),
     "simulate": (
         "gagpo simulate alfworld-qwen --gpus 8,64",
         "gagpo simulate alfworld-first --measure runs/alfworld-first --ahead 0,1,2",

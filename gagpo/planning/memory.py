@@ -178,7 +178,7 @@ def engine_parts(settings: RunSettings, shape: Shape, row: int, gigabytes: float
         parts.append(Part("weights on their way", 4 * shape.parameters, PHASES, "a copy, until the engine has them"))
     sessions = min(rolling.concurrency, -(-rolling.tasks // ranks) * rolling.samples)
     capacity = -(-(row + 1) // 128) * 128
-    if settings.device != "cpu" and engine.compile == "auto":  # graphs want sizes that are rarely outgrown
+    if settings.device != "cpu":  # graphs want sizes that are rarely outgrown
         sessions, capacity = bucket(sessions), bucket(row + 1, SHORTEST)
     note = f"{sessions} sessions of {capacity} tokens, {engine.dtype}"
     parts.append(Part("KV cache", token * sessions * capacity, held, note))

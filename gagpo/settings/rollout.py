@@ -108,9 +108,6 @@ class EngineSettings(Options):
     sleep: bool = Field(
         True, description="free the engine's memory during updates; false where it has a device or machine of its own"
     )
-    compile: Literal["auto", "never"] = Field(
-        "auto", description="auto: the transformers engine decodes in CUDA graphs on a GPU; never: kernel by kernel"
-    )
     options: Kwargs = Field({}, description="what else the engine takes")
 
     @model_validator(mode="before")
@@ -130,5 +127,4 @@ class EngineSettings(Options):
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments for :func:`gagpo.agents.setup.make_engine`."""
         memory = {} if self.memory is None else {"memory": self.memory}
-        kernels = {} if self.compile == "auto" else {"compile": self.compile}
-        return {"dtype": self.dtype, **memory, **kernels, **self.options}
+        return {"dtype": self.dtype, **memory, **self.options}

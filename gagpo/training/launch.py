@@ -83,7 +83,7 @@ def opened(
     alone = None if started_as_rank() else folder()  # before torch is imported
     from gagpo.distributed.ranks import joined
 
-    with joined(settings.ranks.patience, settings.ranks.deadline) as ranks:
+    with joined(deadline=settings.ranks.deadline) as ranks:
         if alone is not None:
             yield alone, ranks
             return

@@ -56,7 +56,7 @@ def settings_of(name, model, **sections):
         "training": {"iterations": ITERATIONS, "save_every": 1, "keep_episodes": 1},
         "evaluation": {"splits": ["test"], "temperature": 0.0},
         "trackers": [],
-        "cluster": {"hosts": 2, "rank_cpus": 1, "host_cpus": 1, "restarts": 30},
+        "cluster": {"hosts": 2, "cpus": 1, "restarts": 30},
         "sft": {
             "episodes": 40,
             "noise": 0.5,

@@ -139,7 +139,7 @@ def stated(
         room = max(float(row), (share * gpu.size - 2 * parameters) / token)
     else:
         # Every response has a slot as long as the longest; a graph cannot be captured beside a thread that trains.
-        graphs = engine.compile == "auto" and not settings.rollout.ahead
+        graphs = not settings.rollout.ahead
         read, own = float(bucket(row + 1, SHORTEST)), PASS_SECONDS if graphs else LAUNCH_SECONDS * shape.layers
         room = math.inf
     memory = DECODING * gpu.memory

@@ -26,5 +26,5 @@ def test_the_settings_check_the_name(corridor):
 
 @pytest.mark.parametrize("compile", ["auto", "never"])
 def test_decoding_kernel_by_kernel_can_be_asked_for(corridor, tiny, compile):
-    chosen = load(corridor(engine={"name": "transformers", "compile": compile})).engine
+    chosen = load(corridor(engine={"name": "transformers", "options": {"compile": compile}})).engine
     assert make_engine(chosen.name, *tiny, **chosen.arguments()).dtype == "float32"

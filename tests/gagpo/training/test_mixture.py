@@ -31,7 +31,7 @@ from tests.gagpo.training.test_trainer import run, same, timeless, weights
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
 WORLDS = [
-    {"name": "long", "weight": 2, "id": CORRIDOR, "kwargs": {"max_turns": 16}, "samples": 4},
+    {"name": "long", "weight": 2, "id": CORRIDOR, "kwargs": {"max_turns": 16}},
     {"name": "short", "id": CORRIDOR, "kwargs": {"max_turns": 6}, "max_tokens": 2, "context": {"history": "full"}},
 ]
 ROLLOUT = {"tasks": 6, "samples": 3}
@@ -226,7 +226,7 @@ def row_of(**changes):
 
 HOSTILE = {
     "not a list": (5, "environments: Input should be a valid list"),
-    "no rows": ([], "key 'environment' is missing: name one world there, or several in environments"),
+    "no rows": ([], "key 'environment' is missing: name one environment there, or several in environments"),
     "a row that is none": ([WORLDS[0], 7], r"environments\.1: "),
     "a slip": ([WORLDS[0], row_of(name="b", wieght=2)], r"unknown key 'environments\.1\.wieght'"),
     "no id": ([WORLDS[0], {"name": "b"}], r"key 'environments\.1\.id' is missing"),
@@ -238,13 +238,9 @@ HOSTILE = {
     "a name with a dot": ([row_of(name="a.b")], r"environments\.0\.name: "),
     "a name in lines": ([row_of(name="a\nb")], r"environments\.0\.name: "),
     "one name twice": ([WORLDS[0], row_of(name="Long")], r"environments: rows 0 and 1 are both named 'Long'"),
-    "style": ([row_of(context={"style": "tagz"})], r"environments\.0\.context\.style: unknown style 'tagz'"),
-    "samples": ([WORLDS[1], row_of(samples=10**7)], r"environments\.1: .*episodes, all held in memory"),
-    "curriculum": ([row_of(curriculum="by_sucess")], r"environments\.0\.curriculum: .*nearest: by_success"),
-    "its option": (
-        [row_of(curriculum={"name": "by_level", "treshold": 1})],
-        r"environments\.0\.curriculum: .*no option 'treshold'; nearest: threshold",
-    ),
+    "style": ([row_of(context={"style": "tagz"})], r"environments\.0\.context: style: unknown style 'tagz'"),
+    "a slip in a part": ([row_of(context={"stile": "tags"})], r"environments\.0\.context: unknown key 'stile'.*style"),
+    "one for the run": ([row_of(evaluation={"every": 2})], r"environments\.0\.evaluation: every cannot differ"),
     "too many": ([row_of(name=f"w{number}") for number in range(65)], "environments: List should have at most 64"),
     "kwargs": ([row_of(kwargs={"a": float("nan")})], r"environments\.0\.kwargs: the value nan of a"),
     "both": (None, "key 'environment' and key 'environments' are both given"),
@@ -269,8 +265,8 @@ def test_a_row_names_an_unknown_world_and_an_empty_split_before_anything_is_writ
 def test_what_a_row_leaves_out_is_as_the_run_says(mixture):
     settings = load(mixture(invalid_penalty=0.5, context={"history": 3}, evaluation={"splits": ["train"]}))
     long, short = settings.worlds
-    assert (long.samples, long.max_tokens, long.invalid_penalty, long.context.history) == (4, 3, 0.5, 3)
-    assert (short.samples, short.max_tokens, short.context.history) == (6, 2, "full")
+    assert (long.max_tokens, long.invalid_penalty, long.context.history) == (3, 0.5, 3)
+    assert (short.max_tokens, short.context.history) == (2, "full")
     assert settings.panels == ["long.train", "short.train"] and settings.world_of("short.door-01") == short
     alone = settings.alone(short)
     assert alone.only_world.environment == short.environment and alone.rollout.max_tokens == 2

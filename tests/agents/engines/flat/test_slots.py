@@ -133,7 +133,7 @@ def test_a_step_that_cannot_be_captured_is_run_without_a_graph(tiny, monkeypatch
 
 
 def test_a_setting_that_is_none_is_named(tiny):
-    with pytest.raises(ValueError, match=r"engine\.compile is auto or never, got 'always'"):
+    with pytest.raises(ValueError, match=r"engine\.options\.compile is auto or never, got 'always'"):
         TransformersEngine(*tiny, compile="always")
 
 
