@@ -1,8 +1,8 @@
 """The size of the project next to its limits, as one table.
 
-    python .ci/budgets.py                    print the table
-    python .ci/budgets.py --check            exit with 1 if a limit is exceeded
-    python .ci/budgets.py --tests junit.xml  add the seconds of `pytest --junitxml=junit.xml`
+python .ci/budgets.py                    print the table
+python .ci/budgets.py --check            exit with 1 if a limit is exceeded
+python .ci/budgets.py --tests junit.xml  add the seconds of `pytest --junitxml=junit.xml`
 """
 
 from __future__ import annotations
@@ -106,12 +106,11 @@ def budgets(junit: Path | None = None) -> list[Budget]:
 
 def table(rows: Iterable[Budget]) -> str:
     """The rows as text."""
-    texts = [
-        (row.name, "not measured" if row.value is None else f"{row.value:,.10g}"[:9], f"{row.limit:,.10g}", row.exceeded)
-        for row in rows
-    ]
-    head = f"{'':26}{'value':>14}{'limit':>10}"
-    return "\n".join([head, *(f"{a:26}{b:>14}{c:>10}{'  exceeded' if over else ''}" for a, b, c, over in texts)])
+    written = [f"{'':26}{'value':>14}{'limit':>10}"]
+    for row in rows:
+        value = "not measured" if row.value is None else f"{row.value:,.1f}".removesuffix(".0")
+        written.append(f"{row.name:26}{value:>14}{row.limit:>10,}{'  exceeded' if row.exceeded else ''}")
+    return "\n".join(written)
 
 
 def main() -> int:

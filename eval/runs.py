@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.regular_file import read_bytes
 from gagpo.eval.results import EvalResult
 from gagpo.runs.metrics import read_metrics
 from gagpo.runs.reading import BadResult
+from gagpo.settings.core_schema import parse_yaml
 
 LABEL = re.compile(r"(?:(before|after|average)|iteration-(\d{1,9}))-(.+)", re.DOTALL)
 
@@ -54,8 +53,8 @@ class Run:
     def algorithm(self) -> str:
         """The name of its algorithm (or of its credit), or nothing where the settings do not tell."""
         try:
-            settings = yaml.safe_load(read_bytes(self.folder / "config.yaml").decode())
-        except (OSError, ValueError, yaml.YAMLError, RecursionError):
+            settings = parse_yaml(read_bytes(self.folder / "config.yaml").decode())
+        except (OSError, ValueError):
             return ""
         found = settings.get("algorithm") if isinstance(settings, dict) else None
         if isinstance(found, dict):

@@ -1,19 +1,25 @@
 """YAML 1.2 by its core schema: ``yes`` and ``1:30`` are texts, ``010`` is ten, and a key written twice is an error.
 
-Texts are read and written by ruamel.yaml. Aliases, dates and tags beyond the schema are not supported.
+Texts are read and written by ruamel.yaml. Dates and tags beyond the schema are not supported.
 """
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.constructor import ConstructorError, DuplicateKeyError, SafeConstructor
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.events import AliasEvent
+from ruamel.yaml.events import (
+    AliasEvent,
+    CollectionEndEvent,
+    CollectionStartEvent,
+    Event,
+    ScalarEvent,
+)
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
 from ruamel.yaml.representer import SafeRepresenter
 from ruamel.yaml.resolver import BaseResolver
@@ -30,6 +36,7 @@ _PLAIN = {  # tag: form of its plain scalars, and their first characters (YAML 1
 }
 
 _LONGEST_NUMBER = 100  # characters
+_MOST_VALUES = 100_000  # with aliases written out
 
 
 class NotYaml(ValueError):
@@ -43,9 +50,8 @@ def parse_yaml(text: str) -> object:
         NotYaml: the text cannot be read.
     """
     try:
-        for event in _yaml().parse(text) if "*" in text else ():
-            if isinstance(event, AliasEvent):
-                raise NotYaml(f"line {event.start_mark.line + 1}: aliases are not supported; write the value again")
+        if "*" in text:
+            _require_finite(_yaml().parse(text))
         return _yaml().load(text)
     except DuplicateKeyError as error:
         named = re.search(r'duplicate key "(.*?)" with', str(error.problem), re.DOTALL)
@@ -69,6 +75,31 @@ def write_yaml(values: object) -> str:
     stream = io.StringIO()
     _yaml().dump(values, stream)
     return stream.getvalue().removesuffix("...\n")
+
+
+def _require_finite(events: Iterable[Event]) -> None:
+    """Raise NotYaml for an alias inside its own value, and for too many values with aliases written out."""
+    sizes: dict[str, int] = {}  # by anchor; 0 while its value is open
+    counts, anchors = [0], list[str]()
+    for event in events:
+        if isinstance(event, CollectionStartEvent):
+            counts.append(1)
+            anchors.append(event.anchor or "")
+            sizes[anchors[-1]] = 0
+            continue
+        if isinstance(event, CollectionEndEvent):
+            size = sizes[anchors.pop()] = counts.pop()
+        elif isinstance(event, AliasEvent):
+            size = sizes.get(event.anchor, 1)
+            if not size:
+                raise NotYaml(f"line {event.start_mark.line + 1}: an alias stands within what it stands for")
+        elif isinstance(event, ScalarEvent):
+            size = sizes[event.anchor or ""] = 1
+        else:
+            continue
+        counts[-1] += size
+        if counts[-1] > _MOST_VALUES:
+            raise NotYaml(f"line {event.start_mark.line + 1}: more than {_MOST_VALUES:,} values")
 
 
 def _line(error: MarkedYAMLError) -> int:

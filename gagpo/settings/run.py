@@ -44,7 +44,7 @@ class RunSettings(Options):
         None, description="branch, tag or commit of a hub model; a run goes on with the commit that it began with"
     )
     trust_remote_code: bool = Field(False, description="run the code that a hub model brings along; read it first")
-    device: str = Field("cpu", description="cpu, cuda, cuda:1, ...")
+    device: str = Field("cpu", description="cpu, cuda, mps and others, or one of several GPUs: cuda:1")
     threads: int = Field(0, ge=0, le=1024, description="torch threads; 0 for one per core")
     processes: int = Field(
         1, ge=1, le=1024, description="on this machine, that train one model together; torchrun's number goes before it"

@@ -1,5 +1,6 @@
 """Settings: one YAML, typed; what is wrong is named with the nearest thing that is right."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import yaml
 
 from gagpo.settings import SettingsError, dump, load
 
+BOMB = "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 10)}]\n" for a, b in pairwise("abcdefg"))
 MINIMAL = {"name": "x", "model": "m", "environment": {"id": "gagpo/ALFWorld-v0"}, "algorithm": "gagpo"}
 
 
@@ -122,11 +124,12 @@ def test_values_mean_what_yaml_1_2_says(config):
         ("\x00\x01", "not a YAML file"),
         ("[" * 5000 + "]" * 5000, "not a YAML file: nested too deeply"),
         ("name: x\nmodel: m\nname: y", "line 3: the key name is written twice"),
-        ("name: &a [*a]", "line 1: aliases are not supported"),
+        ("name: &a [*a]", "line 1: an alias stands within what it stands for"),
         ("seed: " + "9" * 5000, "line 1: a number of 5000 characters"),
         ('name: "\\ud800"', "line 1: half a character"),
         ('name: "\\U99999999"', "an escape that stands for no character"),
         ("name: !!python/object/apply:os.abort []", "is not supported"),
+        ("a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + BOMB, "more than 100,000 values"),
         ("1: x", "the key 1 is not text"),
     ],
 )

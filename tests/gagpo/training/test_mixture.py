@@ -162,7 +162,7 @@ def test_a_run_is_evaluated_in_every_world_and_as_a_whole(mixture, tmp_path):
     assert (tmp_path / "played.long.jsonl").exists() and (tmp_path / "played.short.jsonl").exists()
     with pytest.raises(SettingsError, match=r"several worlds: name one with --world \(long, short\)"):
         measure(EvaluationRequest(str(folder.path)))
-    with pytest.raises(SettingsError, match=r"has no world 'shrt'; nearest: short"):
+    with pytest.raises(SettingsError, match=r"has no environment 'shrt'; nearest: short"):
         measure(EvaluationRequest(str(folder.path), world="shrt"))
 
 
@@ -294,10 +294,9 @@ def test_a_row_is_overridden_by_its_name_or_number(mixture):
 
 
 def test_the_viewer_gives_the_credit_that_the_run_gave(mixture, tmp_path):
-    """From the episodes' file alone, with each world's own penalty and norm."""
-    worlds = [WORLDS[0], {**WORLDS[1], "invalid_penalty": 0.25}]
+    """From the episodes' file alone, with each environment's own norm."""
     credit = {"preset": "gagpo", "credit": {"norm": "batch", "key": "observation"}, "kl": {"coefficient": 0.0}}
-    config = mixture(environments=worlds, algorithm=credit, rollout=ROLLOUT, training={"iterations": 1})
+    config = mixture(invalid_penalty=0.25, algorithm=credit, rollout=ROLLOUT, training={"iterations": 1})
     folder = run(config, tmp_path / "run")
     episodes, problems = read_episode_file(folder.path / "episodes" / "train-0001.jsonl")
     assert not problems and any(not turn.valid for one in episodes if one.world == "short" for turn in one.turns)
