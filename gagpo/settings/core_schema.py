@@ -194,7 +194,7 @@ _Representer.add_representer(str, _Representer.represent_text)
 
 
 def _yaml() -> YAML:
-    yaml = YAML(typ="safe", pure=True)
+    yaml: Any = YAML(typ="safe", pure=True)
     yaml.Resolver, yaml.Constructor, yaml.Representer = _Resolver, _Constructor, _Representer
     yaml.default_flow_style, yaml.allow_unicode, yaml.sort_base_mapping_type_on_output = False, True, False
     return yaml

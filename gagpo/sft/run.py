@@ -103,7 +103,7 @@ def _make(settings: RunSettings, work: Path, more: Mapping[str, str], quiet: boo
     # The tokenizer, and with it rows and lengths.
     base = load_model(chosen.base) if chosen.base is not None else None
     if chosen.base is not None:
-        tokenizer: PreTrainedTokenizerBase = load_tokenizer(chosen.base)
+        tokenizer = load_tokenizer(chosen.base)
     else:
         texts = texts_of([(part, shown.episodes) for part, shown in played])
         vocabulary = chosen.model.vocabulary or vocabulary_of(texts)
