@@ -7,7 +7,6 @@ from gagpo.settings.rollout import EngineSettings, RolloutSettings
 from gagpo.settings.run import RunSettings
 from gagpo.settings.sft import SftModelSettings, SftSettings
 from gagpo.settings.training import (
-    AverageSettings,
     ClusterSettings,
     EvaluationSettings,
     LoraSettings,
@@ -18,7 +17,6 @@ from gagpo.settings.training import (
 from gagpo.settings.worlds import World, WorldSettings
 
 __all__ = [
-    "AverageSettings",
     "ClusterSettings",
     "ContextSettings",
     "EngineSettings",

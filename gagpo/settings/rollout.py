@@ -7,8 +7,8 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from gagpo.agents.engines.base import Sampling
+from gagpo.agents.engines.ranks import require_one_gpu
 from gagpo.agents.engines.registry import ENGINES
-from gagpo.agents.engines.remote.seat import require_one_card
 from gagpo.agents.precision import require_known
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.options import Options, by_name
@@ -99,7 +99,7 @@ class EngineSettings(Options):
 
     name: str = Field(
         "transformers",
-        description="transformers, vllm, vllm-server, sglang-server, an installed package's, or module:Name",
+        description="transformers, vllm, vllm-server, an installed package's, or module:Name",
     )
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32", description="what is sampled in, and what the reference policy is held in"
@@ -121,7 +121,7 @@ class EngineSettings(Options):
     @model_validator(mode="after")
     def _known(self) -> EngineSettings:
         ENGINES.place(self.name)
-        require_one_card(self.name, self.options)
+        require_one_gpu(self.name, self.options)
         return self
 
     def arguments(self) -> dict[str, Any]:

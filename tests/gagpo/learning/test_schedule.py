@@ -2,7 +2,7 @@
 
 import pytest
 
-from gagpo.learning.steps.optimizer import rate_scale, share_scale
+from gagpo.learning.steps.optimizer import rate_scale
 from gagpo.settings import OptimizerSettings
 
 
@@ -17,10 +17,3 @@ from gagpo.settings import OptimizerSettings
 def test_schedules(schedule, expected):
     settings = OptimizerSettings(warmup=2, schedule=schedule)
     assert [rate_scale(settings, i, 6) for i in range(6)] == pytest.approx(expected, abs=1e-6)
-
-
-def test_the_rate_follows_the_share_of_groups_that_teach():
-    """The root of the share, unless that is switched off."""
-    following, plain = OptimizerSettings(), OptimizerSettings(by_groups=False)
-    assert [share_scale(following, zero) for zero in (0.0, 0.75, 1.0)] == [1.0, 0.5, 0.0]
-    assert share_scale(plain, 0.75) == 1.0

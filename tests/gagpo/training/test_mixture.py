@@ -176,7 +176,7 @@ def test_its_panels_are_those_of_a_run_of_that_world_alone(mixture, corridor, tm
     assert found[0].panel == found[1].panel and found[0].tasks == found[1].tasks
 
 
-@pytest.mark.parametrize("key", ["auto", "state", "observation", "tracked", "history"])
+@pytest.mark.parametrize("key", ["auto", "state", "observation", "history"])
 def test_states_of_two_worlds_never_meet(mixture, tmp_path, key):
     """Both corridors show the same texts and have the same states; the doors are the same ones too."""
     trainer = Trainer(RunFolder.create(tmp_path / "run", load(mixture(rollout=ROLLOUT))), quiet=True)
