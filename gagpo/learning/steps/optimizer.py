@@ -45,18 +45,6 @@ def make_optimizer(groups: list[Group], settings: OptimizerSettings) -> torch.op
     return made
 
 
-def muon(matrices: list[Any], weight_decay: float = 0.0) -> torch.optim.Muon:
-    """Muon over parameters or groups of them, at AdamW's learning rates."""
-    return torch.optim.Muon(matrices, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
-
-
-def hidden_matrices(model: torch.nn.Module) -> list[torch.nn.Parameter]:
-    """The trained matrices between layers: neither embeddings nor the output layer."""
-    embedded = {id(p) for m in model.modules() if isinstance(m, torch.nn.Embedding) for p in m.parameters()}
-    embedded |= {id(p) for p in model.get_output_embeddings().parameters()}  # type: ignore[operator]
-    return [p for p in model.parameters() if p.requires_grad and p.ndim == 2 and id(p) not in embedded]
-
-
 def moment_bytes(optimizer: torch.optim.Optimizer) -> int:
     """Bytes of all moments of all ranks, as they are or, before the first step, as they will be at most."""
     held = [x for state in optimizer.state.values() for x in state.values() if isinstance(x, torch.Tensor)]
