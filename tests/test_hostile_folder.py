@@ -17,8 +17,8 @@ NAMES = ("gagpo", "json", "torch", "numpy", "pickle", "runpy", "multiprocessing"
 MARK = "import pathlib; pathlib.Path({folder!r}, 'imported', __name__).touch(); raise SystemExit('the wrong module')\n"
 
 POOL = """
-from gagpo.envs.pool import Pool
-with Pool("gagpo.envs.testing:gagpo-test/Corridor-v0", workers=1) as pool:
+from gagpo.envs.pool import WorkerPool
+with WorkerPool("gagpo.envs.testing:gagpo-test/Corridor-v0", workers=1) as pool:
     pool.reset(0, "door-01", seed=0)
     print(pool.wait()[0].kind)
 """
@@ -37,26 +37,14 @@ world.reset(seed=0)
 world.step("SELECT 1")
 world.close()
 """
-GAMES = """
-import sys
-from gagpo.cli.main import main
-if __name__ == "__main__":
-    sys.argv[1:] = ["games", "--train", "4", "--folder", sys.argv[1], "-q"]
-    main()
-"""
-SPEED = """
-import sys
-from gagpo.envs.alfworld.reference.speed import bench
-if __name__ == "__main__":
-    bench(None, engines=("native",), rounds=1, episodes=1)
-"""
 SERVER = """
-import os, sys
+import os, sys, time
 from pathlib import Path
 from gagpo.agents.engines.remote.server import Server, ServerPlan
 server = Server(ServerPlan(sys.argv[1] + "/model", max_length=64), Path(sys.argv[1], "log"))
 server.start()
-server._supervisor.wait(60)
+while server.running:
+    time.sleep(0.1)
 server.close()
 print(Path(sys.argv[1], "log").read_text())
 """
@@ -70,8 +58,6 @@ KINDS = {
     "checks": (FRESH, ""),
     "ranks": (RANKS, "alfworld-first"),
     "queries": (QUERIES, ""),
-    "makers of games": (GAMES, "train: 4 games"),
-    "measured engines": (SPEED, ""),
     "servers": (SERVER, "api_server was started"),
     "what becomes a server": (BECOMING, "api_server was started"),
 }

@@ -1,0 +1,161 @@
+"""The reference engine: textworld's, as alfworld uses it. Imported only when asked for.
+
+It is slow (about 23 steps a second) because it translates PDDL and parses text templates again and again;
+``memoise=True`` spares it that, which changes no text and makes it some ten times faster.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import textworld
+from textworld.core import GameState
+from textworld.envs.pddl import PddlEnv, textgen
+from textworld.envs.pddl import logic as pddl_logic
+from textworld.logic import Proposition
+
+from benchmarks.alfworld.memoise import memoised_textworld
+from gagpo.base.errors import InvalidArgument
+from gagpo.envs.alfworld.engine import BrokenGame, Scene, read_game
+from gagpo.envs.alfworld.games.scenes import spoken_names
+from gagpo.envs.alfworld.games.shipped import shipped
+
+# Bookkeeping of the domain that no rule and no goal ever reads.
+_BOOKKEEPING = ("checked", "examined", "wasinreceptacle")
+_TASK = re.compile(r"Your task is to: ([^\"{}#\[\]|\\]*)\.")
+
+
+if sys.version_info >= (3, 13):  # its text generator changes locals(), which PEP 667 made a copy
+    raise InvalidArgument("TextWorld needs Python 3.12 or older: its text generator breaks on 3.13")
+
+
+class TextWorldEngine:
+    """textworld with the methods of the native engine. Use one object for many games: each leaks ~1 MB.
+
+    memoise: let textworld remember translated problems and parsed templates, and spare it deep copies.
+    """
+
+    def __init__(self, memoise: bool = True):
+        self._memoise = memoise
+        self._env = PddlEnv(textworld.EnvInfos(won=True, admissible_commands=True))
+        self._digest = ""
+        self._ignored: set[str] = set()
+        self._asked: set[str] = set()
+        self._crowded: set[str] = set()
+
+    def reset(self, game: Path) -> Scene:
+        data = read_game(Path(game))
+        with self._guarded():
+            try:
+                if data["digest"] != self._digest:
+                    self._digest = ""
+                    _refuse_code(data["grammar"])
+                    self._env.load(data)
+                    names = spoken_names(info.id for info in self._env._entity_infos.values())
+                    for info in self._env._entity_infos.values():
+                        info.name = names[info.id]
+                state = self._env.reset()
+            except (Exception, SystemExit) as error:  # the translator exits where others raise
+                self._digest = ""
+                message = " ".join(str(error).split())[:200]
+                raise BrokenGame(f"{game}: textworld cannot load it ({type(error).__name__}: {message})") from None
+        if data["digest"] != self._digest:
+            self._digest = data["digest"]
+            self._prepare_key(data["grammar"], state["_facts"])
+        return self._scene(state, state.feedback)
+
+    def step(self, command: str) -> Scene:
+        if not self._digest:
+            raise RuntimeError("no game is loaded: call reset() before step()")
+        with self._guarded():
+            state, _, _ = self._env.step(command)
+        return self._scene(state, state.feedback)
+
+    def close(self) -> None:
+        self._digest = ""
+
+    def _scene(self, state: GameState, text: str) -> Scene:
+        won = bool(state["won"])
+        return Scene(text, list(state["admissible_commands"]), won, won, int(won), self._key(state["_facts"]))
+
+    # The state key ----------------------------------------------------------------------------------------------------
+    #
+    # textworld keeps what an action made untrue as a fact of its own ("not_holds"), and a text can ask for it: `look`
+    # lists what lies at a location and is "not_inreceptacle". Such facts belong to the state only if a text asks, and
+    # that one only where two receptacles share a location: elsewhere it says nothing that the others do not say.
+
+    def _prepare_key(self, grammar: str, facts: list[Proposition]) -> None:
+        self._ignored = {name for name in _BOOKKEEPING if name not in grammar}
+        self._asked = set(re.findall(r"not_\w+", grammar))
+        place = {
+            fact.arguments[0].name: fact.arguments[1].name for fact in facts if fact.name == "receptacleatlocation"
+        }
+        crowds = Counter(place.values())
+        self._crowded = {receptacle for receptacle, location in place.items() if crowds[location] > 1}
+
+    def _counts(self, fact: Proposition) -> bool:
+        if fact.name == "not_inreceptacle" and fact.arguments[1].name not in self._crowded:
+            return False
+        return fact.name not in self._ignored and (not fact.is_negation or fact.name in self._asked)
+
+    def _key(self, facts: list[Proposition]) -> str:
+        lines = sorted(str(fact) for fact in facts if self._counts(fact))
+        return hashlib.sha256("\n".join([self._digest, *lines]).encode()).hexdigest()[:24]
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Undo what the translator does to the process: it overwrites ``sys.argv``."""
+        argv = sys.argv
+        with ExitStack() as stack:
+            if self._memoise:
+                stack.enter_context(memoised_textworld())
+            try:
+                yield
+            finally:
+                sys.argv = argv
+
+
+def _refuse_code(grammar: str) -> None:
+    """Raise ValueError unless all that textworld would evaluate in ``grammar`` is names, strings, + and ``or``.
+
+    textworld hands expressions in templates to Python's ``eval``. The package's own grammar with a plain task text is
+    known to be harmless; any other is parsed, and every expression found is looked at before anything is played.
+    """
+    if _TASK.sub("Your task is to: UNKNOWN GOAL.", grammar, count=1) == shipped().grammar:
+        return
+    logic = pddl_logic.GameLogic(domain="", grammar=grammar)
+    pending = [symbol for rules in logic.grammar._rules.values() for rule in rules for symbol in rule.rhs]
+    for action in logic.actions.values():
+        for text in (action.template, action.feedback_rule):
+            pending += textgen._parse_and_convert(text, rule_name="symbols")
+    while pending:
+        # Symbols nest; whatever would be evaluated is looked at, however deep it stands.
+        symbol = pending.pop()
+        if isinstance(symbol, textgen.EvalSymbol):
+            _check_expression(symbol.expression)
+        elif isinstance(symbol, textgen.ConditionalSymbol):
+            pending.append(symbol.expression)
+        elif isinstance(symbol, textgen.ListSymbol):
+            pending.append(symbol.symbol)
+
+
+def _check_expression(expression: str) -> None:
+    try:
+        nodes = list(ast.walk(ast.parse(expression.strip(), mode="eval")))
+    except SyntaxError:
+        raise InvalidArgument(f"the grammar's expression {expression[:80]!r} is not understood") from None
+    allowed = (ast.Expression, ast.Name, ast.Load, ast.Constant, ast.BinOp, ast.Add, ast.BoolOp, ast.Or, ast.Attribute)
+    for node in nodes:
+        # An attribute may be asked of a name only, and only one that the text is made of.
+        plain = isinstance(node, allowed)
+        if isinstance(node, ast.Attribute):
+            plain = isinstance(node.value, ast.Name) and node.attr in ("name", "id", "type", "definite", "indefinite")
+        if not plain:
+            raise InvalidArgument(f"the grammar wants to run {expression[:80]!r}, which is more than names and text")

@@ -1,0 +1,116 @@
+"""Use the operating system to adopt and end orphans, and to limit the memory of a process.
+
+A process may start others that leave its process group (``setsid``) or outlive it. On Linux a process can ask to
+inherit the orphans among its descendants, and then end every child that is not its own. Elsewhere only process groups
+are ended, and memory is not limited.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+
+_SET_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36  # of prctl(2)
+_PATIENCE = 5.0  # seconds for killed processes to end: one in an uninterruptible wait must not block the pool
+_MEGABYTE = 2**20
+
+
+def adopt_orphans() -> bool:
+    """Become the parent of every orphan among this process's descendants; return whether the system supports it."""
+    return _prctl(_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the system kill this process when ``parent``, which forked it, ends; exit if it has ended already."""
+    _prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def limit_memory(megabytes: int) -> None:
+    """Limit the private memory of this process, and of each that it starts, to ``megabytes`` more than it has now.
+
+    An allocation beyond it fails (``MemoryError``). Shared memory does not count: loaded before the fork, or mapped.
+    """
+    with suppress(OSError, ValueError):  # where the system counts otherwise, or the hard limit is lower
+        limit = private_memory() + megabytes * _MEGABYTE
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def private_memory() -> int:
+    """Bytes of writable private memory that this process has reserved: what ``RLIMIT_DATA`` counts."""
+    with open("/proc/self/status") as file:
+        for line in file:
+            if line.startswith("VmData:"):
+                return int(line.split()[1]) * 1024
+    raise OSError("this system does not report the memory of a process")
+
+
+def resident_memory(process: int) -> int:
+    """Bytes of memory in use by ``process`` and its living descendants, without mapped files and shared memory."""
+    total, unseen = 0, [process]
+    while unseen:
+        process = unseen.pop()
+        with suppress(OSError, ValueError):
+            _, resident, shared, *_ = Path(f"/proc/{process}/statm").read_text().split()
+            total += (int(resident) - int(shared)) * resource.getpagesize()
+            unseen += children(process)
+    return total
+
+
+def processor_seconds(process: int) -> float:
+    """CPU time that ``process`` has taken so far; 0 if the system does not report it."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def children(process: int) -> list[int]:
+    """The ids of the child processes of ``process``, including those that ended and are not reaped."""
+    found: list[int] = []
+    with suppress(OSError):
+        for task in os.listdir(f"/proc/{process}/task"):
+            found += map(int, Path(f"/proc/{process}/task/{task}/children").read_text().split())
+    return found
+
+
+def end(process: int) -> int:
+    """Kill the child ``process`` with its group and return its exit code, negative for a signal.
+
+    The child must not be reaped before: its number could belong to another process.
+    """
+    with suppress(OSError):
+        os.killpg(process, signal.SIGKILL)
+    with suppress(OSError):
+        os.kill(process, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+def end_strays(own: Collection[int]) -> None:
+    """Kill and reap every child of this process but its ``own``, and whatever their death makes it inherit."""
+    deadline = time.monotonic() + _PATIENCE
+    while strays := set(children(os.getpid())).difference(own):
+        # Killed processes may leave children, which this one inherits; one that cannot be killed must not block it.
+        for stray in strays:
+            with suppress(OSError):
+                os.kill(stray, signal.SIGKILL)
+            with suppress(ChildProcessError):
+                os.waitpid(stray, os.WNOHANG)
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.001)
+
+
+def _prctl(option: int, value: int) -> bool:
+    if sys.platform != "linux":
+        return False
+    return bool(ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0)
