@@ -47,7 +47,7 @@ def test_it_loads_with_transformers_and_plays_the_same_greedily(made, tmp_path):
     (response,) = own.generate([Request(1, ids, 1)], Sampling(0.0, 8))
     assert written[len(ids) :].tolist()[: len(response.ids)] == response.ids.tolist()
     panel = {"environment": "gagpo.envs.testing:gagpo-test/Corridor-v0", "split": "test", "kwargs": {"max_turns": 16}}
-    choices = {**panel, "temperature": 0.0, "max_tokens": 3, "history": 0, "workers": 0, "quiet": True}
+    choices = {**panel, "temperature": 0.0, "max_tokens": 3, "context": {"history": 0}, "workers": 0, "quiet": True}
     results = [evaluate(str(model), **choices).tasks for model in (made, out)]
     assert results[0] == results[1]
 
