@@ -2,7 +2,7 @@
 
     python benchmarks/newcomer.py                        # three worlds, five seeds each, about a minute and a half each
     python benchmarks/newcomer.py --worlds walk --seeds 2
-    python benchmarks/newcomer.py table docs/results/newcomer.jsonl
+    python benchmarks/newcomer.py table lab/results/newcomer.jsonl
 
 ``walk`` is what `gagpo new walk` writes, ``guess`` stands in docs/environments.md, ``tickets`` in docs/first-world.md.
 A seed is that of demonstrations, model and training. One line per world and seed is added to ``--out`` (those that it
@@ -120,7 +120,7 @@ def main() -> None:
     shown.add_argument("rows", type=Path)
     parser.add_argument("--worlds", nargs="+", choices=WORLDS, default=WORLDS)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "newcomer.jsonl")
+    parser.add_argument("--out", type=Path, default=ROOT / "lab" / "results" / "newcomer.jsonl")
     given = parser.parse_args()
     if given.command == "table":
         print("\n".join(table(_read(given.rows)).markdown()))

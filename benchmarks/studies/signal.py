@@ -5,7 +5,7 @@
 
 The policy stays as it is: the rate is next to nothing, so that the iterations of a run are repeated measurements. Of
 every iteration the gradients of four mini-batches over other task groups are compared (``training.measure_signal``).
-Rows go to ``docs/studies/signal.jsonl``; what stands there is not run again.
+Rows go to ``lab/studies/signal.jsonl``; what stands there is not run again.
 """
 
 from __future__ import annotations
