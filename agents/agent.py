@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from gagpo.agents.context import Context
 from gagpo.agents.engines.base import Engine, Request, Response, Sampling
 from gagpo.agents.episodes import Episode, Turn
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.tasks import parted
 
 

@@ -15,7 +15,7 @@ from gagpo.agents.calls.toolbox import Message, Toolbox, answers, format_of
 from gagpo.agents.engines.base import stop_tokens
 from gagpo.agents.episodes import Ids, Turn
 from gagpo.agents.prompts import STYLES, PromptStyle, admissible_line, message, window
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.tools import Tool
 
 _MARK = "\u241e"  # stands for an assistant's words while the chat template is probed; no template alters it

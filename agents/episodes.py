@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.tools import separate
 
 Ids = np.ndarray  # int32[...], token ids

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors import SafetensorError
 
-from gagpo.agents import manifest
 from gagpo.agents.engines import adapters, attention_check
 from gagpo.agents.engines.flat import attention
 from gagpo.agents.precision import bound_kernels, dtype_of
 from gagpo.agents.starters import folder_of
-from gagpo.envs.errors import GagpoError, first_line
+from gagpo.base import manifest
+from gagpo.base.errors import GagpoError, first_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase

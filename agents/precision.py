@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 
 NAMES = ("float32", "bfloat16")
 KERNELS = {"LRU_CACHE_CAPACITY": "128", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128"}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gagpo.agents.parsing import PARSERS
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 
 CALLS = "calls"
 

@@ -15,7 +15,7 @@ from gagpo.agents.context import Context
 from gagpo.agents.engines.base import Engine, Sampling
 from gagpo.agents.engines.registry import ENGINES
 from gagpo.agents.prompts import STYLES
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.lookup import find_spec
 from gagpo.envs.tools import tools_of
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gagpo.agents import manifest
-from gagpo.envs.errors import GagpoError
+from gagpo.base import manifest
+from gagpo.base.errors import GagpoError
 
 PREFIX = "starter:"
 FORMAT = "gagpo starter 1"

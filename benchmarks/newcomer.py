@@ -25,8 +25,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gagpo.envs import durable
-from gagpo.envs.tables import Table
+from gagpo.base import durable
+from gagpo.base.tables import Table
 from gagpo.eval.results import EvalResult
 from gagpo.interop.scaffold import new_world
 

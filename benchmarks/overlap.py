@@ -31,11 +31,11 @@ from gagpo.collecting.collector import Collection
 from gagpo.distributed import launch
 from gagpo.planning.simulate.measure import MeasuredRun, measure
 from gagpo.planning.simulate.simulation import SimulatedPlacement, Simulation, SimulationResult
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import RunSettings, parse
 from gagpo.settings.files import dump
 from gagpo.training.events import Event, IterationFinished, Metrics
 from gagpo.training.learner import Learner
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import train
 from gagpo.warm_start.run import warm_start
 

@@ -22,9 +22,9 @@ import torch
 from gagpo.agents.starters import PREFIX, find
 from gagpo.envs.alfworld.games.catalogue import ROOMS, SCENES_PER_ROOM, UNSEEN_PER_ROOM
 from gagpo.envs.alfworld.games.scenes import furnish
+from gagpo.eval.models import evaluate as measure
 from gagpo.eval.results import EvalResult, TaskResult
 from gagpo.eval.summary import percent, plain, with_interval
-from gagpo.evaluation.models import evaluate as measure
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 
-from gagpo.envs.tables import Table, text_width
+from gagpo.base.tables import Table, text_width
 
 COMMANDS = (
     "--help",

@@ -26,10 +26,10 @@ import torch
 
 from gagpo.envs.alfworld.env import ALFWorldEnv
 from gagpo.envs.base import Outcome
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import parse
 from gagpo.settings.warm_start import SmallModelSettings
 from gagpo.training.events import Event, IterationFinished
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer
 from gagpo.warm_start.small_model import build, save_folder
 

@@ -23,8 +23,8 @@ import torch
 
 from gagpo.learning.packing import Packing, packing_of
 from gagpo.learning.update import Updater
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer
 
 

@@ -20,8 +20,8 @@ from typing import Any
 
 from gagpo.credit.episode import Grpo
 from gagpo.credit.gagpo import Gagpo
+from gagpo.eval.recredit import Recredit
 from gagpo.eval.viewer.export import export
-from gagpo.evaluation.recredit import Recredit
 
 FIRST_PAINT, FILTER = 2000.0, 200.0  # milliseconds, the targets
 

@@ -17,7 +17,7 @@ import gymnasium
 import numpy as np
 from gymnasium.error import ResetNeeded
 
-from gagpo.envs.errors import InvalidArgument, first_line
+from gagpo.base.errors import InvalidArgument, first_line
 from gagpo.envs.saved import CannotRestore, SavedEpisode
 from gagpo.envs.tasks import Task, TaskSet
 from gagpo.envs.tools import Tool

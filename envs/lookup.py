@@ -20,9 +20,9 @@ from typing import Any, cast
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
+from gagpo.base.errors import GagpoError, InvalidArgument
+from gagpo.base.registry import Registry
 from gagpo.envs.base import Info, Kwargs, MarkovKey
-from gagpo.envs.errors import GagpoError, InvalidArgument
-from gagpo.envs.registry import Registry
 
 ENVIRONMENTS: Registry[EnvSpec] = Registry("environment", "gagpo.environments", {})
 """What installed packages offer: the module that registers an id. Everything registered is in gymnasium's own."""

@@ -9,7 +9,7 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from gagpo.envs.errors import GagpoError
+from gagpo.base.errors import GagpoError
 
 
 class CannotRestore(GagpoError, RuntimeError):

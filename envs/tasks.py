@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gagpo.envs.errors import GagpoError, InvalidArgument
-from gagpo.envs.nearest import nearest
+from gagpo.base.errors import GagpoError, InvalidArgument
+from gagpo.base.nearest import nearest
 
 
 class UnknownTask(GagpoError, KeyError):

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gagpo.envs.errors import GagpoError, InvalidArgument
-from gagpo.envs.tables import WIDTH, Table, facts
+from gagpo.base.errors import GagpoError, InvalidArgument
+from gagpo.base.tables import WIDTH, Table, facts
 from gagpo.eval.results import EvalResult
 from gagpo.eval.runs import load_run
 from gagpo.eval.statistics import Interval, holm, mean_over_seeds, paired_difference, paired_test

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gagpo.envs import durable
-from gagpo.envs.errors import InvalidArgument
-from gagpo.envs.tables import WIDTH, Table, ascii_only
-from gagpo.eval.metrics.register import Metric, find
+from gagpo.base import durable
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.tables import WIDTH, Table, ascii_only
 from gagpo.eval.runs import Run, group_runs, trailing_mean
 from gagpo.eval.statistics import Interval, area_under_curve, mean_over_seeds
 from gagpo.eval.summary import percent, with_interval
+from gagpo.runs.register import Metric, find
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 from gagpo.agents.agent import Agent
 from gagpo.agents.episodes import Episode
-from gagpo.agents.progress import track
 from gagpo.agents.rollout import Clock, Job, group_jobs, rollout
+from gagpo.base.progress import track
 from gagpo.envs.pool import Pool
 from gagpo.envs.tasks import TaskSet
 from gagpo.eval.journal import Journal
-from gagpo.eval.reading import in_one_line
 from gagpo.eval.results import EvalResult, Panel
+from gagpo.runs.reading import in_one_line
 
 PANEL_SEED = 20_260_101  # the episodes' seeds belong to the panel, not to the run that is measured
 

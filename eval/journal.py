@@ -22,9 +22,9 @@ from filelock import FileLock, Timeout
 from pydantic import FiniteFloat
 
 from gagpo.agents.episodes import Episode
-from gagpo.envs.durable import naming
-from gagpo.envs.errors import GagpoError, InvalidArgument
-from gagpo.eval.reading import parse, validated
+from gagpo.base.durable import naming
+from gagpo.base.errors import GagpoError, InvalidArgument
+from gagpo.runs.reading import parse, validated
 
 FORMAT = "gagpo journal 2"
 

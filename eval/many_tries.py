@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from fractions import Fraction
 
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 
 
 def pass_at_k(tries: int, successes: int, k: int) -> float:

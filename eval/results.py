@@ -27,12 +27,12 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 
 from gagpo.agents.episodes import Episode
-from gagpo.envs import durable
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base import durable
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.lookup import choosing
 from gagpo.eval.many_tries import majority_at_k, pass_at_k, usual_k
-from gagpo.eval.reading import BadResult, Document, parse, read_text, shortened, validated
 from gagpo.eval.statistics import Interval, cluster_bootstrap, clustered_wilson
+from gagpo.runs.reading import BadResult, Document, parse, read_text, shortened, validated
 
 FORMAT = "gagpo evaluation 1"
 SHOWN = 120  # characters of a value in a complaint about panels

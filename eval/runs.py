@@ -12,10 +12,10 @@ from typing import Any
 
 import yaml
 
-from gagpo.envs.errors import InvalidArgument
-from gagpo.envs.regular_file import read_bytes
-from gagpo.eval.reading import BadResult
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.regular_file import read_bytes
 from gagpo.eval.results import EvalResult
+from gagpo.runs.reading import BadResult
 
 LABEL = re.compile(r"(?:(before|after|average)|iteration-(\d{1,9}))-(.+)", re.DOTALL)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from gagpo.eval.reading import BadResult, read_text
+from gagpo.runs.reading import BadResult, read_text
 
 SECRET = re.compile(r"(?i)api_?key|secret|passw|credential|authorization|token$")
 OF_A_URL = re.compile(r"(?<=://)[^/@\s]+(?=@)")

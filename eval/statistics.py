@@ -13,7 +13,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,14 @@ from pathlib import Path
 
 from pydantic import Field
 
-from gagpo.envs.errors import InvalidArgument
-from gagpo.envs.tables import WIDTH, Table, ascii_only
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.tables import WIDTH, Table, ascii_only
 from gagpo.eval.compare import require_same_panel
-from gagpo.eval.metrics.register import Display, shown_in
-from gagpo.eval.reading import BadResult, Document, read_as, read_text
 from gagpo.eval.runs import Run, group_runs
 from gagpo.eval.statistics import Interval, area_under_curve, holm, mean_over_seeds, student_cdf
 from gagpo.eval.summary import p_value, percent
+from gagpo.runs.reading import BadResult, Document, read_as, read_text
+from gagpo.runs.register import Display, shown_in
 
 
 class RunRow(Document):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from gagpo.envs.tables import WIDTH, Table, facts
+from gagpo.base.tables import WIDTH, Table, facts
 from gagpo.eval.results import EvalResult, whole
 from gagpo.eval.statistics import Interval
 

@@ -13,12 +13,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from gagpo.envs.tables import ascii_only
-from gagpo.eval.metrics.register import Display, of_world, shown_in, worlds_of
-from gagpo.eval.reading import BadResult
+from gagpo.base.tables import ascii_only
 from gagpo.eval.runs import Run, load_run
 from gagpo.eval.summary import number
 from gagpo.eval.viewer.records import read_episode_file
+from gagpo.runs.reading import BadResult
+from gagpo.runs.register import Display, of_world, shown_in, worlds_of
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 Sentences = Callable[[Sequence[dict[str, float]]], list[str]]

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gagpo.algorithms import Algorithm
+    from gagpo.base.errors import GagpoError
     from gagpo.credit import advantages
-    from gagpo.envs.errors import GagpoError
+    from gagpo.eval.models import evaluate
     from gagpo.eval.runs import load_run
-    from gagpo.evaluation.models import evaluate
     from gagpo.objectives.policy import policy_loss
     from gagpo.training.launch import train
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Algorithm": "gagpo.algorithms",
-    "GagpoError": "gagpo.envs.errors",
+    "GagpoError": "gagpo.base.errors",
     "advantages": "gagpo.credit",
-    "evaluate": "gagpo.evaluation.models",
+    "evaluate": "gagpo.eval.models",
     "load_run": "gagpo.eval.runs",
     "policy_loss": "gagpo.objectives.policy",
     "train": "gagpo.training.launch",

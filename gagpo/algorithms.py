@@ -8,11 +8,12 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.nearest import hint
+from gagpo.base.options import Options, by_name, problems
 from gagpo.controllers import ControllerSettings
 from gagpo.credit import AnyCredit, CreditSettings, find
 from gagpo.credit.gagpo import Gagpo
-from gagpo.envs.errors import InvalidArgument
-from gagpo.envs.nearest import hint
 from gagpo.objectives.imitation import Distillation, ExpertLoss, Replay
 from gagpo.objectives.options import (
     Cispo,
@@ -25,7 +26,6 @@ from gagpo.objectives.options import (
     ObjectiveSettings,
     Power,
 )
-from gagpo.options import Options, by_name, problems
 
 Cells = dict[str, Any]
 """A row as plain data: what is written in YAML."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gagpo.eval.metrics import register
+from gagpo.runs import register
 from gagpo.settings import RunSettings, page
 
 ROOT = Path(__file__).parents[1]
@@ -78,7 +78,7 @@ def test_the_settings_reference_is_what_the_code_makes():
 
 def test_the_metrics_page_is_what_the_code_makes():
     assert (DOCS / "metrics.md").read_text(encoding="utf-8") == register.page(), (
-        "make it anew: python -m gagpo.eval.metrics.register > docs/metrics.md"
+        "make it anew: python -m gagpo.runs.register > docs/metrics.md"
     )
 
 

@@ -128,4 +128,4 @@ def test_processes_are_started_by_one_file() -> None:
         if own.search(line) and '"-I"' not in line
     }
     # The worlds of testing stand for those of users, who may start what they like.
-    assert set(found) - {"envs/testing.py"} == {"envs/interpreter.py"}, found
+    assert set(found) - {"envs/testing.py"} == {"gagpo/base/interpreter.py"}, found

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from gagpo.envs.errors import GagpoError
+from gagpo.base.errors import GagpoError
 
 ANSWER_BYTES = 1 << 20  # most bytes of an answer beside what the model says
 TOKEN_BYTES = 512  # and of each token of what it says, however it is spelled in JSON

@@ -16,7 +16,7 @@ from pydantic import JsonValue
 
 from gagpo.agents.api.answer import Answer, MalformedReply, Messages, Usage, answer_limit, estimate, read_answer
 from gagpo.agents.api.settings import ApiSettings
-from gagpo.envs.errors import GagpoError, InvalidArgument
+from gagpo.base.errors import GagpoError, InvalidArgument
 from gagpo.envs.remote.exchange import ExchangeFailed, Reply, exchange, is_loopback, open_http
 
 _PASSING = {408, 409, 425, 429}  # statuses below 500 that may be gone at the next try

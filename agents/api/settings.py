@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import JsonValue
 
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from gagpo.agents.api.answer import Usage

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.tools import ToolCall
 
 MARK = "[TOOL_CALLS]"  # of Mistral

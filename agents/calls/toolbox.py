@@ -11,7 +11,7 @@ from jinja2 import TemplateError
 
 from gagpo.agents.calls.formats import FORMATS, CallFormat, find_format, nine, said
 from gagpo.agents.episodes import Call
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.tools import CallError, Tool, ToolCall, read_call
 from gagpo.envs.tools.tool import ACT, find_tool
 

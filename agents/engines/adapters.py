@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from gagpo.agents.engines import frozen
-from gagpo.envs.errors import GagpoError, first_line
+from gagpo.base.errors import GagpoError, first_line
 
 ALL_LINEAR = "all-linear"
 CONFIG, WEIGHTS, BASE = "adapter_config.json", "adapter_model.safetensors", "base.json"

@@ -19,7 +19,7 @@ from gagpo.agents.engines.base import config_of
 from gagpo.agents.engines.flat.attention import forward
 from gagpo.agents.engines.flat.packed import PackedRows
 from gagpo.agents.engines.flat.slots import SlotCache
-from gagpo.envs.errors import first_line
+from gagpo.base.errors import first_line
 
 LENGTHS = (5, 11)
 WINDOW = 4  # sliding windows are narrowed to this for the check, or rows this short would not meet them

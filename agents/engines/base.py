@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from gagpo.agents.precision import name_of, require_known
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 
 if TYPE_CHECKING:  # agents behind a server need neither
     import torch

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gagpo.envs.errors import GagpoError
+from gagpo.base.errors import GagpoError
 
 BASES = ("float32", "bfloat16", "4bit")
 """What ``lora.base`` may be."""

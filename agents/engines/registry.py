@@ -1,4 +1,4 @@
-"""Engines by name; see :mod:`gagpo.envs.registry` for how a package or a file offers one.
+"""Engines by name; see :mod:`gagpo.base.registry` for how a package or a file offers one.
 
 An engine is a callable ``factory(model, tokenizer, max_length=None, **options)`` that gives an
 :class:`gagpo.agents.engines.base.Engine`.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gagpo.agents.engines.base import Engine
-from gagpo.envs.registry import Registry
+from gagpo.base.registry import Registry
 
 SERVERS = ("vllm-server", "sglang-server")
 """Those that sample at servers, which have weights of their own wherever they are."""

@@ -18,7 +18,7 @@ from gagpo.agents.engines.flat.slots import SlotCache, StaticDecoder
 from gagpo.agents.engines.spans import span
 from gagpo.agents.engines.weights import copy_tensors
 from gagpo.agents.precision import dtype_of
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 
 
 class DecodingRow:

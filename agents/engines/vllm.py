@@ -38,7 +38,7 @@ from gagpo.agents.engines.remote.transfer import checked
 from gagpo.agents.engines.vllm_arguments import cpu_arguments, repack_heads, room_for_rank, spread, temperature_of
 from gagpo.agents.engines.weights import adapter_tensors, base_weights, named_tensors
 from gagpo.agents.model import ModelError
-from gagpo.envs.errors import first_line
+from gagpo.base.errors import first_line
 
 LOG = logging.getLogger("gagpo")
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from gagpo.agents.engines.base import Request, Sampling
 from gagpo.agents.shape import key_value_shape
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 
 if TYPE_CHECKING:
     import torch

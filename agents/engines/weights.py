@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 from gagpo.agents.engines.adapters import base_tensors, is_adapted, merged_tensors, stored
 from gagpo.agents.engines.base import Engine, NamedTensor
 from gagpo.agents.precision import dtype_of
-from gagpo.envs.errors import GagpoError
+from gagpo.base.errors import GagpoError
 
 
 class WeightsError(GagpoError, ValueError):

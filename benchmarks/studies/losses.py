@@ -22,11 +22,11 @@ import numpy as np
 from benchmarks.studies.rows import append_row, has_row, read_rows
 from benchmarks.studies.study import Study, finished
 from gagpo import evaluate
+from gagpo.base.tables import Table
 from gagpo.credit.episode import Grpo
 from gagpo.credit.registry import Level
 from gagpo.credit.turns import Turns
 from gagpo.envs.math.families import FAMILIES
-from gagpo.envs.tables import Table
 from gagpo.eval.runs import Run
 from gagpo.eval.statistics import mean_over_seeds
 from gagpo.settings import load

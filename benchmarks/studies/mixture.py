@@ -18,10 +18,10 @@ from typing import Any
 
 from benchmarks.studies.rows import append_row, has_row, read_rows
 from benchmarks.studies.study import Study, finished
-from gagpo.envs.tables import Table
-from gagpo.eval.metrics.register import of_world
+from gagpo.base.tables import Table
 from gagpo.eval.runs import Run
 from gagpo.eval.statistics import mean_over_seeds
+from gagpo.runs.register import of_world
 from gagpo.settings import RunSettings, load
 
 WORSE = -5.0

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gagpo.agents.agent import EpisodeState
 from gagpo.agents.episodes import Turn
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 
 WIDTH = 1 << 16
 """Weights of the policy, and of the critic."""

@@ -22,7 +22,7 @@ import torch
 from benchmarks.studies.learner import METHODS, train
 from benchmarks.studies.rows import FOLDER, append_row, has_row, read_rows
 from benchmarks.studies.worlds import WORLDS, play, start, success_rate
-from gagpo.envs.tables import Table
+from gagpo.base.tables import Table
 from gagpo.eval.statistics import area_under_curve, holm, mean_over_seeds
 from gagpo.eval.study import paired_t
 

@@ -31,9 +31,9 @@ from benchmarks.studies.worlds import WORLDS, ScriptedAgent, StudyWorld, altered
 from gagpo.agents.agent import Agent
 from gagpo.agents.episodes import Episode
 from gagpo.agents.rollout import group_jobs, rollout
+from gagpo.base.tables import Table
 from gagpo.credit import CreditSettings, advantages, names, turns_for
 from gagpo.credit.registry import find, make
-from gagpo.envs.tables import Table
 from gagpo.eval.statistics import mean_over_seeds
 from gagpo.eval.study import paired_t
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol, Required, TypedDict, cast
 
-from gagpo.envs.errors import GagpoError, InvalidArgument
+from gagpo.base.errors import GagpoError, InvalidArgument
 
 Snapshot = dict[str, list[list[str]]]  # facts that are ``new``, and those that are ``gone``
 

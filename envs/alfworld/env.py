@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.alfworld.engine import DEFAULT_ENGINE, Scene, make_engine, read_game
 from gagpo.envs.alfworld.expert.expert import Expert
 from gagpo.envs.alfworld.expert.memory import NOTHING_HAPPENS
@@ -17,7 +18,6 @@ from gagpo.envs.alfworld.games.generate import SPLITS, default_root, generate, w
 from gagpo.envs.alfworld.games.lexicon import lexicon
 from gagpo.envs.alfworld.games.phrasings import Phrasing
 from gagpo.envs.base import Kwargs, MarkovKey, Outcome, TextEnv
-from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.tasks import Task, TaskSet
 
 _GENERATED = frozenset({"size", "seed", "counts", "texts"})  # arguments about generated games alone

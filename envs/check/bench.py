@@ -21,14 +21,14 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.tables import Table
 from gagpo.envs.base import Kwargs
 from gagpo.envs.check.fresh_process import call
-from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.lookup import find_spec, portable
 from gagpo.envs.pool import Event, Pool
 from gagpo.envs.pool.guard import processor_seconds
 from gagpo.envs.pool.wire import plain
-from gagpo.envs.tables import Table
 
 TASKS = 32  # how many of the split's tasks are played
 SLOTS = 64  # episodes that one worker of the pool holds

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 
 import gymnasium
 
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.tables import Table
 from gagpo.envs.base import Kwargs
 from gagpo.envs.check.promises import PROMISES
 from gagpo.envs.check.subject import Broken, NotJudged, Subject
-from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.lookup import find_spec
 from gagpo.envs.pool.wire import describe, plain
-from gagpo.envs.tables import Table
 
 
 @dataclass

@@ -9,8 +9,8 @@ import subprocess
 from contextlib import suppress
 from typing import Any
 
-from gagpo.envs.errors import GagpoError
-from gagpo.envs.interpreter import command, module_path
+from gagpo.base.errors import GagpoError
+from gagpo.base.interpreter import command, module_path
 
 # Standard output is for the result alone: whatever the function prints goes to standard error.
 _BOOT = """

@@ -20,6 +20,7 @@ import gymnasium
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.check.fresh_process import call
 from gagpo.envs.check.leaks import leaks
 from gagpo.envs.check.markov import markov
@@ -38,7 +39,6 @@ from gagpo.envs.check.subject import (
     walk,
 )
 from gagpo.envs.check.tool_calls import tool_calls
-from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.lookup import portable
 from gagpo.envs.pool import Event, Pool
 from gagpo.envs.pool.wire import describe

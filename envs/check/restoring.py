@@ -16,10 +16,10 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.base import Info
 from gagpo.envs.check.fresh_process import call
 from gagpo.envs.check.subject import NotJudged, Start, Subject, contrast, line, require, sampled_action
-from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.lookup import portable
 from gagpo.envs.saved import CannotRestore
 from gagpo.envs.tools import separate

@@ -8,8 +8,8 @@ from contextlib import closing
 
 import numpy as np
 
+from gagpo.base.errors import GagpoError
 from gagpo.envs.check.subject import Subject, require
-from gagpo.envs.errors import GagpoError
 from gagpo.envs.pool.wire import describe
 from gagpo.envs.tools import Tool, ToolCall, tools_of
 

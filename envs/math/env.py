@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.base import Kwargs, MarkovKey, Outcome, TextEnv
-from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.math import problems
 from gagpo.envs.math.calculator import FUNCTIONS, CalculatorError, calculate, show
 from gagpo.envs.math.problems import GeneratedTasks, Problem

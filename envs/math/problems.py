@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.math.calculator import calculate, show
 from gagpo.envs.math.families import FAMILIES, LEVELS
 from gagpo.envs.tasks import Task, TaskSet, UnknownTask

@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Literal, get_args
 
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.math.problems import SPLITS, Problem, content_key, split_of
 from gagpo.envs.math.tables import BadRow, file_rows, hub_tables
 from gagpo.envs.math.verify.extract import MAX_ANSWER, extract

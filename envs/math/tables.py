@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gagpo.envs.errors import GagpoError
+from gagpo.base.errors import GagpoError
 
 MAX_LINE = 10_000_000
 """Longest line of a JSONL file, in characters."""

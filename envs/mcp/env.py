@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.base import Outcome
-from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.mcp.questions import SPLITS, ToolQuestion, read_questions, same_answer
 from gagpo.envs.mcp.server import ServerError, ToolServer, listed_tools
 from gagpo.envs.tasks import Task, TaskSet

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictFloat, StrictInt, ValidationError
 
-from gagpo.envs import regular_file
-from gagpo.envs.errors import InvalidArgument, first_line
+from gagpo.base import regular_file
+from gagpo.base.errors import InvalidArgument, first_line
 from gagpo.envs.tasks import Task, TaskSet
 
 SPLITS = ("train", "test")

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import JsonValue
 
-from gagpo.envs import interpreter
-from gagpo.envs.errors import GagpoError, InvalidArgument, MissingPackage, first_line
+from gagpo.base import interpreter
+from gagpo.base.errors import GagpoError, InvalidArgument, MissingPackage, first_line
 from gagpo.envs.tools import Tool
 
 MOST_LINE = 4 * 2**20  # bytes of a message

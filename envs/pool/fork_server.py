@@ -25,9 +25,9 @@ from collections.abc import Mapping
 
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
+from gagpo.base.errors import GagpoError
+from gagpo.base.interpreter import command, module_path
 from gagpo.envs.base import Kwargs
-from gagpo.envs.errors import GagpoError
-from gagpo.envs.interpreter import command, module_path
 from gagpo.envs.lookup import portable
 from gagpo.envs.pool import guard
 from gagpo.envs.pool.wire import TOKEN_BYTES, describe, pack, plain

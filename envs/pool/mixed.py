@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Self
 
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.pool.pool import Pool
 from gagpo.envs.pool.slots import Counters, Event
 from gagpo.envs.tasks import parted

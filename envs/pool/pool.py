@@ -23,8 +23,8 @@ import weakref
 from contextlib import suppress
 from typing import Literal, NoReturn
 
+from gagpo.base.errors import GagpoError, InvalidArgument
 from gagpo.envs.base import Kwargs
-from gagpo.envs.errors import GagpoError, InvalidArgument
 from gagpo.envs.lookup import find_spec, is_cheap
 from gagpo.envs.pool.fork_server import ForkServer, ForkServerLost
 from gagpo.envs.pool.link import Link, Resources

@@ -17,8 +17,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import NamedTuple, Self
 
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.base import Info
-from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.pool.wire import Request
 from gagpo.envs.saved import CannotRestore
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from gagpo.envs.errors import GagpoError, first_line
+from gagpo.base.errors import GagpoError, first_line
+from gagpo.base.tables import ascii_only
 from gagpo.envs.remote.exchange import ExchangeFailed, OversizedReply, Reply, exchange, open_http
 from gagpo.envs.remote.protocol import Json, as_list, as_object
-from gagpo.envs.tables import ascii_only
 
 VARIABLES = ("DOCKER_HOST", "CONTAINER_HOST")
 """Environment variables that name a socket: Docker's, then Podman's."""

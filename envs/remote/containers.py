@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gagpo.envs.errors import first_line
+from gagpo.base.errors import first_line
 from gagpo.envs.pool.restarts import RestartBudget
 from gagpo.envs.remote.container_engine import ContainerEngine, EngineFailed, find_engine
 from gagpo.envs.remote.container_settings import ContainerSettings, image_of

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from gagpo.envs.errors import GagpoError, first_line
+from gagpo.base.errors import GagpoError, first_line
 
 CONNECT_SECONDS = 10.0
 

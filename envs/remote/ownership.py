@@ -8,10 +8,10 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
-from gagpo.envs.errors import first_line
+from gagpo.base.errors import first_line
+from gagpo.base.tables import ascii_only
 from gagpo.envs.remote.container_engine import ContainerEngine, EngineFailed
 from gagpo.envs.remote.protocol import as_list, as_object
-from gagpo.envs.tables import ascii_only
 
 LOG = logging.getLogger("gagpo")
 

@@ -11,8 +11,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, Literal, cast
 
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.base import Kwargs
-from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.lookup import is_address, is_image
 from gagpo.envs.pool import Event, Pool
 from gagpo.envs.pool.slots import Assignment, BasePool, Holder

@@ -6,8 +6,8 @@ import json
 import math
 from typing import Any, NamedTuple
 
+from gagpo.base.errors import GagpoError
 from gagpo.envs.base import Info
-from gagpo.envs.errors import GagpoError
 from gagpo.envs.tasks import Task
 
 Json = dict[str, Any]

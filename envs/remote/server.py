@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from gagpo.envs.errors import InvalidArgument, MissingPackage, first_line
+from gagpo.base.errors import InvalidArgument, MissingPackage, first_line
 from gagpo.envs.lookup import is_address
 from gagpo.envs.remote.exchange import ExchangeFailed, Reply, exchange, is_loopback, open_http
 from gagpo.envs.remote.protocol import ACTION, Json, ServerFailed, as_list, as_object

@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from gagpo.envs.errors import first_line
+from gagpo.base.errors import first_line
+from gagpo.base.tables import ascii_only
 from gagpo.envs.pool.wire import Request
 from gagpo.envs.remote.protocol import MOST_BYTES, Observed, ServerFailed, ServerFull, WorldFailed, message, observed
 from gagpo.envs.remote.server import Server
-from gagpo.envs.tables import ascii_only
 from gagpo.envs.tasks import Task
 
 LOG = logging.getLogger("gagpo")

@@ -10,8 +10,8 @@ from typing import Any
 import gymnasium
 from gymnasium.error import ResetNeeded
 
+from gagpo.base.errors import first_line
 from gagpo.envs.base import Info, Kwargs, Text
-from gagpo.envs.errors import first_line
 from gagpo.envs.lookup import is_image
 from gagpo.envs.remote.containers import ContainerLease
 from gagpo.envs.remote.protocol import (

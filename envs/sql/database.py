@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gagpo.envs.errors import GagpoError
+from gagpo.base.errors import GagpoError
 from gagpo.envs.sql import functions
 
 MAX_SQL = 10_000  # characters of a query

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.base import Kwargs, MarkovKey, Outcome, TextEnv
-from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.sql.compare import Comparison
 from gagpo.envs.sql.database import Columns, QueryFailed, columns_of, show
 from gagpo.envs.sql.generate import TYPES, generated

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import astuple, replace
 from pathlib import Path
 
-from gagpo.envs.durable import append_line
-from gagpo.envs.errors import GagpoError
+from gagpo.base.durable import append_line
+from gagpo.base.errors import GagpoError
 from gagpo.envs.sql.database import GOLD, MAX_STORED_LENGTH, STORED, BadDatabase, Cost, QueryFailed
 from gagpo.envs.sql.process import release, shared
 from gagpo.envs.sql.question import Question

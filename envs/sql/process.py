@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, cast
 from weakref import WeakSet
 
-from gagpo.envs.errors import GagpoError
+from gagpo.base.errors import GagpoError
 from gagpo.envs.sql.compare import Comparison
 from gagpo.envs.sql.database import GOLD, MAX_SQL, BadDatabase, Bounds, Columns, Cost, QueryFailed, Row, Source
 from gagpo.envs.sql.worker import HEADER

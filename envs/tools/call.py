@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
-from gagpo.envs.errors import GagpoError
+from gagpo.base.errors import GagpoError
 
 MOST_CALL = 20_000  # characters of one call
 MOST_DEPTH = 32  # of lists and objects within each other; whoever handles arguments may do so recursively

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import JsonValue
 
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.base import Kwargs, MarkovKey, Outcome
-from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.tasks import Task, TaskSet
 from gagpo.envs.tools.call import CallError, ToolCall, quoted
 from gagpo.envs.tools.tool import Arguments, Tool, find_tool

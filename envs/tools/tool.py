@@ -11,8 +11,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
-from gagpo.envs.errors import InvalidArgument
-from gagpo.envs.nearest import nearest
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.nearest import nearest
 from gagpo.envs.tools.call import CallError, ToolCall, quoted
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.base import Info, Kwargs, MarkovKey, Outcome, TextEnv
-from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.tasks import Task, TaskSet
 from gagpo.envs.webshop import expert
 from gagpo.envs.webshop.catalogue import find_sources

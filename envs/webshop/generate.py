@@ -16,8 +16,8 @@ from typing import NamedTuple, TypedDict
 
 from filelock import FileLock
 
-from gagpo.envs import durable
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base import durable
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.webshop.catalogue import ATTRIBUTES, HUMANS, PRODUCTS
 from gagpo.envs.webshop.store import LOCK_TIMEOUT
 

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.webshop.goals import Goal
 from gagpo.envs.webshop.reward import PurchaseScore, judge
 from gagpo.envs.webshop.store import Store

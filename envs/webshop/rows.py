@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from gagpo.envs.errors import GagpoError
+from gagpo.base.errors import GagpoError
 
 CHUNK = 1 << 20
 LARGEST_ROW = 64 << 20  # characters; a longer row is taken for a broken file

@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
-from gagpo.envs import durable
-from gagpo.envs.errors import GagpoError
+from gagpo.base import durable
+from gagpo.base.errors import GagpoError
 from gagpo.envs.tasks import Task, TaskSet, UnknownTask
 from gagpo.envs.webshop.catalogue import Product, Sources, read_annotations, read_humans, read_products
 from gagpo.envs.webshop.goals import (

@@ -10,11 +10,9 @@ from pathlib import Path
 import yaml
 from markupsafe import Markup
 
-from gagpo.envs import durable
+from gagpo.base import durable
 from gagpo.eval.compare import Comparison, DifferentPanels, compare_results
 from gagpo.eval.curves import plot_curves
-from gagpo.eval.metrics.register import Display, find, of_world, shown_in, worlds_of
-from gagpo.eval.reading import BadResult, read_record
 from gagpo.eval.report.charts import Series, line_chart
 from gagpo.eval.report.dialogues import dialogue, sample_episodes
 from gagpo.eval.report.page import render
@@ -23,6 +21,8 @@ from gagpo.eval.runs import Evaluation, Run, load_run
 from gagpo.eval.secrets import shown_settings
 from gagpo.eval.statistics import Interval
 from gagpo.eval.summary import number, p_value, percent
+from gagpo.runs.reading import BadResult, read_record
+from gagpo.runs.register import Display, find, of_world, shown_in, worlds_of
 
 STAGES = ("before", "after", "average")
 """What a table sets side by side: a model before training, after it, and the average of its weights."""

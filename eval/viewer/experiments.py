@@ -8,11 +8,11 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gagpo.eval.metrics.register import worlds_of
-from gagpo.eval.reading import BadResult
 from gagpo.eval.runs import Evaluation, Run, load_run
 from gagpo.eval.secrets import HIDDEN, shown_settings
 from gagpo.eval.statistics import Interval, mean_over_seeds
+from gagpo.runs.reading import BadResult
+from gagpo.runs.register import worlds_of
 
 OWN = ("name", "seed")  # settings in which the runs of one experiment differ
 DEEPEST, MOST = 8, 2000  # sections in sections, and settings, that are read of one file

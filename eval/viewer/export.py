@@ -14,8 +14,7 @@ from importlib import resources
 from itertools import pairwise
 from pathlib import Path
 
-from gagpo.envs import durable
-from gagpo.eval.reading import BadResult
+from gagpo.base import durable
 from gagpo.eval.runs import load_run
 from gagpo.eval.viewer.index import (
     DEAD_ZONE,
@@ -29,6 +28,7 @@ from gagpo.eval.viewer.index import (
     reading_order,
 )
 from gagpo.eval.viewer.records import EpisodeRecord, Explain, Explained, read_episode_file
+from gagpo.runs.reading import BadResult
 
 MARKER = ".gagpo-view"  # a folder that has it was written by this file, and may be replaced by it
 SHARD = 600_000  # characters of one shard, about

@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 
-from gagpo.eval.metrics.register import Display, shown_in, worlds_of
 from gagpo.eval.runs import Run, read_label
 from gagpo.eval.viewer.experiments import experiments, settings_that_differ
+from gagpo.runs.register import Display, shown_in, worlds_of
 
 FORMAT = "gagpo view 2"
 DEAD_ZONE = 0.1  # advantages nearer to zero have no sign

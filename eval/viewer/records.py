@@ -11,7 +11,7 @@ from typing import Annotated, Any, Protocol
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from gagpo.agents.episodes import Invalid
-from gagpo.eval.reading import BadResult, Document, read_as
+from gagpo.runs.reading import BadResult, Document, read_as
 
 
 class TokensRecord(Document):

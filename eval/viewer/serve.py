@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from typing import BinaryIO
 
-from gagpo.envs.origin import LOOPBACK, SAFETY_HEADERS, refusal
-from gagpo.eval.reading import BadResult
+from gagpo.base.origin import LOOPBACK, SAFETY_HEADERS, refusal
 from gagpo.eval.viewer.export import Exporter
+from gagpo.runs.reading import BadResult
 
 HEADERS = {
     **SAFETY_HEADERS,

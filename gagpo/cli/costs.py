@@ -63,7 +63,7 @@ def simulate(
     as_json: Json = False,
 ) -> None:
     """Simulate a run on many processors: time of an iteration, what waits for what, and what on-policy costs."""
-    from gagpo.envs.errors import InvalidArgument
+    from gagpo.base.errors import InvalidArgument
     from gagpo.settings import load
 
     settings = load(config, overrides or [])
@@ -99,7 +99,7 @@ def simulate(
         shape, asked = shape_of(settings), stated
         used = stated(settings)
     if write_rates is not None:
-        from gagpo.envs import durable
+        from gagpo.base import durable
 
         durable.write_text(write_rates, known.dump(used))
     lines = list(study.study(settings, workload, asked, counts, aheads, iterations))
@@ -120,7 +120,7 @@ def simulate(
 
 
 def _numbers(option: str, text: str, least: int) -> list[int]:
-    from gagpo.envs.errors import InvalidArgument
+    from gagpo.base.errors import InvalidArgument
 
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and least <= int(part) <= 100_000 for part in parts):

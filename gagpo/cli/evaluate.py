@@ -13,8 +13,8 @@ from gagpo.cli import served
 from gagpo.cli.options import Json, Kwargs, Quiet, print_json, say, values
 
 if TYPE_CHECKING:
+    from gagpo.eval.panel import EvaluationOutcome
     from gagpo.eval.results import EvalResult
-    from gagpo.evaluation.panel import EvaluationOutcome
 
 
 def add_to(app: typer.Typer) -> None:
@@ -79,9 +79,9 @@ def evaluate(
     A model behind a server (openai:MODEL) needs no --out for that: finished episodes are kept in --journals.
     """
     served.refuse_misplaced(model, context.params)
-    from gagpo.eval.reading import in_one_line
-    from gagpo.evaluation.models import file_of_world, measure_all
-    from gagpo.evaluation.request import EvaluationRequest
+    from gagpo.eval.models import file_of_world, measure_all
+    from gagpo.eval.request import EvaluationRequest
+    from gagpo.runs.reading import in_one_line
 
     for path in (out, episodes):
         _require_writable(path)
@@ -106,7 +106,7 @@ def evaluate(
 
 def _shown_together(results: Mapping[str, EvalResult]) -> dict[str, dict[str, object]]:
     """Say what came of all worlds; the whole as JSON-ready values."""
-    from gagpo.envs.tables import text_width
+    from gagpo.base.tables import text_width
     from gagpo.eval.results import whole
     from gagpo.eval.summary import world_lines
 
@@ -117,7 +117,7 @@ def _shown_together(results: Mapping[str, EvalResult]) -> dict[str, dict[str, ob
 
 def _shown(outcome: EvaluationOutcome, world: str) -> dict[str, object]:
     """Say what came out; the same as JSON-ready values."""
-    from gagpo.envs.tables import text_width
+    from gagpo.base.tables import text_width
     from gagpo.eval.summary import result_lines
 
     result, usage, record = outcome.result, outcome.usage, outcome.result.summary()
@@ -134,7 +134,7 @@ def _shown(outcome: EvaluationOutcome, world: str) -> dict[str, object]:
 
 def _require_writable(path: Path | None) -> None:
     """OSError naming ``path`` when it cannot be written; better before an hour of playing than after it."""
-    from gagpo.envs.errors import InvalidArgument
+    from gagpo.base.errors import InvalidArgument
 
     if path is None:
         return
@@ -154,7 +154,7 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Compare evaluations on the same panel, task by task, with paired tests."""
-    from gagpo.envs.tables import text_width
+    from gagpo.base.tables import text_width
     from gagpo.eval.compare import compare_files
 
     comparison = compare_files(results, split)
@@ -182,7 +182,7 @@ def report(
     say(*pages)
     study = None
     if len(runs) > 1 or not folders or markdown:
-        from gagpo.envs.tables import text_width
+        from gagpo.base.tables import text_width
         from gagpo.eval.curves import plot_curves
         from gagpo.eval.study import study_of
 
@@ -208,7 +208,7 @@ def curves(
     as_json: Json = False,
 ) -> None:
     """Draw the learning curves of several runs together."""
-    from gagpo.envs.tables import text_width
+    from gagpo.base.tables import text_width
     from gagpo.eval.curves import curve_lines, plot_curves
 
     path = plot_curves(runs, out, x=x, metric=metric, smooth=smooth)

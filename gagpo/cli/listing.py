@@ -24,7 +24,7 @@ def list_everything(
     as_json: Json = False,
 ) -> None:
     """What can be used here: environments and how they are acted in, algorithms, engines, models and runs."""
-    from gagpo.envs.tables import Table
+    from gagpo.base.tables import Table
 
     listed = everything(runs, models)
     rows = [[one.kind, one.name, one.offers, one.package, one.problem] for one in listed]

@@ -70,7 +70,7 @@ def main() -> None:
 
 def _complain(error: Exception) -> int:
     """Say what went wrong; the exit status."""
-    from gagpo.envs.errors import GagpoError  # costs the import of gymnasium, which `--help` need not wait for
+    from gagpo.base.errors import GagpoError  # costs the import of gymnasium, which `--help` need not wait for
 
     if isinstance(error, typer.Abort):
         return 130

@@ -10,7 +10,7 @@ import typer
 from gagpo.cli.options import Config, Json, Overrides, PromptTokens, ResponseTokens, Turns, print_json, print_table, say
 
 if TYPE_CHECKING:
-    from gagpo.envs.tables import Table
+    from gagpo.base.tables import Table
     from gagpo.planning.plan import MemoryPlan
 
 
@@ -43,7 +43,7 @@ def plan(
     from gagpo.planning.lengths import Guess, guess_from
     from gagpo.planning.plan import plan as make_plan
     from gagpo.planning.plan import shape_of
-    from gagpo.training.run_folder import RunFolder
+    from gagpo.runs.run_folder import RunFolder
 
     guess = Guess(prompt_tokens, turns, response_tokens, tokens_per_second)
     if run is not None:
@@ -67,7 +67,7 @@ def plan(
 
 
 def _table(model: str, made: MemoryPlan) -> Table:
-    from gagpo.envs.tables import Table
+    from gagpo.base.tables import Table
     from gagpo.planning.memory import GB, PHASES
 
     on_device = [part for part in made.parts if not part.host]

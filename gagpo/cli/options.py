@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from gagpo.envs.tables import Table
+    from gagpo.base.tables import Table
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
@@ -27,7 +27,7 @@ Kwargs = Annotated[
 
 def values(pairs: list[str] | None) -> dict[str, object]:
     """``name=value`` pairs as a mapping; the values are YAML."""
-    from gagpo.envs.errors import InvalidArgument
+    from gagpo.base.errors import InvalidArgument
     from gagpo.settings.core_schema import NotYaml, parse_yaml
 
     found = {}

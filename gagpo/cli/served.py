@@ -54,7 +54,7 @@ _OPTIONS = (*_SETTINGS, "concurrency", "completion_tokens", "keep_reasoning", "j
 
 def refuse_misplaced(model: str, given: Mapping[str, object]) -> None:
     """InvalidArgument for an option that says nothing about this kind of model. given: all options, by name."""
-    from gagpo.envs.errors import InvalidArgument
+    from gagpo.base.errors import InvalidArgument
 
     served = model.startswith(PREFIX)
     kind = "a model in this process" if served else f"a model behind a server ({PREFIX}MODEL)"

@@ -64,7 +64,7 @@ def games(
     as_json: Json = False,
 ) -> None:
     """Generate ALFWorld games, each proved solvable in the engine; what exists is not made again."""
-    from gagpo.agents.progress import track
+    from gagpo.base.progress import track
     from gagpo.envs.alfworld.games.generate import default_root, generate
 
     wanted = {"train": train, "valid_seen": valid_seen, "valid_unseen": valid_unseen}
@@ -102,7 +102,7 @@ def play(
 ) -> None:
     """Open an environment for people, in a browser."""
     if what != "webshop":
-        from gagpo.envs.errors import InvalidArgument
+        from gagpo.base.errors import InvalidArgument
 
         raise InvalidArgument(f"only webshop can be played in a browser, not {what!r}")
     from gagpo.envs.webshop.web.site import play as serve
@@ -139,7 +139,7 @@ def bench_credit(
     as_json: Json = False,
 ) -> None:
     """Seconds of every credit, and every objective relative to a plain PPO clip."""
-    from gagpo.envs.tables import Table, text_width
+    from gagpo.base.tables import Table, text_width
     from gagpo.planning.speed import bench_credit as run
 
     report = run(turns, tokens)
@@ -157,9 +157,9 @@ def bench_alfworld(
     as_json: Json = False,
 ) -> None:
     """Steps and resets per second of the native engine, of textworld as it is (stock), and of textworld memoised."""
+    from gagpo.base.tables import Table, text_width
     from gagpo.envs.alfworld.reference.speed import ENGINES
     from gagpo.envs.alfworld.reference.speed import bench as run
-    from gagpo.envs.tables import Table, text_width
 
     files = None if games is None else sorted(games.rglob("game.tw-pddl"))
     report = run(files, rounds=rounds)
@@ -185,7 +185,7 @@ def bench_parity(
     as_json: Json = False,
 ) -> None:
     """Play the native and the reference ALFWorld engine side by side and compare every byte."""
-    from gagpo.agents.progress import track
+    from gagpo.base.progress import track
     from gagpo.envs.alfworld.reference.parity import parity
 
     files = None if games is None else sorted(games.rglob("game.tw-pddl"))

@@ -15,8 +15,8 @@ from gagpo.cli.options import Json, Kwargs, Quiet, print_json, say, values
 if TYPE_CHECKING:
     from gagpo.distributed.ranks import Ranks
     from gagpo.eval.results import EvalResult
+    from gagpo.runs.run_folder import RunFolder
     from gagpo.training.events import Event, Report
-    from gagpo.training.run_folder import RunFolder
 
 configs = typer.Typer(no_args_is_help=False, help="The configs that ship: list them, or print one.")
 
@@ -161,7 +161,7 @@ def _words(watch: bool, as_json: bool) -> list[str]:
 
 def _compared(run: Path, split: str) -> str:
     """What came of a run, and of the average of its weights, against the model that it began with."""
-    from gagpo.envs.tables import text_width
+    from gagpo.base.tables import text_width
     from gagpo.eval.compare import compare_results
     from gagpo.eval.report.report import STAGES
     from gagpo.eval.results import EvalResult
@@ -220,7 +220,7 @@ def list_configs(context: typer.Context, as_json: Json = False) -> None:
     """List the configs that ship with the package, each with its first comment."""
     if context.invoked_subcommand is not None:
         return
-    from gagpo.envs.tables import facts, text_width
+    from gagpo.base.tables import facts, text_width
     from gagpo.settings import shipped_configs
 
     found = {name: _first_comment(path) for name, path in shipped_configs().items()}

@@ -29,10 +29,10 @@ def view(
 
     Of several runs, or of a folder of runs, the first page is a table of them all, and any two stand side by side.
     """
-    from gagpo.eval.metrics.health import sentences
+    from gagpo.eval.health import sentences
+    from gagpo.eval.recredit import for_run
     from gagpo.eval.viewer.experiments import runs_in
     from gagpo.eval.viewer.export import export
-    from gagpo.evaluation.recredit import for_run
 
     found, problems = runs_in(runs)
     page = export(found, out or runs[0] / "view", for_run, lambda run: sentences(run.metrics), problems)
@@ -51,12 +51,12 @@ def watch(
     once: Annotated[bool, typer.Option(help="Show it once and end.")] = False,
 ) -> None:
     """Show a run while it goes on: curves, health in plain words, time, last episodes."""
-    from gagpo.eval.metrics.health import sentences
-    from gagpo.eval.reading import BadResult
+    from gagpo.eval.health import sentences
+    from gagpo.eval.recredit import for_run
     from gagpo.eval.viewer.export import Exporter
     from gagpo.eval.viewer.serve import serving
     from gagpo.eval.watch import watch as show
-    from gagpo.evaluation.recredit import for_run
+    from gagpo.runs.reading import BadResult
 
     if not run.is_dir():
         raise BadResult(f"{run}: not a run folder (no such folder)")
@@ -74,9 +74,9 @@ def watched(run: Path, wanted: bool) -> Iterator[None]:
     if not wanted:
         yield
         return
-    from gagpo.eval.metrics.health import sentences
-    from gagpo.eval.reading import BadResult
+    from gagpo.eval.health import sentences
     from gagpo.eval.watch import watch as show
+    from gagpo.runs.reading import BadResult
 
     over = threading.Event()
 

@@ -17,12 +17,12 @@ from gagpo.agents.branching.rollout import branched_rollout
 from gagpo.agents.engines.base import Engine, NamedTensor
 from gagpo.agents.engines.weights import tensors_for
 from gagpo.agents.episodes import Episode
+from gagpo.base.errors import InvalidArgument
 from gagpo.collecting.collector import Collection, Collector, usable
 from gagpo.collecting.distributed_rollout import Rollout
 from gagpo.collecting.sampling_thread import SamplingThread
 from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers
-from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.pool import Pool
 from gagpo.settings import RunSettings
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from gagpo.agents.episodes import Episode
+from gagpo.base.errors import InvalidArgument
 from gagpo.controllers.curriculum import TaskRecord
-from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.tasks import TaskSet, parted
 from gagpo.settings import RunSettings, World
 

@@ -9,10 +9,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.options import Options
 from gagpo.credit.turns import Turns
 from gagpo.credit.turns.dispersion import group_dispersion, group_skewness, vote_entropy
-from gagpo.envs.errors import InvalidArgument
-from gagpo.options import Options
 
 State = dict[str, Any]
 """Numbers, texts, lists and mappings, as JSON holds them."""

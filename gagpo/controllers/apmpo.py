@@ -7,10 +7,10 @@ from typing import Literal
 import numpy as np
 from pydantic import Field, model_validator
 
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.options import Options
 from gagpo.credit.turns import BadTurns, Turns
 from gagpo.credit.turns.grouping import group_mean, group_std
-from gagpo.envs.errors import InvalidArgument
-from gagpo.options import Options
 
 
 class Apmpo(Options):

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.options import Options
 from gagpo.controllers.agpo import Agpo, AgpoController, State
 from gagpo.controllers.apmpo import Apmpo, ApmpoController
 from gagpo.controllers.sampling import (
@@ -33,8 +35,6 @@ from gagpo.controllers.sampling import (
     shape_overlong,
 )
 from gagpo.credit.turns import Turns
-from gagpo.envs.errors import InvalidArgument
-from gagpo.options import Options
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -2,7 +2,7 @@
 
 A curriculum is one class: its fields are its options, its method :meth:`Curriculum.task` chooses. One of your own is
 named by its place, ``module:Class``, or offered by a package as an entry point of ``gagpo.curricula``
-(:mod:`gagpo.envs.registry`).
+(:mod:`gagpo.base.registry`).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import numpy as np
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError
 
-from gagpo.envs.errors import InvalidArgument
-from gagpo.envs.nearest import hint
-from gagpo.envs.registry import Registry
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.nearest import hint
+from gagpo.base.options import Options, by_name, explain
+from gagpo.base.registry import Registry
 from gagpo.envs.tasks import Task, TaskSet
-from gagpo.options import Options, by_name, explain
 
 
 class TaskVisits(NamedTuple):

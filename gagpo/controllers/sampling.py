@@ -11,11 +11,11 @@ from typing import Literal
 import numpy as np
 from pydantic import Field, model_validator
 
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.options import Options
 from gagpo.credit.turns import Turns
 from gagpo.credit.turns.grouping import group_std, varies
-from gagpo.envs.errors import InvalidArgument
 from gagpo.objectives.options import LIMIT
-from gagpo.options import Options
 
 
 class DynamicSampling(Options):

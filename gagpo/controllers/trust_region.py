@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import Field
 
-from gagpo.envs.errors import InvalidArgument
-from gagpo.options import Options
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.options import Options
 
 State = dict[str, Any]
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from gagpo.agents.episodes import Episode
+from gagpo.base.errors import InvalidArgument
 from gagpo.credit.registry import CreditSettings, Level
 from gagpo.credit.turns.aliasing import aliasing
 from gagpo.credit.turns.columns import Turns
 from gagpo.credit.turns.grouping import varies
 from gagpo.credit.turns.keys import StateKey
 from gagpo.credit.turns.tree import along_paths
-from gagpo.envs.errors import InvalidArgument
 
 ALIASED = 0.05
 """From this share of aliased pairs on, a credit that follows states from one to the next is on a wrong graph."""

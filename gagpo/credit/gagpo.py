@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
+from gagpo.base.errors import InvalidArgument
 from gagpo.credit.episode import Grpo
 from gagpo.credit.registry import CreditSettings, Level, Option, without_key
 from gagpo.credit.turns import StateKey, Turns
@@ -18,7 +19,6 @@ from gagpo.credit.turns.grouping import (
     temporal_difference,
 )
 from gagpo.credit.turns.tree import along_paths, mean_of_children, mean_of_paths, tree_recursion
-from gagpo.envs.errors import InvalidArgument
 
 Norm = Literal["group", "batch", "state", "scale_only", "none"]
 """Over which turns advantages are normalised."""

@@ -2,7 +2,7 @@
 
 A credit is one class: its fields are its options, its method :meth:`CreditSettings.advantage` computes it. One from
 another package is found in any of three ways: ``@register`` on the class, where its module is imported anyway; an entry
-point of the group ``gagpo.credits``; or its place, ``module:Class``, in the name's stead (:mod:`gagpo.envs.registry`).
+point of the group ``gagpo.credits``; or its place, ``module:Class``, in the name's stead (:mod:`gagpo.base.registry`).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 import numpy as np
 from pydantic import BeforeValidator, SerializeAsAny, ValidationError
 
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.nearest import hint
+from gagpo.base.options import Options, by_name, explain
+from gagpo.base.registry import Registry
 from gagpo.credit.turns import Turns
-from gagpo.envs.errors import InvalidArgument
-from gagpo.envs.nearest import hint
-from gagpo.envs.registry import Registry
-from gagpo.options import Options, by_name, explain
 
 Level = Literal["episode", "turn", "token"]
 Measure = Literal["", "entropy", "energy"]

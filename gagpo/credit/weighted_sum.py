@@ -7,11 +7,11 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
+from gagpo.base.errors import InvalidArgument
 from gagpo.credit.gagpo import Gagpo
 from gagpo.credit.graphgpo import Graphgpo
 from gagpo.credit.registry import AnyCredit, CreditSettings, Level
 from gagpo.credit.turns import StateKey, Turns
-from gagpo.envs.errors import InvalidArgument
 
 
 class WeightedSum(CreditSettings):

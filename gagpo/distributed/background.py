@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from gagpo.envs.errors import GagpoError
+from gagpo.base.errors import GagpoError
 
 
 class Overdue(GagpoError, TimeoutError):

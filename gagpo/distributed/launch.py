@@ -11,9 +11,9 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from gagpo.base.interpreter import module_command
 from gagpo.distributed.environment import LOST, PARENT, started_as_rank
 from gagpo.distributed.errors import RanksEnded
-from gagpo.envs.interpreter import module_command
 
 POLL_SECONDS = 0.1
 INTERRUPTED = (130, 143)

@@ -18,11 +18,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
+from gagpo.base.errors import GagpoError
 from gagpo.distributed.environment import started_as_rank
 from gagpo.distributed.errors import RankFailed, RankLost, RanksDiffer
 from gagpo.distributed.meeting import choose_interface, meet, not_found
 from gagpo.distributed.watch import Watch
-from gagpo.envs.errors import GagpoError
 from gagpo.objectives.layout import Normaliser
 
 T = TypeVar("T")

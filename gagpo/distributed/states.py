@@ -18,8 +18,8 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from gagpo.base.errors import GagpoError
 from gagpo.distributed.ranks import Ranks
-from gagpo.envs.errors import GagpoError
 
 # A process that trains alone is meant to save alone. For good, since saving goes on in a thread of its own.
 warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")

@@ -14,10 +14,10 @@ from typing import TypeVar
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
+from gagpo.base.errors import GagpoError
 from gagpo.distributed.background import Background, Overdue
 from gagpo.distributed.environment import LOST, PARENT
 from gagpo.distributed.errors import RankFailed
-from gagpo.envs.errors import GagpoError
 
 T = TypeVar("T")
 

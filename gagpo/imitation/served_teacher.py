@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gagpo.envs.errors import GagpoError
+from gagpo.base.errors import GagpoError
 from gagpo.envs.remote.exchange import ExchangeFailed, Reply, exchange, open_http
 from gagpo.learning.batch import Row
 from gagpo.objectives.imitation import Distillation

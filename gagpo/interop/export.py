@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gagpo.agents.episodes import Episode, Turn, read_episodes
-from gagpo.envs.errors import InvalidArgument, MissingPackage
+from gagpo.base.errors import InvalidArgument, MissingPackage
 from gagpo.eval.journal import JournalError, read_journal
 
 About = Mapping[str, object]

@@ -15,8 +15,8 @@ from gagpo.agents.episodes import Turn
 from gagpo.agents.parsing import parse
 from gagpo.agents.prompts import admissible_line, message, text_style, window
 from gagpo.agents.rollout import derive_seed
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.base import TextEnv
-from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.lookup import find_spec
 
 Kwargs = Mapping[str, Any]

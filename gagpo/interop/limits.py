@@ -6,7 +6,7 @@ import json
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any
 
-from gagpo.envs.origin import SAFETY_HEADERS, refusal
+from gagpo.base.origin import SAFETY_HEADERS, refusal
 
 Message = MutableMapping[str, Any]
 """As ASGI defines it, like a connection's scope."""
@@ -22,7 +22,7 @@ _SAFETY = [(name.lower().encode(), value.encode()) for name, value in SAFETY_HEA
 class OwnPagesOnly:
     """Answers 403 to requests under other names than ``hosts`` (None: any), and to those of other sites' pages.
 
-    Every other answer carries :data:`gagpo.envs.origin.SAFETY_HEADERS`.
+    Every other answer carries :data:`gagpo.base.origin.SAFETY_HEADERS`.
     """
 
     def __init__(self, app: App, hosts: Collection[str] | None):

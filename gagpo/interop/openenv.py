@@ -25,8 +25,8 @@ from openenv.core.env_server.types import Action, ConcurrencyConfig, Environment
 from pydantic import Field, field_validator
 from pydantic_core import PydanticSerializationError
 
-from gagpo.envs.errors import InvalidArgument
-from gagpo.envs.origin import LOOPBACK
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.origin import LOOPBACK
 from gagpo.envs.pool import Event
 from gagpo.envs.pool.shared_pool import PoolClosed, SharedPool
 from gagpo.envs.tasks import Task, TaskSet

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from gagpo.envs.errors import InvalidArgument, MissingPackage
+from gagpo.base.errors import InvalidArgument, MissingPackage
 from gagpo.interop.games import Kwargs
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,40}", re.ASCII)

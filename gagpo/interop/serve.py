@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import socket
 
-from gagpo.envs.errors import MissingPackage
-from gagpo.envs.origin import LOOPBACK
+from gagpo.base.errors import MissingPackage
+from gagpo.base.origin import LOOPBACK
 from gagpo.interop.games import Kwargs
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from string import Formatter
 from typing import TypeVar
 
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from gagpo.agents.context import Context
 from gagpo.agents.episodes import Turn
 from gagpo.agents.parsing import parse
 from gagpo.agents.prompts import text_style
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 from gagpo.interop.games import Kwargs, TextGame, rows
 
 

@@ -25,9 +25,9 @@ from verl.trainer.ppo.v1 import PPOTrainer
 from verl.workers.engine.base import BaseEngine
 
 from gagpo.algorithms import Algorithm
+from gagpo.base.errors import InvalidArgument
 from gagpo.credit import advantages as credit_of
 from gagpo.credit import intern, turns_from_tokens
-from gagpo.envs.errors import InvalidArgument
 from gagpo.objectives import Layout, Normaliser, policy_loss, summary
 
 _responses: ContextVar[Tensor | None] = ContextVar("responses of the rows whose advantages are computed", default=None)

@@ -8,8 +8,8 @@ from typing import Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from gagpo.envs.errors import InvalidArgument
-from gagpo.options import Options
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.options import Options
 
 Schedule = Literal["constant", "linear", "cosine"]
 

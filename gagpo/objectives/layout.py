@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from gagpo.envs.errors import InvalidArgument
-from gagpo.options import Options, by_name
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.options import Options, by_name
 
 LIMIT = 512
 """Response limit where nothing sets one, as in a rollout's defaults."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 from gagpo.objectives.aggregation import segment_power_mean, token_weights
 from gagpo.objectives.gates import (
     WEIGHED,

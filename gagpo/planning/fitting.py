@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 
 from gagpo.agents.shape import Shape
+from gagpo.base.errors import InvalidArgument
 from gagpo.collecting.distributed_rollout import require_fitting
-from gagpo.envs.errors import InvalidArgument
 from gagpo.planning.lengths import Guess
 from gagpo.planning.memory import GB, VLLM_SHARE
 from gagpo.planning.plan import plan, shape_of

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 from gagpo.settings import EnvironmentSettings, RunSettings
 
 MEASURED = ("mean_turns", "response_tokens", "tokens_per_second")  # metrics of a run that take the place of guesses

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from gagpo.agents.engines.spans import Profile
-from gagpo.envs.tables import Table
+from gagpo.base.tables import Table
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import RunSettings
 from gagpo.training.events import Event, IterationFinished, Metrics
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer
 
 PARTS = {

@@ -14,8 +14,8 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskErro
 from gagpo.agents.engines.remote.seat import Seat
 from gagpo.agents.engines.remote.server import ServerPlan
 from gagpo.agents.model import ModelError
+from gagpo.base.errors import first_line
 from gagpo.collecting.placement import LocalPlacement, pool_options
-from gagpo.envs.errors import first_line
 from gagpo.envs.pool import Pool
 from gagpo.ray.pool import ClusterPool, HostLost, PoolHost
 from gagpo.ray.server import PlacedServer, ServerHost

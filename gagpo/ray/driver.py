@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from gagpo.envs.errors import GagpoError, MissingPackage, first_line
+from gagpo.base.errors import GagpoError, MissingPackage, first_line
 from gagpo.envs.pool.restarts import RestartBudget
 from gagpo.eval.results import EvalResult
 from gagpo.ray.rank import DONE, LOST, MEND, Rank, pass_on
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import dump
-from gagpo.training.run_folder import RunFolder
 
 LOCAL = "local"
 REACH_SECONDS = 10.0

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from gagpo.agents.engines.remote.transfer import free_port
-from gagpo.envs.errors import GagpoError
+from gagpo.base.errors import GagpoError
 from gagpo.ray.pool import HostsLost
 
 DONE, MEND, LOST = "done", "mend", "lost"
@@ -37,10 +37,10 @@ class Rank:
         from gagpo.distributed.errors import RankFailed, RankLost
         from gagpo.distributed.ranks import joined
         from gagpo.ray.actors import RayPlace
+        from gagpo.runs.run_folder import RunFolder
         from gagpo.settings import parse
         from gagpo.settings.core_schema import parse_yaml
         from gagpo.training import trainer
-        from gagpo.training.run_folder import RunFolder
 
         os.environ.update(variables)
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from gagpo.options import Options, explain
+from gagpo.base.options import Options, explain
 from gagpo.settings.core_schema import write_yaml
 from gagpo.settings.errors import SettingsError
 from gagpo.settings.run import RunSettings

@@ -10,8 +10,8 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from gagpo.agents.calls.formats import find_format
 from gagpo.agents.prompts import STYLES
-from gagpo.envs.errors import InvalidArgument
-from gagpo.options import Options
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.options import Options
 
 
 def _plain(value: object, where: str = "") -> object:

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from gagpo.envs.nearest import hint
+from gagpo.base.nearest import hint
 from gagpo.settings import keys
 from gagpo.settings.core_schema import NotYaml, parse_yaml, write_yaml
 from gagpo.settings.errors import SettingsError

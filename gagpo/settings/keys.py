@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from pydantic import BaseModel
 
+from gagpo.base.nearest import nearest
 from gagpo.controllers.curriculum import CURRICULA, Curriculum
 from gagpo.credit import CreditSettings, find
 from gagpo.credit.registry import CREDITS
-from gagpo.envs.nearest import nearest
 
 SLIP = 0.8  # how alike two names are of which one was meant for the other
 

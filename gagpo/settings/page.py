@@ -18,8 +18,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from gagpo.base.tables import Table
 from gagpo.controllers.curriculum import Curriculum
-from gagpo.envs.tables import Table
 from gagpo.settings import RunSettings
 from gagpo.settings.keys import options
 

@@ -11,9 +11,9 @@ from gagpo.agents.engines.base import Sampling
 from gagpo.agents.engines.registry import ENGINES
 from gagpo.agents.engines.remote.seat import require_one_card
 from gagpo.agents.precision import require_known
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.options import Options, by_name
 from gagpo.envs.pool.pool import WORKERS
-from gagpo.options import Options, by_name
 from gagpo.settings.environment import Kwargs
 
 MOST_EPISODES = 1_000_000

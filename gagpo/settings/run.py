@@ -8,11 +8,11 @@ from typing import TypeVar
 from pydantic import Field, field_validator, model_validator
 
 from gagpo.algorithms import BRANCHES, Algorithm
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.nearest import hint
+from gagpo.base.options import Options
 from gagpo.controllers.curriculum import AnyCurriculum, Uniform
-from gagpo.envs.errors import InvalidArgument
-from gagpo.envs.nearest import hint
 from gagpo.envs.tasks import parted
-from gagpo.options import Options
 from gagpo.settings.environment import ContextSettings, EnvironmentSettings
 from gagpo.settings.errors import SettingsError
 from gagpo.settings.rollout import BranchSettings, EngineSettings, RolloutSettings, require_few

@@ -6,10 +6,10 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.options import Options
 from gagpo.controllers.signal_rate import SignalRate
 from gagpo.controllers.trust_region import TrustRegion
-from gagpo.envs.errors import InvalidArgument
-from gagpo.options import Options
 
 
 class OptimizerSettings(Options):

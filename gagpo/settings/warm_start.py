@@ -8,8 +8,8 @@ from pydantic import Field, model_validator
 
 from gagpo.agents.api.settings import ApiSettings
 from gagpo.agents.prompts import STYLES
-from gagpo.envs.errors import InvalidArgument
-from gagpo.options import Options
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.options import Options
 from gagpo.settings.environment import Kwargs
 
 

@@ -8,9 +8,9 @@ from typing import Literal
 
 from pydantic import Field
 
+from gagpo.base.options import Options
 from gagpo.controllers.curriculum import AnyCurriculum, Curriculum
 from gagpo.envs.tasks import in_world
-from gagpo.options import Options
 from gagpo.settings.environment import Calls, ContextSettings, EnvironmentSettings, History, Kwargs, Style, Template
 from gagpo.settings.training import EvaluationSettings
 

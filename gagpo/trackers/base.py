@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from gagpo.envs.errors import GagpoError
+from gagpo.base.errors import GagpoError
 
 LONGEST = 2000  # characters of one text of a sample episode
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from mlflow import MlflowClient
 from mlflow.entities import Metric
 
-from gagpo.envs import durable
+from gagpo.base import durable
 from gagpo.trackers.base import Record, Settings, sample_text
 
 EXPERIMENT = "gagpo"

@@ -1,4 +1,4 @@
-"""Trackers by name, imported when asked for; see :mod:`gagpo.envs.registry` for how a package or a file offers one."""
+"""Trackers by name, imported when asked for; see :mod:`gagpo.base.registry` for how a package or a file offers one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from gagpo.envs.registry import Registry
+from gagpo.base.registry import Registry
 from gagpo.trackers.base import Settings, Tracker, Trackers
 
 TRACKERS: Registry[Callable[[], Tracker]] = Registry(

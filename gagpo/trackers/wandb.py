@@ -7,7 +7,7 @@ from pathlib import Path
 
 import wandb
 
-from gagpo.envs import durable
+from gagpo.base import durable
 from gagpo.trackers.base import Record, Settings, sample_text
 
 

@@ -6,9 +6,9 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gagpo.envs.tables import WIDTH
-from gagpo.eval.metrics.register import of_world, worlds_of
+from gagpo.base.tables import WIDTH
 from gagpo.eval.results import EvalResult
+from gagpo.runs.register import of_world, worlds_of
 
 Metrics = dict[str, float]
 """The numbers of an iteration: a line of ``metrics.jsonl``."""

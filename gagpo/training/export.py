@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from gagpo.envs import durable
-from gagpo.envs.tables import Table
+from gagpo.base import durable
+from gagpo.base.tables import Table
 from gagpo.eval.runs import Evaluation, Run, load_run
+from gagpo.runs.run_folder import AVERAGED, RunFolder, named, versions
 from gagpo.settings import RunSettings, SettingsError
-from gagpo.training.run_folder import AVERAGED, RunFolder, named, versions
 
 if TYPE_CHECKING:
-    from gagpo.training.checkpoint import Checkpoint
+    from gagpo.runs.checkpoint import Checkpoint
 
 CARD = "README.md"
 
@@ -43,7 +43,7 @@ def export(source: str, out: Path, adapter: bool = False) -> Path:
         raise SettingsError(f"{out} exists; name a folder that is to be made")
     from gagpo.agents.engines import adapters  # torch, which no mistake above has to wait for
     from gagpo.agents.model import load_model, load_tokenizer, save
-    from gagpo.training import keeping
+    from gagpo.runs import keeping
 
     saved, trust = keeping.chosen(run, which, settings.training), settings.trust_remote_code
     if adapter and not adapters.is_adapter(Path(saved.model)):

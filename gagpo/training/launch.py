@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gagpo.envs.lookup import find_spec
+from gagpo.runs.run_folder import RunFolder, require_space
 from gagpo.settings import RunSettings, SettingsError, load, machine
 from gagpo.settings.derived import with_derived
-from gagpo.training.run_folder import RunFolder, require_space
 
 if TYPE_CHECKING:
     from gagpo.distributed.ranks import Ranks
@@ -23,7 +23,7 @@ def train(
     """Train as ``gagpo train`` does, to the end, and write the report; returns the finished run.
 
     config: a settings file or the name of a shipped config; overrides: ``section.key=value``. With ``resume``,
-    ``config`` is a run folder, and the overrides are of :data:`gagpo.training.run_folder.CHANGEABLE`.
+    ``config`` is a run folder, and the overrides are of :data:`gagpo.runs.run_folder.CHANGEABLE`.
 
     Raises :class:`gagpo.GagpoError` for what the caller can mend, before anything is written.
     """

@@ -21,7 +21,6 @@ from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.sharding import shard
 from gagpo.distributed.states import names_of
 from gagpo.envs.base import TextEnv
-from gagpo.eval.metrics.register import of_world
 from gagpo.imitation.imitation import Imitation
 from gagpo.learning.batch import Row, build_rows
 from gagpo.learning.critic import Critic
@@ -31,10 +30,11 @@ from gagpo.learning.steps.average import AveragedWeights
 from gagpo.learning.steps.optimizer import make_optimizer, parameter_groups, rate_scale, share_scale
 from gagpo.learning.steps.skipped_steps import NonFiniteLoss
 from gagpo.learning.update import Updater, divergence
+from gagpo.runs import keeping
+from gagpo.runs.checkpoint import Checkpoint, Snapshot, State, copied
+from gagpo.runs.register import of_world
 from gagpo.settings import RunSettings, SettingsError, World
-from gagpo.training import keeping
 from gagpo.training.annotations import annotate
-from gagpo.training.checkpoint import Checkpoint, Snapshot, State, copied
 from gagpo.training.events import Metrics
 from gagpo.training.policy import TrainedPolicy
 from gagpo.training.recorder import Recorder

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from gagpo.agents.episodes import Episode
-from gagpo.eval.metrics.health import answer_task_information
-from gagpo.eval.metrics.register import of_world
+from gagpo.eval.health import answer_task_information
+from gagpo.runs.register import of_world
 
 INVALID = {"invalid_unparsed": "not parsed", "invalid_cut": "cut off", "invalid_refused": "refused"}
 """Metrics of turns without a valid action by what :attr:`gagpo.agents.episodes.Turn.invalid` says of them."""

@@ -15,9 +15,9 @@ from gagpo.agents.engines import adapters, frozen
 from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.learning.forward import checkpoint_activations
 from gagpo.learning.steps.optimizer import require_optimizer
+from gagpo.runs.checkpoint import AVERAGE, Checkpoint
 from gagpo.settings import RunSettings, SettingsError
 from gagpo.settings.machine import require_device
-from gagpo.training.checkpoint import AVERAGE, Checkpoint
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 from gagpo.agents.episodes import Episode
 from gagpo.distributed.ranks import Ranks
-from gagpo.eval.metrics.health import health_line
+from gagpo.eval.health import health_line
 from gagpo.eval.results import EvalResult
+from gagpo.runs import keeping
+from gagpo.runs.checkpoint import Saver, Snapshot
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import RunSettings
 from gagpo.trackers import Trackers, tracking
-from gagpo.training import keeping
-from gagpo.training.checkpoint import Saver, Snapshot
 from gagpo.training.events import (
     EvaluationFinished,
     Event,
@@ -28,7 +29,6 @@ from gagpo.training.events import (
     Report,
     StepSkipped,
 )
-from gagpo.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -13,6 +13,7 @@ from gagpo.agents.engines.weights import refreshed
 from gagpo.agents.episodes import Episode
 from gagpo.agents.model import commit_of
 from gagpo.agents.setup import make_world, tasks_of
+from gagpo.base.errors import GagpoError
 from gagpo.collecting.collector import Collection
 from gagpo.collecting.distributed_rollout import require_fitting, rollout_of
 from gagpo.collecting.first_rank import collector_for
@@ -22,19 +23,18 @@ from gagpo.controllers import Controllers
 from gagpo.distributed.interrupt import Interruptions
 from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.sharding import sampled_from
-from gagpo.envs.errors import GagpoError
 from gagpo.envs.pool import Pool
 from gagpo.eval.evaluate import choose_panel
 from gagpo.eval.results import EvalResult
 from gagpo.imitation.expert import require_expert
-from gagpo.training import checkpoint as checkpoints
-from gagpo.training.checkpoint import Checkpoint, CheckpointError, State
+from gagpo.runs import checkpoint as checkpoints
+from gagpo.runs.checkpoint import Checkpoint, CheckpointError, State
+from gagpo.runs.run_folder import RunFolder, enough
 from gagpo.training.events import Metrics, Report
 from gagpo.training.learner import Learner
 from gagpo.training.metrics import rollout_metrics
 from gagpo.training.policy import load_policy, require_trainable
 from gagpo.training.recorder import Recorder
-from gagpo.training.run_folder import RunFolder, enough
 from gagpo.training.sampler import Sampler, keeps_weights_here
 
 INTERRUPTED_SECONDS = 10.0

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from gagpo.agents.model import load_model, load_tokenizer
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 from gagpo.warm_start.small_model import save_folder
 
 

@@ -11,8 +11,8 @@ from gagpo.agents.agent import Agent, CorrectedAgent, ExpertAgent
 from gagpo.agents.engines.base import Sampling
 from gagpo.agents.episodes import Episode
 from gagpo.agents.model import load_model, load_tokenizer
-from gagpo.agents.progress import Meter, track
 from gagpo.agents.setup import language_agent, make_engine, make_world, tasks_of
+from gagpo.base.progress import Meter, track
 from gagpo.envs.base import Kwargs, TextEnv
 from gagpo.settings import RunSettings
 from gagpo.warm_start.players import lucky, play, require_solved, wandering

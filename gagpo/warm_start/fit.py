@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gagpo.agents.progress import track
-from gagpo.envs import durable
-from gagpo.envs.errors import GagpoError
+from gagpo.base import durable
+from gagpo.base.errors import GagpoError
+from gagpo.base.progress import track
 from gagpo.learning.batch import Row
 from gagpo.learning.logprobs import token_logprobs
 from gagpo.learning.packing import packing_of

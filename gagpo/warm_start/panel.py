@@ -15,7 +15,7 @@ from gagpo.agents.engines.base import Sampling
 from gagpo.agents.episodes import Episode
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import language_agent, make_engine, make_world, tasks_of
-from gagpo.envs.errors import GagpoError
+from gagpo.base.errors import GagpoError
 from gagpo.envs.remote.pool import open_pool
 from gagpo.eval.evaluate import choose_panel
 from gagpo.settings import RunSettings, WarmStartSettings

@@ -9,8 +9,8 @@ import numpy as np
 from gagpo.agents.agent import Agent, EpisodeState, ExpertAgent, RandomAgent
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.agents.rollout import group_jobs, rollout
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.base import Kwargs, TextEnv
-from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.remote.pool import open_pool
 from gagpo.settings import RunSettings
 

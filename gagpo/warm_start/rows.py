@@ -10,7 +10,7 @@ import numpy as np
 
 from gagpo.agents.context import Context
 from gagpo.agents.episodes import Episode
-from gagpo.envs import durable
+from gagpo.base import durable
 from gagpo.learning.batch import Row, build_rows
 from gagpo.settings.warm_start import WarmStartSettings
 from gagpo.warm_start.fit import RESPONSE, STRAY

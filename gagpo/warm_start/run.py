@@ -16,7 +16,7 @@ from gagpo.agents.engines.base import Tokenizer
 from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.setup import make_world
-from gagpo.envs import durable
+from gagpo.base import durable
 from gagpo.envs.base import TextEnv
 from gagpo.envs.tools import tools_of
 from gagpo.learning.batch import Row

@@ -19,8 +19,8 @@ from gagpo.agents import starters
 from gagpo.agents.model import load_model, load_tokenizer, save
 from gagpo.agents.setup import make_world
 from gagpo.agents.starters import FORMAT, MANIFEST, SETTINGS
-from gagpo.envs import durable
-from gagpo.envs.errors import GagpoError
+from gagpo.base import durable
+from gagpo.base.errors import GagpoError
 from gagpo.eval.results import EvalResult
 from gagpo.settings import RunSettings, load
 from gagpo.settings.derived import RECIPE

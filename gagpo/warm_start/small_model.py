@@ -12,9 +12,8 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from gagpo.agents import manifest
 from gagpo.agents.engines.flat import attention
-from gagpo.envs import durable
+from gagpo.base import durable, manifest
 from gagpo.settings.warm_start import SmallModelSettings
 
 CHAT_TEMPLATE = (

@@ -10,13 +10,13 @@ from gagpo.agents.calls.toolbox import Toolbox
 from gagpo.agents.context import Context
 from gagpo.agents.episodes import Episode
 from gagpo.agents.model import load_tokenizer
-from gagpo.agents.progress import Meter
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.setup import make_world
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.progress import Meter
 from gagpo.envs.base import Kwargs
-from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.tools import tools_of
-from gagpo.evaluation.served import play_demonstrations
+from gagpo.eval.served import play_demonstrations
 from gagpo.settings import RunSettings
 from gagpo.settings.warm_start import TeacherSettings
 

@@ -13,7 +13,7 @@ from gagpo.agents.api.settings import ApiSettings
 from gagpo.agents.episodes import Episode
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import group_jobs, rollout
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.pool import Pool
 from tests.agents.chat_server import serving
 

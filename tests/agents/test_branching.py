@@ -19,8 +19,8 @@ from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.episodes import Call, Episode, Turn
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import group_jobs, rollout
+from gagpo.base.errors import InvalidArgument
 from gagpo.collecting.distributed_rollout import packed, unpacked
-from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.pool import Pool
 from gagpo.envs.tools import ToolCall
 from gagpo.envs.tools.storeroom import StoreroomEnv

@@ -8,7 +8,7 @@ import pytest
 
 from gagpo.agents.api.client import ApiClient, ApiError, LimitReached
 from gagpo.agents.api.settings import ApiSettings
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 from tests.agents.raw_server import answering, reply
 
 ASK = [{"role": "user", "content": "Left or right?"}]

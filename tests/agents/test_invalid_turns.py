@@ -12,7 +12,7 @@ from gagpo.agents.engines.base import Response, Sampling
 from gagpo.agents.episodes import MOST_REFUSAL, Episode, Turn, read_episodes, write_episodes
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import group_jobs, rollout
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.pool import Pool
 from gagpo.eval.results import EvalResult, Panel
 from gagpo.eval.summary import result_lines

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from gymnasium.envs.registration import load_env_creator
 
+from gagpo.base.interpreter import module_path
 from gagpo.envs.check.fresh_process import call
-from gagpo.envs.interpreter import module_path
 from gagpo.envs.lookup import UnknownEnvironment, find_spec, markov_key
 from gagpo.envs.pool import Pool
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gagpo.agents.episodes import Episode, Turn
-from gagpo.envs.errors import GagpoError
+from gagpo.base.errors import GagpoError
 from gagpo.eval.journal import Journal, JournalError, read_journal, weights_identity
 
 KEY = {"model": "m", "panel": "abc"}

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gagpo.agents.episodes import Episode, Turn
-from gagpo.eval.reading import BadResult
 from gagpo.eval.results import EvalResult, Panel
 from gagpo.eval.statistics import wilson
 from gagpo.eval.summary import result_lines
+from gagpo.runs.reading import BadResult
 
 
 def turn(reward=0.0, valid=True):

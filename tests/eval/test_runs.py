@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from gagpo.eval.reading import BadResult
 from gagpo.eval.runs import group_runs, load_run, metric_rows, read_metrics, trailing_mean
-from gagpo.training.run_folder import RunFolder
+from gagpo.runs.reading import BadResult
+from gagpo.runs.run_folder import RunFolder
 
 
 def lines(path, *rows):

@@ -3,9 +3,9 @@
 import pytest
 import yaml
 
-from gagpo.eval.reading import BadResult
 from gagpo.eval.secrets import shown_settings
 from gagpo.eval.viewer.experiments import _settings
+from gagpo.runs.reading import BadResult
 from tests.eval.report.test_report import report
 
 SETTINGS = """

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 from gagpo.eval.curves import plot_curves
-from gagpo.eval.reading import BadResult
 from gagpo.eval.study import RunRow, Study, curve_of, paired_t, read_rows, study_of, write_rows
+from gagpo.runs.reading import BadResult
 
 ROOT = Path(__file__).parents[2]
 FACTS = {"split": "test", "split_hash": "a" * 16, "tasks": 10, "tries": 2, "area": 0.5, "tokens_total": 5e4}

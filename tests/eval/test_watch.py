@@ -7,10 +7,10 @@ import re
 import pytest
 from rich.console import Console
 
-from gagpo.eval.metrics.health import sentences
-from gagpo.eval.reading import BadResult
+from gagpo.eval.health import sentences
 from gagpo.eval.runs import load_run
 from gagpo.eval.watch import last_episodes, screen, sparkline, watch
+from gagpo.runs.reading import BadResult
 
 
 def printed(renderable, width):

@@ -9,9 +9,9 @@ import yaml
 
 from gagpo import formulas
 from gagpo.algorithms import PRESETS, Algorithm, load
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load as load_run
 from gagpo.settings import parse
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import train
 
 PAGE = Path(__file__).parents[2] / "docs" / "formulas.md"

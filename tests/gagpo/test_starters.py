@@ -13,7 +13,7 @@ from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.agents.starters import StarterError
 from gagpo.cli import tools
 from gagpo.cli.main import app
-from gagpo.evaluation.models import evaluate as measure
+from gagpo.eval.models import evaluate as measure
 from gagpo.settings import load
 from gagpo.warm_start.ship import MOST_BYTES, TooLarge, first_losses, ship
 

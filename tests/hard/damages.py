@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from gagpo.training.run_folder import RunFolder
+from gagpo.runs.run_folder import RunFolder
 from gagpo.training.trainer import Trainer
 from tests.hard.outcome import FAULT, FINE, REFUSED, Outcome, Tally, attempt
 from tests.hard.worlds import make_run

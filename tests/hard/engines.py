@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from gagpo.envs.errors import GagpoError
+from gagpo.base.errors import GagpoError
 from gagpo.envs.remote import container_engine
 from gagpo.envs.remote import containers as module
 from gagpo.envs.remote.container_engine import ContainerEngine

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from gagpo.agents.episodes import Episode, Turn, write_episodes
-from gagpo.envs.errors import GagpoError
+from gagpo.base.errors import GagpoError
 from gagpo.eval.journal import Journal
 from gagpo.interop.export import export
 from tests.hard.mutations import Kind, mutations

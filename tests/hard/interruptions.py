@@ -23,7 +23,7 @@ from typing import Any
 import psutil
 
 import gagpo
-from gagpo.training.run_folder import RunFolder
+from gagpo.runs.run_folder import RunFolder
 from gagpo.training.trainer import train
 from tests.hard.kills import difference
 from tests.hard.outcome import Outcome, Tally, attempt, command

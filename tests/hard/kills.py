@@ -16,8 +16,8 @@ import psutil
 from safetensors.torch import load_file
 
 from gagpo.eval.results import EvalResult
-from gagpo.training import checkpoint as checkpoints
-from gagpo.training.run_folder import RunFolder
+from gagpo.runs import checkpoint as checkpoints
+from gagpo.runs.run_folder import RunFolder
 from tests.hard.outcome import FAULT, FINE, Outcome, Tally
 from tests.hard.worlds import make_model, make_run, write_settings
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from gagpo.eval.recredit import for_run
 from gagpo.eval.viewer.export import Exporter
 from gagpo.eval.viewer.serve import serving
-from gagpo.evaluation.recredit import for_run
 from tests.hard.mutate import mutated
 from tests.hard.outcome import FAULT, FINE, REFUSED, Outcome, Tally
 from tests.hard.worlds import make_run

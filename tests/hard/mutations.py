@@ -13,16 +13,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gagpo.agents import manifest
 from gagpo.agents.model import load_model, load_tokenizer
+from gagpo.base import manifest
 from gagpo.envs.alfworld.env import ALFWorldEnv
 from gagpo.envs.base import TextEnv
 from gagpo.envs.math.sources import load as load_problems
 from gagpo.envs.webshop.env import WebShopEnv
 from gagpo.envs.webshop.generate import write_catalogue
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import dump
 from gagpo.settings import load as load_settings
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer
 from tests.hard.mutate import mutate
 from tests.hard.outcome import FINE, Tally, attempt, command

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from gagpo.envs.errors import GagpoError
+from gagpo.base.errors import GagpoError
 from gagpo.envs.sql.database import Bounds, QueryFailed, Source
 from gagpo.envs.sql.process import QueryProcess
 from tests.hard.outcome import FAULT, FINE, REFUSED, Outcome, Tally

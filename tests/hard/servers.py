@@ -23,7 +23,7 @@ from gagpo.agents.engines.remote.kinds.base import ServerKind
 from gagpo.agents.engines.remote.kinds.sglang import SGLangServers
 from gagpo.agents.engines.remote.kinds.vllm import VLLMServers
 from gagpo.agents.engines.remote.wire import HIGHEST, ReplicaError, RequestRefused, Terms
-from gagpo.envs.errors import GagpoError
+from gagpo.base.errors import GagpoError
 from tests.agents.raw_server import RawServer, answering, reply
 from tests.hard.mutate import mutated
 from tests.hard.outcome import FAULT, FINE, REFUSED, Outcome, Tally

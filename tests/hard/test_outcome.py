@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gagpo.envs.errors import GagpoError
+from gagpo.base.errors import GagpoError
 from tests.hard.mutate import mutate
 from tests.hard.outcome import FAULT, FINE, REFUSED, Outcome, Tally, attempt
 from tests.hard.run import Part, report

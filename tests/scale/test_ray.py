@@ -14,8 +14,8 @@ ray = pytest.importorskip("ray", reason="an optional extra: pip install 'gagpo[r
 from ray.cluster_utils import Cluster  # noqa: E402
 
 from gagpo.ray.driver import ClusterError, train_on  # noqa: E402
+from gagpo.runs.run_folder import RunFolder  # noqa: E402
 from gagpo.settings import dump, parse  # noqa: E402
-from gagpo.training.run_folder import RunFolder  # noqa: E402
 from gagpo.training.trainer import train  # noqa: E402
 from gagpo.warm_start.run import warm_start  # noqa: E402
 

@@ -16,7 +16,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from gagpo.agents.engines.flat.kernels import PLAIN, LayerKind
 from gagpo.agents.engines.flat.packed import PackedRows
-from gagpo.envs.errors import GagpoError, InvalidArgument
+from gagpo.base.errors import GagpoError, InvalidArgument
 
 NAME = "flat"
 

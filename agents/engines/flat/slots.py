@@ -23,7 +23,7 @@ from gagpo.agents.engines.base import config_of
 from gagpo.agents.engines.flat.attention import forward
 from gagpo.agents.engines.flat.kernels import PLAIN, LayerKind, bucket, written_out
 from gagpo.agents.shape import key_value_shape
-from gagpo.envs.errors import first_line
+from gagpo.base.errors import first_line
 
 SHORTEST = 128  # tokens of a slot that a step reads at least
 WARM = 2  # steps before a graph is captured: kernels that are chosen or compiled at their first use are so by then

@@ -18,8 +18,8 @@ from gagpo.agents.engines.remote.kinds.base import ServerKind
 from gagpo.agents.engines.remote.transfer import Round, Run, Transfer, checked
 from gagpo.agents.engines.remote.wire import ReplicaError
 from gagpo.agents.engines.vllm_arguments import MOST_RANK
-from gagpo.envs import durable
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base import durable
+from gagpo.base.errors import InvalidArgument
 
 
 def adapter_name(version: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gagpo.agents.engines.base import Finished, ModelEngine, NamedTensor, Request, Sampling
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 
 
 class Bystander(ModelEngine):

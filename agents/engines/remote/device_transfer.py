@@ -25,7 +25,7 @@ from gagpo.agents.engines.remote.client import Client
 from gagpo.agents.engines.remote.transfer import Round, Run, address_towards, checked, free_port
 from gagpo.agents.engines.remote.wire import MalformedAnswer, ReplicaError, ReplicaUnreachable
 from gagpo.agents.precision import dtype_of
-from gagpo.envs.errors import MissingPackage
+from gagpo.base.errors import MissingPackage
 
 BUCKET_BYTES = 2**28  # of the weights that are on their way at a time; a larger tensor is a bucket of its own
 HELD = 2  # tensors that wait for a broadcast

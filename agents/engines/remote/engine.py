@@ -43,8 +43,8 @@ from gagpo.agents.engines.remote.wire import Terms
 from gagpo.agents.engines.weights import adapter_tensors, base_weights, named_tensors
 from gagpo.agents.model import ModelError
 from gagpo.agents.precision import dtype_of, name_of
-from gagpo.envs.errors import InvalidArgument
-from gagpo.envs.tables import ascii_only
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.tables import ascii_only
 
 LOG = logging.getLogger("gagpo")
 

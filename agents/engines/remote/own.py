@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from gagpo.agents.engines.remote.server import Server
 from gagpo.agents.model import ModelError
+from gagpo.base.tables import ascii_only
 from gagpo.envs.pool.restarts import RestartBudget
-from gagpo.envs.tables import ascii_only
 
 LOG = logging.getLogger("gagpo")
 

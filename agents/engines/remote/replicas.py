@@ -30,8 +30,8 @@ from gagpo.agents.engines.remote.wire import (
     Terms,
     UnsuitableServer,
 )
-from gagpo.envs.errors import GagpoError
-from gagpo.envs.tables import ascii_only
+from gagpo.base.errors import GagpoError
+from gagpo.base.tables import ascii_only
 
 LOG = logging.getLogger("gagpo")
 

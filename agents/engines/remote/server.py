@@ -26,8 +26,8 @@ from gagpo.agents.engines.remote.seat import Seat, visible_gpu
 from gagpo.agents.engines.remote.transfer import free_port
 from gagpo.agents.engines.vllm_arguments import BACKEND, cpu_arguments, room_for_rank
 from gagpo.agents.model import ModelError
-from gagpo.envs.errors import InvalidArgument
-from gagpo.envs.interpreter import command, module_path
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.interpreter import command, module_path
 
 if TYPE_CHECKING:
     import torch

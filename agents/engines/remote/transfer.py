@@ -27,8 +27,8 @@ from gagpo.agents.engines.remote.client import Client
 from gagpo.agents.engines.remote.wire import ReplicaError, RequestRefused
 from gagpo.agents.engines.weights import WeightsError
 from gagpo.agents.precision import dtype_of, name_of
-from gagpo.envs import durable
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base import durable
+from gagpo.base.errors import InvalidArgument
 
 FILE_BYTES = 2**30  # of one file, and so of what is held in memory beside the model
 

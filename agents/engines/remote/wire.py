@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gagpo.agents.engines.base import Response
-from gagpo.envs.errors import GagpoError
+from gagpo.base.errors import GagpoError
 
 TOKEN_BYTES = 512  # most bytes of an answer for each token: id, log-probability and the candidate beside it
 ANSWER_BYTES = 1 << 16  # and for all the rest

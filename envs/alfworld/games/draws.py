@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 
 T = TypeVar("T")
 

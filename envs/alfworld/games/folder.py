@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
+from gagpo.base.durable import write_text
+from gagpo.base.errors import GagpoError
 from gagpo.envs.alfworld.engine import BrokenGame, read_game, read_json
 from gagpo.envs.alfworld.games.catalogue import TASK_TYPES
 from gagpo.envs.alfworld.games.gamefile import GAME, TRAJECTORY
 from gagpo.envs.alfworld.games.generate import data_root
-from gagpo.envs.durable import write_text
-from gagpo.envs.errors import GagpoError
 from gagpo.envs.tasks import Task, TaskSet
 
 _FORMAT = 2

@@ -22,7 +22,9 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from gagpo.envs import durable
+from gagpo.base import durable
+from gagpo.base.errors import GagpoError, InvalidArgument
+from gagpo.base.interpreter import spawning
 from gagpo.envs.alfworld.engine import DEFAULT_ENGINE, GameEngine, make_engine
 from gagpo.envs.alfworld.games.catalogue import SIZES, TASK_TYPES
 from gagpo.envs.alfworld.games.draws import Draws
@@ -30,8 +32,6 @@ from gagpo.envs.alfworld.games.gamefile import GAME, TRAJECTORY, GameFiles, rend
 from gagpo.envs.alfworld.games.phrasings import DEFAULT, Phrasing, human_text
 from gagpo.envs.alfworld.games.scenes import pose
 from gagpo.envs.alfworld.games.shipped import shipped
-from gagpo.envs.errors import GagpoError, InvalidArgument
-from gagpo.envs.interpreter import spawning
 
 log = logging.getLogger(__name__)
 

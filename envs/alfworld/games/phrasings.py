@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.alfworld.games.draws import Draws
-from gagpo.envs.errors import InvalidArgument
 
 Verb = Literal["move", "put", "both"]
 Texts = Literal["template", "human", "both"]

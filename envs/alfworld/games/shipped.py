@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gagpo.envs.errors import GagpoError
+from gagpo.base.errors import GagpoError
 
 
 class AlfworldMissing(GagpoError, ImportError):

@@ -16,11 +16,11 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.interpreter import spawning
 from gagpo.envs.alfworld.engine import GameEngine, Scene, make_engine, read_game
 from gagpo.envs.alfworld.games.generate import generate
 from gagpo.envs.alfworld.games.variants import VARIANTS, write_variant
-from gagpo.envs.errors import InvalidArgument
-from gagpo.envs.interpreter import spawning
 
 WALKS = ("expert", "random", "busy", "mixed", "garbage")
 GARBAGE = (

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.interpreter import spawning
 from gagpo.envs.alfworld.engine import GameEngine, make_engine
 from gagpo.envs.alfworld.games.generate import generate
-from gagpo.envs.errors import InvalidArgument
-from gagpo.envs.interpreter import spawning
 
 ENGINES = ("native", "textworld", "textworld-memoised")
 

@@ -22,11 +22,11 @@ from textworld.envs.pddl import PddlEnv, textgen
 from textworld.envs.pddl import logic as pddl_logic
 from textworld.logic import Proposition
 
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.alfworld.engine import BrokenGame, Scene, Snapshot, read_game
 from gagpo.envs.alfworld.games.scenes import spoken_names
 from gagpo.envs.alfworld.games.shipped import shipped
 from gagpo.envs.alfworld.reference.memoise import memoised_textworld
-from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.saved import CannotRestore
 
 # Bookkeeping of the domain that no rule and no goal ever reads.

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import cast
 
-from gagpo.envs.errors import GagpoError, InvalidArgument
+from gagpo.base.errors import GagpoError, InvalidArgument
 from gagpo.envs.math.verify.compare import Policy
 from gagpo.envs.math.verify.extract import MAX_ANSWER
 from gagpo.envs.math.verify.verifier import Reason

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from gagpo.envs.errors import GagpoError
+from gagpo.base.errors import GagpoError
 from gagpo.envs.math.verify.answers import Answer, Choice, Number, canonical
 from gagpo.envs.math.verify.compare import NeedsAlgebra, Policy, not_here, same
 from gagpo.envs.math.verify.extract import METHODS, Extraction, check_methods, extract

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from gagpo.base.errors import GagpoError, InvalidArgument
 from gagpo.envs.base import Kwargs, Outcome
-from gagpo.envs.errors import GagpoError, InvalidArgument
 from gagpo.envs.tasks import Task
 from gagpo.envs.webshop.env import WebShopEnv
 from gagpo.envs.webshop.pages import BACK, DONE, INDEX, PageState, Piece, clickables, parse_action, regular_query

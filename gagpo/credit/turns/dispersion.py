@@ -6,8 +6,8 @@ from typing import Literal
 
 import numpy as np
 
+from gagpo.base.errors import InvalidArgument
 from gagpo.credit.turns.grouping import centre, group_mean, group_std, varies
-from gagpo.envs.errors import InvalidArgument
 
 Dispersion = Literal["std", "mad", "iqr"]
 

@@ -15,9 +15,9 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar, NamedTuple
 
+from gagpo.base.errors import GagpoError, InvalidArgument, MissingPackage, first_line
+from gagpo.base.tables import ascii_only
 from gagpo.envs.base import Outcome, TextEnv
-from gagpo.envs.errors import GagpoError, InvalidArgument, MissingPackage, first_line
-from gagpo.envs.tables import ascii_only
 from gagpo.envs.tasks import Task, TaskSet
 
 ANSWER_SECONDS = 600.0  # for what an environment says next; a pool's own deadlines are shorter

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gagpo.envs.errors import GagpoError
+from gagpo.base.errors import GagpoError
 
 
 class NonFiniteLoss(GagpoError, FloatingPointError):

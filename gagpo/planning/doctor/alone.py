@@ -36,8 +36,8 @@ from gagpo.planning.doctor.machine import (
 from gagpo.planning.lengths import Guess
 from gagpo.planning.memory import peak
 from gagpo.planning.plan import plan
+from gagpo.runs.run_folder import RunFolder
 from gagpo.training.events import Event, IterationFinished
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import train
 from gagpo.warm_start.run import warm_start
 from gagpo.warm_start.small_model import build, save_folder

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 from gagpo.planning.doctor.machine import DoctorFinding, Machine, Verdict, left_out
 from gagpo.planning.doctor.processes import NotStarted, StepProcesses
 from gagpo.planning.doctor.steps import Step, steps_for

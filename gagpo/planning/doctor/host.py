@@ -15,7 +15,7 @@ import torch
 
 from gagpo.planning.doctor.machine import DoctorFinding, Machine, judged
 from gagpo.planning.memory import GB
-from gagpo.training.run_folder import versions
+from gagpo.runs.run_folder import versions
 
 DRIVER = Path("/proc/driver/nvidia/version")
 SHARED = Path("/dev/shm")

@@ -16,9 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from gagpo.base.interpreter import module_command
 from gagpo.distributed.environment import ENVIRONMENT, PARENT
 from gagpo.distributed.launch import free_port
-from gagpo.envs.interpreter import module_command
 from gagpo.planning.doctor.machine import DoctorFinding, Machine, worst_of
 from gagpo.planning.doctor.rank import answer_path
 from gagpo.planning.doctor.steps import Step

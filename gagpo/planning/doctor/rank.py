@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 
+from gagpo.base import durable
 from gagpo.distributed.ranks import Ranks, joined
-from gagpo.envs import durable
 from gagpo.planning.doctor.machine import DoctorFinding, Machine, rank_device
 from gagpo.planning.doctor.steps import Step
 

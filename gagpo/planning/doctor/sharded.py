@@ -24,8 +24,8 @@ from gagpo.learning.packing import Packing
 from gagpo.learning.steps.optimizer import make_optimizer
 from gagpo.learning.update import Updater
 from gagpo.planning.doctor.machine import DoctorFinding, Machine, allocated, judged, left_out, some_rows
+from gagpo.runs.checkpoint import Saver, Snapshot, latest
 from gagpo.settings import OptimizerSettings
-from gagpo.training.checkpoint import Saver, Snapshot, latest
 
 APART = {"float32": 1e-3, "bfloat16": 0.1}
 """Share of what two steps move the weights by that sharded ones may end elsewhere than those of one process."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gagpo.agents.episodes import read_episodes
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 from gagpo.eval.runs import metric_rows
 from gagpo.planning.simulate.rates import Rates
 from gagpo.planning.simulate.update import passes

@@ -13,7 +13,7 @@ from gagpo.agents.engines.flat.kernels import bucket
 from gagpo.agents.engines.flat.slots import SHORTEST
 from gagpo.agents.engines.registry import SERVERS
 from gagpo.agents.shape import Shape
-from gagpo.options import explain
+from gagpo.base.options import explain
 from gagpo.planning.lengths import row_tokens
 from gagpo.planning.memory import VLLM_SHARE
 from gagpo.settings import RunSettings, SettingsError

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from gagpo.agents.engines.registry import SERVERS
+from gagpo.base.tables import Table
 from gagpo.collecting.distributed_rollout import require_fitting
-from gagpo.envs.tables import Table
 from gagpo.planning.simulate.rates import Rates
 from gagpo.planning.simulate.simulation import SimulatedPlacement, Simulation, SimulationResult
 from gagpo.planning.simulate.update import update_seconds

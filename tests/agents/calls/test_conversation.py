@@ -19,8 +19,8 @@ from gagpo.agents.episodes import Episode, Turn, read_episodes, write_episodes
 from gagpo.agents.prompts import STYLES, text_style
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import language_agent, make_world
+from gagpo.base.errors import InvalidArgument
 from gagpo.collecting.distributed_rollout import packed, unpacked
-from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.pool import Pool
 from gagpo.learning.batch import build_rows
 from gagpo.warm_start.small_model import CHAT_TEMPLATE, SmallModelSettings, build

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gagpo.agents.calls.formats import FORMATS, find_format, objects, said
 from gagpo.agents.calls.toolbox import MOST_CALLS, Toolbox
 from gagpo.agents.episodes import Turn
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.tools import ToolCall, read_call
 from tests.hard.calls import hostile_response, sound_call
 

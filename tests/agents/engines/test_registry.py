@@ -8,7 +8,7 @@ import torch
 
 from gagpo.agents.engines.registry import ENGINES
 from gagpo.agents.setup import make_engine
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 
 
 def test_a_package_offers_an_engine_by_an_entry_point(outside, offer, tiny):

@@ -19,9 +19,9 @@ from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import language_agent, make_engine, make_world
 from gagpo.envs.pool import Pool
 from gagpo.eval.results import EvalResult
+from gagpo.runs.checkpoint import checkpoints
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import parse
-from gagpo.training.checkpoint import checkpoints
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import train
 from gagpo.warm_start.run import warm_start
 from gagpo.warm_start.small_model import SmallModelSettings, build, save_folder

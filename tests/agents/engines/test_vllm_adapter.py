@@ -11,7 +11,7 @@ from gagpo.agents.engines.vllm_arguments import room_for_rank
 from gagpo.agents.engines.weights import adapter_tensors, refreshed
 from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.agents.setup import make_engine
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 from tests.scale.models import save_qwen
 
 

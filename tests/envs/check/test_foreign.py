@@ -9,9 +9,9 @@ import gymnasium
 import pytest
 from gymnasium import spaces
 
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.base import Outcome, Text
 from gagpo.envs.check.check import Finding, check, table
-from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.tasks import Task
 from gagpo.envs.testing import CorridorEnv
 

@@ -10,8 +10,8 @@ pytest.importorskip("mcp", reason="the optional package mcp is not installed")
 from gagpo.agents.agent import ExpertAgent
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import make_world
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.check.check import check
-from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.mcp.env import MOST_STARTS
 from gagpo.envs.mcp.questions import read_questions
 from gagpo.envs.mcp.server import ServerError

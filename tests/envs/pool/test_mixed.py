@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from gagpo.envs.errors import GagpoError
+from gagpo.base.errors import GagpoError
 from gagpo.envs.pool import Pool
 from gagpo.envs.pool.mixed import MixedPool
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gagpo.envs.errors import GagpoError
+from gagpo.base.errors import GagpoError
 from gagpo.envs.remote import containers as module
 from gagpo.envs.remote.container_engine import ContainerEngine, EngineFailed, find_engine, usual_sockets
 from gagpo.envs.remote.container_settings import ContainerSettings

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.lookup import find_spec
 from gagpo.envs.remote import containers as module
 from gagpo.envs.remote.container_engine import ContainerEngine

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("websockets")
 
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.lookup import find_spec
 from gagpo.envs.pool.slots import BasePool
 from gagpo.envs.remote.pool import RemotePool, open_pool

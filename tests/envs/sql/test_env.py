@@ -11,8 +11,8 @@ import numpy as np
 import psutil
 import pytest
 
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.check.check import check
-from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.sql.database import columns_of
 from gagpo.envs.sql.domains import DOMAINS, invented
 from gagpo.envs.sql.env import SQLEnv

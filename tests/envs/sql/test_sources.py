@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.sql import golds, sources
 from gagpo.envs.sql.database import STORED
 from gagpo.envs.sql.env import SQLEnv

@@ -4,8 +4,8 @@ import pytest
 
 from gagpo.agents.agent import ExpertAgent
 from gagpo.agents.rollout import group_jobs, rollout
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.check.check import check
-from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.pool import Pool
 from gagpo.envs.tools import ToolCall, read_call, separate
 from gagpo.envs.tools.storeroom import THINGS, StoreroomEnv

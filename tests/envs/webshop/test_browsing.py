@@ -4,7 +4,7 @@ import gymnasium
 import pytest
 
 import gagpo.envs  # noqa: F401 (registers the environments)
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.webshop.pages import ITEM, RESULTS
 
 pytestmark = pytest.mark.usefixtures("shop_data")

@@ -8,11 +8,11 @@ import yaml
 
 from gagpo.credit.episode import Grpo
 from gagpo.credit.gagpo import Gagpo
-from gagpo.eval.reading import BadResult
+from gagpo.eval.recredit import Recredit, for_run
 from gagpo.eval.viewer.experiments import runs_in
 from gagpo.eval.viewer.export import Exporter, export
 from gagpo.eval.viewer.records import read_episode_file
-from gagpo.evaluation.recredit import Recredit, for_run
+from gagpo.runs.reading import BadResult
 
 CREDIT = Recredit({"gagpo": Gagpo(), "grpo": Grpo()})
 

@@ -11,9 +11,9 @@ import pytest
 
 from gagpo.credit.episode import Grpo
 from gagpo.credit.gagpo import Gagpo
+from gagpo.eval.recredit import Recredit
 from gagpo.eval.viewer.export import Exporter, export
 from gagpo.eval.viewer.serve import serving
-from gagpo.evaluation.recredit import Recredit
 
 CREDIT = Recredit({"gagpo": Gagpo(), "grpo": Grpo()})
 

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 import typer
 
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import train
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"

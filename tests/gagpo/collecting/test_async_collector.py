@@ -17,9 +17,9 @@ from gagpo.collecting.async_rollout import AsyncRollout
 from gagpo.collecting.batches_ahead import BatchesAhead
 from gagpo.collecting.distributed_rollout import require_fitting
 from gagpo.envs.pool import EnvironmentBroken
+from gagpo.runs import checkpoint as checkpoints
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import SettingsError, load
-from gagpo.training import checkpoint as checkpoints
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer, train
 from tests.gagpo.training.test_trainer import run, start, wait_for_rows
 

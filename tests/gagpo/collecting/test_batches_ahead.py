@@ -3,10 +3,10 @@
 import pytest
 
 from gagpo.collecting.batches_ahead import BatchesAhead
+from gagpo.runs import checkpoint as checkpoints
+from gagpo.runs.checkpoint import CheckpointError
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
-from gagpo.training import checkpoint as checkpoints
-from gagpo.training.checkpoint import CheckpointError
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer, train
 from tests.gagpo.distributed.conftest import train_in_two, write_config
 from tests.gagpo.training.resuming import killed_after, killed_and_resumed, require_equal

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
+from gagpo.base.errors import GagpoError
 from gagpo.controllers.curriculum import ByLevel, BySuccess, Curriculum, TaskRecord, Uniform, make
-from gagpo.envs.errors import GagpoError
 from gagpo.envs.tasks import Task, TaskSet
 
 TASKS = TaskSet("train", [Task(f"t{number:02d}", "train", level=number // 4) for number in range(12)])

@@ -6,8 +6,8 @@ import torch
 from gagpo.controllers import SignalRate, SignalRateController
 from gagpo.distributed.ranks import Ranks
 from gagpo.learning.steps.signal import GradientSignal
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import SettingsError, load
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import train
 from tests.gagpo.training.resuming import killed_after, require_equal
 

@@ -10,9 +10,9 @@ import torch
 
 from gagpo.controllers import TrustRegion, TrustRegionController
 from gagpo.learning.update import divergence
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
 from gagpo.training.learner import Learner
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer, train
 
 TARGET = 0.05

@@ -11,7 +11,7 @@ from gagpo.credit.empirical_bayes import EmpiricalBayes
 from gagpo.credit.graphgpo import Graphgpo
 from gagpo.credit.turns.aliasing import aliasing
 from gagpo.credit.turns.features import feature_columns, hashed_words
-from gagpo.eval.metrics.health import health
+from gagpo.eval.health import health
 
 
 def episode(*steps: tuple[str, str, str | None], refused: tuple[int, ...] = (), **more) -> Episode:

@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from gagpo.algorithms import Algorithm, load
+from gagpo.base.errors import GagpoError
 from gagpo.credit import CreditSettings, Turns, advantages, find, names, register
 from gagpo.credit.registry import CREDITS
-from gagpo.envs.errors import GagpoError
 from gagpo.settings import SettingsError, parse
 
 HALF = '''

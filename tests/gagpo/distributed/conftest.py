@@ -14,9 +14,9 @@ import yaml
 from safetensors.torch import load_file
 
 from gagpo.learning import logprobs
+from gagpo.runs import checkpoint as checkpoints
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
-from gagpo.training import checkpoint as checkpoints
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import train
 from tests.gagpo.conftest import CORRIDOR
 

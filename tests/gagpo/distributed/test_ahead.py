@@ -13,11 +13,11 @@ from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.episodes import Episode, Turn, read_episodes
 from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.agents.rollout import Clock
+from gagpo.base.errors import InvalidArgument
 from gagpo.collecting.collector import Collection
 from gagpo.collecting.first_rank import _bytes_of, _collection_of
-from gagpo.envs.errors import InvalidArgument
-from gagpo.training import checkpoint as checkpoints
-from gagpo.training.run_folder import RunFolder
+from gagpo.runs import checkpoint as checkpoints
+from gagpo.runs.run_folder import RunFolder
 from tests.agents.engines.remote.fake_server import serving
 from tests.gagpo.distributed.conftest import WORKER, start_ranks, train_in_one, write_config
 

@@ -5,9 +5,9 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+from gagpo.runs import checkpoint as checkpoints
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
-from gagpo.training import checkpoint as checkpoints
-from gagpo.training.run_folder import RunFolder
 from gagpo.warm_start.run import warm_start
 from tests.gagpo.conftest import CORRIDOR
 from tests.gagpo.distributed.conftest import require_close, states, train_in_one, train_in_two, weights, write_config

@@ -14,9 +14,9 @@ from gagpo.distributed import launch
 from gagpo.distributed.environment import ENVIRONMENT
 from gagpo.distributed.errors import RankLost
 from gagpo.distributed.ranks import joined
+from gagpo.runs import checkpoint as checkpoints
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import SettingsError, load
-from gagpo.training import checkpoint as checkpoints
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import train
 from tests.gagpo.distributed.conftest import GENTLE, require_same_run, write_config
 

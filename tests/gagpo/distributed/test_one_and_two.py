@@ -2,7 +2,7 @@
 
 import pytest
 
-from gagpo.training.run_folder import RunFolder
+from gagpo.runs.run_folder import RunFolder
 from tests.gagpo.distributed.conftest import require_same_run, train_in_one, train_in_two, write_config
 
 NO_KL = {"kl": {"coefficient": 0.0}}

@@ -18,7 +18,7 @@ from gagpo.learning.batch import Row
 from gagpo.learning.packing import Packing
 from gagpo.learning.sharded_batches import rank_batches, shard_rows
 from gagpo.objectives.layout import Normaliser
-from gagpo.training import checkpoint as checkpoints
+from gagpo.runs import checkpoint as checkpoints
 
 
 def row(length, number):

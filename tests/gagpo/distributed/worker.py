@@ -9,8 +9,8 @@ from pathlib import Path
 
 from gagpo.distributed.ranks import joined
 from gagpo.learning import logprobs
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import train
 
 

@@ -15,10 +15,10 @@ from gagpo.imitation.distillation import hinted_rows, hints_of
 from gagpo.learning.batch import build_rows
 from gagpo.objectives import Layout, policy_loss
 from gagpo.objectives.imitation import Distillation, distillation_advantage, fall
+from gagpo.runs import checkpoint as checkpoints
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import SettingsError
 from gagpo.settings import load as load_run
-from gagpo.training import checkpoint as checkpoints
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer, train
 
 

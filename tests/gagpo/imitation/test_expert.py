@@ -18,14 +18,14 @@ from gagpo.credit import Credit
 from gagpo.envs.testing import CorridorEnv
 from gagpo.envs.tools import ToolCall
 from gagpo.envs.tools.storeroom import TOOLS
-from gagpo.eval.metrics.register import REGISTER
 from gagpo.imitation.expert import expert_metrics, expert_rows
 from gagpo.learning.batch import Supervision, build_rows
 from gagpo.learning.update import Updater
+from gagpo.runs import checkpoint as checkpoints
+from gagpo.runs.register import REGISTER
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import SettingsError
 from gagpo.settings import load as load_run
-from gagpo.training import checkpoint as checkpoints
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer, train
 
 ALONE = {"preset": "gagpo", "credit_weight": 0.0, "kl": {"coefficient": 0.0}, "expert": {}}

@@ -9,10 +9,10 @@ from gagpo.imitation.imitation import joined
 from gagpo.imitation.replay import ReplayBuffer
 from gagpo.learning.batch import build_rows
 from gagpo.objectives.imitation import Replay
+from gagpo.runs import checkpoint as checkpoints
+from gagpo.runs.checkpoint import CheckpointError
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
-from gagpo.training import checkpoint as checkpoints
-from gagpo.training.checkpoint import CheckpointError
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import train
 
 

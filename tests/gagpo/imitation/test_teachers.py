@@ -14,9 +14,9 @@ from gagpo.imitation.alignment import chunks_of, spread, token_ends
 from gagpo.imitation.served_teacher import ServedTeacher, TeacherFailed
 from gagpo.learning.batch import Row, build_rows
 from gagpo.objectives.imitation import Distillation
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import SettingsError
 from gagpo.settings import load as load_run
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer
 from gagpo.warm_start.small_model import SmallModelSettings, build, save_folder, train_tokenizer
 from tests.gagpo.imitation.teacher_server import serving_teacher

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gagpo.agents.episodes import Episode, Turn, write_episodes
-from gagpo.envs.errors import GagpoError, InvalidArgument
+from gagpo.base.errors import GagpoError, InvalidArgument
 from gagpo.eval.journal import Journal
 from gagpo.interop.export import export
 

@@ -21,7 +21,7 @@ from openenv.core.env_server.types import Action
 from websockets.sync.client import connect
 
 from benchmarks.serve import crowd, start, stop
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.testing import CorridorEnv
 from gagpo.interop.openenv import TextAction
 from gagpo.interop.scaffold import write_package

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 from gagpo.interop.scaffold import new_package, new_world
 
 ROOT = Path(__file__).parents[3]

@@ -16,7 +16,7 @@ from transformers.utils import get_json_schema
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer import grpo_trainer
 
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.math.env import MathEnv
 from gagpo.interop.trl import dataset, environment_factory
 from gagpo.interop.verbs import VERBS, verbs_of

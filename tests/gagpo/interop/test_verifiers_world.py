@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("verifiers.v1")
 
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.check.check import check
-from gagpo.envs.errors import InvalidArgument
 from gagpo.envs.lookup import find_spec
 from gagpo.envs.pool import Pool
 from gagpo.envs.testing import CorridorEnv

@@ -36,8 +36,8 @@ from verl.workers.engine_workers import TrainingWorker
 from verl.workers.utils.losses import ppo_loss
 
 from gagpo.algorithms import load
+from gagpo.base.errors import InvalidArgument
 from gagpo.credit import advantages, intern, turns_from_tokens
-from gagpo.envs.errors import InvalidArgument
 from gagpo.interop.verl import dataset
 from gagpo.interop.verl_training import register
 from gagpo.objectives import Layout, policy_loss

@@ -13,8 +13,8 @@ from gagpo.learning.batch import build_rows
 from gagpo.learning.packing import Packing
 from gagpo.learning.update import Updater
 from gagpo.objectives import Correction
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import train
 from tests.gagpo.learning.test_batch import conversation
 

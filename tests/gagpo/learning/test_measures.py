@@ -8,8 +8,8 @@ from gagpo.credit import turns_for
 from gagpo.envs.pool import Pool
 from gagpo.learning.batch import build_rows
 from gagpo.learning.steps.skipped_steps import NonFiniteLoss
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer
 
 ONCE = {"iterations": 1, "minibatches": 1, "epochs": 1}

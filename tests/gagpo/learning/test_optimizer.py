@@ -15,9 +15,9 @@ from gagpo.learning.steps.optimizer import (
     parameter_groups,
     require_optimizer,
 )
+from gagpo.runs import checkpoint as checkpoints
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import OptimizerSettings, SettingsError, load
-from gagpo.training import checkpoint as checkpoints
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer, train
 
 

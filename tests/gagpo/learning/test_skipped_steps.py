@@ -13,10 +13,10 @@ from gagpo.learning.batch import build_rows
 from gagpo.learning.steps.skipped_steps import NonFiniteLoss
 from gagpo.learning.update import Updater
 from gagpo.objectives import Correction
+from gagpo.runs import checkpoint as checkpoints
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
-from gagpo.training import checkpoint as checkpoints
 from gagpo.training.events import StepSkipped
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer
 from tests.gagpo.learning.test_batch import conversation
 

@@ -7,8 +7,8 @@ import pytest
 
 from gagpo.agents.engines.remote.server import ServerPlan
 from gagpo.agents.model import ModelError
+from gagpo.base.errors import MissingPackage
 from gagpo.collecting.placement import LocalPlacement
-from gagpo.envs.errors import MissingPackage
 from gagpo.envs.pool import Pool
 from gagpo.ray.driver import variables_of
 from gagpo.ray.pool import HostLost
@@ -36,7 +36,7 @@ def test_training_imports_no_ray():
 
 def test_without_ray_the_extra_is_named(monkeypatch, tmp_path):
     from gagpo.ray.driver import train_on
-    from gagpo.training.run_folder import RunFolder
+    from gagpo.runs.run_folder import RunFolder
 
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingPackage, match="install the extra ray"):
@@ -49,7 +49,7 @@ CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
 def test_an_address_where_nobody_is_is_said_at_once(tmp_path, address, monkeypatch):
     from gagpo.ray.driver import ClusterError, train_on
-    from gagpo.training.run_folder import RunFolder
+    from gagpo.runs.run_folder import RunFolder
 
     monkeypatch.setitem(sys.modules, "ray", object())  # not reached
     with pytest.raises(ClusterError, match=f"the Ray cluster at {address} cannot be reached: .*refused"):
@@ -65,7 +65,7 @@ def test_a_process_that_nobody_placed_has_its_own_pool():
 
 
 def test_a_run_asks_its_placement(corridor, outside, tmp_path):
-    from gagpo.training.run_folder import RunFolder
+    from gagpo.runs.run_folder import RunFolder
     from gagpo.training.trainer import train
 
     asked = []
@@ -88,7 +88,7 @@ def test_a_run_asks_its_placement(corridor, outside, tmp_path):
 def test_several_worlds_at_hosts_elsewhere_train_as_on_one_machine(corridor, tmp_path):
     """Each world has hosts of its own; here they are threads, spoken to as Ray's actors are."""
     from gagpo.ray.pool import ClusterPool
-    from gagpo.training.run_folder import RunFolder
+    from gagpo.runs.run_folder import RunFolder
     from gagpo.training.trainer import train
     from tests.gagpo.ray.test_pool import ThreadConnection, ready
     from tests.gagpo.training.test_trainer import same, timeless, weights

@@ -7,7 +7,7 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 
 import pytest
 
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.pool import EnvironmentBroken, Pool
 from gagpo.envs.saved import CannotRestore
 from gagpo.ray.pool import ClusterPool, HostLost, HostsLost, PoolHost

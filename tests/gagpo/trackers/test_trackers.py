@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gagpo.envs.errors import InvalidArgument, MissingPackage
+from gagpo.base.errors import InvalidArgument, MissingPackage
 from gagpo.trackers import TRACKERS, sample_text, tracking
 
 EPISODE = {

@@ -3,8 +3,8 @@
 import shutil
 import signal
 
-from gagpo.training import checkpoint as checkpoints
-from gagpo.training.run_folder import RunFolder
+from gagpo.runs import checkpoint as checkpoints
+from gagpo.runs.run_folder import RunFolder
 from tests.gagpo.training.test_trainer import same, start, timeless, wait_for_rows, weights
 
 

@@ -8,9 +8,9 @@ from gagpo.credit import advantages, turns_for, value_proxy
 from gagpo.credit.episode import Grpo
 from gagpo.credit.gagpo import Gagpo
 from gagpo.credit.reinforce import ReinforcePlusPlus
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
 from gagpo.training.annotations import annotate
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import train
 
 

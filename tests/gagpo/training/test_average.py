@@ -8,10 +8,10 @@ from safetensors.torch import load_file
 
 from gagpo.distributed.ranks import Ranks
 from gagpo.learning.steps.average import AveragedWeights, kept
+from gagpo.runs import keeping
+from gagpo.runs.checkpoint import latest
+from gagpo.runs.run_folder import RunFolder, named
 from gagpo.settings import AverageSettings, SettingsError, load
-from gagpo.training import keeping
-from gagpo.training.checkpoint import latest
-from gagpo.training.run_folder import RunFolder, named
 from gagpo.training.trainer import Trainer, train
 from tests.gagpo.distributed.conftest import train_in_two, write_config
 from tests.gagpo.training.resuming import killed_after, require_equal

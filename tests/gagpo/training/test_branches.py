@@ -6,10 +6,10 @@ from safetensors.torch import load_file
 
 import gagpo.envs.testing
 from gagpo.agents.episodes import Episode, read_episodes
-from gagpo.eval.metrics.register import REGISTER
+from gagpo.runs import checkpoint as checkpoints
+from gagpo.runs.register import REGISTER
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import SettingsError, load
-from gagpo.training import checkpoint as checkpoints
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer, train
 
 TREE = {"episodes": 3, "by": "visits", "rounds": 2}

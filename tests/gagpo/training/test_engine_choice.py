@@ -3,8 +3,8 @@
 import pytest
 
 from gagpo.agents.setup import make_engine
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import train
 
 

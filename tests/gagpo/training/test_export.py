@@ -11,12 +11,12 @@ from gagpo.agents.engines import adapters
 from gagpo.agents.engines.base import Request, Sampling
 from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.model import load_model, load_tokenizer
+from gagpo.eval.models import evaluate
 from gagpo.eval.results import EvalResult
-from gagpo.evaluation.models import evaluate
+from gagpo.runs.checkpoint import CheckpointError
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import SettingsError, load
-from gagpo.training.checkpoint import CheckpointError
 from gagpo.training.export import CARD, export, names_a_run
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import train
 
 

@@ -18,12 +18,12 @@ from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.engines.weights import copy_tensors, named_tensors
 from gagpo.agents.model import ModelError, choose_path, load_model, load_tokenizer
 from gagpo.cli.main import app
-from gagpo.evaluation.models import evaluate
+from gagpo.eval.models import evaluate
+from gagpo.runs import checkpoint as checkpoints
+from gagpo.runs.checkpoint import CheckpointError
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import LoraSettings, SettingsError, load
-from gagpo.training import checkpoint as checkpoints
-from gagpo.training.checkpoint import CheckpointError
 from gagpo.training.export import export
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer, train
 from gagpo.warm_start.run import warm_start
 

@@ -12,8 +12,8 @@ from gagpo.agents.engines.weights import copy_tensors
 from gagpo.agents.model import load_model, load_tokenizer, save
 from gagpo.collecting.distributed_rollout import require_fitting
 from gagpo.planning.allocated import Allocated
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import SettingsError, load
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer, train
 from tests.gagpo.distributed.conftest import train_in_two, write_config
 from tests.gagpo.training.test_lora import LORA, adapter_of, gpt2, inject, logprobs, moved, run, same

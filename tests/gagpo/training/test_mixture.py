@@ -10,19 +10,19 @@ import pytest
 
 from gagpo.agents.episodes import read_episodes
 from gagpo.credit import turns_for
-from gagpo.eval.metrics.health import health
-from gagpo.eval.metrics.register import REGISTER, of_world
+from gagpo.eval.health import health
+from gagpo.eval.models import measure, measure_all
+from gagpo.eval.recredit import for_run
 from gagpo.eval.report.report import write_report
+from gagpo.eval.request import EvaluationRequest
 from gagpo.eval.results import EvalResult, whole
 from gagpo.eval.runs import load_run
 from gagpo.eval.viewer.index import index
 from gagpo.eval.viewer.records import read_episode_file
-from gagpo.evaluation.models import measure, measure_all
-from gagpo.evaluation.recredit import for_run
-from gagpo.evaluation.request import EvaluationRequest
+from gagpo.runs import checkpoint as checkpoints
+from gagpo.runs.register import REGISTER, of_world
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import SettingsError, load
-from gagpo.training import checkpoint as checkpoints
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer, train
 from tests.eval.report.test_report import Page
 from tests.gagpo.distributed.conftest import require_same_run, train_in_one, train_in_two

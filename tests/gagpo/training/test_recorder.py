@@ -2,11 +2,12 @@
 
 import pytest
 
-from gagpo.eval.metrics.health import health_line
+from gagpo.eval.health import health_line
+from gagpo.runs import run_folder
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
-from gagpo.training import events, run_folder
+from gagpo.training import events
 from gagpo.training.events import EvaluationFinished, HealthChanged, IterationFinished
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer, train
 
 

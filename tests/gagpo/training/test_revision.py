@@ -7,10 +7,10 @@ import pytest
 from huggingface_hub import constants
 
 from gagpo.agents.model import ModelError, commit_of, load_model, load_tokenizer
-from gagpo.evaluation.models import evaluate
+from gagpo.eval.models import evaluate
+from gagpo.runs import checkpoint as checkpoints
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
-from gagpo.training import checkpoint as checkpoints
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer, train
 
 OLD, NEW = "a" * 40, "b" * 40

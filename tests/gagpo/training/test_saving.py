@@ -9,10 +9,10 @@ import threading
 import pytest
 import torch
 
+from gagpo.runs import checkpoint as checkpoints
+from gagpo.runs.checkpoint import CheckpointError
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
-from gagpo.training import checkpoint as checkpoints
-from gagpo.training.checkpoint import CheckpointError
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer, train
 
 
@@ -64,8 +64,8 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from gagpo.settings import load
-from gagpo.training import checkpoint as checkpoints
-from gagpo.training.run_folder import RunFolder
+from gagpo.runs import checkpoint as checkpoints
+from gagpo.runs.run_folder import RunFolder
 from gagpo.training.trainer import train
 finished = checkpoints._finished
 def killed(temporary, *rest):

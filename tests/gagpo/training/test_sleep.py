@@ -13,10 +13,10 @@ from gagpo.agents.engines.remote.seat import Seat
 from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.engines.vllm import VLLMEngine
 from gagpo.agents.engines.weights import named_tensors, refreshed
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
+from gagpo.runs import checkpoint as checkpoints
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
-from gagpo.training import checkpoint as checkpoints
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer
 
 CALLS = ("sleep", "wake", "load_weights", "submit", "generate", "collect")

@@ -12,17 +12,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from gagpo.agents import manifest
 from gagpo.agents.model import ModelError, load_model
+from gagpo.base import durable, manifest
 from gagpo.distributed.interrupt import Interruptions
-from gagpo.envs import durable
 from gagpo.eval.results import EvalResult
+from gagpo.runs import checkpoint as checkpoints
+from gagpo.runs.checkpoint import CheckpointError
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import SettingsError, load
-from gagpo.training import checkpoint as checkpoints
-from gagpo.training.checkpoint import CheckpointError
 from gagpo.training.events import HealthChanged, IterationFinished
 from gagpo.training.launch import continued, started
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import NothingToLearn, Trainer, train
 
 
@@ -123,7 +122,7 @@ def test_an_old_checkpoint_never_counts_as_whole_while_it_goes(tiny, tmp_path, m
         raise KeyboardInterrupt
 
     written(tmp_path, 1, model, tokenizer, optimizer, {}, 1)
-    monkeypatch.setattr("gagpo.envs.durable.shutil.rmtree", killed)
+    monkeypatch.setattr("gagpo.base.durable.shutil.rmtree", killed)
     with pytest.raises(KeyboardInterrupt):
         written(tmp_path, 2, model, tokenizer, optimizer, {}, 1)
     assert seen == [[2]]

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from gagpo.agents.episodes import read_episodes
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import train
 from gagpo.warm_start.run import warm_start
 from tests.gagpo.conftest import CORRIDOR

@@ -16,15 +16,15 @@ import pytest
 from safetensors.torch import load_file
 
 from gagpo.algorithms import PRESETS
-from gagpo.envs import durable
-from gagpo.eval.metrics.register import REGISTER
+from gagpo.base import durable
 from gagpo.eval.results import EvalResult
 from gagpo.learning.steps.skipped_steps import NonFiniteLoss
+from gagpo.runs import checkpoint as checkpoints
+from gagpo.runs.checkpoint import CheckpointError
+from gagpo.runs.register import REGISTER
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import SettingsError, load
-from gagpo.training import checkpoint as checkpoints
-from gagpo.training.checkpoint import CheckpointError
 from gagpo.training.launch import started
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer, train
 
 
@@ -144,7 +144,7 @@ def test_every_preset_trains_and_logs_the_same_metrics(corridor, tmp_path, algor
     if algorithm != "rejection_sampling" or row["success_rate"] > 0:  # it learns nothing from a batch without success
         assert row["updates"] > 0 and 0 <= row["clip_fraction"] <= 1
         assert all(np.isfinite(row[name]) for name in ("loss", "grad_norm", "entropy", "old_kl"))
-    assert row.keys() <= REGISTER.keys(), "every metric stands in eval/metrics/register.py"
+    assert row.keys() <= REGISTER.keys(), "every metric stands in gagpo/runs/register.py"
 
 
 @pytest.mark.parametrize("minibatches", [1, 3])

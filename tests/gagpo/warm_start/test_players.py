@@ -8,7 +8,7 @@ import pytest
 from gagpo.agents.agent import EpisodeState
 from gagpo.agents.episodes import Episode
 from gagpo.agents.setup import make_world
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 from gagpo.settings import SettingsError, load
 from gagpo.warm_start.demonstrations import demonstrations
 from gagpo.warm_start.derived import players_of

@@ -8,7 +8,7 @@ import yaml
 from gagpo.agents.calls.phrasing import Phrasing
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.agents.prompts import STYLES
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 from gagpo.settings import SettingsError, dump, load, parse
 from gagpo.settings.derived import RECIPE
 from gagpo.warm_start.demonstrations import demonstrations

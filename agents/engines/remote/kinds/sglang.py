@@ -21,7 +21,7 @@ from gagpo.agents.engines.base import Request, Sampling
 from gagpo.agents.engines.remote.kinds.base import Logprob, Order, ServerAnswer, ServerKind
 from gagpo.agents.engines.remote.wire import MalformedAnswer, Part, ReplicaError, RequestRefused, Span, Terms, read
 from gagpo.agents.engines.vllm_arguments import spread
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 
 if TYPE_CHECKING:
     import torch

@@ -7,7 +7,7 @@ from gagpo.agents.engines import adapters
 from gagpo.agents.engines.remote.engine import SGLangServerEngine, VLLMServerEngine
 from gagpo.agents.engines.weights import adapter_tensors, refreshed, tensors_for
 from gagpo.agents.model import ModelError
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 from tests.agents.engines.remote.fake_server import FakeServer, serving
 from tests.agents.engines.remote.fake_sglang import FakeSGLang
 from tests.agents.engines.remote.test_servers import GREEDY, expected, requests_of

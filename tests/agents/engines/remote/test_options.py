@@ -4,7 +4,7 @@ import pytest
 
 from gagpo.agents.engines.remote.engine import VLLMServerEngine
 from gagpo.agents.engines.remote.seat import Seat, share_of
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from gagpo.agents.engines.remote.wire import RequestRefused
 from gagpo.agents.engines.weights import WeightsError, named_tensors
 from gagpo.agents.model import ModelError
 from gagpo.agents.setup import make_engine
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 from tests.agents.engines.remote.fake_server import sampling_at, serving
 
 GREEDY = Sampling(0.0, max_tokens=6)

@@ -19,9 +19,9 @@ from gagpo.agents.engines.remote.wire import RequestRefused, Terms
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.model import ModelError
 from gagpo.agents.setup import make_engine
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import parse
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import train
 from tests.agents.engines.remote.fake_server import sampling_at, serving
 from tests.agents.engines.remote.fake_sglang import FakeSGLang

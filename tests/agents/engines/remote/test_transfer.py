@@ -19,7 +19,7 @@ from gagpo.agents.engines.remote.kinds.vllm import VLLMServers
 from gagpo.agents.engines.remote.transfer import FileTransfer
 from gagpo.agents.engines.remote.wire import ReplicaError, ReplicaUnreachable
 from gagpo.agents.engines.weights import WeightsError, named_tensors
-from gagpo.envs.errors import InvalidArgument, MissingPackage
+from gagpo.base.errors import InvalidArgument, MissingPackage
 
 CPU = torch.device("cpu")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from gagpo.envs.errors import InvalidArgument
-from gagpo.envs.interpreter import command
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.interpreter import command
 from gagpo.planning.doctor import processes, steps
 from gagpo.planning.doctor.examine import conclusion, examine
 from gagpo.planning.doctor.machine import DoctorFinding, Machine, worst_of

@@ -12,7 +12,7 @@ from gagpo.agents.model import load_model
 from gagpo.distributed.ranks import Ranks
 from gagpo.planning.doctor import alone, sharded, together, transfer
 from gagpo.planning.doctor.machine import Machine
-from gagpo.training.checkpoint import Saver, Snapshot
+from gagpo.runs.checkpoint import Saver, Snapshot
 
 
 @pytest.fixture

@@ -11,14 +11,15 @@ from gagpo.agents.agent import Agent
 from gagpo.agents.episodes import Episode, write_episodes
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.setup import make_world, tasks_of
-from gagpo.envs import TaskSet, TextEnv, durable
+from gagpo.base import durable
+from gagpo.envs import TaskSet, TextEnv
 from gagpo.envs.lookup import playing
 from gagpo.envs.remote.pool import open_pool
 from gagpo.envs.tools import tools_of
 from gagpo.eval.evaluate import choose_panel, evaluate
 from gagpo.eval.journal import Journal
+from gagpo.eval.request import EvaluationRequest
 from gagpo.eval.results import EvalResult
-from gagpo.evaluation.request import EvaluationRequest
 
 EPISODES_AT_ONCE = 256
 

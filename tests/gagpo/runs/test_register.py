@@ -10,10 +10,10 @@ import pytest
 from gagpo.agents.engines.remote.replicas import ServerCounters
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.eval import curves
-from gagpo.eval.metrics.health import RULES
-from gagpo.eval.metrics.register import REGISTER, SECTIONS, Display, find, shown_in
+from gagpo.eval.health import RULES
 from gagpo.eval.report.report import write_report
 from gagpo.eval.viewer.export import export
+from gagpo.runs.register import REGISTER, SECTIONS, Display, find, shown_in
 from gagpo.training.events import IterationFinished
 from gagpo.training.metrics import rollout_metrics
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from gagpo.envs import tables
-from gagpo.envs.tables import WIDTH, Table, facts, text_width
+from gagpo.base import tables
+from gagpo.base.tables import WIDTH, Table, facts, text_width
 
 MIXED = Table(["name", "note", "count"], [["one", "a | b", "5"], ["seventeen", "c", "100"]], words=(0, 1), total=True)
 

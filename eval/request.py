@@ -18,11 +18,11 @@ from pydantic.dataclasses import dataclass
 
 from gagpo.agents.api.settings import ApiSettings
 from gagpo.agents.prompts import STYLES
-from gagpo.envs.errors import InvalidArgument
-from gagpo.eval.reading import in_one_line
+from gagpo.base.errors import InvalidArgument
+from gagpo.runs.reading import in_one_line
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import ContextSettings, RunSettings, SettingsError, load
 from gagpo.settings.environment import History
-from gagpo.training.run_folder import RunFolder
 
 PREFIX = "openai:"  # of a model behind a server
 TEMPERATURE, MAX_TOKENS = 0.4, 512

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar, cast
 
-from gagpo.envs.errors import InvalidArgument, MissingPackage
-from gagpo.envs.nearest import hint
+from gagpo.base.errors import InvalidArgument, MissingPackage
+from gagpo.base.nearest import hint
 
 Found = TypeVar("Found")
 

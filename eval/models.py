@@ -10,14 +10,14 @@ from gagpo.agents.engines.base import Sampling
 from gagpo.agents.setup import language_agent, make_engine, make_world
 from gagpo.agents.starters import find, folder_of, is_starter
 from gagpo.envs.lookup import find_spec
+from gagpo.eval import served
 from gagpo.eval.journal import weights_identity
+from gagpo.eval.panel import ChosenPanel, EvaluationOutcome, Player
+from gagpo.eval.request import MAX_TOKENS, EvaluationRequest, settings_like, taking
 from gagpo.eval.results import EvalResult
-from gagpo.evaluation import served
-from gagpo.evaluation.panel import ChosenPanel, EvaluationOutcome, Player
-from gagpo.evaluation.request import MAX_TOKENS, EvaluationRequest, settings_like, taking
+from gagpo.runs.run_folder import RunFolder, named
 from gagpo.settings import EngineSettings, RunSettings, SettingsError, load
 from gagpo.settings.machine import require_device, require_model
-from gagpo.training.run_folder import RunFolder, named
 
 
 @taking(EvaluationRequest)
@@ -132,7 +132,7 @@ class _Source:
     ) -> _Source:
         """That of a checkpoint, a starter, a folder or a hub model; ``like`` knows the revision of its own model."""
         from gagpo.agents.model import commit_of  # torch, which the random agent and the expert need not wait for
-        from gagpo.training import keeping
+        from gagpo.runs import keeping
 
         model, revision, trust = request.model, request.revision, request.trust_remote_code
         if run is not None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from gagpo.agents.episodes import Decode, Episode, write_episodes
-from gagpo.envs import durable
+from gagpo.base import durable
 from gagpo.eval.results import EvalResult
 from gagpo.eval.runs import metric_rows, read_metrics
 from gagpo.settings import RunSettings, SettingsError, TrainingSettings, dump, load
@@ -171,7 +171,7 @@ class RunFolder:
             stages = (AFTER, AVERAGED) if self.settings.training.measures_average else (AFTER,)
             evals = self.path / "evals"
             return all((evals / f"{stage}-{panel}.json").exists() for stage in stages for panel in panels)
-        from gagpo.training import checkpoint as checkpoints  # loads torch, which most questions need not wait for
+        from gagpo.runs import checkpoint as checkpoints
 
         rows = {int(row["iteration"]): row for row in read_metrics(self.path / "metrics.jsonl")[0]}
         saved = checkpoints.latest(self.path / "checkpoints")

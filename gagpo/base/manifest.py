@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from gagpo.envs.errors import GagpoError
-from gagpo.envs.regular_file import read_bytes
+from gagpo.base.errors import GagpoError
+from gagpo.base.regular_file import read_bytes
 
 NAME = "manifest.json"
 _FORMAT = "gagpo manifest 2"

@@ -15,9 +15,9 @@ from gagpo.agents.api.client import LimitReached
 from gagpo.agents.api.settings import ApiSettings
 from gagpo.cli.main import main
 from gagpo.eval.journal import read_journal
+from gagpo.eval.request import EvaluationRequest
 from gagpo.eval.results import EvalResult
-from gagpo.evaluation.request import EvaluationRequest
-from gagpo.evaluation.served import measure, play_demonstrations
+from gagpo.eval.served import measure, play_demonstrations
 from tests.agents.chat_server import serving
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
@@ -38,8 +38,8 @@ KILLED = """
 import json, os, random, signal, sys, time
 from pathlib import Path
 from gagpo.agents.api.settings import ApiSettings
-from gagpo.evaluation.request import EvaluationRequest
-from gagpo.evaluation.served import measure
+from gagpo.eval.request import EvaluationRequest
+from gagpo.eval.served import measure
 
 url, folder, rng, kills = sys.argv[1], Path(sys.argv[2]), random.Random(7), 0
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from gagpo.envs.nearest import hint
+from gagpo.base.nearest import hint
 
 
 class Options(BaseModel):

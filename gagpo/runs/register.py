@@ -3,7 +3,7 @@
 Report, viewer, curves, ``gagpo watch`` and docs/metrics.md read it: a metric has one unit, one sentence, one caption.
 The tests fail for a metric that is logged or shown and is not here. The page is made by
 
-    python -m gagpo.eval.metrics.register > docs/metrics.md
+    python -m gagpo.runs.register > docs/metrics.md
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from enum import Flag, auto
 from typing import Literal
 
-from gagpo.envs.tables import Table
+from gagpo.base.tables import Table
 
 Unit = Literal[
     "", "advantage", "bytes", "count", "exponent", "loss", "nats", "nats per token", "norm", "rate", "ratio",
@@ -272,7 +272,7 @@ Report, viewer, `gagpo watch` and the trackers use the same names. A share lies 
 in units of the natural logarithm. A run of several worlds logs what was played and what credit made of it once more
 for every world, as `success_rate/NAME`.
 
-`python -m gagpo.eval.metrics.register > docs/metrics.md` makes this page from the code."""
+`python -m gagpo.runs.register > docs/metrics.md` makes this page from the code."""
 
 
 def page() -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from gagpo.eval.metrics.register import of_world, worlds_of
+from gagpo.runs.register import of_world, worlds_of
 
 Row = Mapping[str, float]
 Level = Literal["good", "watch", "bad"]

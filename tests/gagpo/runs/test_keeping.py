@@ -5,13 +5,13 @@ from collections import namedtuple
 import pytest
 import torch
 
-from gagpo.evaluation.models import evaluate
+from gagpo.eval.models import evaluate
+from gagpo.runs import checkpoint as checkpoints
+from gagpo.runs import keeping
+from gagpo.runs.checkpoint import CheckpointError
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import SettingsError, TrainingSettings, load
-from gagpo.training import checkpoint as checkpoints
-from gagpo.training import keeping
-from gagpo.training.checkpoint import CheckpointError
 from gagpo.training.export import export
-from gagpo.training.run_folder import RunFolder
 from gagpo.training.trainer import Trainer
 
 Usage = namedtuple("Usage", "total used free")
@@ -127,7 +127,7 @@ def test_a_start_that_was_killed_before_it_was_a_run_is_begun_again(corridor, tm
         name.write_text(text)
 
     with monkeypatch.context() as patch:
-        patch.setattr("gagpo.training.run_folder.durable.write_text", killed)
+        patch.setattr("gagpo.runs.run_folder.durable.write_text", killed)
         with pytest.raises(KeyboardInterrupt):
             RunFolder.create(path, settings)
     assert (path / "versions.json").exists() and not (path / "config.yaml").exists()

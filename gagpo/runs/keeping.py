@@ -17,10 +17,10 @@ import torch
 
 from gagpo.eval.runs import metric_rows
 from gagpo.learning.steps.optimizer import moment_bytes
+from gagpo.runs import checkpoint as checkpoints
+from gagpo.runs.checkpoint import AVERAGE, Checkpoint, CheckpointError
+from gagpo.runs.run_folder import AVERAGED, BEST
 from gagpo.settings import SettingsError, TrainingSettings
-from gagpo.training import checkpoint as checkpoints
-from gagpo.training.checkpoint import AVERAGE, Checkpoint, CheckpointError
-from gagpo.training.run_folder import AVERAGED, BEST
 
 BESIDE = 2**24  # bytes of tokenizer, state and manifest
 GB = 1e9

@@ -11,8 +11,8 @@ from typing import TypeVar
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from gagpo.envs.errors import GagpoError, InvalidArgument
-from gagpo.envs.regular_file import read_bytes
+from gagpo.base.errors import GagpoError, InvalidArgument
+from gagpo.base.regular_file import read_bytes
 
 WANTED = {
     "bool_type": "true or false",
@@ -48,7 +48,7 @@ def read_as(kind: type[T], text: str, name: str) -> T:
     ...     tasks: int
     >>> read_as(Panel, '{"tasks": "ten"}', "after.json")
     Traceback (most recent call last):
-    gagpo.eval.reading.BadResult: after.json: key 'tasks' must be a whole number, got 'ten'
+    gagpo.runs.reading.BadResult: after.json: key 'tasks' must be a whole number, got 'ten'
     """
     return validated(kind, parse(text, name), name)
 

@@ -14,18 +14,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from gagpo.agents import manifest
 from gagpo.agents.engines import adapters
 from gagpo.agents.engines.weights import whole
 from gagpo.agents.model import save
+from gagpo.base import durable, manifest
+from gagpo.base.errors import GagpoError
 from gagpo.distributed import states
 from gagpo.distributed.background import Background
 from gagpo.distributed.errors import RankFailed, RankLost
 from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.sharding import local_parts, mesh_of
 from gagpo.distributed.states import names_of, optimizer_tensors
-from gagpo.envs import durable
-from gagpo.envs.errors import GagpoError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -7,9 +7,9 @@ import yaml
 
 import gagpo
 from gagpo.agents.api.settings import ApiSettings
-from gagpo.envs.errors import InvalidArgument
-from gagpo.evaluation.models import evaluate
-from gagpo.evaluation.request import EvaluationRequest, settings_like
+from gagpo.base.errors import InvalidArgument
+from gagpo.eval.models import evaluate
+from gagpo.eval.request import EvaluationRequest, settings_like
 from gagpo.settings import SettingsError
 from tests.gagpo.conftest import CORRIDOR
 

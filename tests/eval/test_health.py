@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from gagpo.eval.metrics.health import RULES, answer_task_information, health, health_line, sentences
+from gagpo.eval.health import RULES, answer_task_information, health, health_line, sentences
 
 GOOD = {
     "zero_groups": 0.2,

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.alfworld.games.folder import NoGames
 from gagpo.envs.alfworld.games.generate import generate
-from gagpo.envs.errors import InvalidArgument
-from gagpo.evaluation.models import evaluate
+from gagpo.eval.models import evaluate
 
 
 def test_whoever_has_one_split_can_be_measured_on_it(tmp_path: Path) -> None:

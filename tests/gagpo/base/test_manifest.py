@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from gagpo.agents import manifest
+from gagpo.base import manifest
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from gagpo.envs import durable
+from gagpo.base import durable
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from gagpo.envs import durable
+from gagpo.base import durable
 with durable.replacing_folder(Path(sys.argv[1])) as folder:
     (folder / "file").write_text("new")
     os.kill(os.getpid(), signal.SIGKILL)

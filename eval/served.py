@@ -16,13 +16,13 @@ from gagpo.agents.episodes import Episode
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import Job, group_jobs, rollout
 from gagpo.agents.setup import make_world
-from gagpo.envs.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.remote.pool import open_pool
 from gagpo.envs.tools import tools_of
 from gagpo.eval.evaluate import play_missing
 from gagpo.eval.journal import Journal
-from gagpo.evaluation.panel import ChosenPanel, EvaluationOutcome, Player
-from gagpo.evaluation.request import MAX_TOKENS, PREFIX, EvaluationRequest, settings_like
+from gagpo.eval.panel import ChosenPanel, EvaluationOutcome, Player
+from gagpo.eval.request import MAX_TOKENS, PREFIX, EvaluationRequest, settings_like
 
 EPISODES_AT_ONCE = 16
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gagpo.envs import nearest
-from gagpo.envs.errors import InvalidArgument, MissingPackage
-from gagpo.envs.registry import Registry
+from gagpo.base import nearest
+from gagpo.base.errors import InvalidArgument, MissingPackage
+from gagpo.base.registry import Registry
 
 
 def paint(thing: object, what: str) -> None:

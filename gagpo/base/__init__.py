@@ -1,0 +1,1 @@
+"""What everything stands on: errors, registry, tables, durable files, options, child processes."""

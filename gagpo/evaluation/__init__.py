@@ -1,1 +1,0 @@
-"""Measuring whatever can act: runs, models, players behind a server; and giving saved episodes credit again."""

@@ -1,0 +1,1 @@
+"""A run on disk: its folder, its checkpoints, and the register of its metrics."""
