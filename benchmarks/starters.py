@@ -1,4 +1,4 @@
-"""The panels that docs/starters.md reports, played by any model.
+"""The panels that lab/starters.md reports, played by any model.
 
     python benchmarks/starters.py play starter:alfworld-agent --world alfworld --out data/panels
     python benchmarks/starters.py table data/panels/alfworld-agent-*.json

@@ -206,7 +206,7 @@ def test_the_table_shows_every_finding() -> None:
 
 
 def test_the_example_of_the_documentation_keeps_the_contract(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "environments.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "your-environment.md").read_text(encoding="utf-8")
     (program,) = re.findall(r"```python\n(# guess\.py\n.*?)```", page, re.DOTALL)
     assert len(program.splitlines()) <= 30
     (tmp_path / "guess.py").write_text(program, encoding="utf-8")

@@ -18,7 +18,7 @@ from transformers import Qwen2Config
 from gagpo.cli.main import app
 from gagpo.settings import load
 
-PAGE = Path(__file__).parents[3] / "docs" / "recipes.md"
+PAGE = Path(__file__).parents[3] / "docs" / "your-model.md"
 SHAPES = {
     "Qwen/Qwen2.5-1.5B-Instruct": Qwen2Config(
         hidden_size=1536, num_hidden_layers=28, num_attention_heads=12, num_key_value_heads=2,
