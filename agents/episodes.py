@@ -22,7 +22,6 @@ MOST_REFUSAL = 300  # characters written of the world's words about a refused ac
 _OF_EPISODE = ("task", "task_type", "split", "group", "sample", "seed", "temperature", "success", "outcome")
 _OF_TURN = ("observation", "response", "action", "reward", "valid", "state")
 _KNOWN_LATER = ("world", "kept", "end_observation", "end_state")  # written where they are known
-_OF_BRANCH = ("parent", "fork", "replayed")  # written of a branch
 
 
 class Call(NamedTuple):
@@ -139,9 +138,6 @@ class Episode:
     end_observation, end_state: what the world showed after the last turn, and its state's key; None where unknown.
     restarts: how often a broken worker made the episode start over.
     kept: whether a trainer learned from it; None where nothing was learned.
-    parent, fork: of a branch, the try (``sample``) of its group that it begins in, and how many of that one's turns it
-    shares: the first ``fork`` of ``turns`` are the parent's, and were not played again. None and 0 for any other.
-    replayed: actions of the shared turns that the world had to be given again, where it could not be put back.
     info: the last turn's remaining scalar entries of the environment's info (score parts, verdicts, ...).
     world: its name in a run of several, which the task's name begins with; None in a run of one.
     """
@@ -160,16 +156,8 @@ class Episode:
     kept: bool | None = None
     end_observation: str | None = None
     end_state: str | None = None
-    parent: int | None = None
-    fork: int = 0
-    replayed: int = 0
     info: dict[str, Any] = field(default_factory=dict)
     world: str | None = None
-
-    @property
-    def own(self) -> list[Turn]:
-        """The turns that were played in this episode: all, less those that a branch shares with its parent."""
-        return self.turns[self.fork :] if self.fork else self.turns
 
     @property
     def reward(self) -> float:
@@ -214,7 +202,6 @@ class Episode:
             "reward": self.reward,
             "restarts": self.restarts,
             **{name: getattr(self, name) for name in _KNOWN_LATER if getattr(self, name) is not None},
-            **{name: getattr(self, name) for name in _OF_BRANCH if self.parent is not None},
             "info": self.info,
             "turns": turns,
         }
@@ -231,16 +218,11 @@ class Episode:
         episode = cls(**_checked(record, (*_OF_EPISODE, "restarts", "info")))
         for name, value in _checked({name: record.get(name) for name in _KNOWN_LATER}, _KNOWN_LATER).items():
             setattr(episode, name, value)
-        if record.get("parent") is not None:
-            for name, value in _checked({"replayed": 0, **record}, _OF_BRANCH).items():
-                setattr(episode, name, value)
         for number, row in enumerate(_checked(record, ("turns",))["turns"]):
             try:
                 episode.turns.append(_turn(row))
             except InvalidArgument as error:
                 raise InvalidArgument(f"turn {number}: {error}") from None
-        if episode.fork > len(episode.turns):
-            raise InvalidArgument(f"key 'fork' says {episode.fork} shared turns, and there are {len(episode.turns)}")
         return episode
 
 
@@ -301,7 +283,7 @@ _FLAG: tuple[str, Callable[[Any], bool]] = ("true or false", lambda value: isins
 _LIST: tuple[str, Callable[[Any], bool]] = ("a list", lambda value: isinstance(value, list))
 _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # of every key: what is wanted, and whether a value is that
     **dict.fromkeys(("task", "task_type", "split", "observation", "response", "action"), _TEXT),
-    **dict.fromkeys(("group", "sample", "seed", "restarts", "parent", "fork", "replayed"), _COUNT),
+    **dict.fromkeys(("group", "sample", "seed", "restarts"), _COUNT),
     **dict.fromkeys(("success", "valid", "cut"), _FLAG),
     **dict.fromkeys(("turns", "prompt_ids", "response_ids", "logprobs", "calls"), _LIST),
     **dict.fromkeys(

@@ -204,13 +204,11 @@ class RolloutLoop:
         """Enter the pool's answers; whose episode goes on is ready for the agent."""
         for event in self.pool.wait(timeout):  # enter it; then its episode is over or ready
             self.waiting.discard(event.slot)
-            outcome = self._enter(self.states[event.slot], event)
+            outcome = enter(self.states[event.slot], event)
             if event.kind == "restarted":
                 self.agent.forget(event.slot)
             if outcome:
                 self.over[event.slot] = outcome
-            elif event.slot in self.waiting:
-                continue
             elif (action := self._upcoming(event.slot)) is not None:
                 self._step(event.slot, action)
             else:
@@ -221,10 +219,6 @@ class RolloutLoop:
         while self.over:
             slot = min(self.over)
             self._finish(slot, self.over.pop(slot))
-
-    def _enter(self, state: EpisodeState, event: Event) -> str | None:
-        """Enter an event into its episode; returns what ended it, if something did."""
-        return enter(state, event)
 
     def _upcoming(self, slot: int) -> str | None:
         """The action of a turn's next call, where the world has not answered them all."""
@@ -279,7 +273,7 @@ def enter(state: EpisodeState, event: Event) -> str | None:
         return "failed"
     state.observation, state.info = event.observation, event.info
     if event.kind in ("reset", "restarted", "restored"):
-        del episode.turns[episode.fork :]
+        episode.turns.clear()
         episode.restarts += event.kind == "restarted"
         episode.task_type = str(event.info.get("task_type", ""))
         episode.split = str(event.info.get("split", ""))

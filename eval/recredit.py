@@ -11,7 +11,6 @@ import numpy as np
 from gagpo.credit import CreditSettings, Turns, advantages, intern, value_proxy
 from gagpo.credit.episode import Grpo
 from gagpo.credit.gagpo import Gagpo
-from gagpo.credit.turns.tree import path_turns
 from gagpo.eval.viewer.records import EpisodeRecord, Explained
 from gagpo.settings import SettingsError, load
 
@@ -38,10 +37,9 @@ class Recredit:
         rows = {name: advantages(turns, credit).advantage_N for name, credit in self.credits.items()}
         value_N = value_proxy(turns, gamma=getattr(first, "gamma", 1.0))
         state_N = turns.states()
-        explained, place_P, start = [], path_turns(turns), 0
+        explained, start = [], 0
         for one in episodes:
-            # Its turns in the columns: those that it shares stand with the try that played them.
-            place = place_P[start : start + len(one.turns)]
+            place = slice(start, start + len(one.turns))
             own = {name: row[place].tolist() for name, row in rows.items()}
             explained.append(Explained(own, value_N[place].tolist(), state_N[place].tolist()))
             start += len(one.turns)
@@ -65,16 +63,14 @@ def for_run(folder: Path) -> Recredit:
 
 def columns(episodes: Sequence[EpisodeRecord], key: str, penalty: float | Mapping[str, float]) -> Turns:
     """Saved episodes as the columns that credit is computed from; states fall back to observations."""
-    parent_E, fork_E = branches(episodes)
-    own_E = [one.turns[fork:] for one, fork in zip(episodes, fork_E, strict=True)]
-    turns = [turn for own in own_E for turn in own]
-    worlds = [one.world or "" for one, own in zip(episodes, own_E, strict=True) for _ in own]
+    turns = [turn for one in episodes for turn in one.turns]
+    worlds = [one.world or "" for one in episodes for _ in one.turns]
     stateless = {world for world, turn in zip(worlds, turns, strict=True) if turn.state is None}
     by_state = {world: key in ("auto", "state") and world not in stateless for world in worlds}
     costs = penalty if isinstance(penalty, Mapping) else dict.fromkeys(worlds, penalty)
     return Turns(
         reward_N=np.array([turn.reward for turn in turns], np.float64),
-        episode_N=np.repeat(np.arange(len(episodes)), [len(own) for own in own_E]),
+        episode_N=np.repeat(np.arange(len(episodes)), [len(one.turns) for one in episodes]),
         group_E=intern((one.group, one.task) for one in episodes),
         state_N=intern(
             (world, turn.state if by_state[world] else turn.observation)
@@ -86,25 +82,5 @@ def columns(episodes: Sequence[EpisodeRecord], key: str, penalty: float | Mappin
         tokens_N=np.ones(len(turns), np.int64),
         truncated_E=np.array([one.outcome == "truncated" for one in episodes], np.bool_),
         success_E=np.array([one.won for one in episodes], np.bool_),
-        parent_E=parent_E if (parent_E >= 0).any() else None,
         world_E=intern(one.world for one in episodes) if len(set(worlds)) > 1 else None,
     )
-
-
-def branches(episodes: Sequence[EpisodeRecord]) -> tuple[np.ndarray, list[int]]:
-    """Behind which turn of the columns each branch begins, int64[E] (-1: it is none), and how many turns it shares.
-
-    One whose parent is not before it in its group, or is too short, is read as any other episode.
-    """
-    known: dict[tuple[int, str, int], tuple[int, int, int]] = {}  # where its own turns begin, how many it shares, has
-    first, parent_E, fork_E = 0, np.full(len(episodes), -1, np.int64), []
-    for number, one in enumerate(episodes):
-        fork = 0
-        if one.parent is not None and one.fork:
-            begins, shared, length = known.get((one.group, one.task, one.parent), (0, 0, 0))
-            if shared < one.fork < min(length, len(one.turns)):
-                fork, parent_E[number] = one.fork, begins + one.fork - 1 - shared
-        known[one.group, one.task, one.sample] = (first, fork, len(one.turns))
-        first += len(one.turns) - fork
-        fork_E.append(fork)
-    return parent_E, fork_E

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.regular_file import read_bytes
 from gagpo.eval.results import EvalResult
+from gagpo.runs.metrics import read_metrics
 from gagpo.runs.reading import BadResult
 
 LABEL = re.compile(r"(?:(before|after|average)|iteration-(\d{1,9}))-(.+)", re.DOTALL)
@@ -120,52 +119,6 @@ def load_run(folder: Path) -> Run:
     return Run(folder, tuple(metrics), broken, tuple(evaluations))
 
 
-def metric_rows(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """The rows of ``metrics.jsonl`` as they were logged, and how many lines were no JSON object with an ``iteration``.
-
-    A run that is killed leaves a torn line; resumed, it goes back some iterations and writes them again. So a broken
-    line is skipped, and an iteration not above the last one replaces everything from itself on.
-    """
-    if not path.exists():
-        return [], 0
-    try:
-        lines = read_bytes(path).decode("utf-8", errors="replace").split("\n")
-    except OSError as error:
-        raise BadResult(f"{path}: cannot be read ({error.strerror})") from None
-    rows: list[dict[str, Any]] = []
-    broken = 0
-    for line in lines:
-        if not line.strip():
-            continue
-        row = _row(line)
-        if row is None:
-            broken += 1
-            continue
-        # An iteration done again: it and all after it are forgotten.
-        while rows and rows[-1]["iteration"] >= row["iteration"]:
-            rows.pop()
-        rows.append(row)
-    return rows, broken
-
-
-def read_metrics(path: Path) -> tuple[list[dict[str, float]], int]:
-    """:func:`metric_rows` with nothing but numbers: values that are not finite numbers are left out."""
-    rows, broken = metric_rows(path)
-    return [{key: float(value) for key, value in row.items() if _is_number(value)} for row in rows], broken
-
-
-def _row(line: str) -> dict[str, Any] | None:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return record if isinstance(record, dict) and _is_number(record.get("iteration")) else None
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
-
-
 def read_label(label: str) -> tuple[str, str, int | None]:
     """Stage, split and iteration of ``before-SPLIT``, ``iteration-0010-SPLIT``, ``after-SPLIT``, ``average-SPLIT``.
 
@@ -180,6 +133,12 @@ def _evaluation(label: str, last: int | None, result: EvalResult) -> Evaluation:
     stage, split, iteration = read_label(label)
     at = {"before": 0, "after": last, "average": last}.get(stage, iteration)
     return Evaluation(label, stage, split or result.panel.split, at, result)
+
+
+def saved_evaluation(run: Path, label: str) -> EvalResult | None:
+    """The evaluation ``evals/LABEL.json`` of a run folder; None where it was not made."""
+    path = run / "evals" / f"{label}.json"
+    return EvalResult.load(path) if path.exists() else None
 
 
 def group_runs(runs: Sequence[str | Path]) -> dict[str, list[Run]]:

@@ -100,11 +100,6 @@ PRESETS: dict[str, Cells] = {
     "empirical_bayes": _row("empirical_bayes", "action", CLIP, "action_mean", kl=KL),
     "ppo_token": _row("ppo_token", "token", CLIP, "token_mean", kl=KL, critic={}),
     "ppo_turn": _row("ppo_turn", "action", CLIP, "token_mean", kl=KL, critic={}),
-    "tree_grpo": _row("tree_grpo", "token", CLIP, "token_mean", kl=KL),
-    "arpo": _row("grpo", "token", CLIP, "token_mean"),
-    "at2po": _row(
-        "at2po", "action", {"name": "clip", "low": 3e-3, "high": 4e-3}, "sequence_mean", ratio_gradient="token"
-    ),
     "starpo_s": _row(
         "ppo_token",
         "token",
@@ -115,13 +110,6 @@ PRESETS: dict[str, Cells] = {
     ),
 }
 """One row per algorithm: credit, ratio, gate and aggregation; cells that are not named have their defaults."""
-
-BRANCHES: dict[str, Cells] = {
-    "tree_grpo": {"by": "uniform"},
-    "arpo": {"by": "entropy"},
-    "at2po": {"by": "entropy", "rounds": 2},
-}
-"""How the rows that sample trees branch, unless ``rollout.branch`` says otherwise; half of a group's tries do."""
 
 
 class CriticSettings(Options):

@@ -196,26 +196,6 @@ ROWS: dict[str, Formula] = {
         "delta_t = r_t + gamma V_t+1 - V_t;   A_t = delta_t + gamma lam A_t+1, whitened;   gamma = .99, lam = .9\n"
         "J = mean of PPO(r_turn, A_t)",
     ),
-    "tree_grpo": Formula(
-        "Tree-GRPO",
-        "2509.21240",
-        "a = (R - mean)/(std + 1e-6) in the group + the same among the tries of one tree, 0 for one alone\n"
-        "A_t = mean of a over the tries that turn t lies on;   tries branch anywhere: rollout.branch: {by: uniform}",
-    ),
-    "arpo": Formula(
-        "ARPO, hard estimate",
-        "2507.19849",
-        "a = (R - mean)/(std + 1e-6);   A_t = mean of a over the tries that turn t lies on\n"
-        "tries branch where the tokens were least likely: rollout.branch: {by: entropy}",
-    ),
-    "at2po": Formula(
-        "AT2PO",
-        "2601.04767",
-        "A_t = V_t = sum of exp(h_c) V_c / sum of exp(h_c) over what was played behind turn t\n"
-        "V = (R - mean)/(std + 1e-6) at a try's last turn;   h: mean of -log mu over a turn's tokens\n"
-        "J = mean over sequences of mean over tokens of min(q A_t, clip(q, 1 - 3e-3, 1 + 4e-3) A_t)\n"
-        "q = sg[r_turn] pi/sg[pi];   tries branch in two rounds at the largest h - .05 branches there",
-    ),
     "starpo_s": Formula(
         "StarPO-S",
         "2504.20073",

@@ -42,8 +42,7 @@ TURN_LEVEL = {
     **{name: preset(name) for name in ("graph_value", "graph_sum", "empirical_bayes")},
 }
 NEWER = ("rejection_sampling", "g2po", "empg", "optimal_token_baseline", "dppo", "sampo", "max_rl")
-TREES = ("tree_grpo", "arpo", "at2po")
-OTHERS = [name for name in PRESETS if name not in (*TURN_LEVEL, *NEWER, *TREES)]
+OTHERS = [name for name in PRESETS if name not in (*TURN_LEVEL, *NEWER)]
 
 STUDIES = {
     "credits": Study(FIRST, TURN_LEVEL, common=FAST),
@@ -89,9 +88,6 @@ STUDIES = {
             "GRPO, IcePop": cells(preset="grpo", correction={"name": "icepop", "low": 0.5, "high": 5.0}),
             "GRPO, KPop": cells(preset="grpo", correction={"name": "kpop"}),
             "GRPO, variance filter": cells(preset="grpo", controllers={"variance_filter": {"share": 0.9}}),
-            "tree_grpo": preset("tree_grpo", "rollout.branch={episodes: 4, by: uniform}"),
-            "arpo": preset("arpo", "rollout.branch={episodes: 4}"),
-            "at2po": preset("at2po", "rollout.branch={episodes: 4, rounds: 2}"),
             "SPEAR": cells(
                 preset="dr_grpo",
                 gate={"high": 0.28},

@@ -11,10 +11,8 @@ import torch
 
 from benchmarks.studies.policy import SmallAgent, SmallPolicy
 from benchmarks.studies.worlds import StudyWorld, success_rate
-from gagpo.agents.branching.forks import Branching
-from gagpo.agents.branching.rollout import branched_rollout
 from gagpo.agents.episodes import Episode
-from gagpo.agents.rollout import group_jobs
+from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.algorithms import Algorithm, load
 from gagpo.credit import give_credit, turns_for
 from gagpo.objectives import Layout, policy_loss, value_loss
@@ -39,35 +37,9 @@ METHODS: dict[str, dict[str, Any]] = {
     "graph_sum": {"name": "weighted_sum", "key": "state"},
     "graph_sum-tracked": {"name": "weighted_sum", "key": "tracked"},
     "eb": {"name": "empirical_bayes", "key": "state"},
-    "arpo": {"name": "grpo"},
-    "tree_grpo": {"name": "tree_grpo"},
-    "at2po": {"name": "at2po"},
-    "gagpo-state-six": {"name": "gagpo", "key": "state"},
-    "gagpo-state-entropy": {"name": "gagpo", "key": "state"},
-    "gagpo-state-visits": {"name": "gagpo", "key": "state"},
-    "gagpo-state-outcome": {"name": "gagpo", "key": "state"},
-    "graph-visits": {"name": "gagpo", "key": "state", "proxy": "graph", "lam": 0.0},
-    "graph-entropy": {"name": "gagpo", "key": "state", "proxy": "graph", "lam": 0.0},
 }
 """The credits that are compared. Everything else is the same for all: one ratio per action, clip .2, mean over actions,
 no KL."""
-
-
-BRANCHES = {
-    "arpo": Branching(SAMPLES // 2, "entropy"),
-    "tree_grpo": Branching(SAMPLES // 2, "uniform"),
-    "at2po": Branching(SAMPLES // 2, "entropy", rounds=2),
-    "gagpo-state-entropy": Branching(SAMPLES // 2, "entropy"),
-    "gagpo-state-visits": Branching(SAMPLES // 2, "visits"),
-    "gagpo-state-outcome": Branching(SAMPLES // 2, "outcome"),
-    "graph-visits": Branching(SAMPLES // 2, "visits"),
-    "graph-entropy": Branching(SAMPLES // 2, "entropy"),
-}
-"""The methods half of whose tries are branches. A shared turn is not played again: they have more iterations."""
-
-
-SIZES = {"gagpo-state-six": 6}
-"""Groups of another size: six tries from the start are about as many turns as four and four branches."""
 
 
 def algorithm_of(method: str) -> Algorithm:
@@ -79,7 +51,7 @@ def algorithm_of(method: str) -> Algorithm:
 
 @dataclass
 class Progress:
-    """One iteration: turns played so far, success of the tries from the start, what credit said of its batch."""
+    """One iteration: turns played so far, success rate, what credit said of its batch."""
 
     turns: int
     success: float
@@ -102,12 +74,11 @@ def train(policy: SmallPolicy, world: StudyWorld, method: str, rate: float, seed
             if len(names) < TASKS:
                 names += [tasks[place] for place in order.permutation(len(tasks))]
             label = f"iteration {iteration}"
-            jobs = group_jobs([names.pop(0) for _ in range(TASKS)], SIZES.get(method, SAMPLES), seed, label)
-            episodes, _ = branched_rollout(SmallAgent(policy), pool, jobs, branch=BRANCHES.get(method))
+            jobs = group_jobs([names.pop(0) for _ in range(TASKS)], SAMPLES, seed, label)
+            episodes, _ = rollout(SmallAgent(policy), pool, jobs)
             iteration += 1
-            played += sum(len(episode.own) + episode.replayed for episode in episodes)
-            success = success_rate([episode for episode in episodes if episode.parent is None])
-            yield Progress(played, success, learn(policy, optimizer, episodes, algorithm, rng))
+            played += sum(len(episode.turns) for episode in episodes)
+            yield Progress(played, success_rate(episodes), learn(policy, optimizer, episodes, algorithm, rng))
 
 
 def learn(
@@ -119,7 +90,7 @@ def learn(
 ) -> dict[str, float]:
     """One epoch of mini-batches over the turns of ``episodes``; the statistics of their credit."""
     columns = turns_for(episodes, algorithm.credit)
-    turns = [turn for episode in episodes for turn in episode.own]
+    turns = [turn for episode in episodes for turn in episode.turns]
     with torch.no_grad():
         value_N = policy.values(turns).numpy().astype(np.float64) if algorithm.critic else None
     credit = give_credit(columns, algorithm.credit, value_N)

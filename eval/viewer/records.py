@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError
 
 from gagpo.agents.episodes import Invalid
 from gagpo.runs.reading import BadResult, Document, read_as
@@ -77,16 +77,8 @@ class EpisodeRecord(Document):
     temperature: float | None = None
     restarts: int = 0
     kept: bool | None = None
-    parent: Annotated[int, Field(ge=0)] | None = None
-    fork: int | None = Field(None, ge=0)
     info: Annotated[dict[str, Any], AfterValidator(_writable)] = Field(default_factory=dict)
     turns: list[TurnRecord]
-
-    @model_validator(mode="after")
-    def _within_the_parent(self) -> EpisodeRecord:
-        if (self.fork or 0) > len(self.turns):
-            raise ValueError(f"fork={self.fork} shared turns among {len(self.turns)}")
-        return self
 
     @property
     def kind(self) -> str:

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 
 from gagpo.agents.agent import Agent, LanguageAgent
-from gagpo.agents.branching.rollout import branched_rollout
 from gagpo.agents.engines.base import Engine, NamedTensor
 from gagpo.agents.engines.weights import tensors_for
 from gagpo.agents.episodes import Episode
+from gagpo.agents.rollout import rollout
 from gagpo.base.errors import InvalidArgument
 from gagpo.collecting.collector import Collection, Collector, usable
 from gagpo.collecting.distributed_rollout import Rollout
@@ -38,9 +38,7 @@ class AheadCollector(Collector, ABC, Generic[ThreadT]):
     ``seconds_waited`` (for the batch).
     """
 
-    def __init__(
-        self, settings: RunSettings, schedule: Schedule, controllers: Controllers, rollout: Rollout = branched_rollout
-    ):
+    def __init__(self, settings: RunSettings, schedule: Schedule, controllers: Controllers, rollout: Rollout = rollout):
         super().__init__(settings, schedule, controllers, rollout)
         self._thread: ThreadT | None = None
         self._since = 0.0

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from gagpo.agents.agent import LanguageAgent
-from gagpo.agents.branching.rollout import branched_rollout
 from gagpo.agents.engines.base import NamedTensor
 from gagpo.agents.episodes import Episode
-from gagpo.agents.rollout import Clock
+from gagpo.agents.rollout import Clock, rollout
 from gagpo.collecting.ahead_collector import AheadCollector
 from gagpo.collecting.async_rollout import AsyncRollout, VersionedAgent
 from gagpo.collecting.channel import Channel
@@ -24,9 +23,7 @@ from gagpo.settings import RunSettings
 class AsyncCollector(AheadCollector[Channel]):
     """Hands over groups in the order in which they become whole."""
 
-    def __init__(
-        self, settings: RunSettings, schedule: Schedule, controllers: Controllers, rollout: Rollout = branched_rollout
-    ):
+    def __init__(self, settings: RunSettings, schedule: Schedule, controllers: Controllers, rollout: Rollout = rollout):
         super().__init__(settings, schedule, controllers, rollout)
         self._clock = self._heard = Clock()  # the rollout's, and what it said at the last group
         self._group: Group | None = None  # the last

@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gagpo.agents.agent import LanguageAgent
-from gagpo.agents.branching.rollout import branched_rollout
 from gagpo.agents.engines.base import NamedTensor
 from gagpo.agents.episodes import Episode
-from gagpo.agents.rollout import group_jobs
+from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.collecting.ahead_collector import AheadCollector
 from gagpo.collecting.batch_sampler import BatchSampler, Wave
 from gagpo.collecting.collector import Collection
@@ -49,9 +48,7 @@ class BatchesAhead(AheadCollector[BatchSampler]):
     that older weights have sampled.
     """
 
-    def __init__(
-        self, settings: RunSettings, schedule: Schedule, controllers: Controllers, rollout: Rollout = branched_rollout
-    ):
+    def __init__(self, settings: RunSettings, schedule: Schedule, controllers: Controllers, rollout: Rollout = rollout):
         super().__init__(settings, schedule, controllers, rollout)
         self._open: deque[Opened] = deque()  # neither trained on nor discarded
         self._carried: list[Opened] = []  # of these, after the last update, what older weights sample

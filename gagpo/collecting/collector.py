@@ -7,16 +7,13 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
 
 from gagpo.agents.agent import Agent
-from gagpo.agents.branching.forks import Branching
-from gagpo.agents.branching.rollout import branched_rollout
 from gagpo.agents.engines.base import Engine
 from gagpo.agents.engines.weights import refreshed
 from gagpo.agents.episodes import Episode
-from gagpo.agents.rollout import Clock, group_jobs
+from gagpo.agents.rollout import Clock, group_jobs, rollout
 from gagpo.collecting.distributed_rollout import Rollout
 from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers
@@ -51,9 +48,7 @@ class Collector:
     ranks together.
     """
 
-    def __init__(
-        self, settings: RunSettings, schedule: Schedule, controllers: Controllers, rollout: Rollout = branched_rollout
-    ):
+    def __init__(self, settings: RunSettings, schedule: Schedule, controllers: Controllers, rollout: Rollout = rollout):
         self.settings = settings
         self.schedule = schedule
         self.controllers = controllers
@@ -89,7 +84,6 @@ class Collector:
         """
         rolling, controllers = self.settings.rollout, self.controllers
         found = Collection()
-        plan = rolling.branch.plan if rolling.branch else None
         wanted = rolling.tasks
         names = self._take(wanted)
         controllers.begin()
@@ -100,7 +94,7 @@ class Collector:
                 self._probe(agent, pool, names, label, found)
             temperatures = controllers.temperatures(rolling.temperature, names)
             samples = [self.settings.world_of(name).samples for name in names]
-            played = self._play(agent, pool, names, samples, label, temperatures, found.clock, plan)
+            played = self._play(agent, pool, names, samples, label, temperatures, found.clock)
             played = [replace(episode, group=episode.group + found.rounds * wanted) for episode in played]
             self.schedule.observe(played)
             found.played += played
@@ -111,7 +105,6 @@ class Collector:
                 break
             names = self._take(missing)
         found.episodes = found.episodes or usable(played)
-        found.stats = branch_stats(found.played) if rolling.branch else {}
         return found
 
     def upcoming(self, count: int) -> list[str]:
@@ -155,13 +148,10 @@ class Collector:
         label: str,
         temperatures: Sequence[float],
         clock: Clock,
-        plan: Branching | None = None,
     ) -> list[Episode]:
         rolling = self.settings.rollout
         jobs = group_jobs(names, samples, self.settings.seed, label, temperatures)
-        episodes, spent = self.rollout(
-            agent, pool, jobs, concurrency=rolling.concurrency, lockstep=rolling.lockstep, branch=plan
-        )
+        episodes, spent = self.rollout(agent, pool, jobs, concurrency=rolling.concurrency, lockstep=rolling.lockstep)
         clock.environment += spent.environment
         clock.generation += spent.generation
         clock.total += spent.total
@@ -185,21 +175,8 @@ class Collector:
 
 
 def usable(episodes: Sequence[Episode]) -> list[Episode]:
-    """The episodes that can be learned from: not broken by their environment, and with a turn of their own."""
-    return [episode for episode in episodes if episode.outcome != "failed" and episode.own]
-
-
-def branch_stats(played: Sequence[Episode]) -> dict[str, float]:
-    """What branching made of an iteration's episodes, as metrics."""
-    branches = [episode for episode in played if episode.parent is not None]
-    whole = [episode for episode in branches if episode.outcome != "failed"]
-    return {
-        "branched_episodes": float(len(branches)),
-        "branch_success_rate": float(np.mean([episode.success for episode in branches])) if branches else 0.0,
-        "shared_turns": float(sum(episode.fork for episode in whole)),
-        "replayed_turns": float(sum(episode.replayed for episode in branches)),
-        "discarded_branches": float(len(branches) - len(whole)),
-    }
+    """The episodes that can be learned from: not broken by their environment, and not empty."""
+    return [episode for episode in episodes if episode.outcome != "failed" and episode.turns]
 
 
 def tasks_of_groups(episodes: Sequence[Episode]) -> list[str]:

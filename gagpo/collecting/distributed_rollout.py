@@ -15,10 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from gagpo.agents.agent import Agent
-from gagpo.agents.branching.forks import Branching
-from gagpo.agents.branching.rollout import branched_rollout, share_turns
 from gagpo.agents.episodes import Call, Episode, Turn
-from gagpo.agents.rollout import Clock, Job
+from gagpo.agents.rollout import Clock, Job, rollout
 from gagpo.distributed.errors import RanksDiffer
 from gagpo.distributed.interrupt import Interruptions
 from gagpo.distributed.ranks import Ranks
@@ -26,7 +24,7 @@ from gagpo.envs.pool import Pool
 from gagpo.settings import RunSettings, SettingsError
 
 PLAYED = ("task", "task_type", "split", "group", "sample", "seed", "temperature", "success", "outcome", "restarts")
-EPISODE = (*PLAYED, "end_observation", "end_state", "parent", "fork", "replayed", "info", "world")
+EPISODE = (*PLAYED, "end_observation", "end_state", "info", "world")
 WHOLE = {"muon": "makes a step of each matrix as a whole"}
 """Why an optimiser is for one process."""
 TURN = (
@@ -45,7 +43,7 @@ TURN = (
 
 
 class Rollout(Protocol):
-    """What plays jobs: :func:`gagpo.agents.branching.rollout.branched_rollout`, or the ranks together."""
+    """What plays jobs: :func:`gagpo.agents.rollout.rollout`, or the ranks together."""
 
     def __call__(
         self,
@@ -56,7 +54,6 @@ class Rollout(Protocol):
         concurrency: int = 256,
         lockstep: bool = True,
         on_finish: Callable[[Episode], None] | None = None,
-        branch: Branching | None = None,
     ) -> tuple[list[Episode], Clock]: ...
 
 
@@ -95,7 +92,7 @@ def rollout_of(ranks: Ranks, interruptions: Interruptions, players: int) -> Roll
     effect while episodes are played, on all ranks once all have met.
     """
     if ranks.alone:
-        return branched_rollout
+        return rollout
 
     def play(
         agent: Agent,
@@ -105,7 +102,6 @@ def rollout_of(ranks: Ranks, interruptions: Interruptions, players: int) -> Roll
         concurrency: int = 256,
         lockstep: bool = True,
         on_finish: Callable[[Episode], None] | None = None,
-        branch: Branching | None = None,
     ) -> tuple[list[Episode], Clock]:
         mine = [job for job in jobs if job.group % players == ranks.rank]
         episodes: list[Episode] = []
@@ -113,8 +109,8 @@ def rollout_of(ranks: Ranks, interruptions: Interruptions, players: int) -> Roll
         error: BaseException | None = None
         try:
             with interruptions.heeded():
-                episodes, clock = branched_rollout(
-                    agent, pool, mine, concurrency=concurrency, lockstep=lockstep, on_finish=on_finish, branch=branch
+                episodes, clock = rollout(
+                    agent, pool, mine, concurrency=concurrency, lockstep=lockstep, on_finish=on_finish
                 )
         except BaseException as caught:
             episodes, error = [], caught
@@ -143,7 +139,7 @@ def packed(episodes: Sequence[Episode], about: dict[str, Any]) -> bytes:
     heads, ids, logprobs = [], [np.zeros(0, np.int32)], [np.zeros(0, np.float32)]
     for episode in episodes:  # its values, and its turns with the new part of each prompt
         turns, before = [], np.zeros(0, np.int32)
-        for turn in episode.own:  # token ids in one array, what they are of in plain values
+        for turn in episode.turns:  # token ids in one array, what they are of in plain values
             known = _common(before, turn.prompt_ids)
             counts = [known, len(turn.prompt_ids) - known, len(turn.response_ids), len(turn.logprobs)]
             turns.append([counts, {name: getattr(turn, name) for name in TURN}])
@@ -179,7 +175,6 @@ def unpacked(data: bytes) -> tuple[list[Episode], dict[str, Any]]:
             before = np.concatenate([prompt, response])
             episode.turns.append(turn)
         episodes.append(episode)
-    share_turns(episodes)
     return episodes, about
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -16,7 +16,6 @@ from gagpo.credit.turns.aliasing import aliasing
 from gagpo.credit.turns.columns import Turns
 from gagpo.credit.turns.grouping import varies
 from gagpo.credit.turns.keys import StateKey
-from gagpo.credit.turns.tree import along_paths
 
 ALIASED = 0.05
 """From this share of aliased pairs on, a credit that follows states from one to the next is on a wrong graph."""
@@ -67,9 +66,8 @@ def turns_for(
     parts = getattr(settings, "credits", [settings])
     texts = any(getattr(part, "similarity", None) is not None for part in parts)
     features = max(getattr(part, "features", 0) for part in parts)
-    surprise = any(part.surprise for part in parts)
     key: StateKey = getattr(settings, "key", "observation")
-    turns = Turns.from_episodes(episodes, key, penalty, texts, features, surprise)
+    turns = Turns.from_episodes(episodes, key, penalty, texts, features)
     return turns.paying_success(success_only) if np.any(success_only) else turns
 
 
@@ -123,9 +121,7 @@ def _of_one_world(
     turns: Turns, settings: CreditSettings, value: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray | None]:
     target = None
-    if turns.parent_E is not None and not settings.takes_trees:
-        advantage, target = _of_paths(turns, settings, value)
-    elif settings.critic:
+    if settings.critic:
         advantage, target = settings.advantage_and_target(turns, value)
     else:
         advantage = settings.advantage(turns)
@@ -134,20 +130,6 @@ def _of_one_world(
         what = "response token" if settings.level == "token" else "turn"
         raise InvalidArgument(f"credit {settings.name} gave {advantage.shape} advantages for {wanted}, one per {what}")
     return advantage, target
-
-
-def _of_paths(turns: Turns, settings: CreditSettings, value: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-    """Advantages, and targets with a critic: of whole paths, and the mean over those that a turn lies on."""
-
-    def credit(part: int) -> Callable[[Turns, np.ndarray], np.ndarray]:
-        if not settings.critic:
-            return lambda paths, _: settings.advantage(paths)
-        return lambda paths, place_P: settings.advantage_and_target(paths, None if value is None else value[place_P])[
-            part
-        ]
-
-    tokens = settings.level == "token"
-    return along_paths(turns, credit(0), tokens), along_paths(turns, credit(1), tokens) if settings.critic else None
 
 
 def give_credit(turns: Turns, settings: CreditSettings, value_K: np.ndarray | None = None) -> Credit:

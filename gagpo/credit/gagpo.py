@@ -14,11 +14,13 @@ from gagpo.credit.turns import StateKey, Turns
 from gagpo.credit.turns.graph_value import EXACT, graph_value, next_state
 from gagpo.credit.turns.grouping import (
     EPSILON,
+    generalised_advantage,
     group_std,
+    next_in_episode,
+    return_to_go,
     standardise,
     temporal_difference,
 )
-from gagpo.credit.turns.tree import along_paths, mean_of_children, mean_of_paths, tree_recursion
 
 Norm = Literal["group", "batch", "state", "scale_only", "none"]
 """Over which turns advantages are normalised."""
@@ -38,16 +40,12 @@ class Gagpo(CreditSettings):
     keeps it, and the statistics are those of the others: a group's mean is no credit for a turn that nothing is known
     of. trajectory_weight: adds that much of GRPO's episode advantage (the paper finds that it hurts).
 
-    In a group with branches a turn is one visit, however many episodes share it; what comes after it, its return, its
-    next value and advantage, is the mean over what was played behind it.
-
     >>> turns = Turns([0, 0, 10, 0, 0, 0], [0, 0, 0, 1, 1, 1], [0, 0], state_N=[0, 1, 2, 0, 1, 3])
     >>> Gagpo(lam=0.0, norm="none").advantage(turns).round(4).tolist()
     [0.0, 4.75, 0.0, 0.0, -4.75, 0.0]
     """
 
     level: ClassVar[Level] = "turn"
-    takes_trees: ClassVar[bool] = True
     name: Literal["gagpo"] = "gagpo"
     key: StateKey = "auto"
     gamma: float = Field(default=0.95, ge=0, le=1)
@@ -77,17 +75,15 @@ class Gagpo(CreditSettings):
         delta_N = temporal_difference(turns.net_reward_N, value_N, self._next_value(turns, value_N), self.gamma)
         if self.proxy == "graph":  # what is left of a sum that is 0 must not be normalised into an advantage
             delta_N = np.where(np.abs(delta_N) <= 10 * EXACT * np.abs(value_N).max(), 0.0, delta_N)
-        advantage_N = tree_recursion(delta_N, turns, self.gamma * self.lam)
+        advantage_N = generalised_advantage(delta_N, turns.last_N, self.gamma, self.lam)
         advantage_N = normalised(advantage_N, turns, self.norm, self.scope, self.keep_zeros)
         if self.trajectory_weight:
-            advantage_N = advantage_N + self.trajectory_weight * along_paths(
-                turns, lambda all, _: Grpo().advantage(all)
-            )
+            advantage_N = advantage_N + self.trajectory_weight * Grpo().advantage(turns)
         return advantage_N
 
     def _next_value(self, turns: Turns, value_N: np.ndarray) -> np.ndarray:
         if not self.bootstrap_truncated:
-            return mean_of_children(value_N, turns)
+            return next_in_episode(value_N, turns.last_N)
         if self.proxy == "graph":
             state_N = turns.states(self.scope)
             states = int(state_N.max()) + 1
@@ -95,7 +91,7 @@ class Gagpo(CreditSettings):
             value_S[state_N] = value_N
             return np.asarray(value_S[next_state(turns, state_N, states, self.scope, True)])
         cut_N = turns.last_N & turns.truncated_E[turns.episode_N]
-        return np.where(cut_N, value_N, mean_of_children(value_N, turns))
+        return np.where(cut_N, value_N, next_in_episode(value_N, turns.last_N))
 
     def value(self, turns: Turns) -> np.ndarray:
         """``V(s_{i,t})``: mean over all visits of the state, float64[N].
@@ -110,9 +106,9 @@ class Gagpo(CreditSettings):
         state_N = turns.states(self.scope)
         states = int(state_N.max()) + 1
         if self.proxy == "return":
-            visit_N = tree_recursion(turns.net_reward_N, turns, self.gamma)
+            visit_N = return_to_go(turns.net_reward_N, turns.last_N, self.gamma)
         else:
-            visit_N = mean_of_paths(turns.return_E, turns)
+            visit_N = turns.return_E[turns.episode_N]
         size_N = np.bincount(state_N, minlength=states)[state_N]
         total_N = np.bincount(state_N, visit_N, states)[state_N]
         if not self.leave_one_out:

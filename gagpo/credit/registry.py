@@ -31,15 +31,11 @@ class CreditSettings(Options):
     needs a learned value; such a credit has :meth:`advantage_and_target` in place of :meth:`advantage`. A field ``key``
     says what makes two turns the same state, for the credits that compare states. measure: what the trainer measures of
     the policy for it, before any step: ``entropy`` of each turn, or ``energy`` of each token; see :class:`Turns`.
-    takes_trees: it follows branches itself (``Turns.parent_E``); any other sees whole paths, and a turn that several
-    share gets the mean of theirs. surprise: it reads ``Turns.surprise_N``.
     """
 
     level: ClassVar[Level] = "episode"
     critic: ClassVar[bool] = False
     measure: ClassVar[Measure] = ""
-    takes_trees: ClassVar[bool] = False
-    surprise: ClassVar[bool] = False
     name: str
 
     @property
@@ -75,8 +71,6 @@ CREDITS: Registry[type[CreditSettings]] = Registry(
         "reinforce_baseline": "gagpo.credit.reinforce:ReinforceBaseline",
         "rejection_sampling": "gagpo.credit.episode:RejectionSampling",
         "max_rl": "gagpo.credit.episode:MaxRl",
-        "tree_grpo": "gagpo.credit.trees.tree_grpo:TreeGrpo",
-        "at2po": "gagpo.credit.trees.at2po:At2po",
         "agpo_adaptive": "gagpo.credit.agpo:AgpoAdaptive",
         "agpo_asymmetric": "gagpo.credit.agpo:AgpoAsymmetric",
         "gigpo": "gagpo.credit.gigpo:Gigpo",

@@ -109,8 +109,8 @@ class Teacher:
     ) -> tuple[np.ndarray, np.ndarray]:
         """The same where tokens are others: of each chunk of a response, in equal parts over the policy's tokens."""
         told = [replace(one, turns=own[one.world or ""].context.retold(one.turns)) for one in episodes]
-        turns, others = ([turn for one in column for turn in one.own] for column in (episodes, told))
-        worlds = [one.world or "" for one in episodes for _ in one.own]
+        turns, others = ([turn for one in column for turn in one.turns] for column in (episodes, told))
+        worlds = [one.world or "" for one in episodes for _ in one.turns]
         part_N, other_N = _slices(turns), _slices(others)
         read = self._read(build_rows(told), told, own)
         teacher_T = self._judged(read, sum(len(turn.response_ids) for turn in others))
@@ -182,8 +182,8 @@ def hinted_rows(
 
     manners: how the turns were put, by world.
     """
-    turns = [turn for episode in episodes for turn in episode.own]
-    contexts: list[Context] = [manners[episode.world or ""].context for episode in episodes for _ in episode.own]
+    turns = [turn for episode in episodes for turn in episode.turns]
+    contexts: list[Context] = [manners[episode.world or ""].context for episode in episodes for _ in episode.turns]
     hints = hints_of(episodes, kind)
     found: list[Row] = []
     for row in rows:
@@ -205,7 +205,7 @@ def hints_of(episodes: Sequence[Episode], kind: str) -> list[str]:
     ``expert``: what the expert would do now. ``success``: all that the shortest other success of the task group did.
     """
     if kind == "expert":
-        return [f"A good action: {t.expert}" if t.expert else "" for episode in episodes for t in episode.own]
+        return [f"A good action: {t.expert}" if t.expert else "" for episode in episodes for t in episode.turns]
     hints = []
     for episode in episodes:
         others = [
@@ -213,5 +213,5 @@ def hints_of(episodes: Sequence[Episode], kind: str) -> list[str]:
         ]
         best = min(others, key=lambda other: len(other.turns), default=None)
         told = "" if best is None else "What led to success: " + "; ".join(turn.action for turn in best.turns)
-        hints += [told] * len(episode.own)
+        hints += [told] * len(episode.turns)
     return hints

@@ -53,7 +53,7 @@ def expert_rows(episodes: Sequence[Episode], manners: Mapping[str, Manner]) -> l
     for episode in episodes:
         manner = manners[episode.world or ""]
         context = manner.context
-        for turn in episode.own:
+        for turn in episode.turns:
             if turn.expert and not SURROGATE.search(turn.expert):
                 response_ids = context.response(context.phrasing.write(Turn.acting(turn.expert)))
                 first, count = len(turn.prompt_ids), len(response_ids)
@@ -69,7 +69,7 @@ def expert_rows(episodes: Sequence[Episode], manners: Mapping[str, Manner]) -> l
 
 def expert_metrics(episodes: Sequence[Episode], rows: Sequence[Row]) -> dict[str, float]:
     """Shares of the turns that an expert's action is known of, and of those in which the policy did the same."""
-    turns = [turn for episode in episodes for turn in episode.own]
+    turns = [turn for episode in episodes for turn in episode.turns]
     known = [turn for turn in turns if turn.expert]
     agreed = sum(turn.action == turn.expert for turn in known)
     return {"expert_turns": len(rows) / len(turns), "expert_agreement": agreed / max(1, len(known))}

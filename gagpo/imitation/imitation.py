@@ -101,8 +101,8 @@ def joined(
         replace(row, turn_K=row.turn_K + turns, token_K=row.token_K + credit.tokens, group=row.group + groups)
         for row in build_rows(numbered)
     ]
-    tokens_N = np.asarray([len(turn.response_ids) for episode in episodes for turn in episode.own], np.int64)
-    advantage = np.repeat(advantage_E, [len(episode.own) for episode in episodes])
+    tokens_N = np.asarray([len(turn.response_ids) for episode in episodes for turn in episode.turns], np.int64)
+    advantage = np.repeat(advantage_E, [len(episode.turns) for episode in episodes])
     if credit.level == "token":
         advantage = np.repeat(advantage, tokens_N)
     together = replace(

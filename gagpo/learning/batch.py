@@ -60,8 +60,7 @@ def build_rows(episodes: Sequence[Episode], trainable_only: bool = False) -> lis
 
     A turn whose prompt extends the previous turn's prompt and response token for token continues that turn's row; any
     other turn begins a new one. So an append-only conversation is one row and a windowed history is a row per turn,
-    without a setting that says so. Turns that a branch shares with its parent are its parent's to train: its own rows
-    begin behind them, and read them. With ``trainable_only`` the responses of stray expert moves are read, not trained.
+    without a setting that says so. With ``trainable_only`` the responses of stray expert moves are read, not trained.
     """
     rows: list[Row] = []
     turn_number = token_number = 0
@@ -69,7 +68,7 @@ def build_rows(episodes: Sequence[Episode], trainable_only: bool = False) -> lis
     for episode in episodes:
         ids = np.zeros(0, np.int32)
         columns: list[tuple[np.ndarray, ...]] = []
-        for turn in episode.own:
+        for turn in episode.turns:
             # A prompt that does not go on where the row ends is the beginning of another.
             length, first, count = len(ids), len(turn.prompt_ids), len(turn.response_ids)
             if not (0 < length <= first and np.array_equal(turn.prompt_ids[:length], ids)):

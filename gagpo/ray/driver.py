@@ -18,6 +18,7 @@ from typing import Any
 from gagpo.base.errors import GagpoError, MissingPackage, first_line
 from gagpo.envs.pool.restarts import RestartBudget
 from gagpo.eval.results import EvalResult
+from gagpo.eval.runs import saved_evaluation
 from gagpo.ray.rank import DONE, LOST, MEND, Rank, pass_on
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import dump
@@ -44,7 +45,7 @@ def train_on(address: str, folder: RunFolder, say: Say) -> dict[str, EvalResult]
         while True:
             trouble = _Attempt(folder).run()
             if not trouble:
-                found = {split: folder.evaluation(f"after-{split}") for split in settings.evaluation.splits}
+                found = {split: saved_evaluation(folder.path, f"after-{split}") for split in settings.evaluation.splits}
                 return {split: result for split, result in found.items() if result is not None}
             if not restarts.take():
                 raise ClusterError(

@@ -1,4 +1,4 @@
-"""Which checkpoints of a run stay (the last ones and the best), which one is meant, and whether there is room for more.
+"""Which checkpoints of a run are kept (the last ones and the best), and which one a name means.
 
 The best is judged by what training itself measures, never by an evaluation panel: a panel that chose the checkpoint no
 longer says how good it is. It is a function of the logged metrics and of the checkpoints that are there, so that a run
@@ -8,22 +8,15 @@ that was killed and resumed keeps the same one.
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-
-from gagpo.eval.runs import metric_rows
-from gagpo.learning.steps.optimizer import moment_bytes
 from gagpo.runs import checkpoint as checkpoints
-from gagpo.runs.checkpoint import AVERAGE, Checkpoint, CheckpointError
+from gagpo.runs.checkpoint import AVERAGE, Checkpoint
+from gagpo.runs.metrics import metric_rows
 from gagpo.runs.run_folder import AVERAGED, BEST
 from gagpo.settings import SettingsError, TrainingSettings
-
-BESIDE = 2**24  # bytes of tokenizer, state and manifest
-GB = 1e9
 
 
 def smoothed(rows: Sequence[Mapping[str, float]], criterion: str, over: int) -> dict[int, float]:
@@ -86,42 +79,3 @@ def chosen(run: Path, which: str | None, training: TrainingSettings) -> Checkpoi
         raise SettingsError(f"run {run} keeps no checkpoint of iteration {which}; it has {sorted(found)}")
     one.verify()
     return one
-
-
-# Room -----------------------------------------------------------------------------------------------------------------
-
-
-def bytes_of(
-    model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
-    critic: torch.nn.Module | None,
-    adapter: bool,
-    averaged: bool = False,
-) -> int:
-    """Bytes of a checkpoint. adapter: of the model only what is trained is written; averaged: and once more."""
-    weights = (1 + averaged) * sum(_size(p) for p in model.parameters() if p.requires_grad or not adapter)
-    values = sum(_size(x) for x in critic.state_dict().values()) if critic is not None else 0
-    return weights + moment_bytes(optimizer) + values + BESIDE
-
-
-def _size(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
-def require_room_for_run(folder: Path, each: int, training: TrainingSettings) -> None:
-    """CheckpointError unless the most checkpoints that a run has at a time fit; those in ``folder`` have their room."""
-    most = training.keep + 1 + (training.best is not None)  # while one more is written
-    most = min(most, math.ceil(training.iterations / training.save_every))
-    require_room(folder, each, most - len(checkpoints.checkpoints(folder)))
-
-
-def require_room(folder: Path, each: int, count: int = 1) -> None:
-    """CheckpointError unless ``count`` more checkpoints of ``each`` bytes fit the disk of ``folder``."""
-    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    free = shutil.disk_usage(place).free
-    if count * each > free:
-        need = "a checkpoint needs" if count == 1 else f"{count} checkpoints need"
-        raise CheckpointError(
-            f"{need} {count * each / GB:.3g} GB and {place} has {free / GB:.3g} GB free: make room, or set another "
-            "place with --runs, a lower training.keep or training.best=null; what was saved stands"
-        )

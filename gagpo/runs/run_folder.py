@@ -17,11 +17,9 @@ from filelock import FileLock, Timeout
 
 from gagpo.agents.episodes import Decode, Episode, write_episodes
 from gagpo.base import durable
-from gagpo.eval.results import EvalResult
-from gagpo.eval.runs import metric_rows, read_metrics
+from gagpo.runs.metrics import Metrics, metric_rows, read_metrics
 from gagpo.settings import RunSettings, SettingsError, TrainingSettings, dump, load
 from gagpo.settings.training import ClusterSettings
-from gagpo.training.events import Metrics
 
 VERSIONED = (
     *("gagpo", "torch", "transformers", "peft", "numpy", "gymnasium"),
@@ -214,14 +212,9 @@ class RunFolder:
 
     # Results ----------------------------------------------------------------------------------------------------------
 
-    def save_evaluation(self, label: str, result: EvalResult, episodes: Sequence[Episode]) -> None:
-        """Write ``evals/<label>.json`` and ``episodes/<label>.jsonl``."""
-        self.save_episodes(label, episodes)
-        result.save(self.path / "evals" / f"{label}.json")
-
-    def evaluation(self, label: str) -> EvalResult | None:
-        path = self.path / "evals" / f"{label}.json"
-        return EvalResult.load(path) if path.exists() else None
+    def evaluation(self, label: str) -> Path:
+        """Where the result of an evaluation goes."""
+        return self.path / "evals" / f"{label}.json"
 
     def episodes(self, label: str) -> Path:
         return self.path / "episodes" / f"{label}.jsonl"

@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from gagpo.agents.branching.forks import Branching, By
 from gagpo.agents.engines.base import Sampling
 from gagpo.agents.engines.registry import ENGINES
 from gagpo.agents.engines.remote.seat import require_one_card
@@ -18,27 +17,6 @@ from gagpo.settings.environment import Kwargs
 
 MOST_EPISODES = 1_000_000
 """Of an iteration: with one short turn each, some gigabytes of memory before any is learned from."""
-
-
-class BranchSettings(Options):
-    """Tries of a group that begin in the middle of others, once these are over, so that the group is a tree.
-
-    Turns before a fork are shared: they are played, counted and trained once. A world that cannot be put back replays
-    the actions up to the fork, and these count as turns played.
-    """
-
-    episodes: int = Field(ge=1, description="of a group's `samples`, how many begin as branches; fewer than all")
-    by: By = Field(
-        "entropy",
-        description="where: at the turn whose tokens were least likely (entropy), in the state met least often "
-        "(visits), in the one whose tries came out most differently (outcome), or anywhere (uniform)",
-    )
-    rounds: int = Field(1, ge=1, le=64, description="in how many rounds; a later one may branch from an earlier one's")
-
-    @property
-    def plan(self) -> Branching:
-        """What a rollout is told of it."""
-        return Branching(self.episodes, self.by, self.rounds)
 
 
 def require_few(tasks: int, samples: int) -> None:
@@ -75,9 +53,6 @@ class RolloutSettings(Options):
         ge=1,
         description="with ahead: updates that an episode's first turn may lie behind; older ones are played again",
     )
-    branch: BranchSettings | None = Field(
-        None, description="tries that begin in the middle of others; absent: all begin at the start"
-    )
     worker_memory: int | None = Field(
         4096, ge=1, description="MiB that an environment process may take beyond what all share; null: no limit"
     )
@@ -101,26 +76,6 @@ class RolloutSettings(Options):
     @model_validator(mode="after")
     def _few_enough(self) -> RolloutSettings:
         require_few(self.tasks, self.samples)
-        return self
-
-    @model_validator(mode="after")
-    def _can_branch(self) -> RolloutSettings:
-        if self.branch is None:
-            return self
-        if self.branch.episodes >= self.samples:
-            raise InvalidArgument(
-                f"branch.episodes={self.branch.episodes} leaves no try of samples={self.samples} to branch from: lower "
-                "it, or raise samples"
-            )
-        if self.branch.rounds > self.branch.episodes:
-            raise InvalidArgument(
-                f"branch.rounds={self.branch.rounds} are more than branch.episodes={self.branch.episodes}: lower rounds"
-            )
-        if self.ahead:
-            raise InvalidArgument(
-                "branch chooses where tries begin once all others of their group are over, and ahead samples tries one "
-                "by one, in any order: set ahead=0, or leave branch out"
-            )
         return self
 
     @model_validator(mode="after")

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
-from gagpo.algorithms import BRANCHES, Algorithm
+from gagpo.algorithms import Algorithm
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.nearest import hint
 from gagpo.base.options import Options
@@ -15,7 +15,7 @@ from gagpo.controllers.curriculum import AnyCurriculum, Uniform
 from gagpo.envs.tasks import parted
 from gagpo.settings.environment import ContextSettings, EnvironmentSettings
 from gagpo.settings.errors import SettingsError
-from gagpo.settings.rollout import BranchSettings, EngineSettings, RolloutSettings, require_few
+from gagpo.settings.rollout import EngineSettings, RolloutSettings, require_few
 from gagpo.settings.training import (
     ClusterSettings,
     EvaluationSettings,
@@ -116,24 +116,6 @@ class RunSettings(Options):
         return self
 
     @model_validator(mode="after")
-    def _branching_rows(self) -> RunSettings:
-        """The presets that sample trees branch half of a group's tries, unless ``rollout.branch`` is set."""
-        rolling, preset = self.rollout, self.algorithm.preset
-        if preset not in BRANCHES or "branch" in rolling.model_fields_set or rolling.samples < 2:
-            return self
-        if rolling.ahead:
-            raise InvalidArgument(
-                f"algorithm {preset} samples trees, which rollout.ahead cannot: set rollout.ahead=0, or "
-                "rollout.branch=null for tries that all begin at the start"
-            )
-        half = rolling.samples // 2
-        branch = BranchSettings.model_validate({"episodes": half, **BRANCHES[preset]})
-        if branch.rounds > half:
-            branch = branch.model_copy(update={"rounds": half})
-        object.__setattr__(self, "rollout", rolling.model_copy(update={"branch": branch}))
-        return self
-
-    @model_validator(mode="after")
     def _controllers_that_can_wait(self) -> RunSettings:
         if self.rollout.ahead and self.algorithm.controllers.variance_filter:
             raise InvalidArgument(
@@ -208,17 +190,6 @@ class RunSettings(Options):
                 raise InvalidArgument(
                     f"{place}.kwargs.expert={world.environment.kwargs['expert']} is another player than the expert "
                     "that the algorithm learns from: leave it out"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _worlds_that_can_branch(self) -> RunSettings:
-        branch = self.rollout.branch
-        for row in self.environments if branch else []:
-            if branch and row.samples is not None and branch.episodes >= row.samples:
-                raise InvalidArgument(
-                    f"rollout.branch.episodes={branch.episodes} leaves no try of environments.{row.name}.samples="
-                    f"{row.samples} to branch from: lower it, or raise samples"
                 )
         return self
 

@@ -30,7 +30,7 @@ def annotate(
     advantage_N, value_N = credit.advantage_N, _values(turns, settings, value_K)
     state_N = None if turns.state_N is None else turns.states()
     end_N = np.cumsum(turns.tokens_N)
-    for number, turn in enumerate(turn for episode in trained for turn in episode.own):
+    for number, turn in enumerate(turn for episode in trained for turn in episode.turns):
         # Numbers of the turn from its entry in the columns, numbers of its tokens from its slice of them.
         turn.advantage = float(advantage_N[number])
         turn.value = None if value_N is None else float(value_N[number])

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 from gagpo.base.tables import WIDTH
 from gagpo.eval.results import EvalResult
+from gagpo.runs.metrics import Metrics
 from gagpo.runs.register import of_world, worlds_of
 
-Metrics = dict[str, float]
-"""The numbers of an iteration: a line of ``metrics.jsonl``."""
 _OF_UPDATE = {
     "zero_groups": "zero groups {:4.0%}",
     "coverage": "coverage {:4.0%}",

@@ -30,10 +30,10 @@ from gagpo.learning.steps.average import AveragedWeights
 from gagpo.learning.steps.optimizer import make_optimizer, parameter_groups, rate_scale, share_scale
 from gagpo.learning.steps.skipped_steps import NonFiniteLoss
 from gagpo.learning.update import Updater, divergence
-from gagpo.runs import keeping
 from gagpo.runs.checkpoint import Checkpoint, Snapshot, State, copied
 from gagpo.runs.register import of_world
 from gagpo.settings import RunSettings, SettingsError, World
+from gagpo.training import room
 from gagpo.training.annotations import annotate
 from gagpo.training.events import Metrics
 from gagpo.training.policy import TrainedPolicy
@@ -256,7 +256,7 @@ class Learner:
 
     def _save_offenders(self, iteration: int, episodes: Sequence[Episode]) -> Path:
         """Keep the episodes whose turns made the loss NaN; all of them where that is unknown."""
-        first = np.cumsum([0, *(len(episode.own) for episode in episodes)])
+        first = np.cumsum([0, *(len(episode.turns) for episode in episodes)])
         places = {int(np.searchsorted(first, turn, side="right")) - 1 for turn in self.updater.skips.turns}
         return self.recorder.save_offenders(iteration + 1, [episodes[i] for i in sorted(places)] or episodes)
 
@@ -281,7 +281,7 @@ class Learner:
     @property
     def checkpoint_bytes(self) -> int:
         adapter, averaged = self.policy.base is not None, self.average is not None
-        return keeping.bytes_of(self.model, self.optimizer, self.critic, adapter, averaged)
+        return room.bytes_of(self.model, self.optimizer, self.critic, adapter, averaged)
 
     def snapshot(self, state: State, sampled: bytes | None = None) -> Snapshot:
         """A copy of everything that a checkpoint holds; all ranks together.

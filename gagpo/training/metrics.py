@@ -17,29 +17,27 @@ INVALID = {"invalid_unparsed": "not parsed", "invalid_cut": "cut off", "invalid_
 def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     """What the episodes of an iteration look like, and those of each world where there are several.
 
-    A failed episode counts as no success. Branches begin where they were chosen to, so that success, reward and length
-    are those of the others.
+    A failed episode counts as no success.
     """
     metrics = _of(episodes)
     for world in sorted({episode.world for episode in episodes if episode.world}):
         own = [episode for episode in episodes if episode.world == world]
-        counts = {"episodes": float(len(own)), "turns": float(sum(len(episode.own) for episode in own))}
+        counts = {"episodes": float(len(own)), "turns": float(sum(len(episode.turns) for episode in own))}
         metrics |= {of_world(name, world): value for name, value in {**_of(own), **counts}.items()}
     return metrics
 
 
 def _of(episodes: Sequence[Episode]) -> dict[str, float]:
-    turns = [turn for episode in episodes for turn in episode.own]
-    begun = [episode for episode in episodes if episode.parent is None]
+    turns = [turn for episode in episodes for turn in episode.turns]
     return {
-        "success_rate": float(np.mean([episode.success for episode in begun])),
-        "reward_mean": float(np.mean([episode.reward for episode in begun])),
-        "mean_turns": sum(len(episode.turns) for episode in begun) / len(begun),
+        "success_rate": float(np.mean([episode.success for episode in episodes])),
+        "reward_mean": float(np.mean([episode.reward for episode in episodes])),
+        "mean_turns": sum(len(episode.turns) for episode in episodes) / len(episodes),
         "invalid_rate": float(np.mean([not turn.valid for turn in turns])) if turns else 0.0,
         **{name: float(np.mean([t.invalid == why for t in turns])) if turns else 0.0 for name, why in INVALID.items()},
         "response_tokens": float(np.mean([len(turn.response_ids) for turn in turns])) if turns else 0.0,
         "truncated_responses": float(np.mean([turn.cut for turn in turns])) if turns else 0.0,
-        "answer_task_information": answer_task_information([(e.task, t.action) for e in episodes for t in e.own]),
+        "answer_task_information": answer_task_information([(e.task, t.action) for e in episodes for t in e.turns]),
         "failed_episodes": float(sum(episode.outcome == "failed" for episode in episodes)),
         "restarted_episodes": float(sum(episode.restarts > 0 for episode in episodes)),
     }

@@ -20,6 +20,7 @@ from gagpo.runs.checkpoint import Saver, Snapshot
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import RunSettings
 from gagpo.trackers import Trackers, tracking
+from gagpo.training import room
 from gagpo.training.events import (
     EvaluationFinished,
     Event,
@@ -107,24 +108,25 @@ class Recorder:
     def evaluation(self, label: str, result: EvalResult, episodes: Sequence[Episode]) -> None:
         """A panel has been measured."""
         if self.ranks.first:
-            self.folder.save_evaluation(label, result, episodes)
+            self.folder.save_episodes(label, episodes)
+            result.save(self.folder.evaluation(label))
         self.say(EvaluationFinished(label, result))
 
     def has_measured(self, label: str) -> bool:
         """Whether a panel was measured at this stage before, by the run that was continued."""
-        return self.ranks.of_first(lambda: self.folder.evaluation(label) is not None)
+        return self.ranks.of_first(lambda: self.folder.evaluation(label).exists())
 
     # Checkpoints ------------------------------------------------------------------------------------------------------
 
     def require_room_for_run(self, checkpoint_bytes: int) -> None:
         """CheckpointError where the disk does not hold the checkpoints that the run will keep."""
         training = self.settings.training
-        self.ranks.of_first(lambda: keeping.require_room_for_run(self._checkpoints, checkpoint_bytes, training))
+        self.ranks.of_first(lambda: room.require_room_for_run(self._checkpoints, checkpoint_bytes, training))
 
     def save(self, iteration: int, checkpoint_bytes: int, take: Callable[[], Snapshot]) -> None:
         """Begin to write the snapshot that ``take`` takes, after the one before is written; all ranks together."""
         self.saver.wait()
-        self.ranks.of_first(lambda: keeping.require_room(self._checkpoints, checkpoint_bytes))
+        self.ranks.of_first(lambda: room.require_room(self._checkpoints, checkpoint_bytes))
         taken, training = take(), self.settings.training
         spared = keeping.spared(self._checkpoints, iteration, self.rows, training)
         self.saver.save(iteration, taken, training.keep, spared)

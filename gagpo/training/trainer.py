@@ -26,6 +26,7 @@ from gagpo.distributed.sharding import sampled_from
 from gagpo.envs.pool import Pool
 from gagpo.eval.evaluate import choose_panel
 from gagpo.eval.results import EvalResult
+from gagpo.eval.runs import saved_evaluation
 from gagpo.imitation.expert import require_expert
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.checkpoint import Checkpoint, CheckpointError, State
@@ -165,10 +166,10 @@ class Trainer:
             learned = self.learner.learn(collected, self.iteration)
         now, clock = time.perf_counter(), collected.clock
         episodes = [*collected.played, *collected.probe, *collected.stale]
-        turns = [turn for episode in episodes for turn in episode.own]
+        turns = [turn for episode in episodes for turn in episode.turns]
         tokens = sum(len(turn.response_ids) for turn in turns)
         self.iteration += 1
-        self.turns_total += len(turns) + sum(episode.replayed for episode in episodes)
+        self.turns_total += len(turns)
         self.tokens_total += tokens
         return {
             "iteration": self.iteration,
@@ -269,7 +270,7 @@ def train(
             folder.write()
         trainer = trainer or Trainer(folder, report, quiet, ranks, placement)
         trainer.run()
-        results = {split: folder.evaluation(f"after-{split}") for split in trainer.panels}
+        results = {split: saved_evaluation(folder.path, f"after-{split}") for split in trainer.panels}
     return {split: result for split, result in results.items() if result is not None}
 
 

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from gagpo.eval.runs import group_runs, load_run, metric_rows, read_metrics, trailing_mean
+from gagpo.eval.runs import group_runs, load_run, trailing_mean
+from gagpo.runs.metrics import metric_rows, read_metrics
 from gagpo.runs.reading import BadResult
 from gagpo.runs.run_folder import RunFolder
 

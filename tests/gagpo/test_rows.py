@@ -45,7 +45,6 @@ from tests.oracles.turn_level import (
     ppo_turn,
     sampo,
     starpo_s,
-    trees,
 )
 
 PAPERS = {
@@ -80,9 +79,6 @@ PAPERS = {
     "empirical_bayes": (empirical_bayes.advantages, gagpo.loss),
     "ppo_token": (ppo.advantages, ppo.loss),
     "ppo_turn": (ppo_turn.advantages, ppo_turn.loss),
-    "tree_grpo": (trees.advantages, trees.tree_grpo_loss),
-    "arpo": (trees.advantages, trees.arpo_loss),
-    "at2po": (trees.advantages, trees.at2po_loss),
     "starpo_s": (starpo_s.advantages, starpo_s.loss),
 }
 SEEDS = range(6)

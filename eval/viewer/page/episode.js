@@ -46,7 +46,7 @@
     const advantage = viewer.advantage(episode, t, main);
     const state = episode.states?.[t];
     const shared = siblings.map((other, i) => [i, other.states ? other.states.indexOf(state) : -1]).filter(([i, at]) => i !== e && at >= 0 && state !== undefined);
-    return h("article", { class: `turn-card${viewer.differs(episode, t) ? " differs" : ""}${episode.kept === false || viewer.shares(episode, t) ? " masked" : ""}`, id: `turn-${t + 1}`, tabindex: -1 },
+    return h("article", { class: `turn-card${viewer.differs(episode, t) ? " differs" : ""}${episode.kept === false ? " masked" : ""}`, id: `turn-${t + 1}`, tabindex: -1 },
       h("h2", null, `Turn ${t + 1}`),
       h("div", { class: "side" },
         names.map((name) => { const value = viewer.advantage(episode, t, name); return value === undefined ? null : viewer.chip(value, viewer.creditLabel(name)); }),
@@ -62,13 +62,10 @@
 
   function column(g, e, episode, siblings, kind) {
     const { source } = viewer.group(g);
-    const parent = viewer.parentOf(siblings, episode);
     const verdict = h("b", { class: episode.success && episode.outcome !== "failed" ? "good" : "bad" }, episode.success && episode.outcome !== "failed" ? "success" : "no success");
     return [
       h("p", null, verdict, ` · ${viewer.times(episode.turns.length, "turn")} · reward ${viewer.number(episode.reward)} · ${viewer.visible(episode.outcome)}`,
         episode.temperature !== undefined && ` · temperature ${viewer.number(episode.temperature)}`, ` · ${viewer.sourceName(source)}`,
-        parent >= 0 && [" · branches from ", h("a", { href: viewer.episodeLink(g, parent, { turn: episode.fork + 1 }) }, `try ${parent + 1}, turn ${episode.fork + 1}`),
-          `; ${viewer.times(episode.fork, "turn")} before it ${episode.fork > 1 ? "are" : "is"} shared`],
         episode.kept === false && h("b", { class: "bad" }, " · left out of training")),
       episode.turns.map((_, t) => turnCard(g, e, episode, t, kind, siblings)),
     ];

@@ -8,7 +8,7 @@
   viewer.stateGraph = (episodes) => {
     const nodes = new Map(), edges = new Map();
     const node = (key, depth, try_) => {
-      if (!nodes.has(key)) nodes.set(key, { key, depth, tries: new Set(), states: [key], loops: 0, forks: 0, out: new Map(), in: new Map(), values: [] });
+      if (!nodes.has(key)) nodes.set(key, { key, depth, tries: new Set(), states: [key], loops: 0, out: new Map(), in: new Map(), values: [] });
       const found = nodes.get(key);
       found.depth = Math.min(found.depth, depth);
       found.tries.add(try_);
@@ -20,13 +20,10 @@
       const path = [...episode.states.map(String), episode.success && episode.outcome !== "failed" ? "won" : "lost"];
       path.forEach((key, depth) => {
         const here = node(key, depth, number);
-        const shared = viewer.shares(episode, depth); // it was counted with the try that played it
-        if (episode.fork > 0 && depth === episode.fork) here.forks += 1;
-        if (episode.values?.[depth] !== undefined && !shared) here.values.push(episode.values[depth]);
+        if (episode.values?.[depth] !== undefined) here.values.push(episode.values[depth]);
         if (before) {
           const action = episode.turns[depth - 1].action;
-          const played = !viewer.shares(episode, depth - 1);
-          if (before === here) here.loops += played;
+          if (before === here) here.loops += 1;
           else {
             const name = `${before.key} ${key}`;
             if (!edges.has(name)) {
@@ -36,7 +33,7 @@
             }
             const edge = edges.get(name);
             edge.tries.add(number);
-            if (played || !edge.actions.size) edge.actions.set(action, (edge.actions.get(action) || 0) + played);
+            edge.actions.set(action, (edge.actions.get(action) || 0) + 1);
           }
         }
         before = here;
@@ -65,7 +62,6 @@
         if (head.tries.size !== next.tries.size) break;
         head.states.push(...next.states);
         head.loops += next.loops;
-        head.forks += next.forks;
         head.values.push(...next.values);
         for (const [name, one] of edges) if (one === edge) edges.delete(name);
         nodes.delete(next.key);
@@ -103,7 +99,7 @@
   const radius = (node) => (isEnd(node) ? 15 : 7 + 2.2 * Math.sqrt(node.tries.size));
   const isEnd = (node) => node.key === "won" || node.key === "lost";
   const below = (node) => (node.states.length > 1 ? `+${viewer.times(node.states.length - 1, "turn")}` : "");
-  const above = (node) => [node.loops > 0 && `↻ ${node.loops}`, node.forks > 0 && viewer.times(node.forks, "fork")].filter(Boolean).join(" · ");
+  const above = (node) => (node.loops > 0 ? `↻ ${node.loops}` : "");
 
   // Columns so far apart that between two of them a label fits beside circles and what stands under these.
   function place({ nodes, edges }) {
@@ -174,7 +170,7 @@
       const value = node.values.length ? node.values.reduce((a, b) => a + b, 0) / node.values.length : NaN;
       const count = node.tries.size;
       const name = isEnd(node) ? (node.key === "won" ? "success" : "no success") : `state with value ${viewer.number(value)}`;
-      const label = `${name}, ${viewer.times(count, "try").replace("trys", "tries")}, ${viewer.percent(node.share)} succeed${node.states.length > 1 ? `, ${node.states.length} turns in a row` : ""}${node.forks ? `, ${viewer.times(node.forks, "try").replace("trys", "tries")} branching here` : ""}`;
+      const label = `${name}, ${viewer.times(count, "try").replace("trys", "tries")}, ${viewer.percent(node.share)} succeed${node.states.length > 1 ? `, ${node.states.length} turns in a row` : ""}`;
       const r = radius(node);
       const shape = s("g", { class: `place share${viewer.bucket(node.share)} ${isEnd(node) ? node.key : ""}`, transform: `translate(${node.x},${node.y})` },
         s("circle", { r }), s("title", null, label));

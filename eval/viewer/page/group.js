@@ -14,10 +14,6 @@
   // The advantage of turn t under one credit; undefined where it had none.
   viewer.advantage = (episode, t, name) => (name === "recorded" ? episode.turns[t].advantage : episode.credit?.[name]?.[t]);
 
-  // The number of the try that an episode branches from, -1 for one from the start.
-  viewer.parentOf = (episodes, episode) => (episode.fork > 0 ? episodes.findIndex((one) => one.sample === episode.parent) : -1);
-  viewer.shares = (episode, t) => t < (episode.fork || 0);
-
   viewer.differs = (episode, t) => Boolean(episode.differs?.[t]);
 
   viewer.chip = (value, label) => h("span", { class: `chip ${["down", "", "up"][sign(value) + 1] ?? ""}`, "--size": Math.min(1, Math.abs(value) / 2) || 0 },
@@ -28,16 +24,15 @@
     const head = h("tr", null, h("th", { scope: "col" }, "turn"), episodes.map((episode, e) =>
       h("th", { scope: "col" }, h("a", { href: viewer.episodeLink(g, e) }, `try ${e + 1}`), " ",
         h("span", { class: episode.success ? "good" : "bad" }, episode.success ? "success" : episode.outcome === "terminated" ? "no success" : viewer.visible(episode.outcome)),
-        viewer.parentOf(episodes, episode) >= 0 && h("small", null, ` from try ${viewer.parentOf(episodes, episode) + 1}, turn ${episode.fork + 1}`),
         episode.kept === false && h("small", null, " not trained on"))));
     const rows = Array.from({ length: longest }, (_, t) => h("tr", null, h("th", { scope: "row" }, t + 1), episodes.map((episode, e) => {
       const turn = episode.turns[t];
       if (!turn) return h("td", { class: "none" });
       const value = viewer.advantage(episode, t, name);
-      const states = ["turn", viewer.differs(episode, t) && "differs", marked.has(episode.states?.[t]) && "marked", turn.valid === false && "invalid", (episode.kept === false || viewer.shares(episode, t)) && "masked"].filter(Boolean);
+      const states = ["turn", viewer.differs(episode, t) && "differs", marked.has(episode.states?.[t]) && "marked", turn.valid === false && "invalid", episode.kept === false && "masked"].filter(Boolean);
       return h("td", { class: states.join(" "), "--weight": value === undefined ? 0 : Math.min(1, Math.abs(value) / 2.5), "data-sign": value === undefined ? 0 : sign(value) },
         h("a", { href: viewer.episodeLink(g, e, { turn: t + 1 }), title: viewer.short(turn.observation, 300) }, viewer.short(viewer.callText(turn.action || "(no action)"), 44)),
-        viewer.shares(episode, t) ? h("small", { class: "shared" }, "shared") : value === undefined ? null : viewer.chip(value),
+        value === undefined ? null : viewer.chip(value),
         turn.reward ? h("small", { class: "reward" }, `reward ${viewer.number(turn.reward)}`) : null);
     })));
     return h("table", { class: "matrix" }, h("thead", null, head), h("tbody", null, rows));
@@ -60,8 +55,8 @@
       box.querySelector(".marked")?.scrollIntoView({ block: "nearest", inline: "nearest" });
     });
     const goal = episodes[0]?.turns[0]?.observation || "";
-    const count = episodes.reduce((sum, one) => sum + one.turns.filter((_, t) => viewer.differs(one, t) && !viewer.shares(one, t)).length, 0);
-    const turns = episodes.reduce((sum, one) => sum + one.turns.length - (one.fork || 0), 0);
+    const count = episodes.reduce((sum, one) => sum + one.turns.filter((_, t) => viewer.differs(one, t)).length, 0);
+    const turns = episodes.reduce((sum, one) => sum + one.turns.length, 0);
     return {
       title: viewer.short(group.task, 80), trail: [["Groups", viewer.link(["groups"], { run: group.source.run, source: group.source.label })], [viewer.short(group.task, 40)]],
       neighbours: [g - 1, g + 1].map((other) => (viewer.data.groups.size[other] === undefined ? null : viewer.groupLink(other))),

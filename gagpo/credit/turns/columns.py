@@ -1,7 +1,7 @@
 """The columns credit is computed from: N turns of E episodes, no tokens, no models.
 
 Shape suffixes: N = turns, E = episodes, K = response tokens. Episodes lie one after the other, each episode's turns in
-order. Of a branch these are its own turns: those that it shares stand where they were played, once.
+order.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gagpo.agents.episodes import Episode, Turn
+from gagpo.agents.episodes import Episode
 from gagpo.credit.turns.errors import BadTurns
 from gagpo.credit.turns.features import feature_columns
 from gagpo.credit.turns.keys import StateKey, intern, state_ids
@@ -57,9 +57,6 @@ class Turns:
     feature_NF: float32[N, F], what a value can be predicted from, for the credits that fit one.
     entropy_N: mean entropy of the policy at each turn's tokens, nats. energy_K: of each response token, ``1 - 2 pi +
         sum of squares`` of the policy's probabilities. Both before any step, for the credits that read them.
-    parent_E: of a branch the turn, in these columns, behind which it begins; -1 for an episode from the start. None
-        where none branches.
-    surprise_N: mean negative log-probability of the turn's tokens as sampled, for the credits that ask.
     world_E: the world of each episode, as an id, in a batch of several; None in a batch of one.
 
     Raises :class:`BadTurns` for an empty batch, columns of unequal length, NaN or infinite rewards, negative penalties
@@ -85,8 +82,6 @@ class Turns:
     feature_NF: np.ndarray | None = None
     entropy_N: np.ndarray | None = None
     energy_K: np.ndarray | None = None
-    parent_E: np.ndarray | None = None
-    surprise_N: np.ndarray | None = None
     world_E: np.ndarray | None = None
 
     def __post_init__(self) -> None:
@@ -106,8 +101,6 @@ class Turns:
         self._take("action_N", np.int64, turns)
         self._take("entropy_N", np.float64, turns)
         self._take("energy_K", np.float64, int(self.tokens_N.sum()))
-        self._take("parent_E", np.int64, episodes)
-        self._take("surprise_N", np.float64, turns)
         self._take("world_E", np.int64, episodes)
         if self.feature_NF is not None and self.feature_NF.shape[:1] != (turns,):
             raise BadTurns(f"feature_NF has {len(self.feature_NF)} rows, reward_N has {turns} entries")
@@ -148,16 +141,6 @@ class Turns:
         present = np.bincount(self.episode_N, minlength=episodes) > 0
         if not present.all():
             raise BadTurns(f"episode {int(np.argmin(present))} has no turns: leave it out")
-        if self.parent_E is not None:
-            self._check_branches(self.parent_E)
-
-    def _check_branches(self, parent_E: np.ndarray) -> None:
-        for episode in np.flatnonzero(parent_E >= 0):
-            turn = parent_E[episode]
-            if turn >= self.first_E[episode] or self.last_N[turn]:
-                raise BadTurns(f"branch {episode} begins behind turn {turn}, which is not within an earlier episode")
-            if self.group_E[self.episode_N[turn]] != self.group_E[episode]:
-                raise BadTurns(f"branch {episode} begins behind turn {turn}, which is of another task group")
 
     @classmethod
     def from_episodes(
@@ -167,14 +150,13 @@ class Turns:
         penalty: float | Sequence[float] = 0.0,
         texts: bool = False,
         features: int = 0,
-        surprise: bool = False,
     ) -> Turns:
         """Columns of ``episodes`` (anything shaped like :class:`gagpo.agents.episodes.Episode`).
 
         key: what makes two turns the same state, see :data:`gagpo.credit.StateKey`. penalty: cost of an invalid
         action, >= 0, one for all or one for each episode. texts: keep the observations (for similarity groups).
         features: how many numbers to make of each turn's words, see
-        :func:`gagpo.credit.turns.features.feature_columns`; 0 for none. surprise: fill ``surprise_N``.
+        :func:`gagpo.credit.turns.features.feature_columns`; 0 for none.
 
         Where every episode is a single turn, its action (the extracted answer) is its vote.
 
@@ -187,32 +169,25 @@ class Turns:
         for number, episode in enumerate(episodes):
             if episode.outcome == "failed":
                 raise BadTurns(f"episode {number} (task {episode.task!r}) failed in its environment: leave it out")
-            if not episode.own:
+            if not episode.turns:
                 raise BadTurns(f"episode {number} (task {episode.task!r}) has no turns: leave it out")
-        turns = [turn for episode in episodes for turn in episode.own]
+        turns = [turn for episode in episodes for turn in episode.turns]
         single = len(turns) == len(episodes)
         state_N, end_state_E = state_ids(episodes, key)
         feature_NF = feature_columns(episodes, features) if features else None
-        parent_E = _parents(episodes)
-        if parent_E is not None:  # keys and words know the past, and are made of whole paths
-            counts = [(episode.fork, len(episode.own)) for episode in episodes]
-            own = np.concatenate([np.arange(shared + own) >= shared for shared, own in counts])
-            state_N, feature_NF = state_N[own], None if feature_NF is None else feature_NF[own]
         return cls(
             reward_N=np.array([turn.reward for turn in turns], np.float64),
-            episode_N=np.repeat(np.arange(len(episodes)), [len(episode.own) for episode in episodes]),
+            episode_N=np.repeat(np.arange(len(episodes)), [len(episode.turns) for episode in episodes]),
             group_E=np.array([episode.group for episode in episodes], np.int64),
             state_N=state_N,
             end_state_E=end_state_E,
             action_N=intern(turn.action for turn in turns),
             feature_NF=feature_NF,
-            parent_E=parent_E,
-            surprise_N=np.array([_surprise(turn) for turn in turns], np.float64) if surprise else None,
             penalty_N=np.array(
                 [
                     0.0 if turn.valid else cost
                     for episode, cost in zip(episodes, penalties, strict=True)
-                    for turn in episode.own
+                    for turn in episode.turns
                 ],
                 np.float64,
             ),
@@ -225,7 +200,7 @@ class Turns:
         )
 
     def only(self, kept_E: np.ndarray) -> Turns:
-        """The columns of the episodes that are kept, bool[E]: of a branch its parent too."""
+        """The columns of the episodes that are kept, bool[E]."""
         kept_N = kept_E[self.episode_N]
         kept_K = np.repeat(kept_N, self.tokens_N)
         own: dict[str, Any] = {}
@@ -236,8 +211,6 @@ class Turns:
                 own[column.name] = value[kept]
             elif value is not None:
                 own[column.name] = [one for one, wanted in zip(value, kept, strict=True) if wanted]
-        if self.parent_E is not None:
-            own["parent_E"] = np.where(own["parent_E"] < 0, -1, np.cumsum(kept_N)[own["parent_E"]] - 1)
         return Turns(**{**own, "episode_N": renumber(own["episode_N"])})
 
     def paying_success(self, chosen_E: bool | Sequence[bool] = True) -> Turns:
@@ -265,26 +238,8 @@ class Turns:
 
     @cached_property
     def return_E(self) -> np.ndarray:
-        """Sum of each episode's rewards less penalties, float64[E]; a branch's shared turns are among its own."""
-        return self.path_sum_E(self.net_reward_N)
-
-    def path_sum_E(self, value_N: np.ndarray) -> np.ndarray:
-        """Sum of a value over the turns of each episode, shared ones included, float64[E]."""
-        total_E = np.bincount(self.episode_N, value_N, self.episodes)
-        if self.parent_E is None:
-            return total_E
-        upto_N, shared_E = np.cumsum(value_N), np.zeros(self.episodes)
-        for episode in np.flatnonzero(self.parent_E >= 0):  # a parent stands before its branches
-            turn = self.parent_E[episode]
-            parent = self.episode_N[turn]
-            first = self.first_E[parent]
-            shared_E[episode] = shared_E[parent] + upto_N[turn] - (upto_N[first - 1] if first else 0.0)
-        return np.asarray(total_E + shared_E)
-
-    @cached_property
-    def first_E(self) -> np.ndarray:
-        """Where each episode's own turns begin, int64[E]."""
-        return np.asarray(np.searchsorted(self.episode_N, np.arange(self.episodes)))
+        """Sum of each episode's rewards less penalties, float64[E]."""
+        return np.bincount(self.episode_N, self.net_reward_N, self.episodes)
 
     @property
     def succeeded_E(self) -> np.ndarray:
@@ -337,31 +292,6 @@ class Turns:
         if self.success_E is None:
             raise BadTurns(f"reward={reward!r} codes the success of episodes: give success_E")
         return self.success_E.astype(np.float64) * (2.0 if reward == "sign" else 1.0) - (reward == "sign")
-
-
-def _parents(episodes: Sequence[Episode]) -> np.ndarray | None:
-    """``parent_E`` of episodes whose own turns stand one after the other; None where none is a branch."""
-    if all(getattr(episode, "parent", None) is None for episode in episodes):
-        return None
-    first = 0
-    begins: dict[tuple[int, int], tuple[int, int]] = {}  # of a try: where its own turns begin, how many it shares
-    parent_E = np.full(len(episodes), -1, np.int64)
-    for number, episode in enumerate(episodes):
-        if episode.parent is not None:
-            if (episode.group, episode.parent) not in begins:
-                raise BadTurns(
-                    f"episode {number} (task {episode.task!r}) branches from try {episode.parent} of its group, which "
-                    "is not there before it: keep groups whole and in order"
-                )
-            start, fork = begins[episode.group, episode.parent]
-            parent_E[number] = start + episode.fork - 1 - fork
-        begins[episode.group, episode.sample] = (first, episode.fork)
-        first += len(episode.own)
-    return parent_E
-
-
-def _surprise(turn: Turn) -> float:
-    return -float(turn.logprobs.mean()) if len(turn.logprobs) else 0.0
 
 
 def _worlds(episodes: Sequence[Episode]) -> np.ndarray | None:

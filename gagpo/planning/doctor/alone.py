@@ -19,6 +19,7 @@ from gagpo.agents.setup import make_engine
 from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Credit
 from gagpo.distributed.sharding import Reader, sampled_from, shard
+from gagpo.eval.runs import saved_evaluation
 from gagpo.learning.packing import Packing
 from gagpo.learning.update import Updater
 from gagpo.planning import gpus
@@ -208,7 +209,7 @@ def check_learning(machine: Machine) -> DoctorFinding:
             rates.append(event.metrics["success_rate"])
 
     results = train(run, heard, quiet=True)
-    before = run.evaluation("before-test")
+    before = saved_evaluation(run.path, "before-test")
     assert before is not None
     first, last = before.success.value, results["test"].success.value
     summary = f"success {100 * first:.0f} % before, {100 * last:.0f} % after {ITERATIONS} iterations"

@@ -56,33 +56,6 @@ def record(task, group, sample, kind, text, trained=True):
     return {**facts, "outcome": outcome, "reward": float(won), **kept, "turns": turns}
 
 
-def write_branches(folder):
-    """A group of two tries from the start and two branches: of the first before its third turn, and of that branch."""
-
-    def turn(state, action, reward=0.0):
-        return {"observation": state, "response": action, "action": action, "reward": reward, "state": state}
-
-    first = [turn("a", "go"), turn("b", "go"), turn("c", "left"), turn("d", "stop")]
-    third = [*first[:2], turn("c", "right"), turn("e", "on"), turn("f", "stop", 1.0)]
-    tries = [
-        {"sample": 0, "success": False, "turns": first},
-        {"sample": 1, "success": False, "turns": [turn("a", "stop")]},
-        {"sample": 2, "success": True, "turns": third, "parent": 0, "fork": 2},
-        {"sample": 3, "success": False, "turns": [*third[:4], turn("f", "wait")], "parent": 2, "fork": 4},
-    ]
-    facts = {"task": "a task", "group": 0, "outcome": "terminated"}
-    (folder / "episodes").mkdir(parents=True)
-    lines = "".join(json.dumps({**facts, **one, "reward": float(one["success"])}) + "\n" for one in tries)
-    (folder / "episodes" / "train-0001.jsonl").write_text(lines)
-    (folder / "metrics.jsonl").write_text(json.dumps({"iteration": 1, "success_rate": 0.0}) + "\n")
-    return folder
-
-
-@pytest.fixture
-def make_branches():
-    return write_branches
-
-
 @pytest.fixture
 def make_groups():
     return write_groups

@@ -23,7 +23,6 @@ CASES = {
     "dynamic sampling": {"algorithm": {"preset": "dapo", **NO_KL}},
     "probes": {"algorithm": {"preset": "agpo_adaptive", "controllers": {"agpo": {"probe": 3}}, **NO_KL}},
     "hgpo": {"algorithm": {"preset": "hgpo", **NO_KL}},
-    "branches": {"algorithm": {"preset": "at2po"}},
     "correction": {
         "algorithm": {"preset": "gspo", "correction": {"name": "sequence"}, **NO_KL},
         "training": {"epochs": 5, "minibatches": 1, "microbatch_tokens": 300, "gradient_checkpointing": True},

@@ -116,9 +116,9 @@ def test_by_text_in_the_same_tokens_is_the_exact_form(collected, warm_model, for
     canonical = [  # and no character is spelled by several tokens, as that is one chunk
         turn.response.isascii() and np.array_equal(context.response(turn.response, not turn.cut), turn.response_ids)
         for one in episodes
-        for turn in one.own
+        for turn in one.turns
     ]
-    same_K = np.repeat(canonical, [len(turn.response_ids) for one in episodes for turn in one.own])
+    same_K = np.repeat(canonical, [len(turn.response_ids) for one in episodes for turn in one.turns])
     assert same_K.sum() > 30 and (judged_K == also_K).all()
     np.testing.assert_allclose(text_K[same_K], exact_K[same_K], atol=1e-5)  # float32 sums in batches of other shapes
 

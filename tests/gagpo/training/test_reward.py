@@ -51,13 +51,6 @@ def test_a_success_pays_one_at_its_end_and_nothing_else_pays():
     assert turns_for(refused, Gagpo(key="observation"), 0.25, True).return_E.tolist() == [0.75, 0]
 
 
-def test_a_branch_is_paid_at_its_own_end():
-    turns = Turns([0.2, 0.3, 0.4], [0, 0, 1], [0, 0], parent_E=[-1, 0], success_E=[False, True]).paying_success()
-    assert turns.reward_N.tolist() == [0, 0, 1] and turns.return_E.tolist() == [0, 1]
-    with pytest.raises(BadTurns, match="give success_E"):
-        Turns([0.2], [0], [0]).paying_success()
-
-
 def test_a_run_by_success_is_that_of_a_world_that_pays_success_alone(corridor, tmp_path):
     """Bit-equal weights, though the world pays otherwise; paid by the world they are others."""
     generous = {"environment": {"id": GENEROUS}}
@@ -75,6 +68,11 @@ def test_groups_are_kept_by_what_training_pays(corridor):
         tasks = make_world(GENEROUS).tasks("train")
         made = Collector(settings, Schedule(settings, {"": tasks}), Controllers(settings.algorithm.controllers))
         assert play(made, Walker()).rounds == rounds
+
+
+def test_only_turns_that_know_their_success_can_pay_for_it():
+    with pytest.raises(BadTurns, match="give success_E"):
+        Turns([0.2], [0], [0]).paying_success()
 
 
 def test_the_viewer_explains_each_world_by_what_it_was_paid(corridor, tmp_path):
