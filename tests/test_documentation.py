@@ -25,6 +25,12 @@ def read(path):
     return path.read_text(encoding="utf-8")
 
 
+def anchors(text):
+    """Where links into a page can lead: its headings as the site writes them."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
+
+
 def named_files(text):
     """Files and folders that a page names in backticks; ``NAME`` in capitals stands for any."""
     prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
@@ -66,8 +72,11 @@ def test_every_file_module_and_link_of_a_page_exists(path):
     if path != LOG:
         assert [name for name in named_files(text) if not list(ROOT.glob(name))] == []
         assert [module for module in named_modules(text) if not exists(module)] == []
-    links = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", text)
-    assert [link for link in links if not (path.parent / link).exists()] == []
+    for link in re.findall(r"\]\((?!https?:|mailto:)([^)\s]+)", text):
+        name, _, anchor = link.partition("#")
+        target = path.parent / name if name else path
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(read(target)), link
 
 
 def test_the_settings_page_is_what_the_code_makes():
@@ -91,6 +100,14 @@ def test_the_table_of_presets_is_the_codes():
     for name, text in cells.items():
         found = Algorithm.model_validate(yaml.safe_load(f"{{{text}}}"))
         assert found.model_copy(update={"preset": name}) == load(name), name
+
+
+def test_published_variants_change_their_preset():
+    table = read(DOCS / "algorithms.md").split("## Published variants")[1].split("\n## ")[0]
+    variants = [yaml.safe_load(f"{{{text}}}") for text in re.findall(r"\| `(preset: .*)` \|$", table, re.MULTILINE)]
+    assert len(variants) >= 10
+    for cells in variants:
+        assert Algorithm.model_validate(cells) != load(cells["preset"]), cells
 
 
 def test_the_options_of_credits_exist_with_the_defaults_that_are_printed():
