@@ -1,6 +1,6 @@
 """Worlds of a newcomer, from no model to the last evaluation: do they visibly learn with the commands as printed?
 
-    python benchmarks/newcomer.py                        # two environments, five seeds each, about a minute and a half each
+    python benchmarks/newcomer.py                        # two environments, five seeds each, 90 s each
     python benchmarks/newcomer.py --worlds walk --seeds 2
     python benchmarks/newcomer.py table lab/results/newcomer.jsonl
 

@@ -79,6 +79,13 @@ def test_every_file_module_and_link_of_a_page_exists(path):
         assert not anchor or anchor in anchors(read(target)), link
 
 
+def test_every_page_that_the_code_names_exists():
+    folders = ("envs", "agents", "eval", "gagpo", "configs", "benchmarks", "tests", ".ci")
+    files = [file for folder in folders for kind in ("*.py", "*.yaml") for file in (ROOT / folder).rglob(kind)]
+    named = {(page, file.name) for file in files for page in re.findall(r"\b(?:docs|lab)/[a-z][\w-]*\.md", read(file))}
+    assert {(page, file) for page, file in named if not (ROOT / page).exists()} == set()
+
+
 def test_the_settings_page_is_what_the_code_makes():
     assert read(DOCS / "settings.md") == page.page(), "run python -m gagpo.settings.page > docs/settings.md"
 
