@@ -1,4 +1,4 @@
-"""From text to tokens, once: the prompt of every turn, as token ids, for a full conversation or a window of turns."""
+"""The prompt of every turn as token ids, for a full conversation or a window of turns."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from gagpo.agents.prompts import STYLES, PromptStyle, admissible_line, message, 
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.tools import Tool
 
-_MARK = "\u241e"  # stands for an assistant's words while the chat template is probed; no template alters it
+_MARK = "\u241e"  # stands for a message while the chat template is probed; no template alters it
 
 
 class Context:
     """Builds prompts with the tokenizer's chat template.
 
-    history: ``"full"`` for the whole conversation, or the number of earlier turns a window shows. A full conversation
-        grows by appending: earlier prompts and responses are the very ids the engine read and wrote, never re-encoded,
-        but for an end token that the template writes otherwise. A window is a fresh single message each turn.
+    history: ``"full"`` for the whole conversation, or the number of earlier turns that a window shows. A full
+        conversation grows by appending: earlier prompts and responses are the ids that the engine read and wrote,
+        except an end token that the template writes differently. A window is a new single message in each turn.
     admissible: whether the prompt lists the admissible actions, where the environment knows them.
-    tools, calls: with the style ``tools``, what the world declares, and the format that the model calls in (``auto``:
-        what the template shows). The template tells the tools, and everything after the first message answers a call,
-        so a template that keeps a model's thoughts between calls keeps them, as the conversation does.
-    template: variables of the chat template (``enable_thinking: false``). ``date`` is what templates that print today's
-        date get instead of it, as ``YYYY-MM-DD``: a panel must not change overnight.
+    template: variables of the chat template (``enable_thinking: false``). ``date`` (``YYYY-MM-DD``) replaces today's
+        date in templates that print it, so that prompts do not change from day to day.
+    tools: with the style ``tools``, what the environment declares. The template shows the tools, and everything after
+        the first message answers a call, so a template that keeps thoughts between calls keeps them.
+    calls: the model's format of calls; ``auto`` for the one that the template shows.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Context:
 
     @property
     def conditions(self) -> dict[str, Any]:
-        """What decides the prompts beside the environment, as plain values."""
+        """What determines the prompts besides the environment, as plain values."""
         style = next((name for name, known in STYLES.items() if known == self.style), "own")
         told = {"calls": self.toolbox.form.name, "tools": self.toolbox.digest} if self.toolbox else {}
         return {
@@ -93,9 +93,9 @@ class Context:
         return np.concatenate([last.prompt_ids, said_ids, self._encode(after)])
 
     def turn(self, response: Ids, cut: bool = False) -> Turn:
-        """The turn that a sampled response is: its text, and the action or calls that are found in it.
+        """The turn of a sampled response: its text, and the action or calls found in it.
 
-        A mark that begins a call may be a special token, and so are those that a model writes for no reason.
+        With tool calls, special tokens stay in the text, since a mark that begins a call may be one.
         """
         ended = len(response) and int(response[-1]) in self._ends
         spoken = response[:-1] if ended and self.toolbox else response
@@ -103,7 +103,7 @@ class Context:
         return self.phrasing.read(text, cut)
 
     def response(self, text: str, ended: bool = True) -> Ids:
-        """``text`` as a response that an engine could have sampled: its tokens and, unless cut, the end token."""
+        """``text`` as an engine could have sampled it: its tokens, and the end token if ``ended``."""
         ids = self._encode(text)
         return np.append(ids, np.int32(self.tokenizer.eos_token_id)) if ended else ids
 
@@ -120,35 +120,36 @@ class Context:
         return told
 
     def with_hint(self, prompt_ids: Ids, hint: str) -> Ids:
-        """A prompt of :meth:`prompt` with ``hint`` as the last line of the last user's message, int32.
+        """A prompt of :meth:`prompt` with ``hint`` as the last line of the last user message, int32.
 
-        The rest keeps its tokens. InvalidArgument where the chat template's words after that message are none of the
-        prompt's last tokens, so that there is no place to put it.
+        All other tokens stay the same.
+
+        Raises: InvalidArgument where the prompt does not end in what the chat template puts after a user message.
         """
         end_ids = self._encode(self._template([{"role": "user", "content": _MARK}]).split(_MARK, 1)[1])
         begin = len(prompt_ids) - len(end_ids)
         if begin < 0 or not np.array_equal(prompt_ids[begin:], end_ids):
             raise InvalidArgument(
-                "a hint has no place in these prompts: the tokenizer joins the end of a message with what the chat "
-                "template puts behind it"
+                "a hint cannot be added to these prompts: the tokenizer joins the end of a message with what the chat "
+                "template puts after it"
             )
         return np.concatenate([prompt_ids[:begin], self._encode("\n" + hint), end_ids])
 
     def _continuation(self, shown: Sequence[Message]) -> str:
-        """What the template puts between the words of a response and the next one, the messages ``shown`` included.
+        """What the template puts between a response and the next one, including the messages ``shown``.
 
-        The system's words and the tools are left out: some templates put them before the last user's, where they would
-        be said in every turn.
+        System message and tools are left out: some templates put them before the last user message, where they would be
+        repeated in every turn.
         """
         chat = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _MARK}]
         rendered = self._template([*chat, *shown])
         return rendered.split(_MARK, 1)[1]
 
     def _joined(self, said_ids: Ids, after: str) -> tuple[Ids, str]:
-        """A response and what the template puts after it, so that it ends once, and as the template ends it.
+        """A response and what the template puts after it, with one end token, the template's.
 
-        An end token that the template writes too stays the one that was sampled. Another gives way to the template's:
-        what ends an answer (``<|return|>``) need not be what ends one in a history (``<|end|>``).
+        A sampled end token that the template writes too is kept. Another one is replaced by the template's: some models
+        end an answer with ``<|return|>`` and a message of the history with ``<|end|>``.
         """
         final = int(said_ids[-1]) if len(said_ids) else -1
         if final not in self._ends:  # cut at its limit
@@ -168,7 +169,7 @@ class Context:
         try:
             chat = [{"role": "system", "content": self.style.system}, {"role": "user", "content": text}]
             return self._template(chat, **tools)
-        except TemplateError:  # some families know no such role
+        except TemplateError:  # the family has no system role
             return self._template([{"role": "user", "content": f"{self.style.system}\n\n{text}"}], **tools)
 
     def _template(self, chat: Sequence[Mapping[str, Any]], **options: Any) -> str:
@@ -176,7 +177,7 @@ class Context:
         return str(self.tokenizer.apply_chat_template(list(chat), **options))
 
     def _encode(self, text: str) -> np.ndarray:
-        """Encode, remembering short texts: environments repeat themselves ("Nothing happens.")."""
+        """Encode, with a cache for short texts: environments repeat themselves ("Nothing happens.")."""
         ids = self._encoded.get(text)
         if ids is None:
             ids = np.asarray(self.tokenizer.encode(text, add_special_tokens=False), np.int32)
@@ -189,11 +190,11 @@ DATE = "2026-01-01"
 
 
 def template_variables(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Variables for a chat template; the date is pinned under the names that public templates know it by."""
+    """Variables for a chat template; the date is fixed under the names that public templates use."""
     given = dict(options)
     text = str(given.pop("date", DATE))
     try:
         date = datetime.date.fromisoformat(text)
     except ValueError:
-        raise InvalidArgument(f"context.template.date is written YYYY-MM-DD, got {text!r}") from None
+        raise InvalidArgument(f"context.template.date must be YYYY-MM-DD, got {text!r}") from None
     return {"date_string": date.strftime("%d %b %Y"), "strftime_now": date.strftime, **given}

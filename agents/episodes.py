@@ -1,4 +1,4 @@
-"""What a rollout produces: episodes made of turns, with the very tokens the engine read and wrote."""
+"""Episodes made of turns, with the tokens that the engine read and sampled."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ Ids = np.ndarray  # int32[...], token ids
 Decode = Callable[[int], str]  # the text of one token
 Invalid = Literal["", "not parsed", "cut off", "refused"]
 MOST_READ = 200  # newly read tokens written per turn
-MOST_REFUSAL = 300  # characters written of the world's words about a refused action
+MOST_REFUSAL = 300  # characters written of the environment's answer to a refused action
 _OF_EPISODE = ("task", "task_type", "split", "group", "sample", "seed", "temperature", "success", "outcome")
 _OF_TURN = ("observation", "response", "action", "reward", "valid", "state")
-_KNOWN_LATER = ("world", "kept", "end_observation", "end_state")  # written where they are known
+_KNOWN_LATER = ("world", "kept", "end_observation", "end_state")  # written if they are known
 
 
 class Call(NamedTuple):
     """One tool call of a turn.
 
-    action: what the world is given for it, '' where it cannot be made. error: what the model is told of one that cannot
-    be made. id: the call's own. answer: what the model is told, None until it is known.
+    action: what the environment gets, '' for a call that cannot be made.
+    error: why it cannot be made.
+    id: of the call.
+    answer: what the model gets, None until it is known.
     """
 
     action: str
@@ -37,7 +39,7 @@ class Call(NamedTuple):
     answer: str | None = None
 
     def told(self, observation: str) -> str:
-        """What the model is told where the world shows ``observation`` after the call."""
+        """The answer to the call if the environment shows ``observation`` after it."""
         return f"{self.error}\n{observation}".strip() if self.error else observation
 
 
@@ -45,23 +47,27 @@ class Call(NamedTuple):
 class Turn:
     """Observation in, response out, action parsed, reward back.
 
-    prompt_ids: everything the engine read, response_ids: everything it sampled (the end token included).
-    logprobs: float32, the engine's own log-probability of each response token, of the distribution it sampled from.
-    reward: excludes the penalty for an invalid action.
-    invalid: why the turn has no valid action, '' where it has one. ``not parsed``: the response held no action.
-    ``refused``: the world did not accept the action. ``cut off``: either, of a response that is ``cut``.
-    calls: the tool calls of the response in order, where it is read so. The world answers each, and the turn's reward
-    is the sum of what it pays; ``action`` is their actions, one a line.
-    cut: the response ended at the token limit without a stop token, whatever was found in it.
-    state: key of the world state in which the response was made (None where the environment cannot tell).
-    trainable: False for a deliberate stray move of an expert, which must not be imitated.
-    expert: what the world's expert would have done in that state; None where none was asked or it knows nothing.
-    version: of the weights that sampled it, in updates of the run; None where sampling waits for every update.
-    advantage, value, group_state: what credit made of the turn, the value of its state group, and which of the batch's
-    state groups that is; None before credit is given and for a turn that was not trained on.
-    ratios: float32, probability under the policy being trained over that of the sampler, of each response token, when
-    the turn was last trained on; advantages: float32, one per response token, where credit tells them apart. Both are
-    empty otherwise.
+    observation: what the environment showed.
+    response: the text that answered it.
+    action: what was parsed from it; of several calls one per line.
+    reward: sum over the turn's calls, without the penalty for an invalid action.
+    invalid: why the turn has no valid action, '' if it has one. ``not parsed``: no action in the response. ``refused``:
+        the environment did not accept it. ``cut off``: either, in a response that is ``cut``.
+    cut: whether the response ended at the token limit without a stop token.
+    state: key of the environment's state at the response; None if the environment has none.
+    trainable: False for a deliberate mistake of an expert, which must not be imitated.
+    expert: what the environment's expert would have done; None if it was not asked or does not know.
+    prompt_ids: everything that the engine read.
+    response_ids: everything that it sampled, including the end token.
+    logprobs: float32, the engine's log-probability of each response token, of the distribution it sampled from.
+    version: of the weights that sampled it, in updates; None where sampling waits for every update.
+    advantage: from credit; None before, and for a turn that was not trained on.
+    value: of the turn's state group, like ``advantage``.
+    group_state: number of the turn's state group in the batch, like ``advantage``.
+    ratios: float32, probability under the trained policy over that of the sampler, for each response token at the last
+        update; empty before.
+    advantages: float32, one per response token if credit differs between them, else empty.
+    calls: the tool calls of the response in order, each with its answer.
     """
 
     observation: str
@@ -86,13 +92,13 @@ class Turn:
 
     @classmethod
     def of(cls, response: str, action: str | None, cut: bool = False) -> Turn:
-        """A turn as an agent gives it, without what it responds to; ``action`` is None where none was found."""
+        """A turn as an agent gives it, without its observation. action: None if none was found."""
         invalid: Invalid = "" if action is not None else "cut off" if cut else "not parsed"
         return cls("", response, action or "", invalid=invalid, cut=cut)
 
     @classmethod
     def calling(cls, response: str, calls: list[Call], cut: bool = False) -> Turn:
-        """A turn of tool calls as an agent gives it; one that cannot be made makes it invalid."""
+        """A turn of tool calls as an agent gives it; a call that cannot be made makes it invalid."""
         action = "\n".join(call.action for call in calls if call.action)
         turn = cls.of(response, None if any(call.error for call in calls) else action, cut)
         turn.action, turn.calls = action, calls
@@ -100,17 +106,17 @@ class Turn:
 
     @classmethod
     def acting(cls, action: str) -> Turn:
-        """A turn that does ``action`` and says nothing else; one of several calls makes them one after the other."""
+        """A turn that only does ``action``; several calls are made one after the other."""
         calls = separate(action)
         return cls.of(action, action) if len(calls) == 1 else cls.calling(action, [Call(call) for call in calls])
 
     @property
     def upcoming(self) -> str | None:
-        """The action of the first call that is not answered, None where every call is."""
+        """The action of the first call without answer, None if all are answered."""
         return next((call.action for call in self.calls if call.answer is None), None)
 
     def answer(self, observation: str) -> str:
-        """Enter what the world showed after the first call that is not answered; all answers so far as one text."""
+        """Enter the answer to the first call without one; returns all answers so far as one text."""
         place = next(i for i, call in enumerate(self.calls) if call.answer is None)
         call = self.calls[place]
         self.calls[place] = call._replace(answer=call.told(observation))
@@ -118,11 +124,11 @@ class Turn:
 
     @property
     def valid(self) -> bool:
-        """An action was found and the environment accepted it."""
+        """Whether an action was found and the environment accepted it."""
         return not self.invalid
 
     def finish(self, reward: float, accepted: bool) -> None:
-        """Enter what an action brought; a turn without an action stays invalid, whatever the world makes of ''."""
+        """Enter the result of an action; a turn without an action stays invalid whatever the environment says."""
         self.reward += reward
         if not accepted and self.valid:
             self.invalid = "cut off" if self.cut else "refused"
@@ -130,16 +136,25 @@ class Turn:
 
 @dataclass
 class Episode:
-    """One try at a task. Episodes with equal ``group`` share task and start state.
+    """One attempt at a task. Episodes with equal ``group`` share task and start state.
 
-    temperature: at which its responses were sampled; None where no language model played.
-    outcome: what ended it: ``terminated`` by the world, ``truncated`` by a turn or context limit, ``failed`` when the
-    environment broke more often than the pool forgives (such an episode is counted, never trained on).
-    end_observation, end_state: what the world showed after the last turn, and its state's key; None where unknown.
-    restarts: how often a broken worker made the episode start over.
-    kept: whether a trainer learned from it; None where nothing was learned.
-    info: the last turn's remaining scalar entries of the environment's info (score parts, verdicts, ...).
-    world: its name in a run of several, which the task's name begins with; None in a run of one.
+    task: id of the task.
+    task_type: its type, as the environment names it.
+    split: its split.
+    group: number of the group.
+    sample: number of the episode within the group.
+    seed: of the agent's choices.
+    temperature: of its responses; None if no language model played.
+    turns: in order.
+    success: whether the task was solved.
+    outcome: ``terminated`` by the environment, ``truncated`` by a turn or context limit, or ``failed`` when the
+        environment broke too often (such an episode is counted and never trained on).
+    restarts: how often a broken worker made the episode start again.
+    kept: whether a trainer learned from it; None if there was no training.
+    end_observation: what the environment showed after the last turn; None if unknown.
+    end_state: key of the state after the last turn; None if unknown.
+    info: the last turn's remaining scalar entries of the environment's info.
+    world: name of its environment in a run of several, which the task's name begins with; None otherwise.
     """
 
     task: str
@@ -167,15 +182,16 @@ class Episode:
     def record(self, tokens: bool = False, decode: Decode | None = None) -> dict[str, Any]:
         """The episode as JSON-ready values.
 
-        tokens: ids and log-probabilities too. decode: gives the text of one id; with it every turn says token by token
-        what was newly read (its last ``MOST_READ`` tokens), what was answered, and with which probability.
+        A refused turn's ``refusal`` is the environment's answer to it, at most ``MOST_REFUSAL`` characters.
 
-        A refused turn's ``refusal`` is what the world answered to it, at most ``MOST_REFUSAL`` characters.
+        tokens: include ids and log-probabilities.
+        decode: returns the text of one id. With it every turn lists its newly read tokens (the last ``MOST_READ``) and
+            its response token by token with log-probabilities.
         """
         turns = []
         read = np.zeros(0, np.int32)
         answers = [*(turn.observation for turn in self.turns[1:]), self.end_observation]
-        for turn, answer in zip(self.turns, answers, strict=False):  # what every turn has, then what this one has
+        for turn, answer in zip(self.turns, answers, strict=False):
             row: dict[str, object] = {name: getattr(turn, name) for name in _OF_TURN}
             if turn.invalid:
                 row["invalid"] = turn.invalid
@@ -208,10 +224,9 @@ class Episode:
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> Episode:
-        """The episode of a :meth:`record`; tokens come back where they were written.
+        """The episode of a :meth:`record`, with its tokens if they were written.
 
-        An old record says of a turn that it is invalid and not why: then its action tells. Raises InvalidArgument,
-        naming the key, for a record of another form.
+        Raises: InvalidArgument naming the first wrong key.
         """
         if not isinstance(record, dict):
             raise InvalidArgument("not an object")
@@ -227,7 +242,7 @@ class Episode:
 
 
 def _turn(row: object) -> Turn:
-    """A turn of a record: its text, why it is invalid, and its tokens where they were written."""
+    """A turn of a record."""
     if not isinstance(row, dict):
         raise InvalidArgument("not an object")
     values = _checked(row, _OF_TURN)
@@ -235,7 +250,9 @@ def _turn(row: object) -> Turn:
     given = _checked({"cut": False, "invalid": None, **row}, ("cut", "invalid"))
     turn = Turn(**values, cut=given["cut"])
     turn.calls = [_call(one) for one in _checked({"calls": [], **row}, ("calls",))["calls"]]
-    turn.invalid = given["invalid"] or ("" if valid else "refused" if turn.action else "not parsed")
+    turn.invalid = given["invalid"] or ""
+    if turn.valid != valid:
+        raise InvalidArgument("keys 'valid' and 'invalid' contradict each other")
     if "response_ids" in row:
         ids = _checked(row, ("prompt_ids", "response_ids", "logprobs"))
         try:
@@ -254,7 +271,7 @@ def _call(row: object) -> Call:
 
 
 def _checked(record: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Those of a record's values, each of the kind that it is written as; InvalidArgument names the first other key."""
+    """The named values of a record; InvalidArgument for a missing or wrong one."""
     for name in names:
         wanted, holds = _KINDS[name]
         if name not in record:
@@ -281,7 +298,7 @@ _COUNT: tuple[str, Callable[[Any], bool]] = ("a whole number from 0 on", _is_cou
 _NUMBER: tuple[str, Callable[[Any], bool]] = ("a finite number", _is_number)
 _FLAG: tuple[str, Callable[[Any], bool]] = ("true or false", lambda value: isinstance(value, bool))
 _LIST: tuple[str, Callable[[Any], bool]] = ("a list", lambda value: isinstance(value, list))
-_KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # of every key: what is wanted, and whether a value is that
+_KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # by key: what is wanted, and its check
     **dict.fromkeys(("task", "task_type", "split", "observation", "response", "action"), _TEXT),
     **dict.fromkeys(("group", "sample", "seed", "restarts"), _COUNT),
     **dict.fromkeys(("success", "valid", "cut"), _FLAG),
@@ -299,7 +316,7 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # of every key: what i
 
 
 def _tokens(turn: Turn, before: Ids, decode: Decode) -> dict[str, object]:
-    """One turn token by token; ``before`` is all that was read and answered up to it."""
+    """One turn token by token. before: all tokens read and sampled before it."""
     known = len(before) if np.array_equal(turn.prompt_ids[: len(before)], before) else 0
     new = turn.prompt_ids[known:]
     row: dict[str, object] = {
@@ -314,13 +331,13 @@ def _tokens(turn: Turn, before: Ids, decode: Decode) -> dict[str, object]:
 
 
 def write_episodes(path: Path, episodes: Iterable[Episode], tokens: bool = False, decode: Decode | None = None) -> None:
-    """Write one JSON object per episode and line, in ASCII: a model may write what UTF-8 cannot hold."""
+    """Write one JSON object per line for each episode, in ASCII, since a model may write what UTF-8 cannot hold."""
     with path.open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(episode.record(tokens, decode)) + "\n" for episode in episodes)
 
 
 def read_episodes(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the records of :func:`write_episodes`; ValueError names the file and line of a broken one."""
+    """Yield the records of :func:`write_episodes`; InvalidArgument names file and line of a broken one."""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:

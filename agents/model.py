@@ -1,4 +1,4 @@
-"""Loading a causal language model and its tokenizer from a folder or a hub name, ready for flat attention."""
+"""Load a causal language model and its tokenizer from a folder or a hub name, ready for flat attention."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError
 
 from gagpo.agents.engines import adapters, attention_check
 from gagpo.agents.engines.flat import attention
 from gagpo.agents.precision import bound_kernels, dtype_of
 from gagpo.agents.starters import folder_of
 from gagpo.base import manifest
-from gagpo.base.errors import GagpoError, first_line
+from gagpo.base.errors import GagpoError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 
+ALIGNMENT = 64  # bytes; what torch's own allocator gives
+
+
 class ModelError(GagpoError, ValueError):
-    """A model that cannot be used; the message says which folder and what to do."""
+    """A model that cannot be used; the message names the folder and what to do."""
 
 
 def load_tokenizer(name: str, revision: str | None = None, *, trust_remote_code: bool = False) -> Any:
@@ -34,14 +36,12 @@ def load_tokenizer(name: str, revision: str | None = None, *, trust_remote_code:
     name = folder_of(name)
     path = Path(name)
     if path.is_dir() and not any((path / f).exists() for f in ("tokenizer.json", "tokenizer.model", "vocab.json")):
-        raise ModelError(
-            f"model folder {name} holds no tokenizer (tokenizer.json); save one there with save_pretrained"
-        )
+        raise ModelError(f"model folder {name} has no tokenizer (tokenizer.json); save one there with save_pretrained")
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             name, local_files_only=path.is_dir(), trust_remote_code=trust_remote_code, revision=revision or "main"
         )
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # damaged files fail anywhere in transformers
         raise ModelError(_advice(name, "tokenizer", error)) from error
     if tokenizer.chat_template is None:
         raise ModelError(f"the tokenizer of {name} has no chat template; add chat_template.jinja to the folder")
@@ -60,14 +60,14 @@ def load_model(
 ) -> torch.nn.Module:
     """The causal language model of a folder, starter or hub name, in eval mode.
 
-    It is shown to compute here what it computes alone. One that flat attention does not reproduce reads padded rows
-    with its own attention (``is_flat`` says which); one that neither way reproduces is refused.
-    trust_remote_code: run the model code that a repository brings along. revision: of a hub model;
-    ``model.config._commit_hash`` is the one that was loaded.
+    Every model is checked when it is loaded. One that flat attention does not reproduce reads padded rows with its own
+    attention (see ``is_flat``); one that neither way reproduces is refused. A folder with a LoRA adapter, in peft's
+    format, is loaded as its base model with the adapter merged.
 
-    A folder with an adapter (LoRA, as peft writes it) is loaded as its base model with the adapter merged.
+    trust_remote_code: run model code from the repository.
+    revision: of a hub model; ``model.config._commit_hash`` is the commit that was loaded.
 
-    Raises :class:`ModelError` naming missing, unexpected or mismatched tensors, and parameters that are not finite.
+    Raises: ModelError naming missing, unexpected or mismatched tensors, and parameters that are not finite.
     """
     from transformers import AutoModelForCausalLM
 
@@ -80,7 +80,7 @@ def load_model(
         adapters.read_into(model, path)
         return adapters.merge(model).to(dtype_of(dtype)).eval()
     if path.is_dir() and not (path / "config.json").exists():
-        raise ModelError(f"model folder {name} holds no config.json; is it a Hugging Face model folder?")
+        raise ModelError(f"model folder {name} has no config.json; is it a Hugging Face model folder?")
     if path.is_dir() and manifest.has_one(path):
         try:
             manifest.verify(path)
@@ -100,31 +100,43 @@ def load_model(
                 output_loading_info=True,
             )
         )
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+    except Exception as error:  # a config.json with values of the wrong type fails anywhere in transformers
         raise ModelError(_advice(name, "model", error)) from error
     require_whole(name, model, info)
-    ready: torch.nn.Module = model.to(torch.device(device)).eval()
+    ready: torch.nn.Module = align(model.to(torch.device(device)).eval())
     choose_path(name, ready)
     if not path.is_dir():
         ready.config._commit_hash = commit_of(name, revision)  # type: ignore[union-attr]
     return ready
 
 
+def align(model: torch.nn.Module) -> torch.nn.Module:
+    """Move parameters and buffers on the CPU to addresses that are multiples of ``ALIGNMENT``, in place.
+
+    Safetensors files are mapped into memory at whatever offset their header leaves. Matrix kernels round differently
+    at another alignment, so the same weights could give other bits after they were saved and loaded.
+    """
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.device.type == "cpu" and tensor.data_ptr() % ALIGNMENT:
+            tensor.data = tensor.data.clone()
+    return model
+
+
 def with_attention(build: Callable[[str], Any]) -> Any:
-    """A model built for flat attention where its code takes attention functions by name, else for its own eager one."""
+    """A model with flat attention, or with its own eager attention if its code takes no attention functions by name."""
     try:
         built = build(attention.NAME)
         model = built[0] if isinstance(built, tuple) else built
         if model._can_set_attn_implementation():
             return built
-    except KeyError as error:  # a table of the family's own, which knows no other names
+    except KeyError as error:  # from the family's own table of attention functions
         if attention.NAME not in str(error):
             raise
     return build("eager")
 
 
 def untrained(config: PreTrainedConfig, **options: object) -> torch.nn.Module:
-    """A model of this config with arbitrary weights; the config stays as it is."""
+    """A model of this config with arbitrary weights; the config is not changed."""
     from transformers import AutoModelForCausalLM
 
     own = copy.deepcopy(config)
@@ -134,10 +146,11 @@ def untrained(config: PreTrainedConfig, **options: object) -> torch.nn.Module:
 
 
 def commit_of(name: str, revision: str | None = None) -> str | None:
-    """The commit that a hub name stands for at ``revision`` (its main branch if None); None for a folder or a starter.
+    """The commit of a hub name at ``revision`` (main branch if None); None for a folder or a starter.
 
-    Offline it is the one in the local cache. Raises :class:`ModelError` for a name that is not there, and for a
-    revision of a folder.
+    Offline it is the one in the local cache.
+
+    Raises: ModelError for an unknown name, and for a revision of a folder.
     """
     from transformers.utils.hub import cached_file, extract_commit_hash
 
@@ -153,30 +166,30 @@ def commit_of(name: str, revision: str | None = None) -> str | None:
 
 
 def refuse_remote_code(name: str, revision: str | None = None) -> None:
-    """ModelError when the repository of ``name`` wants its own code to be run, whatever stands on standard input."""
+    """Raise ModelError when the repository of ``name`` has code of its own; never ask on standard input."""
     from transformers import PretrainedConfig
 
     local = Path(name).is_dir()
     try:
         config, _ = PretrainedConfig.get_config_dict(name, local_files_only=local, revision=revision or "main")
-    except (OSError, ValueError) as error:
+        wanted = dict(config.get("auto_map") or {})
+    except (OSError, ValueError, TypeError, AttributeError) as error:  # the latter where it is no JSON object
         raise ModelError(_advice(name, "model", error)) from error
-    wanted = config.get("auto_map") or {}
     if "AutoModelForCausalLM" in wanted:
         raise ModelError(
-            f"model {name} brings code of its own ({wanted['AutoModelForCausalLM']}), which is not run unless asked "
-            "for: read it, then set trust_remote_code=true"
+            f"model {name} brings code of its own ({wanted['AutoModelForCausalLM']}), which is not run by default: "
+            "read it, then set trust_remote_code=true"
         )
 
 
 def require_whole(name: str, model: torch.nn.Module, info: dict[str, Any]) -> None:
-    """ModelError unless model and files have the very same tensors, all of them finite."""
+    """Raise ModelError unless model and files have the same tensors, all of them finite."""
     for kind, keys in (("missing", info["missing_keys"]), ("unexpected", info["unexpected_keys"])):
         if keys:
             first = min(map(str, keys))
             raise ModelError(
                 f"model {name}: {len(keys)} tensors are {kind}, the first {first!r}; the folder is incomplete or of "
-                "another architecture: save it again with save_pretrained"
+                "another architecture; save it again with save_pretrained"
             )
     if info["mismatched_keys"]:
         first, stored, wanted = min(info["mismatched_keys"])
@@ -185,19 +198,19 @@ def require_whole(name: str, model: torch.nn.Module, info: dict[str, Any]) -> No
 
 
 def require_finite(name: str, model: torch.nn.Module) -> None:
-    """ModelError naming the first parameter that holds a NaN or an infinity."""
+    """Raise ModelError naming the first parameter with a NaN or an infinity."""
     for parameter_name, parameter in model.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
-            raise ModelError(f"model {name}: parameter {parameter_name} is not finite: these weights are of no use")
+            raise ModelError(f"model {name}: parameter {parameter_name} is not finite: the weights are damaged")
 
 
 def choose_path(name: str, model: torch.nn.Module) -> str:
-    """Give the model the attention that is right for it; why flat attention is not, '' where it is.
+    """Choose flat attention or padded rows for the model; returns why not flat, '' for flat.
 
-    ModelError when padded rows are not right either.
+    Raises: ModelError when neither gives the model's log-probabilities.
     """
     settable = model._can_set_attn_implementation()  # type: ignore[operator]
-    reason = attention_check.flat_error(model) if settable else "attention of its own, which takes no other function"
+    reason = attention_check.flat_error(model) if settable else "attention of its own, which cannot be replaced"
     if not reason:
         return ""
     if settable:
@@ -219,18 +232,20 @@ def save(
 ) -> None:
     """Write an ordinary Hugging Face folder: weights as safetensors, config, tokenizer.
 
-    tensors: what to write in place of the weights that the model has now; tied ones are one tensor.
+    tensors: what to write instead of the model's weights; tied ones are one tensor.
     """
     from transformers.utils import logging
 
-    logging.disable_progress_bar()  # a bar for every checkpoint would drown the run's own lines
+    logging.disable_progress_bar()  # one bar per checkpoint would hide the run's own lines
     model.save_pretrained(folder, state_dict=tensors)  # type: ignore[operator]
     tokenizer.save_pretrained(str(folder))
 
 
 def _advice(name: str, what: str, error: Exception) -> str:
-    first = "the folder does not exist" if os.sep in name and not Path(name).exists() else first_line(error)
+    reason = " ".join(str(error).split())[:200] or type(error).__name__
+    if os.sep in name and not Path(name).exists():
+        reason = "the folder does not exist"
     return (
-        f"cannot load the {what} of {name!r}: {first}. Give a Hugging Face model folder (`gagpo warm-start` makes a "
+        f"cannot load the {what} of {name!r}: {reason}. Give a Hugging Face model folder (`gagpo warm-start` makes a "
         "small one) or the name of a hub model that is cached or can be downloaded"
     )

@@ -1,4 +1,4 @@
-"""Number formats by name: what weights are trained in, what a forward pass computes in, what is sampled in."""
+"""Number formats by name, for training, forward passes and sampling."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from gagpo.base.errors import InvalidArgument
 
 NAMES = ("float32", "bfloat16")
 KERNELS = {"LRU_CACHE_CAPACITY": "128", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128"}
-"""How many compiled kernels torch and oneDNN keep on a CPU in half precision, one for every size of every product."""
+"""How many compiled kernels torch and oneDNN keep on a CPU in half precision, one per size of each product."""
 
 
 def require_known(name: str) -> None:
-    """Refuse an unknown format, and float16: its range ends at 65,504, and losses overflow it."""
+    """Raise InvalidArgument for an unknown format, and for float16, whose range ends at 65,504."""
     if name == "float16":
         raise InvalidArgument(
-            "float16 overflows in training and sampling alike: use bfloat16, or float32 where the device has none"
+            "float16 overflows in training and sampling: use bfloat16, or float32 if the device lacks it"
         )
     if name not in NAMES:
         raise InvalidArgument(f"unknown precision {name!r}; choose {' or '.join(NAMES)}")
@@ -31,9 +31,9 @@ def dtype_of(name: str) -> Any:
 
 
 def bound_kernels() -> None:
-    """Keep fewer compiled kernels than the 1,024 of either library, which take more than a gigabyte.
+    """Limit the compiled kernels that torch and oneDNN keep; their default of 1,024 takes more than a gigabyte.
 
-    It holds for processes that have not yet computed in half precision; what the environment sets is left as it is.
+    It affects processes that have not yet computed in half precision, and respects variables that are set already.
     """
     for name, count in KERNELS.items():
         os.environ.setdefault(name, count)

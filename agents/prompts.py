@@ -1,4 +1,4 @@
-"""What the model is told: how observations become messages, and which part of a response is the action."""
+"""Prompt styles: how observations become messages, and which part of a response is the action."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ CALLS = "calls"
 
 @dataclass(frozen=True)
 class PromptStyle:
-    """A way of talking to the model; the templates' fields are filled by :func:`message` and :func:`window`.
+    """One style of prompts; :func:`message` and :func:`window` fill the fields of its templates.
 
     opening: first user message; fields ``instructions`` (of the environment), ``observation``, ``admissible``.
     turn: later user messages of a full conversation; fields ``observation``, ``admissible``.
     windowed: the single user message of a windowed context; fields ``instructions``, ``task`` (the first observation),
         ``done`` (number of earlier turns), ``history``, ``observation``, ``admissible``.
-    parser: name in ``gagpo.agents.parsing.PARSERS``, or ``calls`` for tool calls: ``gagpo.agents.calls`` reads those.
+    parser: name in ``gagpo.agents.parsing.PARSERS``, or ``calls`` for tool calls, see ``gagpo.agents.calls``.
+    system: system message, None for none.
     """
 
     opening: str
@@ -35,7 +36,7 @@ class PromptStyle:
 
     @property
     def calls(self) -> bool:
-        """Whether actions are tool calls; after the first message everything the model is shown answers one."""
+        """Whether actions are tool calls, which every message after the first answers."""
         return self.parser == CALLS
 
 
@@ -45,7 +46,7 @@ _ASK = (
 )
 
 STYLES = {
-    # For small models: nothing but the environment's own words, and the response is the action.
+    # For small models: only the environment's own text; the response is the action.
     "plain": PromptStyle(
         opening="{observation}{admissible}",
         turn="{observation}{admissible}",
@@ -62,14 +63,14 @@ STYLES = {
         ),
         parser="tag",
     ),
-    # For environments that read the whole response themselves (maths).
+    # For environments that read the whole response (maths).
     "whole": PromptStyle(
         opening="{instructions}\n\n{observation}{admissible}",
         turn="{observation}{admissible}",
         windowed="{instructions}\n\n{task}\n{history}{observation}{admissible}",
         parser="whole",
     ),
-    # For models that were trained to call tools: the chat template tells them, and each call is answered by itself.
+    # For models trained to call tools: the chat template shows the tools, and each call gets its own answer.
     "tools": PromptStyle(
         opening="{instructions}\n\n{observation}{admissible}",
         turn="{observation}{admissible}",
@@ -83,15 +84,15 @@ STYLES = {
 
 
 def text_style(name: str) -> PromptStyle:
-    """The style of that name where a response is read as text alone; :class:`InvalidArgument` for any other."""
+    """The style of that name; InvalidArgument for one with tool calls, or an unknown one."""
     texts = [known for known, style in STYLES.items() if not style.calls]
     if name not in texts:
-        raise InvalidArgument(f"style {name!r:.80} is none that can be used here; choose one of {', '.join(texts)}")
+        raise InvalidArgument(f"unknown style {name!r:.80}; choose one of {', '.join(texts)}")
     return STYLES[name]
 
 
 def admissible_line(actions: Sequence[str] | None) -> str:
-    """The admissible actions as one line to append, or nothing where they are unknown."""
+    """The admissible actions as a line to append, '' where they are unknown."""
     return f"\nAdmissible actions: {', '.join(actions)}." if actions else ""
 
 
@@ -110,7 +111,7 @@ def window(
     shown = turns[max(0, len(turns) - width) :] if width else []
     history = "".join(f"{turn.observation}\n> {turn.action}\n" for turn in shown)
     task = turns[0].observation if turns else observation
-    if len(shown) == len(turns):  # the task's text stands in the history (or is the observation) already
+    if len(shown) == len(turns):  # the history or the observation has the task's text already
         task = ""
     fields = {"instructions": instructions, "task": task, "done": len(turns), "history": history}
     return style.windowed.format(observation=observation, admissible=admissible, **fields).strip()

@@ -1,4 +1,4 @@
-"""Grouped rollouts: many episodes at once over a pool of environments, answered by one agent in batches."""
+"""Rollouts: many episodes at once over a pool of environments, played by one agent."""
 
 from __future__ import annotations
 
@@ -13,14 +13,19 @@ from gagpo.agents.engines.spans import span
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.envs.pool import Event, Pool
 
-POLL_SECONDS = 0.005  # for how long the agent is waited for before the pool is looked at again
+POLL_SECONDS = 0.005  # wait for the agent before the pool is checked again
 
 
 @dataclass(frozen=True)
 class Job:
-    """One episode to play. Jobs of a group share task and environment seed; ``seed`` drives the agent's own choices.
+    """One episode to play. Jobs of a group share task and environment seed.
 
-    temperature: for this episode's responses; None for the agent's own.
+    task: id of the task.
+    group: number of its group.
+    sample: number of the episode within the group.
+    seed: of the agent's own choices.
+    environment_seed: of the environment.
+    temperature: of this episode's responses; None for the agent's own.
     """
 
     task: str
@@ -32,7 +37,7 @@ class Job:
 
 
 def episode_of(job: Job) -> Episode:
-    """The episode of a job, before anything was played."""
+    """The episode of a job before its first turn."""
     return Episode(task=job.task, group=job.group, sample=job.sample, seed=job.seed, temperature=job.temperature)
 
 
@@ -58,17 +63,19 @@ def group_jobs(
     label: object = 0,
     temperatures: Sequence[float] | None = None,
 ) -> list[Job]:
-    """``samples`` jobs for each task; the k-th task forms group k, played at the k-th temperature if any are given.
+    """``samples`` jobs for each task; the k-th task forms group k.
 
-    samples: one number, or one for each task. ``label`` keeps the seeds of different rollouts apart.
+    samples: one number, or one for each task.
+    label: gives different rollouts different seeds.
+    temperatures: one for each task, None for the agent's own.
     """
     jobs = []
-    for group, task in enumerate(tasks):  # tries of a task share its world's seed and differ in their own
-        world = derive_seed(seed, label, group, task) % 2**31
+    for group, task in enumerate(tasks):  # a group shares the environment's seed
+        shared = derive_seed(seed, label, group, task) % 2**31
         temperature = None if temperatures is None else float(temperatures[group])
         for sample in range(samples if isinstance(samples, int) else samples[group]):
             own = derive_seed(seed, label, group, task, sample)
-            jobs.append(Job(task, group, sample, own, world, temperature))
+            jobs.append(Job(task, group, sample, own, shared, temperature))
     return jobs
 
 
@@ -81,12 +88,13 @@ def rollout(
     lockstep: bool = True,
     on_finish: Callable[[Episode], None] | None = None,
 ) -> tuple[list[Episode], Clock]:
-    """Play every job; returns the episodes in the order of the jobs, whatever order they finished in.
+    """Play every job; returns the episodes in the order of the jobs.
 
     concurrency: most episodes under way at once; a finished one makes room for the next job.
     lockstep: gather all live episodes before the agent answers. Batches, and with them floating-point sums and sampled
-        tokens, are then a function of the jobs alone, so a run can be repeated bit for bit. Without it the pool and the
-        agent are waited on together: who is ready is answered, and nobody waits for the longest response.
+        tokens, are then a function of the jobs alone, so a run can be repeated bit for bit. Otherwise each episode goes
+        on as soon as its environment or the agent has answered.
+    on_finish: called with every finished episode.
     """
     loop = RolloutLoop(agent, pool, jobs, concurrency, on_finish)
     loop.play(lockstep)
@@ -95,7 +103,7 @@ def rollout(
 
 @dataclass
 class RolloutLoop:
-    """The episodes under way, and where each of them waits: for the pool (``waiting``) or for the agent (``ready``)."""
+    """The episodes under way, which wait for the pool (``waiting``) or for the agent (``ready``)."""
 
     agent: Agent
     pool: Pool
@@ -107,7 +115,7 @@ class RolloutLoop:
     done: dict[int, Episode] = field(default_factory=dict)
     waiting: set[int] = field(default_factory=set)
     ready: list[int] = field(default_factory=list)
-    over: dict[int, str] = field(default_factory=dict)  # what ended the episode of a slot, which is still to be left
+    over: dict[int, str] = field(default_factory=dict)  # why the episode of a slot ended; it is not finished yet
     upcoming: int = 0
 
     def play(self, lockstep: bool) -> None:
@@ -119,7 +127,7 @@ class RolloutLoop:
             else:
                 self.play_async(self.agent)
         except BaseException:
-            # An interruption comes at any line, and what it left half-done must not hide it.
+            # Clean up after an interruption at any line, without hiding it.
             for slot in list(self.states):
                 with suppress(Exception):
                     self.agent.forget(slot)
@@ -129,7 +137,7 @@ class RolloutLoop:
         self.clock.total = time.perf_counter() - begun
 
     def play_in_batches(self, lockstep: bool) -> None:
-        """The agent answers all who are ready before anybody else is looked at."""
+        """The agent answers all ready episodes before the pool is checked again."""
         while self._begin():  # the environments' turn, then the agent's
             since = time.perf_counter()
             with span("environments"):
@@ -148,10 +156,10 @@ class RolloutLoop:
                 self._act(slot, turn)
 
     def play_async(self, agent: AsyncAgent) -> None:
-        """Whoever is ready goes to the agent at once, whatever it is busy with; each answer goes back at once.
+        """Ready episodes go to the agent at once, and its answers go back at once.
 
-        An agent in this process works while it is waited for, so it is only given a moment at a time as long as the
-        pool owes an answer too. Episodes that end with what it said before it failed are finished.
+        An agent in this process works while it is waited for, so it gets only a moment at a time while the pool has
+        answers under way. If the agent fails, episodes that end with its earlier answers are finished first.
         """
         thinking = 0
         while self._begin():  # the environments' events, the agent's questions, the agent's answers
@@ -179,7 +187,7 @@ class RolloutLoop:
 
     @contextmanager
     def _finishing(self) -> Iterator[None]:
-        """Where the agent fails in the block, the environments first answer what they owe, which may end episodes."""
+        """If the agent fails in the block, wait for the environments first, since their answers may end episodes."""
         try:
             yield
         except Exception:
@@ -189,7 +197,7 @@ class RolloutLoop:
             raise
 
     def _begin(self) -> bool:
-        """Start as many jobs as there is room for; False when all have been played."""
+        """Start as many jobs as there is room for; False when all are played."""
         while self.upcoming < len(self.jobs) and len(self.states) < self.concurrency:  # a job's place is its slot
             self._start(self.upcoming, self.jobs[self.upcoming])
             self.upcoming += 1
@@ -201,7 +209,7 @@ class RolloutLoop:
         self.waiting.add(slot)
 
     def _take_events(self, timeout: float | None) -> None:
-        """Enter the pool's answers; whose episode goes on is ready for the agent."""
+        """Enter the pool's answers; episodes that go on are ready for the agent."""
         for event in self.pool.wait(timeout):  # enter it; then its episode is over or ready
             self.waiting.discard(event.slot)
             outcome = enter(self.states[event.slot], event)
@@ -215,23 +223,23 @@ class RolloutLoop:
                 self.ready.append(event.slot)
 
     def _leave_over(self) -> None:
-        """Finish what is over, by slot: whose answer came first must not decide how the engine's caches lie."""
+        """Finish ended episodes in the order of slots, so that timing does not decide the engine's cache layout."""
         while self.over:
             slot = min(self.over)
             self._finish(slot, self.over.pop(slot))
 
     def _upcoming(self, slot: int) -> str | None:
-        """The action of a turn's next call, where the world has not answered them all."""
+        """The action of the turn's next call, None if the environment has answered all."""
         turns = self.states[slot].episode.turns
         return turns[-1].upcoming if turns else None
 
     def _take_ready(self) -> list[int]:
-        """Who is ready, in order."""
+        """The slots that are ready, in order."""
         slots, self.ready = sorted(self.ready), []
         return slots
 
     def _act(self, slot: int, turn: Turn | None) -> None:
-        """Complete an agent's turn and hand its action to the pool; without one the episode ends."""
+        """Complete an agent's turn and send its action to the pool; without a turn the episode ends."""
         if turn is None:
             self._finish(slot, "truncated")
             return
@@ -266,7 +274,7 @@ _KNOWN = {"task", "task_type", "split", "turn", "success", "valid", "state", "ad
 
 
 def enter(state: EpisodeState, event: Event) -> str | None:
-    """Enter an event into its episode; returns what ended it, if something did."""
+    """Enter an event into its episode; returns the outcome if it ended the episode."""
     episode = state.episode
     if event.kind == "failed":
         episode.info["error"] = event.error

@@ -1,4 +1,4 @@
-"""Putting an agent and its world together from names and plain values."""
+"""Make environments, engines and agents from names and plain values."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 def make_world(env_id: str, kwargs: Mapping[str, Any] | None = None) -> gagpo.envs.TextEnv:
-    """The environment itself, in this process; an error names known environments when ``env_id`` is unknown.
+    """The environment ``env_id`` in this process; it warns of arguments without effect.
 
-    Warns of arguments that have no effect beside the others.
+    Raises: InvalidArgument for an unknown id, naming known ones, and for wrong arguments.
     """
     try:
         env = gymnasium.make(find_spec(env_id), **dict(kwargs or {}))
@@ -40,7 +40,7 @@ def make_world(env_id: str, kwargs: Mapping[str, Any] | None = None) -> gagpo.en
 
 
 def tasks_of(world: gagpo.envs.TextEnv, split: str) -> gagpo.envs.TaskSet:
-    """The tasks of ``split``; InvalidArgument names the splits there are when ``world`` has no such one."""
+    """The tasks of ``split``; InvalidArgument names the existing splits if ``world`` has no such split."""
     splits = getattr(world, "splits", ())
     if splits and split not in splits:
         raise InvalidArgument(f"{type(world).__name__} has no split {split!r}; choose one of {', '.join(splits)}")
@@ -50,13 +50,13 @@ def tasks_of(world: gagpo.envs.TextEnv, split: str) -> gagpo.envs.TaskSet:
 def make_engine(name: str, model: torch.nn.Module, tokenizer: Any, **options: Any) -> Engine:
     """The engine called ``name`` with ``model``'s weights; see :mod:`gagpo.agents.engines.registry` for names.
 
-    options: ``max_length``, ``dtype``, ``memory`` (share of the device) and whatever else the engine takes.
+    options: ``max_length``, ``dtype``, ``memory`` (share of the device) and the engine's own options.
     """
     factory = ENGINES.find(name)
     try:
         inspect.signature(factory).bind(model, tokenizer, **options)
     except TypeError as error:
-        raise InvalidArgument(f"engine {name}: {error}; take the option out of the engine's settings") from None
+        raise InvalidArgument(f"engine {name}: {error}; remove the option from the engine's settings") from None
     return factory(model, tokenizer, **options)
 
 
@@ -71,7 +71,7 @@ def language_agent(
     template: Mapping[str, Any] | None = None,
     calls: str = "auto",
 ) -> LanguageAgent:
-    """A language agent that is told ``world``'s instructions, and its tools, in the given prompt style."""
+    """A language agent with the instructions and tools of ``world`` in the given prompt style."""
     about = Context(
         engine.tokenizer,
         STYLES[style],

@@ -1,4 +1,4 @@
-"""The sizes of a model, from its config alone."""
+"""The sizes of a model, from its config."""
 
 from __future__ import annotations
 
@@ -11,10 +11,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Shape:
-    """A model's sizes. experts: feed-forward parts that one token passes; feed_forward: width of each.
+    """A model's sizes.
 
-    embeddings: numbers of the input embeddings and, where they are not the same, of the output layer. linear: those of
-    the other linear layers' matrices. written: whether attention has to write its scores out (soft caps, sinks).
+    parameters: numbers in all.
+    layers: number of transformer layers.
+    width: of the hidden state.
+    heads: of queries.
+    key_value_heads: of keys and values.
+    head_size: numbers of a head.
+    feed_forward: width of one feed-forward part.
+    experts: feed-forward parts that one token passes.
+    vocabulary: number of tokens.
+    context: most tokens of a row.
+    embeddings: numbers of the input embeddings and of an output layer that is not tied to them.
+    linear: numbers of the other linear layers' matrices.
+    written: whether attention has to write its scores out (soft caps, sinks).
     """
 
     parameters: int
@@ -40,7 +51,7 @@ def key_value_shape(config: PreTrainedConfig) -> tuple[int, int, int]:
 
 
 def sizes(config: PreTrainedConfig, trust_remote_code: bool = False) -> Shape:
-    """Sizes of the causal language model of a transformers config; parameters are counted on one without storage."""
+    """Sizes of the causal language model of a config; parameters are counted on a model without storage."""
     import torch
     from transformers import AutoModelForCausalLM
 

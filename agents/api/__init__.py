@@ -1,1 +1,1 @@
-"""Agents behind a server: the client that asks it, and the agent that plays through the client."""
+"""Models behind a chat server: the client, and the agent that plays through it."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import queue
 import re
-import threading
+from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
@@ -25,12 +26,17 @@ _THOUGHT = re.compile(r"\A\s*<think>.*?</think>\s*", re.DOTALL)
 
 @dataclass(frozen=True)
 class ChatSettings:
-    """How an agent behind a server is spoken to.
+    """How a model behind a server is prompted and sampled from.
 
-    history: ``full`` (the conversation grows by appending, so that the server's prompt cache fits), or the number of
-    earlier turns a window shows. admissible: list the admissible actions. reasoning: whether what the model thought
-    stays in the conversation (``keep``) or not (``drop``); it is in the episode's responses either way.
-    temperature: None leaves it to the server.
+    style: of the prompts.
+    instructions: of the environment.
+    history: ``full`` for a conversation that grows by appending, which suits the server's prompt cache, or the number
+        of earlier turns that a window shows.
+    admissible: whether prompts list the admissible actions.
+    reasoning: whether the model's reasoning stays in the conversation (``keep``) or not (``drop``). It is part of the
+        episode's responses in both cases.
+    temperature: None for the server's default.
+    max_tokens: most tokens of a response.
     """
 
     style: PromptStyle
@@ -43,13 +49,14 @@ class ChatSettings:
 
 
 class ApiAgent:
-    """Plays by asking ``client`` about ``concurrency`` episodes at a time, each in a thread.
+    """Plays many episodes at once by asking ``client``.
 
-    The first error ends everything: no further request is made, and it is raised once every thread has stopped and what
-    was answered meanwhile has been handed over. An episode's ``info`` counts its ``requests``, ``prompt_tokens``,
+    The first error ends everything: no further request is sent, and the error is raised when all requests under way are
+    answered and their turns have been handed over. An episode's ``info`` counts its ``requests``, ``prompt_tokens``,
     ``cached_tokens``, ``completion_tokens``, ``reasoning_tokens`` and ``cost`` (dollars).
 
-    tools: with the style ``tools``, what the world declares; the server is told of them, and its calls are answered.
+    concurrency: most requests under way.
+    tools: what the environment declares, for the style ``tools``.
     """
 
     def __init__(self, client: ApiClient, chat: ChatSettings, concurrency: int = 16, tools: Sequence[Tool] = ()):
@@ -59,10 +66,10 @@ class ApiAgent:
         self.chat = chat
         self.concurrency = concurrency
         self._conversations: dict[int, list[Message]] = {}
-        self._asked: dict[int, EpisodeState] = {}  # by slot: who waits for an answer
-        self._questions: queue.SimpleQueue[EpisodeState | None] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[tuple[EpisodeState, Turn | BaseException | None]] = queue.SimpleQueue()
-        self._threads: list[threading.Thread] = []  # daemons: an answer that never comes must not hold up the end
+        self._asked: dict[int, EpisodeState] = {}  # by slot: what waits for an answer
+        self._waiting: deque[EpisodeState] = deque()  # of those, what is not sent yet
+        self._sent: dict[Future[Answer], tuple[EpisodeState, list[Message]]] = {}
+        self._answered: queue.SimpleQueue[Future[Answer]] = queue.SimpleQueue()
         self._error: BaseException | None = None
 
     def decide(self, states: Sequence[EpisodeState]) -> list[Turn | None]:
@@ -73,65 +80,70 @@ class ApiAgent:
         return [found[state.slot] for state in states]
 
     def submit(self, states: Sequence[EpisodeState]) -> list[int]:
-        """Ask about each state; whether its context is full is known when the server answers."""
+        """Ask about each state; the answer shows whether its context is full."""
         if self._error is not None:
             raise self._error
         self._asked |= {state.slot: state for state in states}
-        while len(self._threads) < min(self.concurrency, len(self._asked)):  # as many as have something to ask
-            self._threads.append(threading.Thread(target=self._work, daemon=True))
-            self._threads[-1].start()
-        for state in states:
-            self._questions.put(state)
+        self._waiting.extend(states)
+        self._send()
         return []
 
     def collect(self, timeout: float | None) -> list[tuple[int, Turn | None]]:
         found: list[tuple[int, Turn | None]] = []
         with suppress(queue.Empty):
-            while self._asked:  # take every answer there is, waiting for the first alone; the first error ends the rest
-                state, answer = self._answers.get(not found and self._error is None, timeout)
-                if self._asked.get(state.slot) is not state:
-                    continue  # forgotten meanwhile
-                del self._asked[state.slot]
-                if not isinstance(answer, BaseException):
-                    found.append((state.slot, answer))
-                elif self._error is None:
-                    self._error = answer
-                    self.close()
-                    for thread in self._threads:
-                        thread.join()
+            while self._asked:  # take all answers, waiting for the first alone
+                future = self._answered.get(not found and self._error is None, timeout)
+                state, conversation = self._sent.pop(future)
+                if self._asked.get(state.slot) is state:
+                    del self._asked[state.slot]
+                    self._take(state, conversation, future, found)
+                if self._error is None:
+                    self._send()
         if self._error is not None and not found:
             raise self._error
         return found
 
     def forget(self, slot: int) -> None:
-        """The conversation, and the question if nobody has begun to ask it."""
+        """Drop the conversation, and the question if it is not sent."""
         self._conversations.pop(slot, None)
-        self._asked.pop(slot, None)
+        state = self._asked.pop(slot, None)
+        if state is not None and state in self._waiting:
+            self._waiting.remove(state)
 
     def close(self) -> None:
-        """Ask nothing more; whoever waits for a turn is refused."""
+        """Send nothing more."""
         self.client.close()
-        for _ in self._threads:
-            self._questions.put(None)
 
-    def _work(self) -> None:
-        while (state := self._questions.get()) is not None:
-            if self._asked.get(state.slot) is not state:
-                continue  # forgotten meanwhile
-            try:
-                self._answers.put((state, self._ask(state)))
-            except BaseException as error:
-                self._answers.put((state, error))  # before those that the closed client raises elsewhere
-                self.client.close()
+    def _send(self) -> None:
+        """Send what waits, as far as ``concurrency`` allows."""
+        specs = self.toolbox.specs if self.toolbox else ()
+        while self._waiting and len(self._sent) < self.concurrency:
+            state = self._waiting.popleft()
+            conversation = self._extended(state)
+            future = self.client.submit(conversation, self.chat.temperature, self.chat.max_tokens, specs)
+            self._sent[future] = state, conversation
+            future.add_done_callback(self._answered.put)
 
-    def _ask(self, state: EpisodeState) -> Turn | None:
-        """The turn that follows ``state``; None where the server says that the conversation is too long."""
-        conversation = self._extended(state)
+    def _take(
+        self,
+        state: EpisodeState,
+        conversation: list[Message],
+        future: Future[Answer],
+        found: list[tuple[int, Turn | None]],
+    ) -> None:
+        """Add the turn of an answer to ``found``; the first error closes the client and waits for what is under way."""
         try:
-            specs = self.toolbox.specs if self.toolbox else ()
-            answer = self.client.ask(conversation, self.chat.temperature, self.chat.max_tokens, specs)
+            found.append((state.slot, self._turn(state, conversation, future.result())))
         except ContextFull:
-            return None
+            found.append((state.slot, None))
+        except Exception as error:
+            if self._error is None:
+                self._error = error
+                self.client.close()
+                wait(self._sent)
+
+    def _turn(self, state: EpisodeState, conversation: list[Message], answer: Answer) -> Turn:
+        """The turn of an answer, which is added to the conversation."""
         _count(state, answer)
         if state.episode.temperature is None:
             state.episode.temperature = self.chat.temperature
@@ -150,7 +162,7 @@ class ApiAgent:
         return Turn.calling(whole, calls, answer.cut)
 
     def _extended(self, state: EpisodeState) -> list[Message]:
-        """The conversation up to the present observation; what was sent before is its very beginning."""
+        """The conversation up to the present observation; it begins with what was sent before."""
         chat, turns = self.chat, state.episode.turns
         admissible = admissible_line(state.info.get("admissible_actions")) if chat.admissible else ""
         if chat.history == "full":
@@ -172,12 +184,12 @@ class ApiAgent:
 
 
 def without_thoughts(text: str) -> str:
-    """What is said, without the ``<think>`` element that it may begin with."""
+    """The text without a ``<think>`` element at its beginning."""
     return _THOUGHT.sub("", text)
 
 
 def _whole(answer: Answer) -> str:
-    """Everything the model produced, its reasoning first."""
+    """Everything that the model wrote, reasoning first."""
     return f"<think>{answer.reasoning}</think>{answer.text}" if answer.reasoning else answer.text
 
 

@@ -1,4 +1,4 @@
-"""What a chat server may answer, and what an answer costs; anything else is malformed, and never believed."""
+"""Reading the answer of a chat server and what it cost; anything but the protocol is malformed."""
 
 from __future__ import annotations
 
@@ -10,26 +10,31 @@ from pydantic import BaseModel, Field, ValidationError
 
 from gagpo.base.errors import GagpoError
 
-ANSWER_BYTES = 1 << 20  # most bytes of an answer beside what the model says
-TOKEN_BYTES = 512  # and of each token of what it says, however it is spelled in JSON
-MOST_TOKENS = 10**9  # that any answer can have cost
+ANSWER_BYTES = 1 << 20  # most bytes of an answer, the model's text aside
+TOKEN_BYTES = 512  # most bytes of each token, however it is written in JSON
+MOST_TOKENS = 10**9  # of any answer
 
 Count = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
 Messages = Sequence[Mapping[str, Any]]
 
 
 class MalformedReply(GagpoError):
-    """The server answered something else than the protocol has; worth another try."""
+    """The answer does not follow the protocol; another attempt may help."""
 
 
 @dataclass
 class Usage:
     """Requests, tokens and dollars.
 
-    requests: all that were sent. unanswered: those of them whose answers were lost or malformed; what these cost is not
-    known, so with any of them tokens and cost are at least what is said here. cached: the part of ``prompt`` that the
-    server had at hand. reasoning: the part of ``completion`` that is not in the answer. estimated: answers whose server
-    reported no tokens.
+    requests: all that were sent.
+    unanswered: requests whose answers were lost or malformed. Their cost is unknown, so with any of them tokens and
+        cost are lower bounds.
+    prompt: tokens read.
+    completion: tokens written.
+    cached: the part of ``prompt`` that the server had cached.
+    reasoning: the part of ``completion`` that is not in the answer.
+    estimated: answers whose server reported no tokens.
+    cost: dollars.
     """
 
     requests: int = 0
@@ -51,7 +56,7 @@ class Usage:
 
 
 class GivenCall(BaseModel):
-    """A tool call as the server gives it. arguments: JSON as text, which the model wrote and nobody has read."""
+    """A tool call as the server gives it. arguments: the model's JSON as text, not parsed."""
 
     class Function(BaseModel):
         name: str
@@ -63,8 +68,12 @@ class GivenCall(BaseModel):
 
 @dataclass(frozen=True)
 class Answer:
-    """What the model said. reasoning: what the server gives apart from the text. cut: it ended at the token limit.
+    """The answer of the model.
 
+    text: what it wrote.
+    reasoning: what the server gives apart from the text.
+    usage: what it cost.
+    cut: whether it ended at the token limit.
     calls: tool calls that the server has taken out of the text.
     """
 
@@ -105,16 +114,16 @@ class _Completion(BaseModel):
 
 
 def answer_limit(max_tokens: int) -> int:
-    """Most bytes that an honest answer takes."""
+    """Most bytes of an honest answer."""
     return ANSWER_BYTES + TOKEN_BYTES * max_tokens
 
 
 def read_answer(body: bytes, messages: Messages) -> Answer:
-    """The answer to ``messages`` that ``body`` holds, its cost left at 0; raises :class:`MalformedReply`."""
+    """The answer to ``messages`` in ``body``, with cost 0. Raises: MalformedReply."""
     try:
         found = _Completion.model_validate_json(body)
     except ValidationError as error:
-        raise MalformedReply(f"the answer is none at {_first(error)}: {body[:100]!r}") from None
+        raise MalformedReply(f"malformed answer at {_first(error)}: {body[:100]!r}") from None
     choice = found.choices[0]
     text, reasoning = choice.message.content or "", choice.message.reasoning_content or choice.message.reasoning or ""
     calls = choice.message.tool_calls or []
@@ -124,7 +133,7 @@ def read_answer(body: bytes, messages: Messages) -> Answer:
 
 
 def estimate(messages: Messages, said: str) -> Usage:
-    """About what a question and its answer take, at four characters a token."""
+    """An estimate of the tokens of a question and its answer, at four characters a token."""
     return Usage(estimated=1, prompt=sum(len(one["content"]) for one in messages) // 4, completion=len(said) // 4)
 
 

@@ -1,155 +1,216 @@
-"""Talking to a server that speaks OpenAI's chat protocol: retries, rate limits, deadlines, tokens and their cost."""
+"""The client of a chat server: OpenAI's own, with our rate limits, deadlines, bounds and accounts around it.
+
+The ``openai`` package speaks the protocol and retries. Each of its attempts goes through one transport, which waits for
+the rate limits, records the request, and reads the answer within its deadline and size.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
-import random
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from concurrent.futures import Future
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+import httpx2
+import openai
 from pydantic import JsonValue
 
 from gagpo.agents.api.answer import Answer, MalformedReply, Messages, Usage, answer_limit, estimate, read_answer
 from gagpo.agents.api.settings import ApiSettings
 from gagpo.base.errors import GagpoError, InvalidArgument
-from gagpo.envs.remote.exchange import ExchangeFailed, Reply, exchange, is_loopback, open_http
+from gagpo.envs.remote.exchange import DeadlinePassed, ExchangeFailed, exchange, is_loopback, open_http
 
-_PASSING = {408, 409, 425, 429}  # statuses below 500 that may be gone at the next try
 _TOO_LONG = ("context_length", "context length", "maximum context", "too many tokens", "prompt is too long")
+_ADVICE = {
+    401: "is {key} right?",
+    403: "may the key in {key} use this model?",
+    404: "is the model's name right, and does --base-url end in /v1?",
+}
+_FOR_RETRIES = ("retry-after", "retry-after-ms", "x-should-retry")  # headers that openai reads
 
 
 class ApiError(GagpoError):
-    """The server refuses, or does not answer within all patience; what is finished is not lost."""
+    """The server refuses, or does not answer in all attempts; finished episodes are kept."""
 
 
 class ContextFull(ApiError):
-    """The conversation no longer fits into the model's context."""
+    """The conversation does not fit into the model's context."""
 
 
 class LimitReached(ApiError):
-    """The cost or the tokens that the user allowed are spent."""
+    """The limit on cost or tokens is reached."""
+
+
+@dataclass
+class _Question:
+    """A question during its attempts.
+
+    messages: the conversation.
+    max_tokens: most tokens of the answer.
+    expected: tokens that question and answer may take together.
+    usage: of all attempts so far.
+    answer: None until there is one.
+    """
+
+    messages: Messages
+    max_tokens: int
+    expected: int
+    usage: Usage = field(default_factory=Usage)
+    answer: Answer | None = None
+
+
+class _Stopped(openai.OpenAIError):
+    """Ends all attempts of a question; openai does not retry after its own errors."""
+
+    def __init__(self, error: ApiError):
+        super().__init__(str(error))
+        self.error = error
+
+
+_asked: ContextVar[_Question] = ContextVar("question")
 
 
 class ApiClient:
-    """Asks one model; safe for many threads. ``spent`` is everything so far; tests replace ``sleep`` and ``clock``.
+    """Asks one model. ``spent`` is everything so far.
 
-    record: called with every change of ``spent`` before it is made: with a request before it is sent, and with what it
-    cost when it is answered. What it raises ends the request.
+    record: called with every change of ``spent`` before it is made: with a request before it is sent, and with its cost
+        when it is answered. What it raises ends the request.
     """
 
-    def __init__(
-        self,
-        settings: ApiSettings,
-        sleep: Callable[[float], object] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ):
+    def __init__(self, settings: ApiSettings):
         self.settings = settings
         self.spent = Usage()
         self.record: Callable[[Usage], object] = lambda change: None
-        self._headers = {"authorization": f"Bearer {_key(settings)}"}
-        self._stop = threading.Event()
-        self._sleep = sleep or self._stop.wait
-        self._limiter = RateLimiter(settings.requests_per_minute, settings.tokens_per_minute, clock)
+        self._limiter = RateLimiter(settings.requests_per_minute, settings.tokens_per_minute)
         self._lock = threading.Lock()
-        self._http = open_http(proxies=not is_loopback(settings.url))
+        self._closed = False
+        self._sending: set[asyncio.Task[Any] | None] = set()
+        self._openai = openai.AsyncOpenAI(
+            api_key=_key(settings),
+            base_url=settings.url,
+            max_retries=settings.attempts - 1,
+            http_client=httpx2.AsyncClient(transport=_Transport(self)),
+        )
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="chat server", daemon=True).start()
 
-    def ask(
+    def ask(self, messages: Messages, temperature: float | None, max_tokens: int) -> Answer:
+        """The answer to a conversation, see :meth:`submit`."""
+        return self.submit(messages, temperature, max_tokens).result()
+
+    def submit(
         self,
         messages: Messages,
         temperature: float | None,
         max_tokens: int,
         tools: Sequence[Mapping[str, JsonValue]] = (),
-    ) -> Answer:
-        """The answer to a conversation in which ``tools`` can be called; its usage is that of all tries.
+    ) -> Future[Answer]:
+        """Ask for the answer to a conversation in which ``tools`` can be called; its usage is that of all attempts.
 
-        Raises :class:`ContextFull`, :class:`LimitReached`, or :class:`ApiError` when all tries have failed.
+        It ends in ContextFull, in LimitReached, or in ApiError when all attempts have failed.
         """
-        settings, fault = self.settings, _Fault("")
-        fields: dict[str, JsonValue] = {settings.token_parameter: max_tokens, **settings.extra}
+        fields: dict[str, object] = {self.settings.token_parameter: max_tokens, **self.settings.extra}
         if temperature is not None:
             fields["temperature"] = temperature
         if tools:
             fields["tools"] = [dict(tool) for tool in tools]
-        question = json.dumps({"model": settings.model, "messages": list(messages), **fields}).encode()
-        expected = estimate(messages, "").prompt + max_tokens
-        usage = Usage()
-        for attempt in range(settings.attempts):  # a try that may be mended is followed by a pause, for everybody
-            if fault.words:
-                self._limiter.hold(self._pause(fault.wait, attempt - 1))
-            self._wait_for_turn(expected)
-            self._spend(usage, Usage(requests=1, unanswered=1))
-            try:
-                reply = self._send(question, answer_limit(max_tokens))
-                if reply.status != 200:
-                    self._spend(usage, Usage(unanswered=-1))  # what is refused costs nothing
-                    raise self._judge(reply)
-                answer = read_answer(reply.body, messages)
-            except _Fault as error:
-                fault = error
-            except (ExchangeFailed, MalformedReply) as error:
-                fault = _Fault(str(error))
-            else:
-                cost = settings.cost(answer.usage)
-                self._spend(usage, replace(answer.usage, unanswered=-1, cost=cost))
-                return replace(answer, usage=usage)
-        raise ApiError(f"{self._who} gave no answer in {settings.attempts} tries; the last time: {fault.words}")
+        question = _Question(messages, max_tokens, estimate(messages, "").prompt + max_tokens)
+        with self._lock:  # no question begins after the client is closed
+            if self._closed:
+                raise ApiError("the client is closed")
+            return asyncio.run_coroutine_threadsafe(self._answer(question, fields), self._loop)
+
+    async def _answer(self, question: _Question, fields: Mapping[str, object]) -> Answer:
+        _asked.set(question)
+        who = f"{self.settings.model} at {self.settings.url}"
+        create: Any = self._openai.chat.completions.with_raw_response.create
+        try:
+            await create(model=self.settings.model, messages=_encodable(question.messages), extra_body=fields)
+        except _Stopped as stopped:
+            raise stopped.error from None
+        except asyncio.CancelledError:  # by close
+            raise ApiError("the client is closed") from None
+        except openai.APIConnectionError as error:
+            raise ApiError(self._exhausted(who, error.__cause__)) from None
+        except openai.APIStatusError as error:
+            raise self._refusal(who, error) from None
+        assert question.answer is not None
+        return replace(question.answer, usage=question.usage)
 
     def close(self) -> None:
-        """Wake whoever waits; every later question is refused. What is under way is answered, or has its deadline."""
+        """Refuse every later question. Requests that were sent are answered or reach their deadline; retries end."""
         with self._lock:
-            if self._stop.is_set():
-                return
-            self._stop.set()
-            asyncio.run_coroutine_threadsafe(self._end(), self._loop)
-
-    @property
-    def _who(self) -> str:
-        return f"{self.settings.model} at {self.settings.url}"
-
-    def _send(self, question: bytes, most: int) -> Reply:
-        settings = self.settings
-        with self._lock:  # none is sent after the last
-            if self._stop.is_set():
-                raise ApiError("the client is closed")
-            call = exchange(
-                self._http,
-                "POST",
-                settings.url,
-                question,
-                deadline=settings.timeout,
-                most=most,
-                headers=self._headers,
-            )
-            under_way = asyncio.run_coroutine_threadsafe(call, self._loop)
-        return under_way.result()
+            if not self._closed:
+                self._closed = True
+                asyncio.run_coroutine_threadsafe(self._end(), self._loop)
 
     async def _end(self) -> None:
-        await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}), return_exceptions=True)
-        await self._http.aclose()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks - self._sending:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._openai.close()
         self._loop.stop()
 
-    def _spend(self, usage: Usage, change: Usage) -> None:
+    def _exhausted(self, who: str, reason: object) -> str:
+        return f"{who} gave no answer in {self.settings.attempts} tries; the last time: {reason}"
+
+    def _refusal(self, who: str, error: openai.APIStatusError) -> ApiError:
+        status = error.status_code
+        text = " ".join(error.response.text[:300].split()) or "no message"
+        words = f"status {status}: {text}"
+        if status >= 500 or status in (408, 409, 429):
+            return ApiError(self._exhausted(who, words))
+        if status in (400, 413, 422) and any(mark in words.lower() for mark in _TOO_LONG):
+            return ContextFull(f"{who}: {words}")
+        advice = _ADVICE.get(status, "is --base-url the server's own address?" if 300 <= status < 400 else "")
+        advice = f"; {advice.format(key=self.settings.key_variable)}" if advice else ""
+        return ApiError(f"{who} refuses: {words}{advice}")
+
+    # Called by the transport, in the loop -----------------------------------------------------------------------------
+
+    async def begin(self, question: _Question) -> None:
+        """Wait until a request may be sent, and record it. Raises: _Stopped when no more are sent."""
+        while True:  # limits may be reached while one waits
+            try:
+                self._check_limits()
+            except LimitReached as error:
+                raise _Stopped(error) from None
+            pause = self._limiter.enter(question.expected)
+            if not pause:
+                break
+            await asyncio.sleep(pause)
+        if self._closed:
+            raise _Stopped(ApiError("the client is closed"))
+        self._sending.add(asyncio.current_task())
+        self.spend(question, Usage(requests=1, unanswered=1))
+
+    def finish(self, question: _Question, status: int, body: bytes) -> None:
+        """Read an answer and record its cost. Raises: MalformedReply."""
+        if status != 200:
+            self.spend(question, Usage(unanswered=-1))  # a refusal costs nothing
+            return
+        answer = read_answer(body, question.messages)
+        cost = self.settings.cost(answer.usage)
+        self.spend(question, replace(answer.usage, unanswered=-1, cost=cost))
+        question.answer = answer
+
+    def end(self) -> None:
+        """The attempt is over."""
+        self._sending.discard(asyncio.current_task())
+
+    def spend(self, question: _Question, change: Usage) -> None:
         with self._lock:
             self.record(change)
             self.spent.add(change)
-        usage.add(change)
-
-    def _wait_for_turn(self, tokens: int) -> None:
-        while True:  # the client may be closed, or a limit reached, while one waits
-            if self._stop.is_set():
-                raise ApiError("the client is closed")
-            self._check_limits()
-            pause = self._limiter.enter(tokens)
-            if not pause:
-                return
-            self._sleep(pause)
+        question.usage.add(change)
 
     def _check_limits(self) -> None:
         settings, spent = self.settings, self.spent
@@ -158,35 +219,45 @@ class ApiClient:
         if settings.limit_cost is not None and spent.cost >= settings.limit_cost:
             raise LimitReached(f"${spent.cost:.2f} is spent, the limit is ${settings.limit_cost:.2f}")
 
-    def _judge(self, reply: Reply) -> _Fault:
-        """Why a try was refused; raises where another try cannot help."""
-        status, words = reply.status, f"status {reply.status}: {reply.said}"
-        if status >= 500 or status in _PASSING:
-            return _Fault(words, reply.headers.get("retry-after", ""))
-        if status in (400, 413, 422) and any(mark in words.lower() for mark in _TOO_LONG):
-            raise ContextFull(f"{self._who}: {words}")
-        advice = {
-            401: f"; is {self.settings.key_variable} right?",
-            403: f"; may the key in {self.settings.key_variable} use this model?",
-            404: "; is the model's name right, and does --base-url end in /v1?",
-        }.get(status, "; is --base-url the server's own address?" if 300 <= status < 400 else "")
-        raise ApiError(f"{self._who} refuses: {words}{advice}")
 
-    def _pause(self, wanted: str, attempt: int) -> float:
-        """Seconds until the next try: as the server says, else twice as long each time, with chance in it."""
-        longest = self.settings.longest_wait
+class _Transport(httpx2.AsyncBaseTransport):
+    """One attempt: admitted by the client, with a deadline for the whole answer and a limit on its size."""
+
+    def __init__(self, client: ApiClient):
+        self._client = client
+        self._http = open_http(proxies=not is_loopback(client.settings.url))
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        question, settings = _asked.get(), self._client.settings
+        await self._client.begin(question)
         try:
-            return min(longest, max(0.0, float(wanted)))
-        except ValueError:
-            return min(longest, self.settings.backoff * 2.0**attempt) * (0.5 + random.random() / 2)
+            reply = await exchange(
+                self._http,
+                request.method,
+                str(request.url),
+                request.content,
+                deadline=settings.timeout,
+                most=answer_limit(question.max_tokens),
+                headers={"authorization": request.headers["authorization"]},
+            )
+            self._client.finish(question, reply.status, reply.body)
+        except DeadlinePassed as error:
+            raise httpx2.ReadTimeout(str(error)) from None
+        except (ExchangeFailed, MalformedReply) as error:
+            raise httpx2.ReadError(str(error)) from None
+        finally:
+            self._client.end()
+        headers = {name: reply.headers[name] for name in _FOR_RETRIES if name in reply.headers}
+        return httpx2.Response(reply.status, headers=headers, content=reply.body)
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
 
 
-class _Fault(Exception):
-    """A try that failed and may be mended. wait: what the server says of the next one."""
-
-    def __init__(self, words: str, wait: str = ""):
-        super().__init__(words)
-        self.words, self.wait = words, wait
+def _encodable(messages: Messages) -> list[dict[str, Any]]:
+    """The messages without half surrogate pairs, which UTF-8 cannot hold and an environment may send."""
+    found: list[dict[str, Any]] = json.loads(json.dumps(list(messages), ensure_ascii=False).encode(errors="replace"))
+    return found
 
 
 def _key(settings: ApiSettings) -> str:
@@ -199,31 +270,21 @@ def _key(settings: ApiSettings) -> str:
 
 
 class RateLimiter:
-    """Lets at most so many requests and tokens through in any minute, and nobody while the server asks for a pause."""
+    """Admits at most so many requests and tokens in any minute."""
 
     def __init__(self, requests: float | None, tokens: float | None, clock: Callable[[], float] = time.monotonic):
         self._requests, self._tokens, self._clock = requests, tokens, clock
         self._entered: deque[tuple[float, int]] = deque()
-        self._closed_until = -float("inf")
-        self._lock = threading.Lock()
-
-    def hold(self, seconds: float) -> None:
-        """Let nobody through for ``seconds``: whoever comes now would only be refused too."""
-        with self._lock:
-            self._closed_until = max(self._closed_until, self._clock() + seconds)
 
     def enter(self, tokens: int) -> float:
         """0 when the request may go now (it is counted then), else the seconds after which to ask again."""
-        with self._lock:
-            now = self._clock()
-            if now < self._closed_until:
-                return self._closed_until - now
-            while self._entered and self._entered[0][0] <= now - 60:
-                self._entered.popleft()
-            used = sum(count for _, count in self._entered)
-            full = self._requests is not None and len(self._entered) >= self._requests
-            full |= self._tokens is not None and used + tokens > self._tokens
-            if full and self._entered:  # a single request that is larger than the limit goes alone
-                return max(0.001, self._entered[0][0] + 60 - now)
-            self._entered.append((now, tokens))
-            return 0.0
+        now = self._clock()
+        while self._entered and self._entered[0][0] <= now - 60:
+            self._entered.popleft()
+        used = sum(count for _, count in self._entered)
+        full = self._requests is not None and len(self._entered) >= self._requests
+        full |= self._tokens is not None and used + tokens > self._tokens
+        if full and self._entered:  # a single request that is larger than the limit goes alone
+            return max(0.001, self._entered[0][0] + 60 - now)
+        self._entered.append((now, tokens))
+        return 0.0

@@ -1,4 +1,4 @@
-"""Who is asked, how patiently, and at what price; nothing that asks is imported for it."""
+"""Settings of a model behind a server; importing them imports no client."""
 
 from __future__ import annotations
 
@@ -19,16 +19,20 @@ OPENAI = "https://api.openai.com/v1"
 
 @dataclass(frozen=True)
 class ApiSettings:
-    """Who is asked, how patiently, and at what price.
+    """A model behind a server: where it is, how patiently it is asked, and its prices.
 
-    model: as the server calls it. base_url: of a compatible server; None for OpenAI's own. key_variable: environment
-    variable that holds the key (a local server needs none).
-    timeout: seconds for one answer, to the last byte of it. attempts: how often one request is tried. backoff,
-    longest_wait: seconds of the first wait and of the longest one; a wait doubles each time, with chance in it, unless
-    the server names one.
-    requests_per_minute, tokens_per_minute: what the server allows; None for no limit of ours.
-    input_price, cached_price, output_price: dollars per million tokens.
-    limit_cost, limit_tokens: dollars, and tokens in and out together, after which nothing more is asked.
+    model: its name at the server.
+    base_url: of a compatible server; None for OpenAI's own.
+    key_variable: environment variable that holds the key; a local server needs none.
+    timeout: seconds for one answer, to its last byte.
+    attempts: how often one request is tried.
+    requests_per_minute: what the server allows; None for no limit of ours.
+    tokens_per_minute: what the server allows; None for no limit of ours.
+    input_price: dollars per million tokens read.
+    cached_price: dollars per million tokens that the server had cached; None for the input price.
+    output_price: dollars per million tokens written.
+    limit_cost: dollars after which no more is asked.
+    limit_tokens: tokens, read and written, after which no more is asked.
     token_parameter: ``max_tokens``, or ``max_completion_tokens`` for models that refuse the former.
     extra: further fields of every request.
     """
@@ -38,8 +42,6 @@ class ApiSettings:
     key_variable: str = "OPENAI_API_KEY"
     timeout: float = 120.0
     attempts: int = 8
-    backoff: float = 1.0
-    longest_wait: float = 60.0
     requests_per_minute: float | None = None
     tokens_per_minute: float | None = None
     input_price: float = 0.0
@@ -61,12 +63,14 @@ class ApiSettings:
         if self.limit_cost is not None and not (self.input_price or self.output_price):
             raise InvalidArgument("a limit on the cost needs prices: give --price-in and --price-out")
         if self.base_url is not None and not _is_address(self.base_url):
-            raise InvalidArgument(f"{self.base_url!r:.80} is no http address of a server, as http://127.0.0.1:8000/v1")
+            raise InvalidArgument(
+                f"{self.base_url!r:.80} is not an http address of a server, such as http://127.0.0.1:8000/v1"
+            )
 
     @property
     def url(self) -> str:
-        """Where questions go."""
-        return f"{(self.base_url or OPENAI).rstrip('/')}/chat/completions"
+        """The address of the server's API, as the ``openai`` package takes it."""
+        return (self.base_url or OPENAI).rstrip("/")
 
     def cost(self, usage: Usage) -> float:
         """Dollars."""
@@ -79,5 +83,5 @@ def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # of a port that is no number
+    except ValueError:  # a port that is not a number
         return False

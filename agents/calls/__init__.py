@@ -1,1 +1,1 @@
-"""Tool calls as model families write them, and the tools of a world as a model is told of them."""
+"""Tool calls: how model families write them, and how a model is told of an environment's tools."""

@@ -1,7 +1,7 @@
-"""How model families write tool calls: each format finds the calls in a response, and writes one as its models do.
+"""Formats of tool calls: each finds the calls in a response and writes calls as its model families do.
 
-A response is untrusted text. What is found here is only cut out of it, in linear time, and
-:func:`gagpo.envs.tools.read_call` says whether it is a call.
+A response is untrusted text. The formats only cut candidates out of it, in linear time;
+:func:`gagpo.envs.tools.read_call` checks whether they are calls.
 """
 
 from __future__ import annotations
@@ -16,13 +16,17 @@ from gagpo.envs.tools import ToolCall
 
 MARK = "[TOOL_CALLS]"  # of Mistral
 _PYTHON = "<|python_tag|>"  # of Llama
-_BRACES = re.compile(r'"(?:[^"\\]|\\.)*"?|[{}]', re.DOTALL)  # a text that is not closed ends where everything ends
+_BRACES = re.compile(r'"(?:[^"\\]|\\.)*"?|[{}]', re.DOTALL)  # an unclosed string ends at the end
 
 
 @dataclass(frozen=True)
 class CallFormat:
-    """find: the texts of all that claims to be a call in a response without its thoughts. write: one or several calls
-    as a response says them. example: for errors.
+    """One format.
+
+    name: as settings name it.
+    find: the texts of all candidates for calls in a response without its thoughts.
+    write: one or several calls as a response.
+    example: for error messages.
     """
 
     name: str
@@ -32,7 +36,7 @@ class CallFormat:
 
 
 def said(response: str) -> str:
-    """A response without the thought that it begins with; a thought that never ends leaves nothing."""
+    """A response without the thought at its beginning; nothing is left of an unclosed thought."""
     thought, closed, rest = response.partition("</think>")
     if closed:
         return rest
@@ -40,14 +44,14 @@ def said(response: str) -> str:
 
 
 def objects(text: str) -> list[str]:
-    """Every outermost ``{...}`` of ``text``; one that is not closed goes on to the end.
+    """Every outermost ``{...}`` of ``text``; an unclosed one extends to the end.
 
     >>> objects('[{"a": "}"}, {"b": {}}]')
     ['{"a": "}"}', '{"b": {}}']
     """
     found: list[str] = []
     depth = begin = 0
-    for piece in _BRACES.finditer(text):  # texts are skipped whole, so that a brace in one counts for nothing
+    for piece in _BRACES.finditer(text):  # strings are skipped whole, so braces within them do not count
         if piece.group() == "{":
             begin = piece.start() if depth == 0 else begin
             depth += 1
@@ -85,7 +89,7 @@ def _mistral(response: str) -> list[str]:
 
 
 def spelled(name: str, arguments: str, number: str = "") -> str:
-    """A call as one text whose ``arguments`` are JSON, or claim to be, by themselves; without any they are none."""
+    """A call as one text. arguments: JSON, or text that claims to be; empty for none."""
     about = f'"name": {json.dumps(name)}, "id": {json.dumps(number)}'
     return f'{{{about}, "arguments": {arguments.strip() or "{}"}}}'
 
@@ -104,7 +108,7 @@ def _as_mistral(calls: list[ToolCall]) -> str:
 
 
 def nine(given: str, number: int) -> str:
-    """A call's own id where it has nine characters, as Mistral's have to, else one for the ``number``-th call."""
+    """A call's own id if it has nine characters, as Mistral requires, else one for the ``number``-th call."""
     return given if len(given) == 9 else f"call{number:05d}"
 
 
@@ -123,7 +127,7 @@ FORMATS = {
 
 
 def find_format(name: str) -> CallFormat:
-    """The format of that name; :class:`InvalidArgument` names those that are known."""
+    """The format of that name; InvalidArgument names the known ones."""
     if name not in FORMATS:
-        raise InvalidArgument(f"unknown format of calls {name!r:.80}; choose one of auto, {', '.join(FORMATS)}")
+        raise InvalidArgument(f"unknown call format {name!r:.80}; choose one of auto, {', '.join(FORMATS)}")
     return FORMATS[name]

@@ -1,4 +1,4 @@
-"""From a response to a turn and from actions to a response, in a prompt style; no tokenizer is needed for it."""
+"""From a response to a turn and from actions to a response, in a prompt style, without a tokenizer."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from gagpo.agents.prompts import PromptStyle
 
 @dataclass(frozen=True)
 class Phrasing:
-    """toolbox: what can be called, for a style whose actions are calls."""
+    """How a prompt style reads and writes actions. toolbox: what can be called, for a style with tool calls."""
 
     style: PromptStyle
     toolbox: Toolbox | None = None
 
     def read(self, response: str, cut: bool = False) -> Turn:
-        """The turn that says ``response``, with the action or the calls that are found in it."""
+        """The turn of ``response``, with the action or the calls found in it."""
         if self.toolbox is not None:
             return Turn.calling(response, self.toolbox.read(response), cut)
         return Turn.of(response, parse(response, self.style.parser), cut)
 
     def write(self, turn: Turn) -> str:
-        """What a model of this style would say to do what was done in ``turn``, and nothing else."""
+        """The response of this style that does what was done in ``turn`` and says nothing else."""
         if not turn.action:
             return ""
         if self.toolbox is None:

@@ -1,4 +1,4 @@
-"""The tools of a world in one model's own words: told through its chat template, read from its responses."""
+"""An environment's tools in one model's format: shown by its chat template, read from its responses."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from gagpo.envs.tools.tool import ACT, find_tool
 
 MOST_CALLS = 16  # of one response
 Message = dict[str, Any]  # of a chat: role, content, and what a call or its answer has besides
-Template = Callable[..., str]  # messages, with ``tools`` and ``add_generation_prompt``, as one text
+Template = Callable[..., str]  # renders messages, with ``tools`` and ``add_generation_prompt``, as one text
 
 _PROBE = ToolCall("probe_tool", {"word": "\u241e"}, "probe0000")
 _ASKED = "\u241f"
 
 
 class Toolbox:
-    """What can be called in a world, and how a model says it.
+    """What can be called in an environment, and how a model writes it.
 
-    tools: those that the world declares; without any it is a text world, and its one tool is ``act(command)``.
+    tools: those that the environment declares. A text environment declares none; its one tool is ``act(command)``.
+    form: the format of the model's calls.
     """
 
     def __init__(self, tools: Sequence[Tool], form: CallFormat):
@@ -40,22 +41,22 @@ class Toolbox:
 
     @property
     def digest(self) -> str:
-        """Of all that a model is told of the tools."""
+        """Digest of everything that a model is told of the tools."""
         return hashlib.sha256(json.dumps(self.specs, sort_keys=True).encode()).hexdigest()[:16]
 
     def read(self, response: str) -> list[Call]:
-        """The calls of a response in order, at least one: where there is none, one that says so."""
+        """The calls of a response in order; for a response without calls, one with the error that says so."""
         texts = self.form.find(said(response))
         if not texts:
             return [Call("", f"There is no tool call in this. Call a tool like this: {self.form.example}")]
         return self.judged(texts)
 
     def judged(self, texts: Sequence[str]) -> list[Call]:
-        """Texts that claim to be calls, as a turn holds them; with more than ``MOST_CALLS`` none is made."""
+        """Candidates for calls, as a turn holds them; with more than ``MOST_CALLS`` none is made."""
         if len(texts) > MOST_CALLS:
             return [Call("", f"More than {MOST_CALLS} tool calls at once; none was made.")]
         calls = []
-        for number, text in enumerate(texts):  # each is a call or what is wrong with it
+        for number, text in enumerate(texts):
             try:
                 call = read_call(text)
                 calls.append(Call(self._action(call), id=nine(call.id, number)))
@@ -64,9 +65,9 @@ class Toolbox:
         return calls
 
     def write(self, actions: Sequence[str]) -> str:
-        """A world's actions as the model says them at once: the response of a demonstration.
+        """The environment's actions as one response, for a demonstration.
 
-        Where one is no call of a world with tools they stay as they are: they stray from what can be said.
+        Actions that are not calls of an environment with tools stay as they are.
         """
         if self._is_text:
             return self.form.write([ToolCall(ACT.name, {"command": action}) for action in actions])
@@ -76,7 +77,7 @@ class Toolbox:
             return "\n".join(actions)
 
     def _action(self, call: ToolCall) -> str:
-        """What the world is given; in a text world the command, which has to fit here as nobody else looks."""
+        """What the environment gets; in a text environment the command, whose arguments are checked here."""
         if not self._is_text:
             return call.text
         command = str(find_tool(self.tools, call.name).fit(call.arguments).command).strip()
@@ -86,9 +87,9 @@ class Toolbox:
 
 
 def answers(calls: Sequence[Call], observation: str, more: str = "") -> list[Message]:
-    """What a turn's calls were answered, as messages; a turn that was not said in calls was answered ``observation``.
+    """The answers to a turn's calls as messages; a turn without calls is answered with ``observation``.
 
-    more: to be said after the last answer.
+    more: text to append to the last answer.
     """
     called = calls or [Call("", answer=observation)]
     messages = [
@@ -100,10 +101,10 @@ def answers(calls: Sequence[Call], observation: str, more: str = "") -> list[Mes
 
 
 def format_of(template: Template, name: str = "auto") -> CallFormat:
-    """The format in which a chat template shows calls, or the one that is named; see ``FORMATS``.
+    """The format in which a chat template shows calls, or the named one of ``FORMATS``.
 
-    Raises :class:`InvalidArgument` where the template has no place for tools or their answers, and where it shows calls
-    in no format that is known.
+    Raises: InvalidArgument if the template has no place for tools or their answers, or shows calls in an unknown
+        format.
     """
     tool = Tool(_PROBE.name, "?", {"type": "object", "properties": {"word": {"type": "string"}}})
     asked: list[Message] = [{"role": "user", "content": _ASKED}]
@@ -123,12 +124,12 @@ def format_of(template: Template, name: str = "auto") -> CallFormat:
     shown = _rendered(template, chat, tools=[tool.spec], add_generation_prompt=False)
     response = shown.rpartition(_ASKED)[2].removeprefix(begun)
     for form in (FORMATS["mistral"], FORMATS["hermes"], FORMATS["llama"]):
-        # Whose marks are found first: a list of Llama's needs none.
+        # Llama's format comes last, since it needs no marks.
         if any(_is_probe(text) for text in form.find(said(response))):
             return form
     raise InvalidArgument(
-        f"the chat template of this model shows tool calls in none of the formats {', '.join(FORMATS)}: name the one "
-        "that the model writes with context.calls, or choose style tags"
+        f"the chat template of this model shows tool calls in none of the formats {', '.join(FORMATS)}: name the "
+        "model's format with context.calls, or choose style tags"
     )
 
 
@@ -141,7 +142,7 @@ def _is_probe(text: str) -> bool:
 
 
 def _rendered(template: Template, chat: Sequence[Mapping[str, Any]], **options: Any) -> str:
-    """'' where the template refuses a role, or knows no such chat."""
+    """The rendered chat, '' where the template refuses it."""
     try:
         return template(chat, **options)
     except (TemplateError, TypeError, ValueError, KeyError):

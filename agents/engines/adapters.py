@@ -1,8 +1,9 @@
-"""Low-rank adapters (LoRA, Hu et al. 2021) inside a model: made, switched off, merged, written and read.
+"""Low-rank adapters (LoRA, Hu et al. 2021) inside a model: inject, switch off, merge, save and load.
 
-An adapted linear layer computes ``W x + (alpha / rank) B A x``; the layers are peft's, put into the model in place, so
-that its class and its attention stay as they are. B starts at zero: a new adapter changes nothing. Tensors leave the
-model merged, under the names that the model without adapter gives them.
+An adapted linear layer computes ``W x + (alpha / rank) B A x``. The layers are peft's, put into the model in place, so
+its class and its attention stay as they are. B starts at zero: a new adapter changes nothing. Merged tensors have the
+names of the model without adapter; peft's own merge is not used, since it rounds twice in half precision and packs a
+merged 4-bit matrix into 4 bits again.
 """
 
 from __future__ import annotations
@@ -34,39 +35,17 @@ _EMPTY = ("modules_to_save", "rank_pattern", "alpha_pattern", "layers_to_transfo
 
 
 class AdapterError(GagpoError, ValueError):
-    """An adapter that cannot be made or used; the message names key or file and says what to do."""
-
-
-@dataclass(frozen=True)
-class AdapterShape:
-    """What an adapter is, its numbers aside. tensors: shapes by the names in peft's files; targets: names of layers."""
-
-    rank: int
-    alpha: float
-    targets: tuple[str, ...]
-    turned: bool
-    tensors: dict[str, tuple[int, ...]]
-
-    @classmethod
-    def of(cls, model: Any) -> AdapterShape | None:
-        """Of a model's adapter; None for a model without one."""
-        if not is_adapted(model):
-            return None
-        config = model.peft_config[_NAME]
-        shapes = {name: tuple(tensor.shape) for name, tensor in stored(model).items()}
-        return cls(config.r, config.lora_alpha, tuple(sorted(config.target_modules)), config.fan_in_fan_out, shapes)
-
-    def write(self, folder: Path, tensors: dict[str, Tensor]) -> None:
-        """Write the adapter as peft does, for an engine that has the weights below it."""
-        save_file(tensors, str(folder / WEIGHTS), metadata={"format": "pt"})
-        # Engines compare the last part of a layer's name; which layers have an adapter the file of tensors says.
-        endings = sorted({target.rpartition(".")[2] for target in self.targets})
-        _write_config(folder, self.rank, self.alpha, endings, self.turned, None, None)
+    """An adapter that cannot be made or used; the message names the key or file and what to do."""
 
 
 @dataclass(frozen=True)
 class Base:
-    """What an adapter belongs to. model: folder or hub name; revision: of a hub model; digest: see :func:`digest`."""
+    """The model that an adapter belongs to.
+
+    model: folder or hub name.
+    revision: of a hub model.
+    digest: see :func:`digest`.
+    """
 
     model: str
     revision: str | None
@@ -87,7 +66,9 @@ def inject(model: Any, rank: int, alpha: float, targets: str | Sequence[str], se
     """Put a new adapter into ``model``; from now on only its parameters require gradients.
 
     targets: ``all-linear`` (every linear layer but the output layer), or endings of names of linear layers.
-    seed: of A's random start. Raises :class:`AdapterError` for a model without such layers, naming those it has.
+    seed: of A's random start.
+
+    Raises: AdapterError for a model without such layers, naming those it has.
     """
     require_peft()
     from peft import LoraConfig, inject_adapter_in_model
@@ -96,8 +77,8 @@ def inject(model: Any, rank: int, alpha: float, targets: str | Sequence[str], se
     if is_adapted(model):
         raise AdapterError("the model has an adapter already; merge it first")
     chosen = _chosen(model, targets)
-    turned = any(isinstance(model.get_submodule(name), Conv1D) for name in chosen)
-    config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=chosen, fan_in_fan_out=turned)  # type: ignore[arg-type]
+    transposed = any(isinstance(model.get_submodule(name), Conv1D) for name in chosen)
+    config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=chosen, fan_in_fan_out=transposed)  # type: ignore[arg-type]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
@@ -113,10 +94,10 @@ def inject(model: Any, rank: int, alpha: float, targets: str | Sequence[str], se
 
 @contextmanager
 def _nameless(model: Any) -> Iterator[None]:
-    """The model's family is not told, while peft puts an adapter into layers that are named in full.
+    """Hide the model's family from peft, which gets full names of layers.
 
-    For families that once had a linear layer per expert peft reads ``gate_proj`` and its like as all experts' weights,
-    and so would take the layers that do have these names (dense ones, shared experts) for what they are not.
+    For families that once had a linear layer per expert, peft reads ``gate_proj`` and its like as all experts' weights,
+    even where dense layers or shared experts have these names.
     """
     known = "model_type" in vars(model.config)
     before = model.config.model_type
@@ -130,7 +111,7 @@ def _nameless(model: Any) -> Iterator[None]:
 
 
 def _chosen(model: Any, targets: str | Sequence[str]) -> list[str]:
-    """Full names of the linear layers that ``targets`` means, in the model's order."""
+    """Full names of the linear layers that ``targets`` names, in the model's order."""
     from transformers.pytorch_utils import Conv1D
 
     out = model.get_output_embeddings()
@@ -166,6 +147,11 @@ def adapted_layers(model: torch.nn.Module) -> dict[str, Any]:
     return {name: module for name, module in modules if hasattr(module, "base_layer") and hasattr(module, "lora_A")}
 
 
+def config_of(model: Any) -> Any:
+    """peft's config of the model's adapter."""
+    return model.peft_config[_NAME]
+
+
 def is_adapted(model: torch.nn.Module) -> bool:
     """Whether the model has an adapter."""
     return bool(adapted_layers(model))
@@ -173,7 +159,7 @@ def is_adapted(model: torch.nn.Module) -> bool:
 
 @contextmanager
 def switched_off(model: torch.nn.Module) -> Iterator[None]:
-    """The model computes what it does without its adapter."""
+    """Within the block the model computes without its adapter."""
     layers = list(adapted_layers(model).values())
     for layer in layers:
         layer.enable_adapters(False)
@@ -185,14 +171,14 @@ def switched_off(model: torch.nn.Module) -> Iterator[None]:
 
 
 def base_tensors(model: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Every parameter of the model without its adapter, once, by its own name; what is in four bits in float32."""
+    """Every parameter of the model without its adapter, once, by its own name; 4-bit ones in float32."""
     for name, parameter in model.named_parameters():
         if not _is_of_adapter(name):
             yield name.replace(".base_layer.", "."), frozen.unpacked(parameter)
 
 
 def merged_tensors(model: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The same with the adapter added to the weights; the model is left as it is, one sum exists at a time."""
+    """The same with the adapter added to the weights. The model stays as it is; one sum exists at a time."""
     layers = adapted_layers(model)
     for name, tensor in base_tensors(model):  # an adapted layer's weight as a sum, any other as it is
         owner, _, last = name.rpartition(".")
@@ -209,8 +195,8 @@ def _sum(layer: Any, weight: Tensor) -> Tensor:
 
 
 def merge(model: torch.nn.Module) -> torch.nn.Module:
-    """Add the adapter to the weights and take its layers out, in place; a model without one is left as it is."""
-    for name, layer in adapted_layers(model).items():  # the plain layer takes the place of the adapted one
+    """Add the adapter to the weights and remove its layers, in place; a model without one stays as it is."""
+    for name, layer in adapted_layers(model).items():
         plain = layer.get_base_layer()
         whole = _sum(layer, frozen.unpacked(plain.weight))
         if frozen.is_quantized(plain):
@@ -248,33 +234,33 @@ def stored(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
 
 
 def save(model: Any, base: Base, folder: Path, tensors: dict[str, Tensor] | None = None) -> None:
-    """Write the adapter alone as peft does, with ``base.json`` beside it: what it belongs to.
+    """Write the adapter as peft does, and ``base.json`` with the model that it belongs to.
 
-    tensors: what to write in place of the parameters as they are now, by the names of :func:`stored`.
+    tensors: what to write instead of the parameters as they are, by the names of :func:`stored`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    config = model.peft_config[_NAME]
-    targets = sorted(config.target_modules)
-    _write_config(folder, config.r, config.lora_alpha, targets, config.fan_in_fan_out, base.model, base.revision)
+    config = config_of(model)
+    write_config(folder, config.r, config.lora_alpha, sorted(config.target_modules), config.fan_in_fan_out, base)
     (folder / BASE).write_text(json.dumps(asdict(base), indent=1) + "\n", encoding="utf-8")
     if tensors is None:
         tensors = {name: parameter.detach().cpu().contiguous() for name, parameter in stored(model).items()}
     save_file(tensors, str(folder / WEIGHTS), metadata={"format": "pt"})
 
 
-def _write_config(
-    folder: Path, rank: int, alpha: float, targets: Sequence[str], turned: bool, base: str | None, revision: str | None
+def write_config(
+    folder: Path, rank: int, alpha: float, targets: Sequence[str], fan_in_fan_out: bool, base: Base | None = None
 ) -> None:
+    """Write peft's config of an adapter, with its keys always in the same order."""
     record = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": base,
-        "revision": revision,
+        "base_model_name_or_path": base.model if base else None,
+        "revision": base.revision if base else None,
         "r": rank,
         "lora_alpha": alpha,
         "lora_dropout": 0.0,
         "bias": "none",
-        "fan_in_fan_out": turned,
+        "fan_in_fan_out": fan_in_fan_out,
         "target_modules": list(targets),
         "inference_mode": True,
     }
@@ -282,7 +268,7 @@ def _write_config(
 
 
 def beside(model: torch.nn.Module) -> torch.nn.Module:
-    """The same model with an adapter of its own over the same frozen weights, which exist once."""
+    """The same model with an adapter of its own; the frozen weights are shared."""
     memo: dict[int, object] = {
         id(parameter): parameter for name, parameter in model.named_parameters() if not _is_of_adapter(name)
     }
@@ -292,9 +278,11 @@ def beside(model: torch.nn.Module) -> torch.nn.Module:
 
 @torch.no_grad()
 def load(model: torch.nn.Module, folder: Path, base: Base | None = None) -> None:
-    """Fill the adapter of ``model`` from ``folder``; ``base``: of the model, where it is known already.
+    """Fill the adapter of ``model`` from ``folder``.
 
-    Raises :class:`AdapterError` for tensors that are not the model's, and for an adapter made on other weights.
+    base: of the model, where it is known already.
+
+    Raises: AdapterError for tensors of another model, and for an adapter that was made on other weights.
     """
     wanted = _read(folder / BASE).get("digest") if (folder / BASE).exists() else None
     if wanted is not None and wanted != (base.digest if base else digest(model)):
@@ -317,12 +305,12 @@ def load(model: torch.nn.Module, folder: Path, base: Base | None = None) -> None
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether the folder holds an adapter, and no model of its own."""
+    """Whether the folder holds an adapter and no model."""
     return (folder / CONFIG).is_file() and not (folder / "config.json").exists()
 
 
 def base_of(folder: Path) -> tuple[str, str | None]:
-    """Name and revision of the model that an adapter folder belongs to; AdapterError where that is no model."""
+    """Name and revision of the model that an adapter folder belongs to; AdapterError if it names none."""
     config = _read(folder / CONFIG)
     name, revision = config.get("base_model_name_or_path"), config.get("revision")
     if not isinstance(name, str) or not name or not isinstance(revision, str | None):
@@ -354,7 +342,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(record, dict):
-            raise ValueError("it is no object")
+            raise ValueError("not an object")
     except (OSError, ValueError, RecursionError) as error:
         raise AdapterError(f"{path} cannot be read: {error}") from None
     return record

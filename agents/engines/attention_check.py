@@ -1,9 +1,8 @@
-"""Proving that a model computes here what it computes alone.
+"""Check that a model gives the same log-probabilities here as in eager attention, one row at a time.
 
-Two rows of unlike length are read together, as in training, and again piece by piece into a cache, as in sampling; the
-log-probabilities are compared, row by row, with those of the same weights in eager attention, one row at a time. State
-that leaks from one row into the next, a position scheme that looks at the batch, or an ingredient that the flat
-attention does not have, all move them by nats; rounding moves them by millionths.
+Two rows of different lengths are read together, as in training, and again in pieces into a cache, as in sampling. State
+that leaks from one row into the next, positions that depend on the batch, or a part that flat attention does not know
+change log-probabilities by nats; rounding changes them by millionths.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from gagpo.agents.engines.flat.slots import SlotCache
 from gagpo.base.errors import first_line
 
 LENGTHS = (5, 11)
-WINDOW = 4  # sliding windows are narrowed to this for the check, or rows this short would not meet them
+WINDOW = 4  # sliding windows are narrowed to this, since rows this short would not reach them
 TOLERANCE = {torch.float32: 1e-3}  # of a log-probability; other formats round
 ROUNDED = 0.5
 KNOWN_LAYERS = {"full_attention", "sliding_attention"}
@@ -30,7 +29,7 @@ KNOWN_LAYERS = {"full_attention", "sliding_attention"}
 
 @torch.no_grad()
 def flat_error(model: torch.nn.Module) -> str:
-    """Why the model cannot use flat attention; '' when it is shown that it can. Leaves the model as it was."""
+    """Why the model cannot use flat attention, '' if it can. The model is left as it was."""
     unknown = set(getattr(config_of(model).get_text_config(), "layer_types", None) or ()) - KNOWN_LAYERS
     if unknown:
         return f"layers of kind {', '.join(sorted(unknown))}"
@@ -41,7 +40,7 @@ def flat_error(model: torch.nn.Module) -> str:
 
 @torch.no_grad()
 def padded_error(model: torch.nn.Module) -> str:
-    """Why padded rows under the model's own attention are not what the rows are alone; '' when they are."""
+    """Why padded rows in the model's own attention differ from the rows alone, '' if they do not."""
     return _compare(model, eager_logprobs(model), {"padded rows": _packed})
 
 
@@ -49,7 +48,7 @@ def _compare(
     model: torch.nn.Module, expected: list[Tensor], ways: dict[str, Callable[[torch.nn.Module], list[Tensor]]]
 ) -> str:
     limit = TOLERANCE.get(next(model.parameters()).dtype, ROUNDED)
-    for way, read in ways.items():  # the first way that raises or is off is the answer
+    for way, read in ways.items():  # the first way that fails is the answer
         try:
             found = read(model)
         except (ValueError, TypeError, RuntimeError, AttributeError, LookupError) as error:
@@ -61,7 +60,7 @@ def _compare(
 
 
 def rows_of(model: torch.nn.Module) -> list[Tensor]:
-    """Two rows of tokens that any vocabulary has."""
+    """Two rows of tokens that every vocabulary has."""
     weight = model.get_input_embeddings().weight  # type: ignore[operator]
     rng = np.random.default_rng(0)
     high = min(len(weight), 1000)
@@ -70,7 +69,7 @@ def rows_of(model: torch.nn.Module) -> list[Tensor]:
 
 @torch.no_grad()
 def eager_logprobs(model: torch.nn.Module) -> list[Tensor]:
-    """Log-probabilities ``(length, vocabulary)`` of each row alone, in eager attention."""
+    """Log-probabilities ``(length, vocabulary)`` of each row alone in eager attention."""
     with _attention(model, "eager"):
         return [model(input_ids=row[None], use_cache=False).logits[0].float().log_softmax(-1) for row in rows_of(model)]
 
@@ -83,13 +82,13 @@ def _packed(model: torch.nn.Module) -> list[Tensor]:
 
 
 def _cached(model: torch.nn.Module) -> list[Tensor]:
-    """Both rows into a cache in three steps: some tokens, one token each as in decoding, and the rest."""
+    """Both rows read into a cache in three steps: some tokens, one token each as in decoding, the rest."""
     rows = rows_of(model)
     cache = SlotCache.of(model)
     cache.reserve(len(rows), max(LENGTHS) + 1)
     done = np.zeros(len(rows), np.int64)
     found: list[list[Tensor]] = [[] for _ in rows]
-    for step in (np.array([2, 4]), np.array([1, 1]), np.array(LENGTHS) - [3, 5]):  # plan, read, and note each row's
+    for step in (np.array([2, 4]), np.array([1, 1]), np.array(LENGTHS) - [3, 5]):
         cache.plan(np.arange(len(rows)), done, step)
         ids = torch.cat([row[a : a + n] for row, a, n in zip(rows, done, step, strict=True)])
         keep = torch.arange(len(ids), device=ids.device)

@@ -1,4 +1,4 @@
-"""What samples tokens: the interface that every engine keeps, and its requests and responses."""
+"""The interface of engines, which sample tokens, and their requests and responses."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:  # agents behind a server need neither
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are drawn.
+    """How tokens are sampled.
 
     temperature: >= 0; 0 takes the most probable token. Log-probabilities are those of the tempered distribution.
     max_tokens: most tokens of one response.
-    top_p: nucleus mass in (0, 1]; below 1 the sampled distribution is not the trained one, so training refuses it.
+    top_p: nucleus mass in (0, 1]; training requires 1, since a nucleus is not the distribution that is trained.
     """
 
     temperature: float = 1.0
@@ -51,9 +51,11 @@ class Sampling:
 class Request:
     """One response to sample.
 
-    session: requests of one session usually extend each other's prompts, so an engine keeps its cache under this name.
-    seed: the response is a function of weights, prompt, sampling and this number, not of what else is in the batch.
-    temperature, max_tokens: in place of the sampling's, where they are not None.
+    session: name under which an engine keeps its cache; prompts of one session usually extend each other.
+    prompt_ids: int32, the tokens to read.
+    seed: the response is a function of weights, prompt, sampling and seed, whatever else is in the batch.
+    temperature: instead of the sampling's, unless None.
+    max_tokens: instead of the sampling's, unless None.
     """
 
     session: int
@@ -65,7 +67,12 @@ class Request:
 
 @dataclass(frozen=True)
 class Response:
-    """ids: int32, the sampled tokens, the stop token included if one came; logprobs: float32, one per token."""
+    """A sampled response.
+
+    ids: int32, its tokens, including the stop token if one was sampled.
+    logprobs: float32, one per token.
+    stopped: whether a stop token ended it.
+    """
 
     ids: np.ndarray
     logprobs: np.ndarray
@@ -77,7 +84,7 @@ NamedTensor = tuple[str, "torch.Tensor"]
 
 
 class Tokenizer(Protocol):
-    """What is asked of a transformers tokenizer."""
+    """The part of a transformers tokenizer that is used here."""
 
     eos_token_id: int
 
@@ -93,14 +100,16 @@ class Tokenizer(Protocol):
 
 
 class Engine(Protocol):
-    """Samples responses to batches of prompts: in this process, in another, or on another machine.
+    """Samples responses to prompts: in this process, in another, or on another machine.
 
-    Only plain values and named tensors go through these methods, so what answers them may live anywhere. An engine is
-    made by ``factory(model, tokenizer, **options)``; see :mod:`gagpo.agents.engines.registry` for the options.
+    Only plain values and named tensors go through these methods. An engine is made by
+    ``factory(model, tokenizer, **options)``, see :mod:`gagpo.agents.engines.registry`.
 
-    tokenizer, max_length: of the model; the longest prompt with its response. dtype: what is sampled in, by name.
-    shares_weights: the engine samples from the trainer's own module in the trainer's precision, so its
-    log-probabilities are those that a forward pass of the trainer gives.
+    tokenizer: of the model.
+    max_length: most tokens of a prompt and its response.
+    dtype: what is sampled in, by name.
+    shares_weights: whether the engine samples from the trainer's own module in the trainer's precision, so that its
+        log-probabilities are those of the trainer's forward pass.
     """
 
     tokenizer: Tokenizer
@@ -113,55 +122,55 @@ class Engine(Protocol):
         ...
 
     def submit(self, requests: Sequence[Request], sampling: Sampling) -> None:
-        """Begin on requests, beside those under way; :meth:`collect` hands over what is finished."""
+        """Begin requests, in addition to those under way; :meth:`collect` returns what is finished."""
         ...
 
     def collect(self, timeout: float | None = None) -> list[Finished]:
-        """The finished requests with their responses, as soon as there is one; ``[]`` where none is under way.
+        """The finished requests with their responses, as soon as there is one; ``[]`` if none is under way.
 
-        Works or waits for at most about ``timeout`` seconds (None: no limit). 0 hands over what is ready: an engine in
-        this process then advances its responses by one token.
+        timeout: most seconds to work or wait, None for no limit. With 0 an engine in this process advances its
+            responses by one token.
         """
         ...
 
     def release(self, session: int) -> None:
-        """Forget a session's cache, and its request if one is under way; unknown sessions are ignored."""
+        """Drop a session's cache and its request under way; unknown sessions are ignored."""
         ...
 
     def load_weights(self, tensors: Iterable[NamedTensor]) -> None:
-        """Take new weights, by the names of the model's parameters, each once; drop every cache of the old ones.
+        """Take new weights, by the names of the model's parameters, each once; drop all caches of the old ones.
 
-        An engine whose attribute ``takes_adapter`` is true has the weights below a LoRA adapter: it takes the adapter's
-        tensors alone, by their names in peft's files. Callers ask :func:`gagpo.agents.engines.weights.tensors_for`.
+        An engine with a true attribute ``takes_adapter`` has the weights below a LoRA adapter and takes the adapter's
+        tensors alone, by their names in peft's files: see :func:`gagpo.agents.engines.weights.tensors_for`.
 
-        Raises :class:`gagpo.agents.engines.weights.WeightsError` for unknown and missing names and shapes that differ.
+        Raises: WeightsError for unknown or missing names and for other shapes.
         """
         ...
 
     def sleep(self) -> None:
-        """Free the memory of caches, and of weights that are not the trainer's; nothing may be under way."""
+        """Free the memory of caches and of weights that are not the trainer's; nothing may be under way."""
         ...
 
     def wake(self) -> None:
-        """Take the memory again after :meth:`sleep`; the weights of an engine that keeps its own come by load_weights.
+        """Take the memory again after :meth:`sleep`.
 
-        Asked before they have come, such an engine raises InvalidArgument.
+        An engine with its own weights needs :meth:`load_weights` next; it refuses requests until then.
         """
         ...
 
     def close(self) -> None:
-        """End whatever runs on behalf of the engine; closing twice is once."""
+        """End everything that runs for the engine; closing twice is allowed."""
         ...
 
 
 def engine_measures(engine: Engine) -> dict[str, float]:
-    """An engine's own numbers for the metrics of an iteration, if it has a method ``measures``; most have none."""
+    """An engine's own metrics of an iteration, from its method ``measures`` if it has one."""
     measures: Callable[[], dict[str, float]] | None = getattr(engine, "measures", None)
     return measures() if measures else {}
 
 
 class ModelEngine(Engine):
-    """What engines share that sample from a model of this process, or from copies of it."""
+    """The common part of engines that sample from a model of this process or from copies of it."""
 
     shares_weights = False
     takes_adapter = False
@@ -174,12 +183,12 @@ class ModelEngine(Engine):
             require_known(dtype)
         self.max_length = context_limit(config_of(model), max_length)
         self.stops = stop_tokens(tokenizer, model)
-        self._ready = True  # false from sleep until the weights are there again
+        self._ready = True  # false from sleep until the weights are back
 
     @property
     @abstractmethod
     def under_way(self) -> int:
-        """How many requests have been submitted and not been collected or released."""
+        """How many requests were submitted and neither collected nor released."""
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
         """One response per request, in order; nothing else may be under way."""
@@ -205,21 +214,20 @@ class ModelEngine(Engine):
 
 
 def config_of(model: torch.nn.Module) -> PreTrainedConfig:
-    """The config of a transformers model, which torch knows nothing of."""
+    """The config of a transformers model."""
     return model.config  # type: ignore[return-value]
 
 
 def context_limit(config: PreTrainedConfig, wanted: int | None = None) -> int:
-    """Most tokens of a row, ``wanted`` if that is less.
+    """Most tokens of a row, at most ``wanted``.
 
-    Scaled positions that begin to depend on the row's length beyond some limit end there.
+    It ends where scaled positions (longrope, dynamic) begin to depend on the row's length.
     """
     text = config.get_text_config()
     limit = int(getattr(text, "max_position_embeddings", None) or 4096)
     rope = getattr(text, "rope_parameters", None) or {}
-    for part in (
-        [rope, *rope.values()] if isinstance(rope, dict) else []
-    ):  # one for all layers, or one per kind of layer
+    parts = [rope, *rope.values()] if isinstance(rope, dict) else []  # one for all layers, or one per kind of layer
+    for part in parts:
         if isinstance(part, dict) and part.get("rope_type") in ("longrope", "dynamic"):
             original = part.get("original_max_position_embeddings")
             original = original or getattr(text, "original_max_position_embeddings", None)
@@ -235,36 +243,35 @@ def stop_tokens(tokenizer: Tokenizer, model: torch.nn.Module | None = None) -> l
     return sorted(stop for stop in stops if stop is not None)
 
 
-_SAID = "\u241e"  # stands for an assistant's words; no template alters it
+_PROBE = "\u241e"  # stands for an assistant's message; no template alters it
 
 
 def turn_end(tokenizer: Tokenizer) -> int | None:
-    """The special token that the chat template puts after an assistant's words, None where there is none.
+    """The special token that the chat template puts after an assistant's message, None if there is none.
 
-    A model that speaks in channels ends each of them with the token that the template puts there, thoughts included, so
-    it does not end its response.
+    A model with channels ends each of them with that token, thoughts included, so there it does not end a response.
     """
     added = tokenizer.get_added_vocab()
     if "<|channel|>" in added or not getattr(tokenizer, "chat_template", None):
         return None
-    chat = [("user", "?"), ("assistant", _SAID), ("user", "?")]
+    chat = [("user", "?"), ("assistant", _PROBE), ("user", "?")]
     messages = [{"role": role, "content": content} for role, content in chat]
     rendered = tokenizer.apply_chat_template(messages, tokenize=False)
-    after = rendered.partition(_SAID)[2].lstrip()
+    after = rendered.partition(_PROBE)[2].lstrip()
     names = [name for name in added if name.strip() and after.startswith(name)]
     return added[max(names, key=len)] if names else None
 
 
 def claim_device(device: torch.device) -> None:
-    """Make ``device`` the current one of this thread, which begins on the first GPU wherever its process computes."""
+    """Make ``device`` the current one of this thread; a new thread begins on the first GPU."""
     if device.type == "cuda":
         import torch
 
         torch.cuda.set_device(device)
 
 
-def give_back(device: torch.device) -> None:
-    """Let the driver have what torch has freed and kept of a GPU, for another library or process that asks it."""
+def release_memory(device: torch.device) -> None:
+    """Return a GPU's memory that torch has freed and kept to the driver, for another library or process."""
     if device.type == "cuda":
         import torch
 

@@ -1,10 +1,10 @@
-"""The frozen weights under an adapter in fewer bytes: matrices of linear layers in bfloat16, or in four bits.
+"""The frozen weights below an adapter in fewer bytes: matrices of linear layers in bfloat16 or in four bits.
 
-Under ``training.precision: bfloat16`` a linear layer reads its weights rounded to bfloat16 in any case, so holding them
-so changes no bit of an update, nor of a run whose model was published in bfloat16 (of another the adapter is merged
-into the rounded weights for sampling). Four bits are those of QLoRA (Dettmers et al. 2023): normal floats in blocks of
-64, whose scales are eight bits in turn; they do change it. Embeddings, gains, and an output layer that shares the
-embeddings' weights stay float32, and with four bits the output layer is in bfloat16.
+With ``training.precision: bfloat16`` a linear layer reads its weights rounded to bfloat16 anyway, so storing them
+rounded changes no bit of an update. It changes no bit of a run if the model was published in bfloat16; otherwise the
+adapter is merged into the rounded weights for sampling. Four bits are those of QLoRA (Dettmers et al. 2023): normal
+floats in blocks of 64 with 8-bit scales; they do change results. Embeddings, gains, and an output layer that shares the
+embeddings' weights stay in float32. With four bits the output layer is in bfloat16.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from torch import Tensor
 from gagpo.base.errors import GagpoError
 
 BASES = ("float32", "bfloat16", "4bit")
-"""What ``lora.base`` may be."""
+"""Values of ``lora.base``."""
 
 
 class FrozenError(GagpoError, ValueError):
-    """Weights that cannot be held as asked; the message says what is missing and what to set."""
+    """Weights cannot be stored as asked; the message says what is missing and what to set."""
 
 
 def require_base(kind: str) -> None:
-    """FrozenError where four bits are asked for and their package is not there."""
+    """Raise FrozenError if four bits are asked for and bitsandbytes is not installed."""
     if kind == "4bit" and importlib.util.find_spec("bitsandbytes") is None:
         raise FrozenError(
             "lora.base=4bit needs bitsandbytes, which is not installed: pip install 'gagpo[8bit]', or set "
@@ -37,9 +37,9 @@ def require_base(kind: str) -> None:
 
 
 def shrink(model: Any, kind: str) -> None:
-    """Hold the linear layers' frozen matrices as ``kind`` says, in place; the model has its adapter already.
+    """Store the linear layers' frozen matrices as ``kind``, in place; the model has its adapter already.
 
-    Raises :class:`FrozenError` for four bits in a model whose layers are not torch's own linear ones.
+    Raises: FrozenError for four bits in a model whose layers are not torch's own linear ones.
     """
     if kind == "float32":
         return
@@ -52,7 +52,7 @@ def shrink(model: Any, kind: str) -> None:
         for name, layer in model.named_modules()
         if isinstance(layer, torch.nn.Linear | Conv1D) and not layer.weight.requires_grad
     ]
-    # One layer at a time: the float32 matrix of one beside the small ones of the others.
+    # One layer at a time, so that only one float32 matrix is held in addition to the small ones.
     for name, layer in found:
         if layer.weight is embedded:
             continue
@@ -66,7 +66,7 @@ def shrink(model: Any, kind: str) -> None:
 
 def _quantized(layer: torch.nn.Linear) -> torch.nn.Module:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about kernels of its own that are not used here
+        warnings.simplefilter("ignore")  # about optional kernels
         import bitsandbytes
 
     kinds: Any = bitsandbytes.nn
@@ -76,18 +76,18 @@ def _quantized(layer: torch.nn.Linear) -> torch.nn.Module:
     options = {"quant_type": "nf4", "compress_statistics": True, "module": made}
     made.weight = kinds.Params4bit(layer.weight.data, requires_grad=False, **options)
     made.bias = layer.bias
-    made.support_avx512bf16_for_cpu = False  # it would put the bytes in an order that nothing else reads
+    made.support_avx512bf16_for_cpu = False  # it would reorder the bytes for a kernel that is not used here
     quantized: torch.nn.Module = made.to(layer.weight.device).train(layer.training)
     return quantized
 
 
 def is_quantized(layer: torch.nn.Module) -> bool:
-    """Whether the layer's matrix is held in four bits."""
+    """Whether the layer's matrix is stored in four bits."""
     return getattr(getattr(layer, "weight", None), "quant_state", None) is not None
 
 
 def unpacked(parameter: Tensor) -> Tensor:
-    """The numbers that a parameter stands for: those of four bits in float32, others as they are."""
+    """The values of a parameter: a 4-bit one in float32, any other as it is."""
     state = getattr(parameter, "quant_state", None)
     if state is None:
         return parameter.detach()
@@ -98,12 +98,12 @@ def unpacked(parameter: Tensor) -> Tensor:
 
 
 def quantized_layers(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
-    """Names and layers whose matrices are in four bits."""
+    """Names and layers with 4-bit matrices."""
     return ((name, layer) for name, layer in list(model.named_modules()) if is_quantized(layer))
 
 
 def plain(layer: Any, weight_OI: Tensor) -> torch.nn.Linear:
-    """An ordinary linear layer in bfloat16 in place of a quantized one, of the given weights."""
+    """An ordinary linear layer in bfloat16 with the given weights, to replace a quantized one."""
     made = torch.nn.Linear(layer.in_features, layer.out_features, bias=False, device="meta")
     made.weight = torch.nn.Parameter(weight_OI.to(torch.bfloat16), requires_grad=False)
     made.bias = layer.bias

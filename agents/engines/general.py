@@ -1,14 +1,13 @@
 """Sampling from models that flat attention does not fit: recurrent, hybrid, chunked, or with attention of their own.
 
-Prompts of equal length are read together, so that nothing is ever padded, and decoded with the family's own cache where
-that is shown to work; where it is not, every token reads its row anew. Slow, and right for every causal model.
+Prompts of equal length are read together without padding and decoded with the family's own cache if a check shows that
+it works; otherwise every token reads its row again. This is slow but correct for every causal model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from gagpo.agents.engines.flat.attention import is_flat
 from gagpo.agents.engines.transformers import DecodingRow, TransformersEngine
 from gagpo.agents.model import ModelError
 
-CACHES = ("past_key_values", "cache_params")  # what families call the state that they hand back
+CACHES = ("past_key_values", "cache_params")  # names of the state that families return
 PIECES = (3, 2, 2)  # tokens read at a time to check a cache
 TOLERANCE, ROUNDED = 1e-3, 0.5  # nats, in float32 and in formats that round
 
@@ -30,17 +29,16 @@ def transformers_engine(
     max_length: int | None = None,
     *,
     dtype: str | None = None,
-    compile: Literal["auto", "never"] = "auto",
     own: bool = False,
 ) -> TransformersEngine:
-    """The engine on transformers that fits the model; see :class:`TransformersEngine` for the arguments."""
+    """The engine on transformers for this model; see :class:`TransformersEngine` for the arguments."""
     kind = TransformersEngine if is_flat(model) else GeneralEngine
-    return kind(model, tokenizer, max_length, dtype=dtype, compile=compile, own=own)
+    return kind(model, tokenizer, max_length, dtype=dtype, own=own)
 
 
 @dataclass
 class _Group:
-    """Rows of one length: what they have read, and the model's state after it."""
+    """Rows of one length: the tokens they have read, and the model's state after them."""
 
     rows: list[DecodingRow]
     ids_BL: torch.Tensor
@@ -48,19 +46,19 @@ class _Group:
 
 
 class GeneralEngine(TransformersEngine):
-    """Samples with the model's own forward pass. Sessions keep nothing: every prompt is read whole."""
+    """Samples with the model's own forward pass. Sessions keep no cache: every prompt is read whole."""
 
     def _forget(self) -> None:
         self._groups: list[_Group] = []
         self._incremental: bool | None = None
 
     def release(self, session: int) -> None:
-        """Forget what the session has under way."""
+        """Drop the session's requests under way."""
         self._new = [row for row in self._new if row.request.session != session]
         self._rows = [row for row in self._rows if row.request.session != session]
 
     def _keep(self, row: DecodingRow) -> None:
-        """Nothing outlives a response."""
+        """Do nothing: no cache is kept after a response."""
 
     def _read(self, rows: Sequence[DecodingRow]) -> torch.Tensor:
         by_length: dict[int, list[DecodingRow]] = {}
@@ -82,7 +80,7 @@ class GeneralEngine(TransformersEngine):
         self._groups = [group for group in self._groups if any(id(row) in live for row in group.rows)]
         logits: dict[int, torch.Tensor] = {}
         for group in self._groups:
-            # Rows that have ended go along until the last of their group does, reading anything.
+            # Finished rows stay in the group and read any token until the last row of the group is finished.
             token_B = [row.ids[row.count - 1] if id(row) in live else 0 for row in group.rows]
             logits |= zip(map(id, group.rows), self._run(group, self._tensor(token_B)[:, None]), strict=True)
         return torch.stack([logits[id(row)] for row in self._rows])
@@ -102,13 +100,13 @@ class GeneralEngine(TransformersEngine):
         state |= {name: held for name in CACHES if (held := getattr(out, name, None)) is not None}
         if not state:
             raise ModelError(
-                f"{type(self.model).__name__} hands back no state of what it has read; sample with engine=vllm"
+                f"{type(self.model).__name__} returns no state of what it has read; sample with engine=vllm"
             )
         logits_BLV: torch.Tensor = out.logits.float()
         return logits_BLV
 
     def _reads_in_pieces(self) -> bool:
-        """Whether reading a row in pieces gives what reading it at once gives."""
+        """Whether reading a row in pieces gives the same as reading it at once."""
         total = sum(PIECES)
         vocabulary = len(self.model.get_input_embeddings().weight)  # type: ignore[operator]
         ids = self._tensor(np.arange(3, 3 + 2 * total).reshape(2, total) % vocabulary)
@@ -116,7 +114,7 @@ class GeneralEngine(TransformersEngine):
         state: dict[str, object] = {}
         try:
             parts = [self._step_state(state, piece).log_softmax(-1) for piece in ids.split(PIECES, 1)]
-        except Exception:  # whatever the family's code raises, it has no cache that can be used so
+        except Exception:  # whatever the family's code raises, its cache cannot be used
             return False
         limit = TOLERANCE if next(self.model.parameters()).dtype == torch.float32 else ROUNDED
         return float((torch.cat(parts, 1) - whole).abs().max()) <= limit

@@ -1,8 +1,8 @@
-"""Proving that a copy of the weights elsewhere is the model: its log-probabilities are compared with the model's own.
+"""Check that a copy of the weights elsewhere is the model: compare its log-probabilities with the model's.
 
-The copy answers prompts; one forward pass of the model reads them with the responses. In float32 every log-probability
-must agree. Half precision moves single ones by tenths of a nat; a KL over many tokens is steady there, and what
-rounding does to this model is known from the first copy: a later one may not be far above it.
+The copy answers prompts, and one forward pass of the model reads them with the responses. In float32 every
+log-probability must agree. Half precision moves single ones by tenths of a nat, so there the KL over many tokens is
+compared with that of the first copy, which rounding alone explains.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gagpo.agents.engines.adapters import AdapterShape, beside, stored
+from gagpo.agents.engines.adapters import beside, stored
 from gagpo.agents.engines.base import NamedTensor, Request, Response, Sampling, config_of
 from gagpo.agents.engines.flat.attention import forward
 from gagpo.agents.engines.flat.packed import PackedRows
@@ -30,30 +30,25 @@ LONGEST = 2048  # tokens of a prompt that are read for the comparison, which is 
 
 @dataclass(frozen=True)
 class LogprobGap:
-    """How far a copy is from its model. error: largest difference of a log-probability; kl: mean, sampler to model."""
+    """How far a copy is from its model.
+
+    error: largest difference of a log-probability.
+    kl: mean KL over tokens, from the sampler to the model.
+    """
 
     error: float
     kl: float
 
 
 class PolicyReader(Protocol):
-    """The policy in training, read by all ranks together. device: of this rank. precision: what it computes in."""
+    """The policy in training, read by all ranks together.
+
+    device: of this rank.
+    precision: what it computes in, by name.
+    """
 
     device: torch.device
     precision: str
-
-    @property
-    def adapter(self) -> AdapterShape | None:
-        """What is trained of the policy, None where that is all of it."""
-        ...
-
-    def base_tensors(self, dtype: str) -> Iterable[NamedTensor]:
-        """The weights without the adapter, gathered in ``dtype`` one by one."""
-        ...
-
-    def adapter_tensors(self) -> Iterable[NamedTensor]:
-        """The adapter alone, as it is."""
-        ...
 
     def __call__(self, ids_T: Tensor, layout: PackedRows, keep_K: Tensor) -> Tensor:
         """Logits after the tokens at ``keep_K``."""
@@ -65,12 +60,15 @@ class PolicyReader(Protocol):
 
 
 class ParityCheck:
-    """Questions to copies of ``model`` and the judgement of their answers.
+    """Questions to copies of ``model``, and the comparison of their answers.
 
-    dtype: of the copies, by name. max_length: longest row. temperature: that the copies sample at; other than 1 it also
-    shows a copy that reports log-probabilities of another distribution than it samples from. read: gives the logits of
-    the policy in training, as :func:`gagpo.agents.engines.flat.attention.forward` does of a model, where ``model`` has
-    no numbers: of several ranks that hold it in parts, each calls it once for each update.
+    dtype: of the copies, by name.
+    max_length: longest row.
+    temperature: that the copies sample at. Other than 1, it also reveals a copy that reports log-probabilities of
+        another distribution than it samples from.
+    read: returns the logits of the policy in training where ``model`` has no numbers, as
+        :func:`gagpo.agents.engines.flat.attention.forward` does of a model. Ranks that hold the policy in parts each
+        call it once in an update.
     """
 
     def __init__(
@@ -87,18 +85,18 @@ class ParityCheck:
         self._device = read.device if read else own.device
         self.exact = dtype == "float32" and (read.precision == "float32" if read else own.dtype == torch.float32)
         self.sampling = Sampling(temperature, EXACT_TOKENS if self.exact else ROUNDED_TOKENS)
-        self._room = max_length - self.sampling.max_tokens
+        self._longest = max_length - self.sampling.max_tokens
         self._recent: list[np.ndarray] = []
-        self._apart: torch.nn.Module | None = None
+        self._other: torch.nn.Module | None = None
         self._first_kl: float | None = None
 
     def against(self, tensors: Iterable[NamedTensor], adapter: bool = False) -> Iterable[NamedTensor]:
-        """The same tensors, which a copy is about to get and which it is compared with from then on.
+        """The same tensors, which a copy is about to get; it is compared with them from then on.
 
-        adapter: they are those of the model's adapter alone.
+        A model that is trained here holds them. A list of other tensors was copied while training goes on; a second
+        model takes those. A model that is not trained is filled with them as they pass.
 
-        A model that is trained here holds them. A list of other tensors was laid out while it trains on, perhaps at
-        this moment: a second model takes them then. A model that nobody trains is filled with them as they pass.
+        adapter: the tensors are those of the model's adapter alone.
         """
         if self.read is not None:
             return tensors
@@ -109,23 +107,23 @@ class ParityCheck:
         if not trained:
             return self._filling(tensors)
         if not isinstance(tensors, list) or all(tensor.data_ptr() in own for _, tensor in tensors):
-            self._apart = None
+            self._other = None
             return tensors
-        if self._apart is None:
-            self._apart = like(self.model)
-        copy_tensors(self._apart, tensors)
+        if self._other is None:
+            self._other = like(self.model)
+        copy_tensors(self._other, tensors)
         return tensors
 
     @torch.no_grad()
     def _against_adapter(self, tensors: Iterable[NamedTensor]) -> Iterable[NamedTensor]:
         own = stored(self.model)
         if not isinstance(tensors, list) or all(tensor.data_ptr() == own[name].data_ptr() for name, tensor in tensors):
-            self._apart = None
+            self._other = None
             return tensors
-        if self._apart is None:
-            self._apart = beside(self.model)
-        theirs = stored(self._apart)
-        for name, tensor in tensors:  # laid out while the model trains on
+        if self._other is None:
+            self._other = beside(self.model)
+        theirs = stored(self._other)
+        for name, tensor in tensors:
             theirs[name].copy_(tensor)
         return tensors
 
@@ -137,18 +135,18 @@ class ParityCheck:
             yield name, tensor
 
     def remember(self, requests: Sequence[Request]) -> None:
-        """The next copies are asked some of these prompts: what is proved is what is used. Questions are left out."""
+        """Ask the next copies some of these prompts, so that what is checked is what is used."""
         asked = [request.prompt_ids for request in requests[:PROMPTS] if request.session >= 0]
         self._recent = asked or self._recent
 
     def questions(self) -> list[Request]:
-        """What a copy is to answer, with negative sessions."""
+        """The questions to a copy; their sessions are negative."""
         prompts = self._recent or [np.arange(8, dtype=np.int32)]
-        return [Request(-1 - place, ids[: min(self._room, LONGEST)], place) for place, ids in enumerate(prompts)]
+        return [Request(-1 - place, ids[: min(self._longest, LONGEST)], place) for place, ids in enumerate(prompts)]
 
     @torch.no_grad()
     def gaps(self, requests: Sequence[Request], copies: Sequence[Sequence[Response]]) -> list[LogprobGap]:
-        """The gap of every copy, by one forward pass over all of their answers together."""
+        """The gap of every copy, by one forward pass over all answers together."""
         rows = [
             np.concatenate([request.prompt_ids, response.ids])
             for responses in copies
@@ -162,7 +160,7 @@ class ParityCheck:
         keep = np.concatenate([np.arange(start + prompt - 1, start + length) for start, prompt, length in spans])
         targets = np.concatenate([row[prompt:] for row, prompt in zip(rows, prompts, strict=True)])
         ids = torch.as_tensor(np.concatenate([row[:-1] for row in rows]), dtype=torch.long, device=device)
-        model = self.model if self._apart is None else self._apart
+        model = self.model if self._other is None else self._other
         what = (ids, PackedRows(lengths, device), torch.as_tensor(keep, device=device))
         logits = (self.read(*what) if self.read else forward(model, *what)).float()
         logprobs = (logits / self.sampling.temperature).log_softmax(-1)
@@ -175,20 +173,20 @@ class ParityCheck:
         ]
 
     def judge(self, gap: LogprobGap, who: str = "vLLM") -> None:
-        """Raise :class:`ModelError` for a copy that is not the model; ``who`` is named."""
+        """Raise ModelError, naming ``who``, for a copy that is not the model."""
         name = type(self.model).__name__
         if self.exact:
             if not gap.error <= TOLERANCE:
                 raise ModelError(
-                    f"{who}: log-probabilities are {gap.error:.2g} away from those of {name}: it does not take this "
-                    "model's weights as they are; use engine: transformers"
+                    f"{who}: log-probabilities are {gap.error:.2g} away from those of {name}: it does not reproduce "
+                    "this model; use engine: transformers"
                 )
             return
         limit = 10 * NOISE if self._first_kl is None else max(NOISE, RISE * self._first_kl)
         if not gap.kl <= limit:
             raise ModelError(
-                f"{who} in {self.dtype} is a KL of {gap.kl:.2g} away from {name} where {limit:.2g} is explained by "
-                "rounding: it did not take the new weights; use engine: transformers"
+                f"{who} in {self.dtype} is a KL of {gap.kl:.2g} away from {name}, where rounding explains {limit:.2g}: "
+                "it did not take the new weights; use engine: transformers"
             )
         self._first_kl = gap.kl if self._first_kl is None else self._first_kl
 
@@ -201,5 +199,5 @@ def like(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def _gap(difference: np.ndarray) -> LogprobGap:
-    """Of the model's log-probabilities minus the copy's, at the tokens that the copy sampled."""
+    """From the model's log-probabilities minus the copy's, at the tokens that the copy sampled."""
     return LogprobGap(float(np.abs(difference).max()), float((np.expm1(difference) - difference).mean()))

@@ -1,6 +1,6 @@
-"""Engines by name; see :mod:`gagpo.base.registry` for how a package or a file offers one.
+"""Engines by name; see :mod:`gagpo.base.registry` for how a package or a file adds one.
 
-An engine is a callable ``factory(model, tokenizer, max_length=None, **options)`` that gives an
+An engine is a callable ``factory(model, tokenizer, max_length=None, **options)`` that returns an
 :class:`gagpo.agents.engines.base.Engine`.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Callable
 from gagpo.agents.engines.base import Engine
 from gagpo.base.registry import Registry
 
-SERVERS = ("vllm-server", "sglang-server")
-"""Those that sample at servers, which have weights of their own wherever they are."""
+SERVERS = ("vllm-server",)
+"""Engines that sample in other processes, with weights of their own."""
 
 ENGINES: Registry[Callable[..., Engine]] = Registry(
     "engine",
@@ -21,6 +21,5 @@ ENGINES: Registry[Callable[..., Engine]] = Registry(
         "transformers": "gagpo.agents.engines.general:transformers_engine",
         "vllm": "gagpo.agents.engines.vllm:VLLMEngine",
         "vllm-server": "gagpo.agents.engines.remote.engine:VLLMServerEngine",
-        "sglang-server": "gagpo.agents.engines.remote.engine:SGLangServerEngine",
     },
 )

@@ -1,4 +1,4 @@
-"""Where time goes: named spans of code, which a profile measures and which cost next to nothing without one."""
+"""Named spans of code, which a profile measures and which cost almost nothing without one."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from contextlib import contextmanager
 
 
 class Profile:
-    """Seconds by span, wall clock and processor, less those of the spans within it.
+    """Seconds per span, wall clock and CPU, without those of inner spans.
 
-    finish: called at both ends of a span; on a GPU it waits for the kernels that were launched.
+    finish: called at both ends of a span; on a GPU it waits for launched kernels.
     """
 
     def __init__(self, finish: Callable[[], None] | None = None):
@@ -22,13 +22,13 @@ class Profile:
         self._open = threading.local()
 
     def clear(self) -> None:
-        """Begin anew; spans that are open are measured whole."""
+        """Start again from zero; open spans are measured whole."""
         self.wall.clear()
         self.processor.clear()
 
     @contextmanager
     def running(self) -> Iterator[Profile]:
-        """A context in which spans are measured, those of other threads too."""
+        """A context in which spans are measured, in other threads too."""
         global _active
         _active = self
         try:
@@ -59,7 +59,7 @@ _active: Profile | None = None
 
 @contextmanager
 def span(name: str) -> Iterator[None]:
-    """Count what the block takes under ``name`` where a :class:`Profile` is running."""
+    """Measure the block under ``name`` if a :class:`Profile` is running."""
     if _active is None:
         yield
         return

@@ -6,7 +6,6 @@ import copy
 import math
 import time
 from collections.abc import Iterable, Sequence
-from typing import Literal
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ import torch
 from gagpo.agents.engines.adapters import merge
 from gagpo.agents.engines.base import Finished, ModelEngine, NamedTensor, Request, Response, Sampling, Tokenizer
 from gagpo.agents.engines.flat.attention import forward
-from gagpo.agents.engines.flat.slots import SlotCache, StaticDecoder
+from gagpo.agents.engines.flat.slots import SlotCache
 from gagpo.agents.engines.spans import span
 from gagpo.agents.engines.weights import copy_tensors
 from gagpo.agents.precision import dtype_of
@@ -22,7 +21,7 @@ from gagpo.base.errors import InvalidArgument
 
 
 class DecodingRow:
-    """A response under way. ``count`` tokens are sampled; all but the last of them have been read."""
+    """A response under way: ``count`` tokens are sampled, and all but the last are read."""
 
     __slots__ = ("count", "ids", "logprobs", "most", "request", "temperature", "top_p", "uniform")
 
@@ -48,14 +47,13 @@ class DecodingRow:
 class TransformersEngine(ModelEngine):
     """Samples from ``model`` itself where it has the wanted precision, else from a copy that it owns.
 
-    dtype: what is sampled in (``float32`` or ``bfloat16``); that of the model where it is None.
-    own: a copy in any case, so that the model can be trained while responses are sampled.
-    prefill_tokens: most padded prompt tokens of one forward pass. compile: ``auto`` decodes in CUDA graphs on a GPU,
-    ``never`` launches every kernel by itself, as a CPU always does.
+    dtype: what is sampled in (``float32`` or ``bfloat16``); that of the model if None.
+    prefill_tokens: most padded prompt tokens of one forward pass.
+    own: sample from a copy in any case, so that the model can be trained meanwhile.
 
-    A session whose prompt begins with the tokens already cached is only read from where it differs. Live sessions
-    always fill the first slots of the cache, so a call about most of them reads the cache in place; a call about few
-    gathers their slots instead. Requests submitted while others are decoded join them at the next token.
+    Of a session's prompt, only what differs from the cached tokens is read. Live sessions always fill the first slots
+    of the cache, so a call for most of them reads the cache in place; a call for few gathers their slots. Requests that
+    are submitted while others are decoded join them at the next token.
     """
 
     def __init__(
@@ -66,7 +64,6 @@ class TransformersEngine(ModelEngine):
         *,
         dtype: str | None = None,
         prefill_tokens: int = 8192,
-        compile: Literal["auto", "never"] = "auto",
         own: bool = False,
     ):
         super().__init__(model, tokenizer, max_length, dtype)
@@ -80,15 +77,9 @@ class TransformersEngine(ModelEngine):
         self._rows: list[DecodingRow] = []  # being decoded
         self._finished: list[Finished] = []
         self._asleep: dict[torch.UntypedStorage, int] = {}  # of the engine's own weights: their bytes
-        if compile not in ("auto", "never"):
-            raise InvalidArgument(f"engine.compile is auto or never, got {compile!r}")
-        graphs = compile == "auto" and self.device.type == "cuda"
-        self._static = StaticDecoder(graphs) if graphs else None
         self._forget()
 
     def _forget(self) -> None:
-        if self._static is not None:
-            self._static.forget()
         self._cache = SlotCache.of(self.model)
         self._slot: dict[int, int] = {}
         self._session: list[int] = []  # by slot
@@ -97,7 +88,7 @@ class TransformersEngine(ModelEngine):
     # Weights ----------------------------------------------------------------------------------------------------------
 
     def load_weights(self, tensors: Iterable[NamedTensor]) -> None:
-        """Take new weights; those of a shared module are there already, so that only the caches are dropped."""
+        """Take new weights. A shared module has them already, so only the caches are dropped."""
         self._require_idle()
         if self._asleep:
             raise InvalidArgument("the engine is asleep: wake it before it takes weights")
@@ -106,9 +97,9 @@ class TransformersEngine(ModelEngine):
         self._forget()
 
     def sleep(self) -> None:
-        """Free the cache, and the weights where they are a copy of the engine's own."""
+        """Free the cache, and the weights if they are the engine's own copy."""
         self._require_idle()
-        self._forget()  # graphs too: the weights will lie elsewhere
+        self._forget()
         self._ready = False
         if self.shares_weights or self._asleep:
             return
@@ -130,7 +121,7 @@ class TransformersEngine(ModelEngine):
         self._abandon()
 
     def _abandon(self) -> None:
-        """Drop what is under way and all caches: after an interruption none can be trusted; all can be read again."""
+        """Drop what is under way and all caches, which may be inconsistent after an interruption."""
         self._new, self._rows = [], []
         self._forget()
 
@@ -174,7 +165,7 @@ class TransformersEngine(ModelEngine):
 
     @torch.inference_mode()
     def release(self, session: int) -> None:
-        """Forget a session and what it has under way."""
+        """Drop a session's cache and its request under way."""
         self._new = [row for row in self._new if row.request.session != session]
         self._rows = [row for row in self._rows if row.request.session != session]
         try:
@@ -195,9 +186,9 @@ class TransformersEngine(ModelEngine):
 
     @torch.inference_mode()
     def _step(self) -> None:
-        """One more token of every response under way, and the first of those that are new."""
+        """Sample one more token of every response under way, and the first of the new ones."""
         was_training = self.model.training
-        if was_training:  # walking over all modules with every token takes as long as a layer
+        if was_training:  # setting it on all modules with every token takes as long as a layer
             self.model.eval()
         try:
             if self._rows:
@@ -216,7 +207,7 @@ class TransformersEngine(ModelEngine):
                 self.model.train()
 
     def _take(self, rows: list[DecodingRow], logits_BV: torch.Tensor) -> None:
-        """Sample a token for each of ``rows``; those that end leave the decoding."""
+        """Sample a token for each of ``rows``; finished rows leave the decoding."""
         uniform_B = np.asarray([row.uniform[row.count] for row in rows])
         temperature_B = np.asarray([row.temperature for row in rows], np.float64)
         token_B, logprob_B = sample(logits_BV, uniform_B, temperature_B, np.asarray([row.top_p for row in rows]))
@@ -234,13 +225,13 @@ class TransformersEngine(ModelEngine):
             self._rows = [row for row in self._rows if id(row) not in ended]
 
     def _keep(self, row: DecodingRow) -> None:
-        """Note what the cache holds of a response that is done; its last token has not been read."""
+        """Note which tokens of a finished response the cache holds; its last token has not been read."""
         self._cached[self._slot[row.request.session]] = row.tokens()
 
     def _read(self, rows: Sequence[DecodingRow]) -> torch.Tensor:
-        """Read the prompts of new rows; logits ``(B, V)`` after them. Of equal prompts one is read, the others copied.
+        """Read the prompts of new rows; logits ``(B, V)`` after them.
 
-        It is the one of which most is cached: what tries of a group have done alike so far is read for one of them.
+        Of equal prompts, the one with most tokens in the cache is read and copied to the others.
         """
         slot_B, start_B = self._place(rows)
         prompts = [row.request.prompt_ids.tobytes() for row in rows]
@@ -260,9 +251,9 @@ class TransformersEngine(ModelEngine):
         return logits[torch.as_tensor(place_B, device=self.device)]
 
     def _place(self, rows: Sequence[DecodingRow]) -> tuple[np.ndarray, np.ndarray]:
-        """A slot for every session, and how many of its prompt's tokens the slot already holds."""
+        """A slot for every session, and how many of its prompt's tokens the slot holds already."""
         slots, starts = [], []
-        for row in rows:  # a new session takes the next slot; an old one is read from where its prompt differs
+        for row in rows:  # a new session takes the next slot
             request = row.request
             if request.session not in self._slot:
                 self._slot[request.session] = len(self._session)
@@ -275,8 +266,7 @@ class TransformersEngine(ModelEngine):
             slots.append(slot)
         longest = max(len(row.request.prompt_ids) + row.most for row in rows)
         longest = max(longest, max(len(cached) for cached in self._cached)) + 1
-        reserve = self._static.reserve if self._static is not None else SlotCache.reserve
-        reserve(self._cache, len(self._session), longest)
+        self._cache.reserve(len(self._session), longest)
         return np.asarray(slots), np.asarray(starts)
 
     def _forward(self, ids_T: np.ndarray, keep_K: np.ndarray) -> torch.Tensor:
@@ -285,7 +275,7 @@ class TransformersEngine(ModelEngine):
         return forward(self.model, ids, self._cache, keep).float()
 
     def _prefill(self, requests: Sequence[Request], slot_B: np.ndarray, start_B: np.ndarray) -> torch.Tensor:
-        """Read what is new of every prompt, in chunks of like length; logits ``(B, V)`` after the last tokens."""
+        """Read the new part of every prompt, in chunks of similar length; logits ``(B, V)`` after the last tokens."""
         new_B = np.asarray([len(request.prompt_ids) for request in requests]) - start_B
         order = np.argsort(new_B, kind="stable")
         logits: list[torch.Tensor] = [torch.empty(0)] * len(requests)
@@ -311,16 +301,13 @@ class TransformersEngine(ModelEngine):
         position_B = np.asarray([row.read for row in rows])
         token_B = np.asarray([row.ids[row.count - 1] for row in rows])
         first = int(slot_B.max()) + 1
-        if self._static is None and 3 * len(slot_B) < first:
+        if 3 * len(slot_B) < first:
             self._cache.plan(slot_B, position_B, np.ones(len(slot_B), np.int64))
             return self._forward(token_B, np.arange(len(slot_B)))
-        # Cheaper than gathering: all first slots go along, the idle ones with a token that lands beyond what they hold.
+        # Cheaper than gathering: all first slots are read, idle ones with a token after what they hold.
         token_S = np.zeros(first, np.int64)
         position_S = np.asarray([len(cached) for cached in self._cached[:first]])
         token_S[slot_B], position_S[slot_B] = token_B, position_B
-        if self._static is not None:
-            logits_SV = self._static.advance(self.model, self._cache, token_S, position_S)
-            return logits_SV[torch.as_tensor(slot_B, device=self.device)]
         self._cache.plan(np.arange(first), position_S, np.ones(first, np.int64))
         return self._forward(token_S, slot_B)
 
@@ -328,11 +315,11 @@ class TransformersEngine(ModelEngine):
 def sample(
     logits_BV: torch.Tensor, uniform_B: np.ndarray, temperature_B: np.ndarray, top_p: float | np.ndarray = 1.0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draw one token a row by inverting the cumulative distribution at ``uniform_B``; gives ids and log-probabilities.
+    """Sample one token per row by inverting the cumulative distribution at ``uniform_B``; ids and log-probabilities.
 
-    A row of temperature 0 takes its most probable token and reports the log-probability at temperature 1. The reported
-    log-probabilities are those of the whole tempered distribution, whatever ``top_p`` left of it. Sums are float64 on a
-    CPU, which adds one after the other, and float32 on a GPU, which adds in a tree and is slow in float64.
+    A row with temperature 0 takes its most probable token and reports the log-probability at temperature 1. Reported
+    log-probabilities are those of the whole tempered distribution, also with ``top_p`` below 1. Sums are float64 on a
+    CPU, which adds in sequence, and float32 on a GPU, which adds in a tree and is slow in float64.
     """
     greedy_B = torch.as_tensor(temperature_B == 0, device=logits_BV.device)
     scale_B = np.where(temperature_B == 0, 1.0, temperature_B)
@@ -347,7 +334,7 @@ def sample(
         probability_BV = probability_BV.scatter(-1, order_BV, sorted_BV.masked_fill(outside_BV, 0.0))
     cumulative_BV = probability_BV.cumsum(-1)
     uniform = torch.as_tensor(uniform_B, dtype=cumulative_BV.dtype, device=logits_BV.device)
-    uniform.clamp_(max=1 - 4 * torch.finfo(uniform.dtype).eps)  # rounded to 1 it would draw what has no probability
+    uniform.clamp_(max=1 - 4 * torch.finfo(uniform.dtype).eps)  # rounded to 1 it would draw a token of probability 0
     target_B1 = uniform[:, None] * cumulative_BV[:, -1:]
     token_B = torch.searchsorted(cumulative_BV, target_B1, right=True)[:, 0].clamp_(max=logits_BV.shape[-1] - 1)
     token_B = torch.where(greedy_B, logprob_BV.argmax(-1), token_B)

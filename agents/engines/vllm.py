@@ -12,14 +12,13 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 
-from gagpo.agents.engines.adapters import AdapterShape
 from gagpo.agents.engines.base import (
     Finished,
     ModelEngine,
@@ -29,14 +28,12 @@ from gagpo.agents.engines.base import (
     Sampling,
     Tokenizer,
     config_of,
-    give_back,
+    release_memory,
 )
 from gagpo.agents.engines.parity import ParityCheck, PolicyReader
-from gagpo.agents.engines.remote.adapter_transfer import sends_adapter
-from gagpo.agents.engines.remote.seat import Seat, require_own_gpu
-from gagpo.agents.engines.remote.transfer import checked
+from gagpo.agents.engines.ranks import Rank, require_own_gpu
 from gagpo.agents.engines.vllm_arguments import cpu_arguments, repack_heads, room_for_rank, spread, temperature_of
-from gagpo.agents.engines.weights import adapter_tensors, base_weights, named_tensors
+from gagpo.agents.engines.weights import AdapterShape, SentBytes, adapter_tensors, base_weights, named_tensors
 from gagpo.agents.model import ModelError
 from gagpo.base.errors import first_line
 
@@ -51,14 +48,18 @@ class VLLMEngine(ModelEngine):
     """Samples from a copy of ``model``, which :meth:`load_weights` brings up to date.
 
     Sessions need no cache of their own: vLLM recognises the blocks of any prompt that it has read before. A process has
-    one engine of this kind: a new one closes the one before.
+    one engine of this kind; a new one closes the one before.
 
-    max_length: most tokens of a prompt and its response; the model's own limit if absent. dtype: of vLLM's copy; the
-    model's own if None. memory: share of a GPU's memory for vLLM's weights and cache together. seat: the place of this
-    process among the trainer's, unless it is that of its variables: each has an engine on its own GPU. send: as of
-    servers, see :class:`gagpo.agents.engines.remote.engine.ServerEngine`. read: of a
-    policy in parts, see :class:`gagpo.agents.engines.parity.ParityCheck`; ``model`` then needs no numbers.
-    Raises :class:`ModelError` when vLLM is not installed, cannot run the model, or does not reproduce it.
+    Where ``model`` has a LoRA adapter and is whole in this process, vLLM gets the weights below it once and the adapter
+    with each update. Where it takes no adapter, it gets all weights with the adapter merged.
+
+    max_length: most tokens of a prompt and its response; the model's own limit if None.
+    dtype: of vLLM's copy; the model's own if None.
+    memory: share of a GPU's memory for vLLM's weights and cache together.
+    place: the rank of this process, by default from torchrun's variables; each rank has an engine on its own GPU.
+    read: of a policy in parts, see :class:`gagpo.agents.engines.parity.ParityCheck`; ``model`` then needs no numbers.
+
+    Raises: ModelError when vLLM is not installed, cannot run the model, or does not reproduce it.
     """
 
     def __init__(
@@ -69,29 +70,26 @@ class VLLMEngine(ModelEngine):
         *,
         dtype: str | None = None,
         memory: float = GPU_SHARE,
-        send: Literal["auto", "adapter", "weights"] = "auto",
-        seat: Seat | None = None,
+        place: Rank | None = None,
         read: PolicyReader | None = None,
     ):
-        adapter = read.adapter if read else AdapterShape.of(model)
-        takes_adapter = sends_adapter(send, adapter, None, alone=read is None)
         vllm = _import_vllm()
         super().__init__(model, tokenizer, max_length, dtype)
         self.device = read.device if read else self.device
         self.memory, self._asleep = memory, False
-        self._seat = seat or Seat.of(os.environ)
-        require_own_gpu(self.device, self._seat)
+        self._rank = place or Rank.of(os.environ)
+        require_own_gpu(self.device, self._rank)
         self._new_params = vllm.SamplingParams
-        self._adapter = adapter if takes_adapter else None
-        self._worn: Any = None  # vLLM's request for the adapter of the last weights
+        self._adapter = None if read else AdapterShape.of(model)
+        self._lora: Any = None  # vLLM's request for the adapter of the last weights
         self._folder = tempfile.TemporaryDirectory(prefix="gagpo-adapter-")
-        self._sent_bytes = 0
+        self._sent = SentBytes()
         self._under_way: dict[str, Request] = {}  # by vLLM's name of the request
         self._number = 0
         self._parity = ParityCheck(model, self.dtype, self.max_length, read=read)
         threads = torch.set_num_threads
         try:
-            self._begin(vllm, send, read)
+            self._begin(vllm, read)
         except ModelError:
             raise
         except (ValueError, RuntimeError, NotImplementedError) as error:
@@ -101,20 +99,18 @@ class VLLMEngine(ModelEngine):
 
     @property
     def takes_adapter(self) -> bool:  # type: ignore[override]
-        """Whether the weights below the adapter are here, so that it comes alone."""
+        """Whether vLLM has the weights below the adapter, so that it comes alone."""
         return self._adapter is not None
 
-    def _begin(self, vllm: Any, send: str, read: PolicyReader | None) -> None:
-        """Start vLLM with the model's weights; where it takes no adapter and none was asked for, with all weights."""
+    def _begin(self, vllm: Any, read: PolicyReader | None) -> None:
+        """Start vLLM with the model's weights; with merged ones where it takes no adapter."""
         if self._adapter is not None:
             try:
                 self.llm = self._start(vllm)
-                self._reload(read.base_tensors(self.dtype) if read else base_weights(self.model))
-                return self.load_weights(read.adapter_tensors() if read else adapter_tensors(self.model))
+                self._reload(base_weights(self.model))
+                return self.load_weights(adapter_tensors(self.model))
             except (ModelError, ValueError, RuntimeError, NotImplementedError) as error:
-                if send == "adapter":
-                    raise
-                LOG.warning("vLLM takes no adapter, so all weights are given to it: %s", first_line(error)[:300])
+                LOG.warning("vLLM takes no adapter, so it gets all weights: %s", first_line(error)[:300])
                 self._adapter = None
         self.llm = self._start(vllm)
         self.load_weights(read.tensors(self.dtype) if read else named_tensors(self.model))
@@ -155,7 +151,7 @@ class VLLMEngine(ModelEngine):
 
     def _place(self) -> Mapping[str, str | int]:
         """vLLM's arguments about the GPU that it samples on, which is the first one unless it is told of ranks."""
-        if self.device.type == "cpu" or self._seat.world == 1:
+        if self.device.type == "cpu" or self._rank.world == 1:
             return {}
         return {"distributed_executor_backend": "external_launcher", "tensor_parallel_size": 1}
 
@@ -175,7 +171,7 @@ class VLLMEngine(ModelEngine):
             self._number += 1
             self._under_way[name] = request
             prompt = {"prompt_token_ids": request.prompt_ids.tolist()}
-            self.llm.llm_engine.add_request(name, prompt, own, lora_request=self._worn)
+            self.llm.llm_engine.add_request(name, prompt, own, lora_request=self._lora)
         self._parity.remember(requests)
 
     def collect(self, timeout: float | None = None) -> list[Finished]:
@@ -226,21 +222,21 @@ class VLLMEngine(ModelEngine):
             self._abort(names)
 
     def load_weights(self, tensors: Iterable[NamedTensor]) -> None:
-        """Copy weights into vLLM, forget what was read with the old ones, and prove the copy.
+        """Copy weights into vLLM, drop the cache of the old ones, and check the copy.
 
-        Raises :class:`ModelError` when vLLM's log-probabilities are not the model's.
+        Raises: ModelError when vLLM's log-probabilities are not the model's.
         """
         self._require_open()
-        self._sent_bytes = 0
+        self._sent.total = 0
         tensors = self._parity.against(tensors, adapter=self.takes_adapter)
         if self._adapter is not None:
-            self._wear(self._adapter, tensors)
+            self._use_adapter(self._adapter, tensors)
         else:
             self._reload(tensors)
-        # vLLM wakes by parts: memory for weights (`wake`), the weights, what layers derive from them, then the cache.
-        # Loading and deriving take more memory for a while, and neither needs the cache: so its room comes last.
+        # vLLM wakes in parts: memory for weights (`wake`), the weights, what layers derive from them, then the cache.
+        # Loading takes more memory for a while and does not need the cache, so the cache comes last.
         if self._asleep:
-            give_back(self.device)
+            release_memory(self.device)
             self.llm.wake_up(tags=["kv_cache"])
             self._asleep = False
         self.llm.reset_prefix_cache()
@@ -249,36 +245,29 @@ class VLLMEngine(ModelEngine):
 
     def _reload(self, tensors: Iterable[NamedTensor]) -> None:
         """Give vLLM all weights, or all that is under an adapter."""
-        item = getattr(torch, self.dtype).itemsize
-        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": self._counted(tensors, item)})
+        sent = self._sent.counted(tensors, getattr(torch, self.dtype).itemsize)
+        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": sent})
         self.llm.apply_model(repack_heads)
 
-    def _wear(self, shape: AdapterShape, tensors: Iterable[NamedTensor]) -> None:
-        """Sample with this adapter from now on. vLLM knows adapters by numbers, and keeps the latest one."""
+    def _use_adapter(self, shape: AdapterShape, tensors: Iterable[NamedTensor]) -> None:
+        """Sample with this adapter from now on. vLLM numbers adapters and keeps the latest one."""
         from vllm.lora.request import LoRARequest
 
-        if self._worn is not None:
-            self.llm.llm_engine.remove_lora(self._worn.lora_int_id)
-        number = 1 if self._worn is None else self._worn.lora_int_id + 1
-        held = {name: tensor.detach().cpu().contiguous() for name, tensor in checked(tensors, shape.tensors)}
-        self._sent_bytes = sum(tensor.nbytes for tensor in held.values())
-        shape.write(Path(self._folder.name), held)
-        self._worn = LoRARequest(f"gagpo-{number}", number, self._folder.name)
-        self.llm.llm_engine.add_lora(self._worn)
-
-    def _counted(self, tensors: Iterable[NamedTensor], item: int) -> Iterator[NamedTensor]:
-        for name, tensor in tensors:
-            self._sent_bytes += tensor.numel() * item
-            yield name, tensor
+        if self._lora is not None:
+            self.llm.llm_engine.remove_lora(self._lora.lora_int_id)
+        number = 1 if self._lora is None else self._lora.lora_int_id + 1
+        shape.write(Path(self._folder.name), self._sent.counted(tensors))
+        self._lora = LoRARequest(f"gagpo-{number}", number, self._folder.name)
+        self.llm.llm_engine.add_lora(self._lora)
 
     def measures(self) -> dict[str, float]:
-        """For the metrics of an iteration: bytes that the last update brought."""
-        return {"engine_bytes_sync": float(self._sent_bytes)}
+        """Metrics of an iteration: bytes of the last update."""
+        return {"engine_bytes_sync": float(self._sent.total)}
 
     def sleep(self) -> None:
-        """Free vLLM's cache and weights on a GPU; on a CPU vLLM cannot, and keeps both.
+        """Free vLLM's cache and weights on a GPU; on a CPU vLLM keeps both.
 
-        What is under an adapter goes to the host's memory meanwhile (vLLM's sleep level 1), all else is dropped (2).
+        Weights below an adapter move to the host's memory (vLLM's sleep level 1), all others are dropped (level 2).
         """
         self._require_open()
         self._require_idle()
@@ -287,12 +276,12 @@ class VLLMEngine(ModelEngine):
             self.llm.sleep(level=1 if self.takes_adapter else 2)
 
     def wake(self) -> None:
-        """Take the memory for weights again; they come by :meth:`load_weights`, and the cache's room after them.
+        """Take the memory for weights again; :meth:`load_weights` brings them and makes room for the cache.
 
-        vLLM asks the driver for it, which cannot give what torch has freed and kept, so torch gives that back first.
+        vLLM asks the driver for memory, so torch first returns what it has freed and kept.
         """
         if self.device.type != "cpu":
-            give_back(self.device)
+            release_memory(self.device)
             self.llm.wake_up(tags=["weights"])
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What vLLM samples exactly, in this process and in a server: its temperatures, its seeds, its memory on a CPU."""
+"""Arguments of vLLM, in this process and in a server: temperatures, seeds, memory on a CPU."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedConfig
 
-TEMPERATURES = (0.01, 2.0)  # what vLLM accepts besides 0; it would silently raise a lower one
-BACKEND = "gagpo_file"  # our way of sending weights to a server, among vLLM's own
+TEMPERATURES = (0.01, 2.0)  # what vLLM accepts besides 0; it silently raises lower ones
+BACKEND = "gagpo_file"  # name of our weight transfer among vLLM's own
 CPU_CACHE = 2**30  # bytes of keys and values on a CPU, unless one response of full length needs more
 CPU_BLOCK = 32  # tokens of a cache block on a CPU: prompts are shared in whole blocks
 CPU_STEP = 8192  # tokens read in one step on a CPU
@@ -25,21 +25,21 @@ MOST_RANK = RANKS[-1]
 
 
 def temperature_of(request: Request, sampling: Sampling) -> float:
-    """The temperature of a request; InvalidArgument for samplings that vLLM cannot give exactly."""
+    """The temperature of a request; InvalidArgument for sampling that vLLM does not do exactly."""
     temperature = sampling.temperature_of(request)
     lowest, highest = TEMPERATURES
     if temperature and not lowest <= temperature <= highest:
         raise InvalidArgument(f"vLLM samples at temperature 0 or in [{lowest}, {highest}], got {temperature}")
     if sampling.top_p < 1:
         raise InvalidArgument(
-            f"top_p is {sampling.top_p}: below 1 vLLM reports the nucleus's log-probabilities, not those of the whole "
+            f"top_p is {sampling.top_p}: below 1 vLLM reports log-probabilities of the nucleus, not of the whole "
             "distribution; use the transformers engine"
         )
     return temperature
 
 
 def room_for_rank(rank: int) -> int:
-    """The least rank that vLLM makes room for and that holds adapters of ``rank``; InvalidArgument above all."""
+    """The lowest rank that vLLM supports and that fits adapters of ``rank``; InvalidArgument if there is none."""
     for room in RANKS:
         if rank <= room:
             return room
@@ -47,28 +47,28 @@ def room_for_rank(rank: int) -> int:
 
 
 def spread(seed: int) -> int:
-    """A 63-bit number in which every bit depends on the whole seed: on a CPU, generators only use the lowest 32."""
+    """A 63-bit number in which every bit depends on the whole seed: generators on a CPU use only the lowest 32."""
     return int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1)
 
 
 def cpu_arguments(config: PreTrainedConfig, item_bytes: int, max_length: int) -> dict[str, int]:
-    """vLLM's arguments about memory on a CPU, for a model of this config whose numbers take ``item_bytes``."""
+    """vLLM's arguments about memory on a CPU, for a model of this config with ``item_bytes`` per number."""
     token = 2 * math.prod(key_value_shape(config)) * item_bytes
     return {
         "kv_cache_memory_bytes": max(CPU_CACHE, token * (max_length + 2 * CPU_BLOCK)),
         "block_size": CPU_BLOCK,
         "enforce_eager": True,
-        # A seeded request whose prompt is read in two steps ends in an error: a CPU's generator cannot go back.
+        # A seeded request whose prompt is read in two steps fails: a CPU's generator cannot go back.
         "enable_chunked_prefill": False,
         "max_num_batched_tokens": max(CPU_STEP, max_length),
     }
 
 
 def repack_heads(model: torch.nn.Module) -> None:
-    """Rebuild what output layers of vLLM's model derive from their weights.
+    """Rebuild what the output layers of vLLM's model derive from their weights.
 
-    Reloading does so for every layer that receives weights. An output layer tied to the input embedding receives none,
-    and on a CPU it multiplies with a packed copy, which would stay as it was.
+    Reloading does so for every layer that receives weights. An output layer tied to the input embedding receives none;
+    on a CPU it multiplies with a packed copy, which would keep the old weights.
     """
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 

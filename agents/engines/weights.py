@@ -1,14 +1,19 @@
-"""Weights on their way to an engine: when they go, each once by its name, and what refuses those of another model."""
+"""Weights on their way to an engine: each tensor once by its name; tensors of another model are refused."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from gagpo.agents.engines import adapters
 from gagpo.agents.engines.adapters import base_tensors, is_adapted, merged_tensors, stored
 from gagpo.agents.engines.base import Engine, NamedTensor
 from gagpo.agents.precision import dtype_of
@@ -16,7 +21,7 @@ from gagpo.base.errors import GagpoError
 
 
 class WeightsError(GagpoError, ValueError):
-    """Tensors that are not the model's; the message names the first."""
+    """Tensors of another model; the message names the first."""
 
 
 def named_tensors(
@@ -24,9 +29,10 @@ def named_tensors(
 ) -> Iterator[NamedTensor]:
     """What :meth:`Engine.load_weights` takes: every parameter once, tied ones under their first name.
 
-    merged: an adapter is added to the weights it belongs to; false for an engine on this very module. Sharded weights
-    are gathered one by one, each when its turn comes, and are freed when the next one's has come: all ranks go through
-    them together. dtype: what they are gathered in; what is whole already stays as it is.
+    Sharded weights are gathered one by one and freed when the next one is read; all ranks read them together.
+
+    merged: add an adapter to the weights it belongs to; false for an engine on this very module.
+    dtype: what sharded weights are gathered in; whole ones stay as they are.
     """
     named = merged_tensors(model) if merged else model.named_parameters()
     for name, tensor in named:
@@ -34,28 +40,89 @@ def named_tensors(
 
 
 def adapter_tensors(model: torch.nn.Module) -> Iterator[NamedTensor]:
-    """The adapter alone, by the names in peft's files, each tensor whole."""
+    """The adapter's tensors, whole, by their names in peft's files."""
     for name, tensor in stored(model).items():
         yield name, whole(tensor.detach())
 
 
-def base_weights(model: torch.nn.Module, dtype: torch.dtype | None = None) -> Iterator[NamedTensor]:
-    """What :func:`named_tensors` gives of the model without its adapter."""
+def base_weights(model: torch.nn.Module) -> Iterator[NamedTensor]:
+    """What :func:`named_tensors` gives for the model without its adapter."""
     for name, tensor in base_tensors(model):
-        yield name, whole(tensor.detach(), dtype)
+        yield name, whole(tensor.detach())
+
+
+def checked(tensors: Iterable[NamedTensor], shapes: Mapping[str, tuple[int, ...]]) -> Iterator[NamedTensor]:
+    """The tensors as they pass; WeightsError where they are not those of ``shapes``, each once."""
+    missing = dict(shapes)
+    for name, tensor in tensors:
+        shape = missing.pop(name, None)
+        if shape != tuple(tensor.shape):
+            known = "is unknown or came twice" if shape is None else f"has shape {shape} in the engine"
+            raise WeightsError(f"parameter {name!r} of shape {tuple(tensor.shape)} {known}")
+        yield name, tensor
+    if missing:
+        raise WeightsError(f"{len(missing)} parameters were not sent to the engine, the first {min(missing)!r}")
+
+
+@dataclass
+class SentBytes:
+    """Counts the bytes of tensors that are sent to an engine."""
+
+    total: int = 0
+
+    def counted(self, tensors: Iterable[NamedTensor], item: int | None = None) -> Iterator[NamedTensor]:
+        """The same tensors, counted as they pass. item: bytes of a number as it is sent, by default as it is."""
+        for name, tensor in tensors:
+            self.total += tensor.numel() * (item or tensor.element_size())
+            yield name, tensor
+
+
+@dataclass(frozen=True)
+class AdapterShape:
+    """A LoRA adapter without its numbers.
+
+    rank: of its matrices.
+    alpha: its scale is alpha / rank.
+    targets: names of the adapted layers.
+    fan_in_fan_out: whether the layers hold their matrices transposed, as GPT-2's do.
+    tensors: shapes by the names in peft's files.
+    """
+
+    rank: int
+    alpha: float
+    targets: tuple[str, ...]
+    fan_in_fan_out: bool
+    tensors: dict[str, tuple[int, ...]]
+
+    @classmethod
+    def of(cls, model: Any) -> AdapterShape | None:
+        """The shape of a model's adapter; None for a model without one."""
+        if not is_adapted(model):
+            return None
+        config = adapters.config_of(model)
+        shapes = {name: tuple(tensor.shape) for name, tensor in stored(model).items()}
+        return cls(config.r, config.lora_alpha, tuple(sorted(config.target_modules)), config.fan_in_fan_out, shapes)
+
+    def write(self, folder: Path, tensors: Iterable[NamedTensor]) -> None:
+        """Write the adapter as peft does, for an engine that has the weights below it."""
+        held = {name: tensor.detach().cpu().contiguous() for name, tensor in checked(tensors, self.tensors)}
+        save_file(held, str(folder / adapters.WEIGHTS), metadata={"format": "pt"})
+        # Engines compare the last part of a layer's name; the file of tensors says which layers have an adapter.
+        endings = sorted({target.rpartition(".")[2] for target in self.targets})
+        adapters.write_config(folder, self.rank, self.alpha, endings, self.fan_in_fan_out)
 
 
 def tensors_for(engine: Engine, model: torch.nn.Module, dtype: torch.dtype | None = None) -> Iterator[NamedTensor]:
-    """What ``engine`` takes of ``model`` after an update: the adapter alone, where it has the rest, or all weights."""
+    """What ``engine`` takes after an update of ``model``: the adapter alone where it has the rest, else all weights."""
     if getattr(engine, "takes_adapter", False) and is_adapted(model):
         return adapter_tensors(model)
     return named_tensors(model, merged=not engine.shares_weights, dtype=dtype)
 
 
 def whole(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """A sharded tensor with the parts of all ranks, who call this together, in ``dtype``; another one as it is.
+    """A sharded tensor with the parts of all ranks, in ``dtype``; any other tensor as it is.
 
-    Parts that lie in the host's memory are gathered on the cards, which are faster among themselves.
+    All ranks call it together. Parts in the host's memory are gathered on the GPUs, whose links are faster.
     """
     if not isinstance(tensor, DTensor):
         return tensor
@@ -66,11 +133,11 @@ def whole(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 @contextmanager
 def refreshed(engine: Engine, model: torch.nn.Module, sleep: bool = True) -> Iterator[None]:
-    """The block changes ``model``; after it, the engine samples from the model as it is then.
+    """Change ``model`` within the block; the engine gets the new weights afterwards.
 
-    sleep: the engine's memory is free within the block; it must have nothing under way. Caches of the old weights are
-    of no use afterwards, so an engine that is in this process loses nothing by it. Where the block raises, the engine
-    is left as it is: asleep, it answers nobody.
+    Where the block raises, a sleeping engine stays asleep and refuses requests.
+
+    sleep: free the engine's memory during the block; it must have nothing under way.
     """
     if sleep:
         engine.sleep()
@@ -82,7 +149,7 @@ def refreshed(engine: Engine, model: torch.nn.Module, sleep: bool = True) -> Ite
 
 @torch.no_grad()
 def copy_tensors(model: torch.nn.Module, tensors: Iterable[NamedTensor]) -> None:
-    """Copy tensors into the model's parameters by name; one that is the parameter itself is left as it is."""
+    """Copy tensors into the model's parameters by name; a tensor that is the parameter itself is skipped."""
     own = dict(model.named_parameters(remove_duplicate=False))
     missing = {name for name, _ in model.named_parameters()}
     for name, tensor in tensors:  # each is checked before it is copied

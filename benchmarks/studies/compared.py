@@ -65,7 +65,7 @@ STUDIES = {
     "credits-household": Study(  # where one habit is not enough: rooms as ALFRED has them, fifty turns
         "configs/alfworld-agent.yaml",
         TURN_LEVEL,
-        common=["training.turns=30000", "training.average=null", "optimizer.schedule=constant"],
+        common=["training.turns=30000", "training.average=false", "optimizer.schedule=constant"],
     ),
     "credits-catalogue": Study(  # where the first result is mostly wrong
         SHOP,
@@ -105,7 +105,6 @@ STUDIES = {
             "GAGPO and self-distillation": cells(
                 distillation={"teacher": "self", "hint": "success", "form": "bounded", "coefficient": 0.1}
             ),
-            "GAGPO, Muon": preset("gagpo", "optimizer.name=muon"),
         },
         common=SHORT,
     ),
@@ -140,20 +139,14 @@ STUDIES = {
 # From starters that play well already: 60 iterations at a constant rate, the weights averaged beside them -------------
 
 PLAIN = "optimizer.by_groups=false"
-AVERAGED = "training.average={decay: 0.95}"
-LASTING = ["training.iterations=60", "optimizer.schedule=constant", AVERAGED]
+LASTING = ["training.iterations=60", "optimizer.schedule=constant"]
 SINGLE = "{levels: [1, 2, 3, 4], size: 60000, test_size: 480, attempts: 1, tools: false}"
 ALONE = ["model=starter:maths-single", f"environment.kwargs={SINGLE}", *LASTING]
 
 
 def rates(name: str) -> dict[str, list[str]]:
-    """A method at rates that follow groups or signal."""
-    groups = {f"{rate} by groups": preset(name, f"optimizer.learning_rate={rate}") for rate in ("3e-4", "1e-3")}
-    signal = {
-        f"{rate} by signal": preset(name, f"optimizer.learning_rate={rate}", "training.signal_rate={}")
-        for rate in ("1e-3", "3e-3")
-    }
-    return {**groups, **signal}
+    """A method at rates that follow the groups that teach."""
+    return {f"{rate} by groups": preset(name, f"optimizer.learning_rate={rate}") for rate in ("3e-4", "1e-3")}
 
 
 STUDIES |= {
@@ -172,22 +165,13 @@ STUDIES |= {
         split="validation",
         common=[*ALONE, "evaluation.splits=[validation]", "evaluation.tasks=300"],
     ),
-    # One rate for a player that learns and for one that is good already, followed by groups and by signal.
+    # One rate for a policy that learns and for one that is good already, followed by groups.
     "rates-weak": Study(FIRST, rates("gagpo"), common=["evaluation.tries=2", "evaluation.every=0"]),
     "rates-strong": Study(
         "configs/maths-single-small.yaml",
         rates("grpo"),
         split="validation",
         common=[*ALONE, "rollout.max_tokens=128", "evaluation.splits=[validation]", "evaluation.tasks=300"],
-    ),
-    # How far behind an average may lag in a run of 20 iterations; the weights in training are the same in all three.
-    "averages": Study(
-        FIRST,
-        {
-            "growing": preset("gagpo", "training.average={}"),
-            **{f"decay {decay}": preset("gagpo", f"training.average={{decay: {decay}}}") for decay in (0.9, 0.95)},
-        },
-        common=["evaluation.tries=2", "evaluation.every=0"],
     ),
     # What is left after 60 iterations at the settings of the first runs; 500 tasks that nothing was chosen on.
     "lasting-maths": Study(
@@ -236,7 +220,7 @@ STUDIES |= {
 }
 
 BY_SUCCESS = ["reward=success", "invalid_penalty=0.1"]
-FALLING = ["training.iterations=80", "optimizer.schedule=linear", "training.average={}"]
+FALLING = ["training.iterations=80", "optimizer.schedule=linear"]
 
 # A strong player in rooms as released games have them, which it was not made for, by reinforcement alone.
 STUDIES |= {

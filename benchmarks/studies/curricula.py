@@ -22,15 +22,14 @@ from gagpo.settings import load
 TURNS = {"maths-first": 6_000, "webshop-first": 6_000}
 """The configs, and how many environment turns a run of each is given."""
 
-CURRICULA = {"maths-first": ("uniform", "by_success", "by_level"), "webshop-first": ("uniform", "by_success")}
-"""Of worlds whose tasks have no level ``by_level`` would be a uniform order with another draw."""
+CURRICULA = ("uniform", "by_success")
 
 
 def run(options: argparse.Namespace, rows: Path) -> None:
     """Seed by seed, every curriculum of every world."""
     for seed in options.seeds:
         for config, turns in TURNS.items():
-            for curriculum in CURRICULA[config]:
+            for curriculum in CURRICULA:
                 if not has_row(rows, config=config, curriculum=curriculum, seed=seed):
                     append_row(rows, row_of(options, config, curriculum, seed, options.turns or turns))
 

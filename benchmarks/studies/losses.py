@@ -38,7 +38,7 @@ PROBLEMS = {"levels": [1, 2, 3, 4], "size": 60000, "test_size": 480, "attempts":
 PLAIN = ("training.trust_region=null", "optimizer.by_groups=false")
 COMMON = (
     *("model=starter:maths-single", "rollout.samples=8", "rollout.max_tokens=128", "optimizer.schedule=constant"),
-    *("evaluation.splits=[]", "evaluation.every=0", "training.average={decay: 0.95}"),
+    *("evaluation.splits=[]", "evaluation.every=0"),
 )
 BATCH = ("rollout.tasks=16", "training.minibatches=4", "training.iterations=40")
 ONE_STEP = ("rollout.tasks=4", "training.minibatches=1", "training.iterations=160")

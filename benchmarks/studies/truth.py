@@ -37,7 +37,7 @@ from gagpo.credit.registry import find, make
 from gagpo.eval.statistics import mean_over_seeds
 from gagpo.eval.study import paired_t
 
-KEYS = ("observation", "state", "tracked", "history")
+KEYS = ("observation", "state", "history")
 MATTERS = 0.1
 """Turns that change what is to be earned by more than this, and by more than two standard errors, have a sign."""
 
@@ -45,10 +45,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "gagpo lam=0": {"name": "gagpo", "lam": 0.0},
     "gagpo lam=.5": {"name": "gagpo", "lam": 0.5},
     "gagpo lam=1": {"name": "gagpo", "lam": 1.0},
-    "gagpo keep_zeros": {"name": "gagpo", "keep_zeros": True},
     "graph": {"name": "gagpo", "proxy": "graph", "lam": 0.0},
     "graph lam=.5": {"name": "gagpo", "proxy": "graph", "lam": 0.5},
-    "graph keep_zeros": {"name": "gagpo", "proxy": "graph", "lam": 0.0, "keep_zeros": True},
 }
 """Credits beside the defaults of the table."""
 

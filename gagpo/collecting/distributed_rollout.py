@@ -25,8 +25,6 @@ from gagpo.settings import RunSettings, SettingsError
 
 PLAYED = ("task", "task_type", "split", "group", "sample", "seed", "temperature", "success", "outcome", "restarts")
 EPISODE = (*PLAYED, "end_observation", "end_state", "info", "world")
-WHOLE = {"muon": "makes a step of each matrix as a whole"}
-"""Why an optimiser is for one process."""
 TURN = (
     "observation",
     "response",
@@ -62,10 +60,10 @@ def require_fitting(settings: RunSettings, world: int) -> None:
 
     With ``rollout.ahead`` the first rank plays for all, and its engine is not to be on a card that trains with others.
     """
-    if settings.optimizer.name in WHOLE:
+    if settings.optimizer.name == "adamw8bit":
         raise SettingsError(
-            f"optimizer.name={settings.optimizer.name} {WHOLE[settings.optimizer.name]}, and {world} processes hold "
-            "parts: set optimizer.name=adamw, or processes=1"
+            f"optimizer.name=adamw8bit cannot be sharded over {world} processes: set optimizer.name=adamw, or "
+            "processes=1"
         )
     if settings.lora is not None and settings.lora.base == "4bit":
         raise SettingsError(

@@ -24,15 +24,14 @@ NOTHING = 1e-8
 class Agpo(Options):
     """AGPO's sampling temperature and clip radius from probe rollouts, entropy and KL (arXiv 2605.20722).
 
-    probe: episodes per task of the probe. per: each task ``group`` its own temperature and radius, or one for the
-    ``batch`` (means of the groups' statistics). reward: the probe's dispersion is of ``success`` 0/1 or of the ``sum``.
-    skewness: bias-corrected as in the authors' code (``authors``), whose correction holds the sample deviation, or as
-    in textbooks (``g1``); of weight only where ``skewness_weight`` or ``skewness_gain`` are set.
+    Each task has its own temperature and radius. The probe's dispersion is of successes, 0 or 1.
+
+    probe: episodes per task of the probe.
+    skewness: bias-corrected as in the authors' code (``authors``), whose correction uses the sample deviation, or as in
+        textbooks (``g1``). Without effect unless ``skewness_weight`` or ``skewness_gain`` is set.
     """
 
     probe: int = Field(default=8, ge=2)
-    per: Literal["group", "batch"] = "group"
-    reward: Literal["sum", "success"] = "success"
     dispersion: Literal["std", "mad", "iqr"] = "std"
     skewness: Literal["authors", "g1"] = "authors"
     dispersion_weight: float = Field(default=1.0, ge=0)
@@ -105,15 +104,11 @@ class AgpoController:
         names = list(dict.fromkeys(tasks_G))
         group_E = np.array([names.index(task) for task in tasks_G])[turns.group_index_E]
         groups = len(names)
-        reward_E = turns.coded_return_E(settings.reward)
-        vote_E = turns.coded_return_E("success") if turns.vote_E is None else turns.vote_E
+        reward_E = turns.coded_return_E("success")
+        vote_E = reward_E if turns.vote_E is None else turns.vote_E
         dispersion_G = group_dispersion(reward_E, group_E, groups, settings.dispersion)
         skewness_G = np.abs(group_skewness(reward_E, group_E, groups, sample=settings.skewness == "authors"))
         votes_G = vote_entropy(vote_E, group_E, groups)
-        if settings.per == "batch":
-            dispersion_G, skewness_G, votes_G = (
-                np.full(groups, column.mean()) for column in (dispersion_G, skewness_G, votes_G)
-            )
         uncertainty_G = (
             settings.dispersion_weight * dispersion_G
             + settings.entropy_weight * votes_G
@@ -145,8 +140,6 @@ class AgpoController:
             share_G = np.ones(len(entropy_G))
         else:
             share_G = entropy_G / reference
-        if self.settings.per == "batch":
-            share_G = np.full(len(share_G), share_G.mean())
         state.tasks = list(tasks_G)
         state.entropy_share = {
             task: float(share_G[[other == task for other in tasks_G]].mean()) for task in dict.fromkeys(tasks_G)
@@ -172,6 +165,21 @@ class AgpoController:
             return self.settings.radius
         share = self.state.entropy_share.get(task, 1.0)
         return agpo_radius(found.dispersion, found.skewness, found.votes, share, self.state.kl, self.settings)
+
+    def values(self) -> dict[str, float]:
+        """Means over the tasks that were probed."""
+        state, values = self.state, {"agpo_kl": self.state.kl}
+        if found := list(state.by_task.values()):
+            values |= {
+                "agpo_radius": float(np.mean([self.radius(task) for task in state.by_task])),
+                "agpo_temperature": float(np.mean([self.temperature(1.0, task) for task in state.by_task])),
+                "agpo_dispersion": float(np.mean([one.dispersion for one in found])),
+                "agpo_skewness": float(np.mean([one.skewness for one in found])),
+                "agpo_vote_entropy": float(np.mean([one.votes for one in found])),
+            }
+        if state.entropy_share:
+            values["agpo_entropy_share"] = float(np.mean(list(state.entropy_share.values())))
+        return values
 
     def state_dict(self) -> State:
         return asdict(self.state)

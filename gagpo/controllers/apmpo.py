@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.options import Options
-from gagpo.credit.turns import BadTurns, Turns
+from gagpo.credit.turns import Turns
 from gagpo.credit.turns.grouping import group_mean, group_std
 
 
@@ -20,7 +20,7 @@ class Apmpo(Options):
     aggregation's own). radius: ``tanh`` of mean/std, ``mean`` (of the mean alone), ``deviation`` (of 1/std alone),
     ``fixed`` (the gate's own). symmetric: the lower radius follows the upper. statistics: of the ``batch`` (the paper's
     text) or of each ``group`` (its pseudo-code). ddof: 0 for the population deviation (Algorithm 1, line 8), 1 for the
-    sample's. reward: ``success`` as 0/1, or the ``sum``, which must lie in [0, 1].
+    sample's. An episode's reward is its success, 0 or 1.
     """
 
     exponent: Literal["exponential", "linear", "fixed"] = "exponential"
@@ -31,7 +31,6 @@ class Apmpo(Options):
     symmetric: bool = False
     statistics: Literal["batch", "group"] = "batch"
     ddof: Literal[0, 1] = 0
-    reward: Literal["sum", "success"] = "success"
 
     @model_validator(mode="after")
     def _ordered(self) -> Apmpo:
@@ -55,15 +54,8 @@ class ApmpoController:
         self.radius_G: list[float] | None = None
 
     def observe_batch(self, turns: Turns) -> None:
-        """Take the rewards of the batch; raises :class:`BadTurns` when a return lies outside [0, 1]."""
-        settings = self.settings
-        reward_E = turns.coded_return_E(settings.reward)
-        wrong = np.flatnonzero((reward_E < 0) | (reward_E > 1))
-        if wrong.size:
-            raise BadTurns(
-                f"APMPO wants episode returns in [0, 1]; episode {wrong[0]} has {reward_E[wrong[0]]:g}: "
-                "use controllers.apmpo.reward='success'"
-            )
+        """Take the successes of the batch."""
+        settings, reward_E = self.settings, turns.coded_return_E("success")
         group_E, groups = turns.group_index_E, turns.groups
         if settings.statistics == "batch":
             group_E, groups = np.zeros(turns.episodes, np.int64), 1
@@ -72,10 +64,15 @@ class ApmpoController:
         self.exponent_G = None if settings.exponent == "fixed" else apmpo_exponent(mean_G, settings).tolist()
         self.radius_G = None if settings.radius == "fixed" else apmpo_radius(mean_G, std_G, settings).tolist()
 
-    def state_dict(self) -> dict[str, list[float] | None]:
+    def values(self) -> dict[str, float]:
+        """Means over the task groups where those have their own."""
+        found = {"apmpo_exponent": self.exponent_G, "apmpo_radius": self.radius_G}
+        return {name: float(np.mean(value_G)) for name, value_G in found.items() if value_G}
+
+    def state_dict(self) -> dict[str, Any]:
         return {"exponent_G": self.exponent_G, "radius_G": self.radius_G}
 
-    def load_state_dict(self, state: dict[str, list[float] | None]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self.exponent_G, self.radius_G = state["exponent_G"], state["radius_G"]
 
 

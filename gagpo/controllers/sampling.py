@@ -17,26 +17,26 @@ from gagpo.credit.turns import Turns
 from gagpo.credit.turns.grouping import group_std, varies
 from gagpo.objectives.options import LIMIT
 
+SLACK = 0.01
+"""Of RAGEN-2's filter: how far the kept spread may fall short of its share."""
+
 
 class DynamicSampling(Options):
     """DAPO: drop groups whose episodes all came out alike, sample on until the batch is full (arXiv 2503.14476)."""
 
     rounds: int = Field(default=10, ge=1)
-    reward: Literal["sum", "success"] = "sum"
 
 
 class VarianceFilter(Options):
     """RAGEN: train on the groups with the largest deviation of return alone, and sample no others in their place.
 
-    by: ``groups`` keeps the share of all groups that is named, rounded down, at least one (StarPO-S, arXiv 2504.20073;
-    its .25). ``spread``, the least number of groups whose deviations sum up to that share of all, less ``slack``
-    (RAGEN-2, arXiv 2604.06268, recommends .9); groups without spread are never kept. reward: an episode's number.
+    by: ``groups`` keeps this share of all groups, rounded down, at least one (StarPO-S, arXiv 2504.20073; its .25).
+        ``spread`` keeps the fewest groups whose deviations sum to this share of all, less .01 (RAGEN-2, arXiv
+        2604.06268, recommends .9); groups without spread are never kept.
     """
 
     by: Literal["groups", "spread"] = "groups"
     share: float = Field(default=0.25, gt=0, le=1)
-    slack: float = Field(default=0.01, ge=0)
-    reward: Literal["sum", "success"] = "sum"
 
 
 class Overlong(Options):
@@ -64,8 +64,7 @@ def keep_episodes(turns: Turns, settings: DynamicSampling | None) -> np.ndarray:
     """Which episodes to keep, bool[E]: those of task groups that did not all come out alike; all without settings."""
     if settings is None:
         return np.ones(turns.episodes, np.bool_)
-    return_E = turns.coded_return_E(settings.reward)
-    return np.asarray(varies(return_E, turns.group_index_E, turns.groups)[turns.group_index_E])
+    return np.asarray(varies(turns.return_E, turns.group_index_E, turns.groups)[turns.group_index_E])
 
 
 def keep_varied(turns: Turns, settings: VarianceFilter | None) -> np.ndarray:
@@ -82,13 +81,13 @@ def keep_varied(turns: Turns, settings: VarianceFilter | None) -> np.ndarray:
             own_E = turns.world_E == world
             kept_E[own_E] = keep_varied(dataclasses.replace(turns.only(own_E), world_E=None), settings)
         return kept_E
-    spread_G = group_std(turns.coded_return_E(settings.reward), turns.group_index_E, turns.groups)
+    spread_G = group_std(turns.return_E, turns.group_index_E, turns.groups)
     order_G = np.argsort(-spread_G, kind="stable")
     if settings.by == "groups":
         kept = max(int(settings.share * turns.groups), 1)
     else:
         before_G = np.append(0.0, np.cumsum(spread_G[order_G])[:-1])
-        needed = settings.share * spread_G.sum() - settings.slack
+        needed = settings.share * spread_G.sum() - SLACK
         kept = int(((before_G < needed) & (spread_G[order_G] > 0)).sum())
     return np.asarray(np.isin(turns.group_index_E, order_G[:kept]))
 

@@ -8,8 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from gagpo.credit.registry import CreditSettings
-from gagpo.credit.turns import BadTurns
-from gagpo.credit.turns.columns import Coding, Turns
+from gagpo.credit.turns import Turns
 from gagpo.credit.turns.dispersion import Dispersion, group_dispersion
 from gagpo.credit.turns.grouping import centre, group_std
 
@@ -26,12 +25,10 @@ class AgpoAdaptive(CreditSettings):
     """
 
     name: Literal["agpo_adaptive"] = "agpo_adaptive"
-    reward: Coding = "sum"
     dispersion: Dispersion = "std"
 
     def advantage(self, turns: Turns) -> np.ndarray:
-        return_E = turns.coded_return_E(self.reward)
-        group_E, groups = turns.group_index_E, turns.groups
+        return_E, group_E, groups = turns.return_E, turns.group_index_E, turns.groups
         spread_G = group_dispersion(return_E, group_E, groups, self.dispersion)
         spread_G = np.where(spread_G > SMALLEST, spread_G, group_std(return_E, group_E, groups))
         return np.asarray(
@@ -40,7 +37,7 @@ class AgpoAdaptive(CreditSettings):
 
 
 class AgpoAsymmetric(CreditSettings):
-    """``(R - mean)/sqrt(var + delta^2) + 1[R < 0] * bonus`` for returns of -1 or +1 (arXiv 2605.05826).
+    """``(R - mean)/sqrt(var + delta^2) + 1[R < 0] * bonus`` with R = +1 for a success, -1 otherwise (arXiv 2605.05826).
 
     ``var`` is the population variance of the task group. A group that failed wholly gives ``bonus``, one that succeeded
     wholly gives 0, a rare success weighs most. ``delta`` and ``bonus`` are not published; these reproduce the curves
@@ -48,19 +45,11 @@ class AgpoAsymmetric(CreditSettings):
     """
 
     name: Literal["agpo_asymmetric"] = "agpo_asymmetric"
-    reward: Coding = "sign"
     delta: float = Field(default=1.0, gt=0)
     bonus: float = Field(default=-1.0, le=0)
 
     def advantage(self, turns: Turns) -> np.ndarray:
-        """Raises :class:`BadTurns` unless every return is -1 or +1."""
-        return_E = turns.coded_return_E(self.reward)
-        wrong = np.flatnonzero(np.abs(return_E) != 1.0)
-        if wrong.size:
-            raise BadTurns(
-                f"asymmetric AGPO wants episode returns of -1 or +1; episode {wrong[0]} has {return_E[wrong[0]]:g}: "
-                "use reward='sign', which codes success so"
-            )
+        return_E = 2.0 * turns.coded_return_E("success") - 1.0
         group_E, groups = turns.group_index_E, turns.groups
         scale_E = np.sqrt(group_std(return_E, group_E, groups, ddof=0) ** 2 + self.delta**2)[group_E]
         penalty_E = np.where(return_E < 0, self.bonus, 0.0)

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from gagpo.credit.gagpo import Norm, normalised
+from gagpo.credit.gagpo import normalised
 from gagpo.credit.registry import CreditSettings, Level
 from gagpo.credit.turns import StateKey, Turns, renumber
 from gagpo.credit.turns.grouping import (
@@ -21,6 +21,9 @@ from gagpo.credit.turns.grouping import (
 PRECISION = 1e-5
 """Of the fit, relative to the largest reward: features are float32."""
 
+RIDGE = 10.0
+"""Penalty of the regression, in turns."""
+
 
 class EmpiricalBayes(CreditSettings):
     """Generalised advantages on a value that is fitted to the batch, leaving out the episode that it is the value for.
@@ -30,9 +33,11 @@ class EmpiricalBayes(CreditSettings):
     ``n/(n + k)``, with k the variance within over that between, estimated from the batch (Efron and Morris 1973). Since
     no episode is in its own value, the value is a baseline without bias, and a state met once still has one.
 
-    features: numbers made of a turn's words, see :func:`gagpo.credit.turns.features.feature_columns`. ridge: the
-    penalty, in turns. lam, norm: as in :class:`gagpo.credit.gagpo.Gagpo`; ``group`` would blow up what the value left
-    unexplained in a group without success to the size of a success.
+    The advantages are normalised over the batch: over the group, what the value left unexplained in a group without
+    success would be blown up to the size of a success.
+
+    features: numbers made of a turn's words, see :func:`gagpo.credit.turns.features.feature_columns`.
+    lam: as in :class:`gagpo.credit.gagpo.Gagpo`.
     """
 
     level: ClassVar[Level] = "turn"
@@ -40,9 +45,7 @@ class EmpiricalBayes(CreditSettings):
     key: StateKey = "auto"
     gamma: float = Field(default=0.95, ge=0, le=1)
     lam: float = Field(default=0.5, ge=0, le=1)
-    features: int = Field(default=64, ge=2)
-    ridge: float = Field(default=10.0, gt=0)
-    norm: Norm = "batch"
+    features: ClassVar[int] = 64
 
     def advantage(self, turns: Turns) -> np.ndarray:
         value_N = self.value(turns)
@@ -51,13 +54,13 @@ class EmpiricalBayes(CreditSettings):
         if np.ptp(delta_N) <= PRECISION * np.abs(turns.net_reward_N).max():
             return np.zeros(turns.turns)  # the error of the fit is not to be normalised
         advantage_N = generalised_advantage(delta_N, turns.last_N, self.gamma, self.lam)
-        return normalised(advantage_N, turns, self.norm)
+        return normalised(advantage_N, turns, "batch")
 
     def value(self, turns: Turns) -> np.ndarray:
         """``V`` of each turn, float64[N]; where turns have no ``feature_NF``, a constant is all that is fitted."""
         return_N = return_to_go(turns.net_reward_N, turns.last_N, self.gamma)
         feature_NF = np.ones((turns.turns, 1)) if turns.feature_NF is None else turns.feature_NF
-        value_N = ridge_without_own_episode(feature_NF, return_N, turns.episode_N, self.ridge)
+        value_N = ridge_without_own_episode(feature_NF, return_N, turns.episode_N, RIDGE)
 
         # A task's unit is an episode, whatever its length; a state's is an episode's visits to it.
         residual_E = group_mean(return_N - value_N, turns.episode_N, turns.episodes)

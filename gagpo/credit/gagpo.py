@@ -36,9 +36,8 @@ class Gagpo(CreditSettings):
     leave_one_out, proxy: see :meth:`value`. bootstrap_truncated: value an episode that was cut off by its last state's
     proxy instead of 0 (``proxy="graph"``: by that of the state it was cut off in, where that was acted in). norm:
     ``group``; ``batch`` (all turns); ``state`` (the state group); ``scale_only`` (by the group's deviation, mean kept);
-    ``none``. A normalised group without variance is 0. keep_zeros: a turn whose advantage is exactly 0 before ``norm``
-    keeps it, and the statistics are those of the others: a group's mean is no credit for a turn that nothing is known
-    of. trajectory_weight: adds that much of GRPO's episode advantage (the paper finds that it hurts).
+    ``none``. A normalised group without variance is 0. trajectory_weight: adds that much of GRPO's episode advantage
+    (the paper finds that it hurts).
 
     >>> turns = Turns([0, 0, 10, 0, 0, 0], [0, 0, 0, 1, 1, 1], [0, 0], state_N=[0, 1, 2, 0, 1, 3])
     >>> Gagpo(lam=0.0, norm="none").advantage(turns).round(4).tolist()
@@ -55,7 +54,6 @@ class Gagpo(CreditSettings):
     bootstrap_truncated: bool = False
     proxy: Literal["return", "outcome", "graph"] = "return"
     norm: Norm = "group"
-    keep_zeros: bool = False
     trajectory_weight: float = Field(default=0.0, ge=0)
 
     @model_validator(mode="after")
@@ -76,7 +74,7 @@ class Gagpo(CreditSettings):
         if self.proxy == "graph":  # what is left of a sum that is 0 must not be normalised into an advantage
             delta_N = np.where(np.abs(delta_N) <= 10 * EXACT * np.abs(value_N).max(), 0.0, delta_N)
         advantage_N = generalised_advantage(delta_N, turns.last_N, self.gamma, self.lam)
-        advantage_N = normalised(advantage_N, turns, self.norm, self.scope, self.keep_zeros)
+        advantage_N = normalised(advantage_N, turns, self.norm, self.scope)
         if self.trajectory_weight:
             advantage_N = advantage_N + self.trajectory_weight * Grpo().advantage(turns)
         return advantage_N
@@ -121,21 +119,15 @@ def normalised(
     turns: Turns,
     norm: Norm,
     scope: Literal["task", "batch"] = "task",
-    keep_zeros: bool = False,
 ) -> np.ndarray:
     """Advantages normalised over the turns of a group, see :class:`Gagpo`."""
     if norm == "none":
         return advantage_N
-    told_N = advantage_N != 0 if keep_zeros else np.ones(turns.turns, np.bool_)
     group_N, groups = _compared(turns, norm, scope)
-    value, group = advantage_N[told_N], group_N[told_N]
-    result_N = np.zeros(turns.turns)
     if norm == "scale_only":
-        std = group_std(value, group, groups)[group]
-        result_N[told_N] = np.where(std > 0, value / (std + EPSILON), 0.0)
-    else:
-        result_N[told_N] = standardise(value, group, groups)
-    return result_N
+        std_N = group_std(advantage_N, group_N, groups)[group_N]
+        return np.where(std_N > 0, advantage_N / (std_N + EPSILON), 0.0)
+    return standardise(advantage_N, group_N, groups)
 
 
 def _compared(turns: Turns, norm: Norm, scope: Literal["task", "batch"]) -> tuple[np.ndarray, int]:

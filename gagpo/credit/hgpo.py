@@ -19,10 +19,10 @@ class Hgpo(CreditSettings):
     the population deviation; ``A = sum w_c A_c / sum w_c`` over the depths at which the turn's group has other members,
     0 where it never has. ``w_c = (c + weight_offset)^alpha``; the offset is 1 in the paper, 2 in the released code.
 
-    start: a context of depth c exists only from turn c on (``released``, both released codes), or an episode's start
-    counts as a state before its first (``padded``), so that early turns are compared at every depth. norm: ``mean``
-    does not divide (the published WebShop setting). drop_zero: depths at which the turn's ``A_c`` is 0 do not count
-    among the weights (the released code).
+    A context of depth c exists from turn c on, as in both released codes.
+
+    norm: ``mean`` does not divide (the published WebShop setting).
+    drop_zero: depths at which the turn's ``A_c`` is 0 do not count among the weights (the released code).
     """
 
     level: ClassVar[Level] = "turn"
@@ -32,14 +32,13 @@ class Hgpo(CreditSettings):
     depth: int = Field(default=2, ge=0)
     alpha: float = Field(default=1.0, ge=0)
     weight_offset: Literal[1, 2] = 1
-    start: Literal["released", "padded"] = "released"
     norm: Literal["mean_std", "mean"] = "mean_std"
     drop_zero: bool = False
 
     def advantage(self, turns: Turns) -> np.ndarray:
         return_N = return_to_go(turns.net_reward_N, turns.last_N, self.gamma)
         total_N, weight_N = np.zeros(turns.turns), np.zeros(turns.turns)
-        for back, group_N in enumerate(context_groups(turns, self.depth, self.start)):
+        for back, group_N in enumerate(context_groups(turns, self.depth)):
             # The comparison at this depth, weighted; it counts for turns that have somebody to be compared with.
             groups = int(group_N.max()) + 1
             weight = float(back + self.weight_offset) ** self.alpha
@@ -55,23 +54,20 @@ class Hgpo(CreditSettings):
         return np.divide(total_N, weight_N, out=np.zeros(turns.turns), where=weight_N > 0)
 
 
-def context_groups(turns: Turns, depth: int, start: str = "released") -> list[np.ndarray]:
+def context_groups(turns: Turns, depth: int) -> list[np.ndarray]:
     """For c = 0..depth, groups of turns of one task whose last c+1 states are equal; int64[N] each, numbered from 0.
 
-    Turns with less than c states before them are alone, or, where the start is ``padded``, equal to their like.
+    Turns with less than c states before them are alone.
     """
     context_N = turns.states()
     state_N = turns.states("batch")
     before = int(state_N.max()) + 1
     contexts = [context_N]
     for back in range(1, depth + 1):
-        # The state so many turns before joins the context; before an episode's start stands one of no other turn, or
-        # one that all starts share.
+        # The state so many turns before joins the context; before an episode's start stands one of no other turn.
         inside_N = np.zeros(turns.turns, np.bool_)
         inside_N[back:] = turns.episode_N[back:] == turns.episode_N[:-back]
-        earlier_N = np.full(turns.turns, before)
-        if start == "released":
-            earlier_N += np.arange(turns.turns)
+        earlier_N = before + np.arange(turns.turns)
         earlier_N[inside_N] = state_N[np.flatnonzero(inside_N) - back]
         context_N = renumber(context_N * (before + turns.turns) + earlier_N)
         contexts.append(context_N)

@@ -17,7 +17,7 @@ class PpoToken(CreditSettings):
     """GAE over the response tokens of each episode.
 
     A turn's reward is paid at its last token; the token after it is the next turn's first, so that observations are
-    skipped. whiten: normalise the advantages over the batch; the value targets stay as they are.
+    skipped. The advantages are whitened over the batch; the value targets stay as they are.
     """
 
     level: ClassVar[Level] = "token"
@@ -25,10 +25,14 @@ class PpoToken(CreditSettings):
     name: Literal["ppo_token"] = "ppo_token"
     gamma: float = Field(default=1.0, ge=0, le=1)
     lam: float = Field(default=1.0, ge=0, le=1)
-    whiten: bool = True
 
     def advantage_and_target(self, turns: Turns, value: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         """Advantages and value targets, float64[K] each, from the critic's value at each response token."""
+        advantage_K, target_K = self.estimate(turns, value)
+        return whiten(advantage_K), target_K
+
+    def estimate(self, turns: Turns, value: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """The same before whitening."""
         tokens_N = response_tokens(turns)
         reward_K = np.zeros(int(tokens_N.sum()))
         end_N = np.cumsum(tokens_N) - 1
@@ -36,15 +40,13 @@ class PpoToken(CreditSettings):
         last_K = np.zeros(len(reward_K), np.bool_)
         last_K[end_N[turns.last_N]] = True
         value_K = _checked(value, len(reward_K), "response token")
-        advantage_K, target_K = _advantage_and_target(reward_K, value_K, last_K, self.gamma, self.lam)
-        return whiten(advantage_K) if self.whiten else advantage_K, target_K
+        return _advantage_and_target(reward_K, value_K, last_K, self.gamma, self.lam)
 
 
 class PpoTurn(CreditSettings):
-    """GAE over the turns of each episode (arXiv 2512.17008).
+    """GAE over the turns of each episode (arXiv 2512.17008), whitened over the batch.
 
-    bootstrap_truncated: value an episode that was cut off by the value of its last turn instead of 0; the state it was
-    cut off in is never acted in, so the critic does not read it. whiten: as in :class:`PpoToken`.
+    A truncated episode counts as ended.
     """
 
     level: ClassVar[Level] = "turn"
@@ -52,28 +54,26 @@ class PpoTurn(CreditSettings):
     name: Literal["ppo_turn"] = "ppo_turn"
     gamma: float = Field(default=0.99, ge=0, le=1)
     lam: float = Field(default=0.9, ge=0, le=1)
-    bootstrap_truncated: bool = False
-    whiten: bool = True
 
     def advantage_and_target(self, turns: Turns, value: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         """Advantages and value targets, float64[N] each, from the critic's value of each turn before its response."""
+        advantage_N, target_N = self.estimate(turns, value)
+        return whiten(advantage_N), target_N
+
+    def estimate(self, turns: Turns, value: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """The same before whitening."""
         value_N = _checked(value, turns.turns, "turn")
-        reward_N = turns.net_reward_N
-        if self.bootstrap_truncated:
-            cut_N = turns.last_N & turns.truncated_E[turns.episode_N]
-            reward_N = np.where(cut_N, reward_N + self.gamma * value_N, reward_N)
-        advantage_N, target_N = _advantage_and_target(reward_N, value_N, turns.last_N, self.gamma, self.lam)
-        return whiten(advantage_N) if self.whiten else advantage_N, target_N
+        return _advantage_and_target(turns.net_reward_N, value_N, turns.last_N, self.gamma, self.lam)
 
 
 def ppo_token_advantage(turns: Turns, value_K: np.ndarray, **options: Option) -> tuple[np.ndarray, np.ndarray]:
-    """PPO's advantages and value targets, float64[K] each; whitened only where the options say so."""
-    return PpoToken.model_validate({"whiten": False, **options}).advantage_and_target(turns, value_K)
+    """PPO's advantages and value targets, float64[K] each, not whitened."""
+    return PpoToken.model_validate(options).estimate(turns, value_K)
 
 
 def ppo_turn_advantage(turns: Turns, value_N: np.ndarray, **options: Option) -> tuple[np.ndarray, np.ndarray]:
-    """Turn-level PPO's advantages and value targets, float64[N] each; whitened only where the options say so."""
-    return PpoTurn.model_validate({"whiten": False, **options}).advantage_and_target(turns, value_N)
+    """Turn-level PPO's advantages and value targets, float64[N] each, not whitened."""
+    return PpoTurn.model_validate(options).estimate(turns, value_N)
 
 
 def _advantage_and_target(

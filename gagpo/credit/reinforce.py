@@ -9,7 +9,7 @@ from pydantic import Field
 
 from gagpo.credit.registry import CreditSettings, Level
 from gagpo.credit.turns import BadTurns
-from gagpo.credit.turns.columns import Coding, Turns
+from gagpo.credit.turns.columns import Turns
 from gagpo.credit.turns.grouping import backward_recursion, centre
 
 
@@ -28,10 +28,9 @@ class ReinforceBaseline(CreditSettings):
     """REINFORCE++-baseline: ``R - group mean``, whitened over the batch's tokens (arXiv 2501.03262)."""
 
     name: Literal["reinforce_baseline"] = "reinforce_baseline"
-    reward: Coding = "sum"
 
     def advantage(self, turns: Turns) -> np.ndarray:
-        centred_E = centre(turns.coded_return_E(self.reward), turns.group_index_E, turns.groups)
+        centred_E = centre(turns.return_E, turns.group_index_E, turns.groups)
         return whiten(centred_E[turns.episode_N], response_tokens(turns))
 
 

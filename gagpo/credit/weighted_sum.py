@@ -15,16 +15,18 @@ from gagpo.credit.turns import StateKey, Turns
 
 
 class WeightedSum(CreditSettings):
-    """``sum of weight * A/std(A)`` over ``credits``, with the deviation over all turns of the batch.
+    """``sum of A/std(A)`` over ``credits``, with the deviation over all turns of the batch.
 
-    A credit that says nothing, without deviation, adds 0. credits: any that give an advantage to turns or episodes
-    without a critic; the default is GraphGPO's step term beside the temporal difference of GAGPO's graph value: what
-    leads to success at all, however rarely, and what does so more often than not. weights: one per credit; all 1 where
-    none are given. key: what makes two turns the same state, for all of them. unit: ``none`` sums them as they are.
+    A credit without deviation adds 0.
+
+    credits: any that give an advantage to turns or episodes without a critic. The default is GraphGPO's step term and
+        the temporal difference of GAGPO's graph value: what leads to success at all, however rarely, and what does so
+        more often than not.
+    key: what makes two turns the same state, for all of them.
 
     >>> turns = Turns([1, 0, 0], [0, 1, 1], [0, 0])
-    >>> WeightedSum(credits=["grpo", "dr_grpo"], weights=[1.0, 0.5]).advantage(turns).round(3).tolist()
-    [1.591, -1.591, -1.591]
+    >>> WeightedSum(credits=["grpo", "dr_grpo"]).advantage(turns).round(3).tolist()
+    [2.121, -2.121, -2.121]
     """
 
     level: ClassVar[Level] = "turn"
@@ -33,8 +35,6 @@ class WeightedSum(CreditSettings):
     credits: list[AnyCredit] = Field(
         default_factory=lambda: [Graphgpo(episode_weight=0.0), Gagpo(proxy="graph", lam=0.0)], min_length=1
     )
-    weights: list[float] | None = None
-    unit: Literal["deviation", "none"] = "deviation"
 
     @model_validator(mode="after")
     def _summable(self) -> WeightedSum:
@@ -45,8 +45,6 @@ class WeightedSum(CreditSettings):
             key = getattr(credit, "key", self.key)
             if key != self.key and "key" in credit.model_fields_set:
                 raise InvalidArgument(f"one key serves all credits of a sum: set key={key} beside credits, not in them")
-        if self.weights is not None and len(self.weights) != len(self.credits):
-            raise InvalidArgument(f"there are {len(self.credits)} credits and {len(self.weights)} weights")
         keyed = [
             credit.model_copy(update={"key": self.key}) if hasattr(credit, "key") else credit for credit in self.credits
         ]
@@ -59,10 +57,10 @@ class WeightedSum(CreditSettings):
 
     def advantage(self, turns: Turns) -> np.ndarray:
         total_N = np.zeros(turns.turns)
-        for credit, weight in zip(self.credits, self.weights or [1.0] * len(self.credits), strict=True):
+        for credit in self.credits:
             advantage_N = credit.advantage(turns)
-            deviation = advantage_N.std() if self.unit == "deviation" else 1.0
+            deviation = advantage_N.std()
             # A rounding error is no deviation.
             if deviation > 1e-12 * np.abs(advantage_N).max():
-                total_N += weight * advantage_N / deviation
+                total_N += advantage_N / deviation
         return total_N

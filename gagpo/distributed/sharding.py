@@ -17,10 +17,10 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from gagpo.agents.engines.adapters import AdapterShape, merge
+from gagpo.agents.engines.adapters import merge
 from gagpo.agents.engines.flat.attention import backbone_of, forward
 from gagpo.agents.engines.flat.packed import PackedRows
-from gagpo.agents.engines.weights import adapter_tensors, base_weights, named_tensors
+from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.precision import dtype_of
 from gagpo.distributed.ranks import Ranks
 
@@ -138,16 +138,6 @@ class Reader:
         half = torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bfloat16")
         with torch.no_grad(), half:
             return within(self._model, lambda: forward(self._model, ids_T, layout, keep_K))
-
-    @property
-    def adapter(self) -> AdapterShape | None:
-        return AdapterShape.of(self._model)
-
-    def base_tensors(self, dtype: str) -> Iterator[tuple[str, Tensor]]:
-        return base_weights(self._model, dtype=dtype_of(dtype))
-
-    def adapter_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        return adapter_tensors(self._model)
 
     def tensors(self, dtype: str) -> Iterator[tuple[str, Tensor]]:
         return named_tensors(self._model, dtype=dtype_of(dtype))

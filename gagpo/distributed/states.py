@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -25,11 +25,21 @@ from gagpo.distributed.ranks import Ranks
 warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
 
 RATES = "groups.lr"
-MOMENTS = ("exp_avg", "exp_avg_sq")
-MOMENTUM = "momentum_buffer"
 STEP = "step"
-KEYS = (STEP, *MOMENTS, MOMENTUM, "codes1", "codes2", "scales1", "scales2")
-"""What an optimiser's state of a parameter may be made of; codes and scales are moments in 8 bits."""
+MOMENTS = ("exp_avg", "exp_avg_sq")
+MOMENTS_8BIT = ("state1", "state2")
+SCALES_8BIT = ("absmax1", "absmax2", "qmap1", "qmap2")
+"""How bitsandbytes names what its moments of one byte mean; moments in float32 have none of these."""
+
+
+class StoredTensor(NamedTuple):
+    """Whole size and type of a tensor on disk."""
+
+    size: torch.Size
+    dtype: torch.dtype
+
+
+Stored = Mapping[str, StoredTensor]
 
 
 class StateError(GagpoError, ValueError):
@@ -44,32 +54,12 @@ def names_of(model: torch.nn.Module, critic: torch.nn.Module | None) -> dict[str
     return found
 
 
-@runtime_checkable
-class NamedStates(Protocol):
-    """An optimiser whose states are not tensors shaped like its parameters, and that names them itself."""
-
-    def tensors_of(self, parameter: Tensor) -> dict[str, Tensor]:
-        """The state of a parameter by the names of its parts; empty before its first step."""
-        ...
-
-    def wanted_of(self, parameter: Tensor, stored: Mapping[str, torch.Size]) -> dict[str, Tensor]:
-        """Tensors for a stored state, whose parts have these sizes, to be read into."""
-        ...
-
-    def take(self, parameter: Tensor, found: Mapping[str, Tensor]) -> None:
-        """Go on from what was read."""
-        ...
-
-
 def optimizer_tensors(optimizer: torch.optim.Optimizer, names: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """An optimiser's state under names that say whose it is; parameters that had no step yet are left out."""
     found = {RATES: torch.tensor([group["lr"] for group in optimizer.param_groups], dtype=torch.float64)}
     for name, parameter in names.items():  # under the name of the parameter, whatever its place
-        if isinstance(optimizer, NamedStates):
-            state = optimizer.tensors_of(parameter)
-        else:
-            state = optimizer.state.get(parameter) or {}
-        found |= {f"{name}.{key}": state[key] for key in state if key in KEYS}
+        state = optimizer.state.get(parameter) or {}
+        found |= {f"{name}.{key}": torch.as_tensor(value) for key, value in state.items()}
     return found
 
 
@@ -78,7 +68,7 @@ def fill_optimizer(optimizer: torch.optim.Optimizer, names: Mapping[str, Tensor]
 
     Raises :class:`StateError`.
     """
-    there = stored_sizes(folder)
+    there = stored(folder)
     rates = torch.zeros(len(optimizer.param_groups), dtype=torch.float64)
     of_each = {name: _wanted(optimizer, name, parameter, there) for name, parameter in names.items()}
     wanted = {RATES: rates} | {f"{name}.{key}": x for name, found in of_each.items() for key, x in found.items()}
@@ -87,33 +77,36 @@ def fill_optimizer(optimizer: torch.optim.Optimizer, names: Mapping[str, Tensor]
     read(wanted, folder, ranks)
     for group, rate in zip(optimizer.param_groups, rates.tolist(), strict=True):
         group["lr"] = rate
+    counts = not isinstance(optimizer, torch.optim.AdamW)  # bitsandbytes counts its steps in a plain number
     for name, found in of_each.items():
-        if found and isinstance(optimizer, NamedStates):
-            optimizer.take(names[name], found)
-        elif found:
-            optimizer.state[names[name]] = found
+        if found:
+            state: dict[str, Any] = dict(found)
+            optimizer.state[names[name]] = {**state, STEP: int(found[STEP])} if counts else state
 
 
-def _wanted(
-    optimizer: torch.optim.Optimizer, name: str, parameter: Tensor, there: Mapping[str, torch.Size]
-) -> dict[str, Tensor]:
+def _wanted(optimizer: torch.optim.Optimizer, name: str, parameter: Tensor, there: Stored) -> dict[str, Tensor]:
     """Tensors for what is stored of a parameter's state, by the names of its parts; empty where nothing is."""
-    if isinstance(optimizer, NamedStates):
-        return optimizer.wanted_of(parameter, {key: there[f"{name}.{key}"] for key in KEYS if f"{name}.{key}" in there})
-    whole = any(parameter is p for group in optimizer.param_groups if "ns_steps" in group for p in group["params"])
-    keys = (MOMENTUM,) if whole else (STEP, *MOMENTS)  # Muon's, or AdamW's
-    if f"{name}.{keys[0]}" not in there:
+    moments, others = (MOMENTS, ()) if isinstance(optimizer, torch.optim.AdamW) else (MOMENTS_8BIT, SCALES_8BIT)
+    if f"{name}.{moments[0]}" not in there:
         return {}
-    like = parameter.detach()
-    return {key: torch.zeros(()) if key == STEP else torch.zeros_like(like) for key in keys}
+    like, stored = parameter.detach(), {key: there.get(f"{name}.{key}") for key in (STEP, *moments, *others)}
+    return {
+        key: torch.zeros_like(like, dtype=one.dtype) if key in moments else torch.zeros(one.size, dtype=one.dtype)
+        for key, one in stored.items()
+        if one is not None
+    }
 
 
-def stored_sizes(folder: Path) -> dict[str, torch.Size]:
-    """The whole size of every tensor in the files of ``folder``, by name; StateError where they cannot be read."""
+def stored(folder: Path) -> Stored:
+    """The whole size and the type of every tensor in the files of ``folder``, by name.
+
+    Raises :class:`StateError` where they cannot be read.
+    """
     names = stored_names(folder)
     try:
         found = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
-        return {name: torch.Size(cast(TensorStorageMetadata, found[name]).size) for name in names}
+        about = {name: cast(TensorStorageMetadata, found[name]) for name in names}
+        return {name: StoredTensor(torch.Size(one.size), one.properties.dtype) for name, one in about.items()}
     except Exception as error:  # torch raises whatever the damaged bytes lead to
         raise StateError(f"{folder} cannot be read: {reason(error)}") from None
 

@@ -21,17 +21,16 @@ MISMATCH = ("mismatch_kl", "mismatch_weight", "mismatch_max", "masked_tokens", "
 class StepLog:
     """Of the steps taken so far: this rank's part of each loss, norms of gradients, sums of micro-batches.
 
-    mismatch: sums of the micro-batches that were compared with the sampler. signal: how much of a gradient is signal,
-    where that is measured. taught: the supervised loss of the steps that had such rows, nats a token. tokens: of all
-    rows; read: those that this
-    rank's forward passes have read.
+    mismatch: sums of the micro-batches that were compared with the sampler.
+    taught: the supervised loss of the steps that had such rows, nats a token.
+    tokens: of all rows.
+    read: tokens that this rank's forward passes have read.
     """
 
     losses: list[float] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
     sums: list[Metrics] = field(default_factory=list)
     mismatch: list[Metrics] = field(default_factory=list)
-    signal: dict[str, float] = field(default_factory=dict)
     taught: list[float] = field(default_factory=list)
     tokens: int = 0
     read: int = 0
@@ -48,7 +47,6 @@ class StepLog:
         taught = {"expert_loss": float(np.mean(ranks.total(np.asarray(self.taught))))} if self.taught else {}
         return {
             **metrics,
-            **self.signal,
             **taught,
             "clip_fraction": clipped,
             **{name: mismatch.get(name, 0.0) for name in MISMATCH},

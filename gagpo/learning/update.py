@@ -27,7 +27,6 @@ from gagpo.learning.packing import MicroBatch, Packing
 from gagpo.learning.precision import Scope
 from gagpo.learning.scoring import OldLogprobs, score
 from gagpo.learning.sharded_batches import rank_batches, token_columns
-from gagpo.learning.steps.signal import GradientSignal
 from gagpo.learning.steps.skipped_steps import NonFiniteLoss, NonFiniteWeights, Skips
 from gagpo.objectives import Controls, Normaliser
 from gagpo.objectives.policy import LOG_RATIO_LIMIT, Metrics
@@ -56,7 +55,6 @@ class Updater:
     it is that (of a model with an adapter, the one without it). autocast: a context for forward passes.
     minibatch_of: what mini-batches are dealt out by; packing: how their rows are read.
     max_skipped: so many steps in a row whose loss or gradient is not finite end the training; fewer are skipped.
-    measure_signal: compare the gradients of the first epoch's mini-batches (:class:`GradientSignal`).
     ranks: each is given all rows, takes its share of every mini-batch, and returns the same numbers.
     """
 
@@ -77,7 +75,6 @@ class Updater:
         autocast: Scope = nullcontext,
         device: torch.device | str = "cpu",
         max_skipped: int = 1,
-        measure_signal: bool = False,
         ranks: Ranks | None = None,
     ):
         self.model, self.optimizer, self.algorithm = model, optimizer, algorithm
@@ -89,8 +86,6 @@ class Updater:
         self.device = device
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.skips = Skips(max_skipped)
-        self.measure_signal = measure_signal
-        self._signal: GradientSignal | None = None
         self.ratio_K = np.zeros(0)  # of every response token of the last batch, when it was last trained on
         self._log_ratio_K = np.zeros(0)  # of those that this rank has trained on
 
@@ -124,7 +119,6 @@ class Updater:
             with span("scoring"):
                 scored = self._score_before(batches, credit.tokens, log)
             for epoch in range(self.epochs):
-                self._signal = GradientSignal() if self.measure_signal and epoch == 0 else None
                 self._log_ratio_K = np.zeros(credit.tokens)
                 if epoch:
                     batches = self._mini_batches(rows, credit, rng, supervision)
@@ -134,9 +128,6 @@ class Updater:
                     batch.micros = [one if one.padding else with_columns(one, credit, old) for one in batch.micros]
                     share = supervision.coefficient if supervision else 0.0
                     self._train_on(batch, controls, log, old is None and not log.losses, share)
-                if self._signal:
-                    groups = len({row.group for row in rows}) / self.minibatches
-                    log.signal = self._signal.values(groups, self.ranks)
         except NonFiniteLoss as error:
             after = "go on from the last checkpoint" if isinstance(error, NonFiniteWeights) else _left(len(log.losses))
             raise NonFiniteLoss(f"{error}; {after}", error.turns) from None
@@ -313,8 +304,6 @@ class Updater:
         norm = float(whole(length))
         if not np.isfinite(norm):
             raise NonFiniteLoss(f"the gradient's norm is {norm}", [])
-        if self._signal:
-            self._signal.observe(self.parameters, self.ranks)
         torch.nn.utils.clip_grads_with_norm_(self.parameters, self.max_grad_norm, length)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)

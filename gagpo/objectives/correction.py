@@ -1,7 +1,7 @@
 """Correcting for a sampler that is not quite the trainer: other kernels, other precision, older weights.
 
 With the log-weight ``x = logp_trainer - logp_sampler`` of each token, both before the first update, a token's or a
-sequence's part in the objective is weighted (truncated importance sampling) or left out (masking). Both go together.
+sequence's part in the objective is weighted (truncated importance sampling) or left out (masking).
 """
 
 from __future__ import annotations
@@ -56,8 +56,7 @@ def correction_weights(
         kept_R = _within(mean_R, settings.row_range)
         metrics["masked"] = torch.count_nonzero(kept_R == 0)
         metrics["rows"] = log_K.new_full((), float(len(kept_R)))
-        row_K = kept_R.index_select(0, layout.row_K)
-        result_K = row_K if result_K is None else result_K * row_K
+        result_K = kept_R.index_select(0, layout.row_K)
     return result_K, metrics
 
 

@@ -31,6 +31,9 @@ UNBOUNDED = 40.0
 """In place of infinity, for which the sum above has no value; log-ratios are held within ±20."""
 
 
+RATIO_CAP = 20.0
+"""Most of DPPO's detached ratio, as published."""
+
 PROBABILITY_EPSILON = 1e-8
 """Added to probabilities of "another token" before a logarithm, as in the authors' code of DPPO."""
 
@@ -66,7 +69,8 @@ def log_bounds(gate: AnyGate, controls: Controls) -> LogBounds:
     """The gate's bounds with the controllers' radii put in; gates without bounds have none."""
     if isinstance(gate, Sapo | Dppo | Likelihood | Unclipped):
         return LogBounds()
-    low = gate.low if controls.clip_low is None else controls.clip_low
+    low: Radius | None = None if isinstance(gate, Cispo) else gate.low
+    low = low if controls.clip_low is None else controls.clip_low
     high = gate.high if controls.clip_high is None else controls.clip_high
     if isinstance(gate, LogClip):
         return LogBounds(-low, high)  # type: ignore[operator]
@@ -131,7 +135,6 @@ def dppo_weight(
 
     The probabilities are the token's own, whatever ratio it is weighted by.
     """
-    low, high = gate.radii
     probability, old = torch.exp(logprob), torch.exp(old_logprob)
     toward = sign * (probability - old)
     moved = toward
@@ -139,9 +142,9 @@ def dppo_weight(
         # Rounded log-probabilities may lie above 0.
         other, old_other = (torch.clamp(1 - p, min=0.0) + PROBABILITY_EPSILON for p in (probability, old))
         moved = old * (old_logprob - logprob) + (1 - old) * torch.log(old_other / other)
-    dropped = (toward > 0) & (moved > _by_sign(sign, high, low))
+    dropped = (toward > 0) & (moved > gate.radius)
     # NaN times False stays NaN: what is not finite is never dropped.
-    return _at_most(torch.exp(log_ratio), gate.cap) * ~dropped, dropped
+    return _at_most(torch.exp(log_ratio), RATIO_CAP) * ~dropped, dropped
 
 
 def _by_sign(sign: Tensor | float, positive: Radius, negative: Radius) -> Radius:

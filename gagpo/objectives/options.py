@@ -42,38 +42,36 @@ class Sapo(Options):
 
 
 class Cispo(Options):
-    """CISPO's detached weight, ``sg[clamp(r, 1-low, 1+high)] A logp``.
+    """CISPO's detached weight, ``sg[min(r, 1+high)] A logp``.
 
-    ``high`` is a radius above 1 as in every other gate, so that the weight is at most ``1 + high``; TRL's
-    ``epsilon_high`` for this loss is that absolute bound. ``low`` is usually left open.
+    ``high`` is a radius above 1 as in every other gate, so that the weight is at most ``1 + high``. TRL's
+    ``epsilon_high`` for this loss is that absolute bound.
     """
 
     name: Literal["cispo"] = "cispo"
-    low: float | None = Field(default=None, gt=0, le=1)
     high: float = Field(default=4.0, gt=0)
 
 
 class Dppo(Options):
-    """DPPO's trust region of probabilities, ``1[kept] sg[min(r, cap)] A logp`` (arXiv 2602.04879).
+    """DPPO's trust region of probabilities, ``1[kept] sg[min(r, 20)] A logp`` (arXiv 2602.04879).
 
     With the token's probabilities pi under the policy and mu where ratios start from (the sampler, as published, with
     ``correction=none``), a token is dropped that has moved too far the way its advantage pushes it: A > 0 and
-    ``pi - mu > high``, or A < 0 and ``mu - pi > low``. divergence: that difference, the total variation of "this token
-    or another" (``tv``), or their divergence ``mu log(mu/pi) + (1-mu) log((1-mu)/(1-pi))`` (``kl``). low, high: .15 for
-    ``tv`` and .05 for ``kl``, the authors' settings, where they are not set. cap: of the detached ratio.
+    ``pi - mu > delta``, or A < 0 and ``mu - pi > delta``.
+
+    divergence: that difference, the total variation of "this token or another" (``tv``), or their divergence
+        ``mu log(mu/pi) + (1-mu) log((1-mu)/(1-pi))`` (``kl``).
+    delta: how far it may go; None for the authors' .15 (``tv``) and .05 (``kl``).
     """
 
     name: Literal["dppo"] = "dppo"
     divergence: Literal["tv", "kl"] = "tv"
-    low: float | None = Field(default=None, gt=0)
-    high: float | None = Field(default=None, gt=0)
-    cap: float = Field(default=20.0, ge=1)
+    delta: float | None = Field(default=None, gt=0)
 
     @property
-    def radii(self) -> tuple[float, float]:
-        """How far a probability may fall, and how far it may rise."""
-        usual = 0.15 if self.divergence == "tv" else 0.05
-        return self.low or usual, self.high or usual
+    def radius(self) -> float:
+        """``delta``, with the default of the divergence put in."""
+        return self.delta or (0.15 if self.divergence == "tv" else 0.05)
 
 
 class Likelihood(Options):
@@ -175,9 +173,8 @@ class Correction(Options):
     ``token``: each token's term is weighted by ``min(exp(x), cap)``. ``icepop``: it is weighted by ``exp(x)`` within
     [low, high] and left out beyond ([.5, 5]; IcePop, arXiv 2510.18855). ``kpop``: a token is left out where the KL of
     "this token or another" between trainer and sampler is above ``bound`` nats in either direction. ``sequence``:
-    sequences (rows) whose geometric mean ``exp(mean x)`` leaves [low, high] ([1/3, 3]) are left out. rows: the same
-    mask of sequences beside the weights of ``token``, ``icepop`` or ``kpop``. What is left out still counts in what the
-    objective is divided by.
+    sequences (rows) whose geometric mean ``exp(mean x)`` leaves [low, high] ([1/3, 3]) are left out. What is left out
+    still counts in what the objective is divided by.
     """
 
     name: Literal["none", "recompute", "token", "icepop", "kpop", "sequence"] = "none"
@@ -185,7 +182,6 @@ class Correction(Options):
     low: float | None = Field(default=None, ge=0, lt=1)
     high: float | None = Field(default=None, gt=1)
     bound: float = Field(default=2.0, gt=0)
-    rows: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(gt=1)]] | None = None
 
     @property
     def recomputes(self) -> bool:
@@ -200,15 +196,15 @@ class Correction(Options):
     @property
     def row_range(self) -> tuple[float, float] | None:
         """Between which geometric mean weights a sequence is kept; None where all are."""
-        return self._range(1 / 3, 3.0) if self.name == "sequence" else self.rows
+        return self._range(1 / 3, 3.0) if self.name == "sequence" else None
 
     def _range(self, low: float, high: float) -> tuple[float, float]:
         return low if self.low is None else self.low, high if self.high is None else self.high
 
     @model_validator(mode="after")
     def _options_of_their_kind(self) -> Correction:
-        kinds = {"cap": ("token",), "low": ("icepop", "sequence"), "high": ("icepop", "sequence")}
-        for option, of in (kinds | {"bound": ("kpop",), "rows": ("token", "icepop", "kpop")}).items():
+        both = ("icepop", "sequence")
+        for option, of in {"cap": ("token",), "bound": ("kpop",), "low": both, "high": both}.items():
             if self.name not in of and getattr(self, option) != type(self).model_fields[option].default:
                 raise InvalidArgument(
                     f"{option} is an option of correction {' and '.join(of)}, and the correction is {self.name}"

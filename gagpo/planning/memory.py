@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from gagpo.agents.engines.flat.kernels import BLOCK, KEPT_SCORES, SMALL_SCORES, bucket
-from gagpo.agents.engines.flat.slots import SHORTEST
+from gagpo.agents.engines.flat.kernels import BLOCK, KEPT_SCORES, SMALL_SCORES
 from gagpo.agents.engines.registry import SERVERS
 from gagpo.agents.shape import Shape
 from gagpo.learning.logprobs import chunk_tokens
@@ -19,7 +18,7 @@ from gagpo.settings import RunSettings
 
 GB = 1e9
 VLLM_SHARE, VLLM_CPU_CACHE = 0.4, 2**30  # the vLLM engine's defaults
-BUCKET = 2**28  # bytes of weights that are on their way to servers at a time
+
 HANDED_ON = 13  # bytes a token, layer and number of its width that a layer keeps less where all of it is in bfloat16
 WRITTEN = 12  # bytes of a score that is written out and kept: after its cap, after its softmax, and one on its way
 AGAIN = 16  # bytes of a score of the block that is made again: the two that are kept, and the gradient of each
@@ -73,7 +72,7 @@ def state_parts(settings: RunSettings, shape: Shape) -> list[Part]:
     if ranks > 1:
         away = _leaves(settings, "weights")
         parts = [replace(part, host=away) for part in parts] + gathered_parts(settings, shape)
-    if settings.training.average is not None:
+    if settings.training.average:
         note = "of the weights, float32" + shares
         parts.append(Part("average", 4 * count / ranks, every, note, host=settings.device != "cpu"))
     taught = settings.algorithm.distillation
@@ -121,17 +120,7 @@ def moments(settings: RunSettings, shape: Shape, count: int) -> tuple[float, tup
     """Bytes, phases and what they are, of the optimiser's moments of ``count`` parameters."""
     if settings.optimizer.name == "adamw":
         return 8 * count, PHASES, "Adam's two moments, float32"
-    embedded = 0 if settings.lora is not None else min(count, shape.vocabulary * shape.width)
-    if settings.optimizer.name == "muon":
-        return (
-            8 * embedded + 4 * (count - embedded),
-            PHASES,
-            "Muon's momentum, float32; of embeddings Adam's two moments",
-        )
-    held = 8 * embedded + (2 + 8 / 256) * (count - embedded)
-    note = "Adam's two moments, 8 bits; those of the embeddings float32"
-    paged = settings.optimizer.name == "paged_adamw8bit"
-    return held, PHASES, note + ("; they leave a full GPU for the host" if paged else "")
+    return (2 + 8 / 256) * count, PHASES, "Adam's two moments, 8 bits"
 
 
 def adapter(settings: RunSettings, shape: Shape) -> int:
@@ -154,7 +143,7 @@ def engine_parts(settings: RunSettings, shape: Shape, row: int, gigabytes: float
     largest = shape.vocabulary * shape.width
     token = 2 * shape.layers * shape.key_value_heads * shape.head_size * size
     if engine.name in SERVERS and engine.options.get("placement") != "colocated":
-        return _sending(settings, largest, size)  # its engines are on devices of their own
+        return _sending(settings, largest)  # its engines are on devices of their own
     if engine.name in ("vllm", *SERVERS):
         if settings.device == "cpu":
             cache = max(VLLM_CPU_CACHE, token * row)
@@ -166,7 +155,7 @@ def engine_parts(settings: RunSettings, shape: Shape, row: int, gigabytes: float
         least = size * shape.parameters + token * row
         taken = max(least, share * gigabytes * GB) if gigabytes else least
         note = f"engine.memory={share:g} of the GPU; weights and one response need {least / GB:.1f} GB"
-        return [Part("engine weights and KV cache", taken, held, note), *_sending(settings, largest, size)]
+        return [Part("engine weights and KV cache", taken, held, note), *_sending(settings, largest)]
     parts = []
     if engine.dtype != "float32" or rolling.ahead or ranks > 1:
         if ranks > 1:
@@ -178,8 +167,6 @@ def engine_parts(settings: RunSettings, shape: Shape, row: int, gigabytes: float
         parts.append(Part("weights on their way", 4 * shape.parameters, PHASES, "a copy, until the engine has them"))
     sessions = min(rolling.concurrency, -(-rolling.tasks // ranks) * rolling.samples)
     capacity = -(-(row + 1) // 128) * 128
-    if settings.device != "cpu" and engine.compile == "auto":  # graphs want sizes that are rarely outgrown
-        sessions, capacity = bucket(sessions), bucket(row + 1, SHORTEST)
     note = f"{sessions} sessions of {capacity} tokens, {engine.dtype}"
     parts.append(Part("KV cache", token * sessions * capacity, held, note))
     sampled = sessions * shape.vocabulary * (24 + (size if size < 4 else 0))
@@ -187,13 +174,11 @@ def engine_parts(settings: RunSettings, shape: Shape, row: int, gigabytes: float
     return parts
 
 
-def _sending(settings: RunSettings, largest: int, size: int) -> list[Part]:
-    """What leaves the trainer's device for servers: a bucket at a time, from the shards or the whole weights."""
+def _sending(settings: RunSettings, largest: int) -> list[Part]:
+    """What an engine in other processes takes of the trainer's device: weights pass through files one by one."""
     if settings.device == "cpu" or settings.engine.name not in SERVERS:
         return []
-    transfer = settings.engine.options.get("transfer")
-    buffer = 0 if transfer == "file" or settings.engine.options.get("urls") else max(BUCKET, size * largest)
-    return [Part("a bucket on its way", buffer + 4 * largest, ("sampling",), "a bucket, and the largest weight whole")]
+    return [Part("a weight on its way", 4 * largest, ("sampling",), "the largest weight, whole")]
 
 
 def update_parts(settings: RunSettings, shape: Shape, row: int, prompt: int, turns: float) -> list[Part]:

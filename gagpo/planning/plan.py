@@ -109,7 +109,7 @@ def plan(
     states = 4 * trained + moments(settings, shape, trained)[0]
     if critic is not None and critic.head == "separate":  # its file holds the frozen weights of an adapted one too
         states += 4 * shape.parameters + (states if settings.lora else states - 4 * trained)
-    if settings.training.average is not None:
+    if settings.training.average:
         states += 4 * trained
     keep, best = settings.training.keep, float(settings.training.best is not None)
     disk = {"checkpoint": float(states), "keep": float(keep), "best": best, "most": states * (keep + 1 + best)}

@@ -11,7 +11,7 @@ from typing import Any, cast
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
-from gagpo.agents.engines.remote.seat import Seat
+from gagpo.agents.engines.ranks import Rank
 from gagpo.agents.engines.remote.server import ServerPlan
 from gagpo.agents.model import ModelError
 from gagpo.base.errors import first_line
@@ -85,8 +85,8 @@ class RayPlace(LocalPlacement):
             shared = {**shared, "folder": str(self._folder / "weights")}
         if settings.options.get("placement") == "colocated":
             return shared  # beside the rank, on its own device
-        seat = Seat(Seat.of(os.environ).rank)  # the cluster finds GPUs for each server, whoever else is on its machine
-        return {**shared, "seat": seat, "start_with": lambda plan, log: PlacedServer(plan, self._place_server)}
+        place = Rank(Rank.of(os.environ).rank)  # the cluster finds GPUs for each server, whoever else is on its machine
+        return {**shared, "place": place, "start_with": lambda plan, log: PlacedServer(plan, self._place_server)}
 
     def _place_server(self, plan: ServerPlan) -> tuple[Callable[..., Any], Callable[[], None]]:
         kind = ray.remote(_PlacedHost).options(

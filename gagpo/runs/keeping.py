@@ -71,7 +71,7 @@ def chosen(run: Path, which: str | None, training: TrainingSettings) -> Checkpoi
         one = found[max(found)]
         if which == AVERAGED:
             if one.average is None:
-                raise SettingsError(f"run {run} keeps no average of its weights: its training.average is null")
+                raise SettingsError(f"run {run} keeps no average of its weights: its training.average is false")
             one = replace(one, weights=AVERAGE)
     elif int(which) in found:
         one = found[int(which)]

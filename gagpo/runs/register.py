@@ -128,8 +128,6 @@ SECTIONS = {
                "How undecided the policy is about the tokens that it sampled among; of turns that teach alone, unless "
                "a KL or entropy term reads the others too.",
                CURVES | HEALTH, "entropy of the policy"),
-        Metric("gradient_signal", "share", "Of a mini-batch's squared gradient, what mini-batches agree on."),
-        Metric("critical_groups", "count", "Task groups of a mini-batch with as much signal as noise."),
         Metric("average_distance", "share", "Distance of the weights from their moving average, over their length."),
         Metric("grad_norm", "norm", "Mean length of the gradient before it is clipped.",
                CURVES | HEALTH, "gradient norm"),
@@ -192,7 +190,6 @@ SECTIONS = {
                "it may have left the trust region."),
         Metric("step_kept", "share", "Part of the update's step that the trust region kept."),
         Metric("rate_scale", "ratio", "What the trust region multiplies the learning rate by."),
-        Metric("signal_scale", "ratio", "What the gradient's signal multiplies the learning rate by."),
         Metric("agpo_kl", "nats per token", "AGPO's running divergence, which its radius follows."),
         Metric("agpo_radius", "ratio", "AGPO's clip radius, mean over tasks."),
         Metric("agpo_temperature", "temperature",

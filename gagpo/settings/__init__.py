@@ -6,7 +6,6 @@ from gagpo.settings.files import dump, find_config, load, parse, shipped_configs
 from gagpo.settings.rollout import EngineSettings, RolloutSettings
 from gagpo.settings.run import RunSettings
 from gagpo.settings.training import (
-    AverageSettings,
     ClusterSettings,
     EvaluationSettings,
     LoraSettings,
@@ -18,7 +17,6 @@ from gagpo.settings.warm_start import MixtureSettings, SmallModelSettings, Teach
 from gagpo.settings.worlds import World, WorldSettings
 
 __all__ = [
-    "AverageSettings",
     "ClusterSettings",
     "ContextSettings",
     "EngineSettings",

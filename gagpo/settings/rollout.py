@@ -7,8 +7,8 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from gagpo.agents.engines.base import Sampling
+from gagpo.agents.engines.ranks import require_one_gpu
 from gagpo.agents.engines.registry import ENGINES
-from gagpo.agents.engines.remote.seat import require_one_card
 from gagpo.agents.precision import require_known
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.options import Options, by_name
@@ -99,7 +99,7 @@ class EngineSettings(Options):
 
     name: str = Field(
         "transformers",
-        description="transformers, vllm, vllm-server, sglang-server, an installed package's, or module:Name",
+        description="transformers, vllm, vllm-server, an installed package's, or module:Name",
     )
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32", description="what is sampled in, and what the reference policy is held in"
@@ -107,9 +107,6 @@ class EngineSettings(Options):
     memory: float | None = Field(None, gt=0, lt=1, description="share of the device for an engine with its own memory")
     sleep: bool = Field(
         True, description="free the engine's memory during updates; false where it has a device or machine of its own"
-    )
-    compile: Literal["auto", "never"] = Field(
-        "auto", description="auto: the transformers engine decodes in CUDA graphs on a GPU; never: kernel by kernel"
     )
     options: Kwargs = Field({}, description="what else the engine takes")
 
@@ -124,11 +121,10 @@ class EngineSettings(Options):
     @model_validator(mode="after")
     def _known(self) -> EngineSettings:
         ENGINES.place(self.name)
-        require_one_card(self.name, self.options)
+        require_one_gpu(self.name, self.options)
         return self
 
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments for :func:`gagpo.agents.setup.make_engine`."""
         memory = {} if self.memory is None else {"memory": self.memory}
-        kernels = {} if self.compile == "auto" else {"compile": self.compile}
-        return {"dtype": self.dtype, **memory, **kernels, **self.options}
+        return {"dtype": self.dtype, **memory, **self.options}

@@ -59,7 +59,7 @@ class RunSettings(Options):
         [], max_length=64, description="several worlds that are trained on together, in the place of environment"
     )
     curriculum: AnyCurriculum = Field(
-        Uniform(), description="order of a world's tasks: uniform, by_success, by_level, or module:Class"
+        Uniform(), description="order of an environment's tasks: uniform, by_success, or module:Class"
     )
     context: ContextSettings = ContextSettings()
     rollout: RolloutSettings = RolloutSettings()
@@ -126,28 +126,6 @@ class RunSettings(Options):
             raise InvalidArgument(
                 "controllers.agpo sets temperatures and clip radii from probes of the weights that are about to be "
                 "updated, and rollout.ahead samples with older ones: set rollout.ahead=0"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _average_that_can_be_used(self) -> RunSettings:
-        average = self.training.average
-        if average is None:
-            return self
-        if average.sample and self.rollout.ahead:
-            raise InvalidArgument(
-                "training.average.sample swaps the weights between sampling and updates, and rollout.ahead does both "
-                "at once: set rollout.ahead=0"
-            )
-        if average.reference and self.lora is not None:
-            raise InvalidArgument(
-                "training.average.reference needs a reference model of its own, and with lora it is the model without "
-                "its adapter: set training.average.reference=false, or lora=null"
-            )
-        if average.reference and self.algorithm.kl.coefficient <= 0:
-            raise InvalidArgument(
-                "training.average.reference measures KL to the average, and algorithm.kl.coefficient is 0: raise it, "
-                "or set training.average.reference=false"
             )
         return self
 

@@ -8,8 +8,6 @@ from pydantic import Field, field_validator, model_validator
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.options import Options
-from gagpo.controllers.signal_rate import SignalRate
-from gagpo.controllers.trust_region import TrustRegion
 
 
 class OptimizerSettings(Options):
@@ -18,15 +16,12 @@ class OptimizerSettings(Options):
     Weights decay, gains of norms and biases do not.
     """
 
-    name: Literal["adamw", "adamw8bit", "paged_adamw8bit", "muon"] = Field(
-        "adamw",
-        description="the 8-bit ones need bitsandbytes; paged moments leave a full GPU for the host's memory; muon: for "
-        "the matrices between layers, AdamW for the rest, both at the same rate",
+    name: Literal["adamw", "adamw8bit"] = Field(
+        "adamw", description="adamw8bit: moments of one byte, by bitsandbytes, in one process"
     )
     learning_rate: float = Field(1e-6, gt=0, le=10, description="the highest rate")
     weight_decay: float = Field(0.0, ge=0, description="AdamW's, of matrices only")
     betas: tuple[float, float] = Field((0.9, 0.999), description="AdamW's averages of gradient and square")
-    epsilon: float = Field(1e-8, gt=0, le=1, description="AdamW's, added to the root of the square")
     by_groups: bool = Field(
         True, description="multiply the rate by the root of the share of task groups that teach anything"
     )
@@ -59,22 +54,6 @@ class LoraSettings(Options):
     )
 
 
-class AverageSettings(Options):
-    """A moving average of the weights, of every iteration: saved, measured at the end, and named RUN@average."""
-
-    decay: float | None = Field(
-        None,
-        gt=0,
-        lt=1,
-        description="share of the average that an iteration keeps; null: it grows, so that the average lags a fifth of "
-        "the run behind",
-    )
-    sample: bool = Field(False, description="sample from the average in place of the weights in training")
-    reference: bool = Field(
-        False, description="measure KL to the average in place of the model that the run began with"
-    )
-
-
 class TrainingSettings(Options):
     """minibatches: updates per epoch; microbatch_tokens: padded tokens of one forward pass."""
 
@@ -91,18 +70,13 @@ class TrainingSettings(Options):
     microbatch_tokens: int = Field(
         16384, ge=1, description="padded tokens of one forward pass: memory and speed, never the result"
     )
-    trust_region: TrustRegion | None = Field(
-        TrustRegion(), description="how far an iteration may move the policy; null for as far as its steps go"
+    trust_region: float | None = Field(
+        0.05,
+        gt=0,
+        description="nats per token that an iteration may move the policy; a longer step is shortened; null: no limit",
     )
-    signal_rate: SignalRate | None = Field(
-        None,
-        description="a rate that follows the gradient's signal, in the place of optimizer.by_groups; null for none",
-    )
-    measure_signal: bool = Field(
-        False, description="log how much of a mini-batch's gradient is signal; takes the memory of one gradient more"
-    )
-    average: AverageSettings | None = Field(
-        AverageSettings(), description="a moving average of the weights; null for none"
+    average: bool = Field(
+        True, description="keep a moving average of the weights, measured at the end and named RUN@average"
     )
     precision: Literal["float32", "bfloat16"] = Field(
         "float32", description="what forward and backward passes compute in; weights are float32"
@@ -126,17 +100,8 @@ class TrainingSettings(Options):
 
     @property
     def measures_average(self) -> bool:
-        """Whether a run ends with a measurement of its average, beside that of the weights that sample."""
-        return self.average is not None and not self.average.sample and self.iterations > 0
-
-    @model_validator(mode="after")
-    def _mini_batches_to_compare(self) -> TrainingSettings:
-        if self.signal_rate and self.minibatches < 2:
-            raise InvalidArgument(
-                "signal_rate compares the mini-batches of an iteration, and there is one: set minibatches to 2 or more "
-                "(4 is usual), or signal_rate to null"
-            )
-        return self
+        """Whether a run ends with a measurement of its averaged weights."""
+        return self.average and self.iterations > 0
 
     @model_validator(mode="after")
     def _something_to_offload(self) -> TrainingSettings:

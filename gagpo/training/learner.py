@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,8 @@ import torch
 
 from gagpo.agents.episodes import Episode
 from gagpo.collecting.collector import Collection, tasks_of_groups
-from gagpo.controllers import Controllers, SignalRateController, TrustRegionController
+from gagpo.controllers import Controllers
+from gagpo.controllers.average import AveragedWeights
 from gagpo.credit import Credit, Turns, give_credit, turns_for
 from gagpo.credit.assign import first_tokens, statistics
 from gagpo.credit.turns.grouping import group_mean
@@ -26,8 +26,7 @@ from gagpo.learning.batch import Row, build_rows
 from gagpo.learning.critic import Critic
 from gagpo.learning.packing import packing_of
 from gagpo.learning.precision import autocast
-from gagpo.learning.steps.average import AveragedWeights
-from gagpo.learning.steps.optimizer import make_optimizer, parameter_groups, rate_scale, share_scale
+from gagpo.learning.steps.optimizer import make_optimizer, parameter_groups, rate_scale
 from gagpo.learning.steps.skipped_steps import NonFiniteLoss
 from gagpo.learning.update import Updater, divergence
 from gagpo.runs.checkpoint import Checkpoint, Snapshot, State, copied
@@ -61,8 +60,6 @@ class Learner:
         self.recorder = recorder
         self.algorithm = settings.algorithm.resolved(settings.longest_response)
         rate, training = settings.optimizer, settings.training
-        self.trust_region = TrustRegionController(training.trust_region) if training.trust_region else None
-        self.signal_rate = SignalRateController(training.signal_rate) if training.signal_rate else None
         self.critic = Critic(self.model, settings.algorithm.critic) if settings.algorithm.critic else None
         if saved and self.critic is not None:
             saved.load_critic(self.critic)
@@ -78,8 +75,7 @@ class Learner:
             trained = [parameter for parameter in self.critic.parameters() if parameter.requires_grad]
             groups.append({"params": trained, "lr": self.critic.settings.learning_rate})
         self.rates = [group["lr"] for group in groups]
-        learners = [self.model] if self.critic is None else [self.model, self.critic]
-        self.optimizer = make_optimizer(learners, groups, rate)
+        self.optimizer = make_optimizer(groups, rate)
         self.updater = Updater(
             self.model,
             self.optimizer,
@@ -95,7 +91,6 @@ class Learner:
             autocast=functools.partial(autocast, settings),
             device=settings.device,
             max_skipped=training.max_skipped,
-            measure_signal=training.measure_signal or training.signal_rate is not None,
             ranks=ranks,
         )
         self.imitation = Imitation(settings, self.model, policy.tokenizer, ranks, worlds or {})
@@ -103,9 +98,7 @@ class Learner:
             saved.load_replay(self.imitation.replay.restore)
         if saved:
             saved.load_optimizer(self.optimizer, names_of(self.model, self.critic), ranks)
-        averaging = training.average
-        self.average = AveragedWeights(policy.trained(), averaging, policy.average) if averaging else None
-        self._release_average()
+        self.average = AveragedWeights(policy.trained(), policy.average) if training.average else None
 
     @property
     def model(self) -> torch.nn.Module:
@@ -130,34 +123,14 @@ class Learner:
         The metrics are those of credit, update and controllers, and the learning rate. Raises :class:`NonFiniteLoss`
         where the updater does, naming the file with the evidence. A collection without episodes teaches nothing.
         """
-        self._take_average()
-        learned = self._update(collected, iteration) if collected.episodes else {}
-        bound = self.trust_region.values() if self.trust_region and collected.episodes else {}
+        learned: Metrics = {}
+        if collected.episodes:
+            learned = self._update(collected, iteration)
+        else:
+            self.controllers.skip()
         if self.average:
-            learned["average_distance"] = self.average.update(iteration + 1, self.ranks)
-        self._release_average()
-        return {**learned, **self.controllers.values(), **bound, "learning_rate": self.optimizer.param_groups[0]["lr"]}
-
-    # Between updates the model holds what samples: the weights in training, or their average.
-
-    def _take_average(self) -> None:
-        """The model gets the weights in training back."""
-        if self.average and self.average.settings.sample:
-            self.average.swap()
-
-    def _release_average(self) -> None:
-        """The reference policy, and the model between updates, become the average where the settings say so."""
-        if not self.average:
-            return
-        if self.average.settings.reference and self.policy.reference is not None:
-            self.average.copy_to(list(self.policy.reference.parameters()))
-        if self.average.settings.sample:
-            self.average.swap()
-
-    @property
-    def samples_average(self) -> bool:
-        """Whether the model holds the average between updates."""
-        return self.average is not None and self.average.settings.sample
+            learned["average_distance"] = self.average.update(iteration + 1, self.ranks.total)
+        return {**learned, **self.controllers.values(), "learning_rate": self.optimizer.param_groups[0]["lr"]}
 
     def _update(self, collected: Collection, iteration: int) -> Metrics:
         settings, credit_settings, episodes = self.settings, self.settings.algorithm.credit, collected.episodes
@@ -173,15 +146,13 @@ class Learner:
         turns = self.controllers.shape(turns, limit_E[turns.episode_N] if settings.environments else None)
         rows, tokens = build_rows(episodes), int(turns.tokens_N.sum())
         self.controllers.observe_batch(turns, tasks_of_groups(episodes), self._entropy(turns, rows))
-        region, value_K = self.trust_region, self.updater.values(rows, tokens)
+        value_K = self.updater.values(rows, tokens)
         credit = give_credit(self._measured(turns, rows), credit_settings, value_K)
-        scale = rate_scale(settings.optimizer, iteration, settings.training.iterations)
-        signal = self.signal_rate
-        scale *= signal.scale if signal else share_scale(settings.optimizer, credit.stats["zero_groups"])
-        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
-            group["lr"] = rate * scale * (region.scale if region else 1.0)
+        scheduled = rate_scale(settings.optimizer, iteration, settings.training.iterations)
+        for group, highest in zip(self.optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = self.controllers.rate(highest, scheduled, credit.stats["zero_groups"])
         rng = np.random.default_rng([settings.seed, iteration])
-        before = self.updater.weights() if region else []
+        before = self.updater.weights() if self.controllers.bounds_steps else []
         try:
             lesson = self.imitation.lesson(episodes, rows, credit, iteration)
             learned = self.updater.update(
@@ -193,11 +164,7 @@ class Learner:
         if self.updater.skips.errors:
             path = self._save_offenders(iteration, episodes)
             self.recorder.skipped(f"{self.updater.skips.errors[0]}: the step was skipped; see {path}")
-        if signal:
-            learned |= signal.values()
-            signal.observe(learned.get("gradient_signal"))
-        if region:
-            self._bound_step(region, before, rows, tokens, learned)
+        self._bound_step(before, rows, tokens, learned)
         if self.controllers.measures:
             learned["final_kl"] = float(self.updater.score(rows, tokens)[0].mean())
             self.controllers.observe_update(learned["final_kl"])
@@ -205,29 +172,20 @@ class Learner:
         annotate(collected.played, episodes, turns, credit, credit_settings, value_K, self.updater.ratio_K[:tokens])
         return {**credit.stats, **_by_world(turns, credit, world_E), **lesson.stats, **learned}
 
-    def _bound_step(
-        self,
-        region: TrustRegionController,
-        before: list[torch.Tensor],
-        rows: Sequence[Row],
-        tokens: int,
-        learned: Metrics,
-    ) -> None:
-        """Take back what the update moved the policy by beyond the trust region."""
+    def _bound_step(self, before: list[torch.Tensor], rows: Sequence[Row], tokens: int, learned: Metrics) -> None:
+        """Take back what the updates moved the policy by beyond the trust region, and adapt the rate."""
         steps = learned["updates"]
-        seen = divergence(np.log(self.updater.ratio_K[:tokens])) if steps > 1 else None
-        suspected = region.suspects(seen)  # what the iteration before left is forgotten here
-        if not steps:  # nothing has moved, and nothing is learned of the rate
+        if not steps or not self.controllers.bounds_steps:
+            self.controllers.skip()
             return
-        if suspected:
-            for _ in range(region.ROUNDS):
-                # What sampler and trainer differ by without any step is no distance.
-                moved = divergence(-self.updater.score(rows, tokens)[0]) - learned.get("mismatch_kl", 0.0)
-                part = region.part(moved)
-                if part is None:
-                    break
-                self.updater.retreat(before, part)
-        region.observe()
+        seen = divergence(np.log(self.updater.ratio_K[:tokens])) if steps > 1 else None
+        # What sampler and trainer differ by without any step is no distance.
+        apart = learned.get("mismatch_kl", 0.0)
+        self.controllers.bound_step(
+            seen,
+            measure=lambda: divergence(-self.updater.score(rows, tokens)[0]) - apart,
+            shorten=lambda part: self.updater.retreat(before, part),
+        )
 
     def _measured(self, turns: Turns, rows: Sequence[Row]) -> Turns:
         """The turns with what their credit reads of the policy that sampled them."""
@@ -264,19 +222,12 @@ class Learner:
 
     def state_dict(self) -> State:
         """What a checkpoint holds beside weights and optimiser."""
-        region = {"trust_region": self.trust_region.state_dict()} if self.trust_region else {}
-        signal = {"signal_rate": self.signal_rate.state_dict()} if self.signal_rate else {}
-        learned = {"skipped_in_a_row": self.updater.skips.row, "controllers": self.controllers.state_dict()}
-        return {**learned, **region, **signal}
+        return {"skipped_in_a_row": self.updater.skips.row, "controllers": self.controllers.state_dict()}
 
     def load_state_dict(self, state: State) -> None:
         """Go on where a checkpoint ended."""
         self.updater.skips.row = int(state.get("skipped_in_a_row", 0))  # earlier versions skipped nothing
         self.controllers.load_state_dict(state["controllers"])
-        if self.trust_region and "trust_region" in state:  # earlier versions had none
-            self.trust_region.load_state_dict(state["trust_region"])
-        if self.signal_rate and "signal_rate" in state:
-            self.signal_rate.load_state_dict(state["signal_rate"])
 
     @property
     def checkpoint_bytes(self) -> int:
@@ -291,16 +242,10 @@ class Learner:
         base, average, buffer = self.policy.base, None, self.imitation.replay
         replay = buffer.state() if buffer is not None and self.ranks.first else None
         if self.average:
-            with self._holding(average=True):
+            with self.average.applied():
                 average = copied(self.model, base, self.ranks)
-        with self._holding(average=False):
-            optimizer, critic = self.optimizer, self.critic
-            return Snapshot.of(self.model, optimizer, state, critic, base, self.ranks, average, replay, sampled)
-
-    def _holding(self, average: bool) -> AbstractContextManager[None]:
-        """A context, between updates, in which the model holds the average, or the weights in training."""
-        there = self.average is not None and self.average.settings.sample == average
-        return nullcontext() if there or self.average is None else self.average.applied()
+        optimizer, critic = self.optimizer, self.critic
+        return Snapshot.of(self.model, optimizer, state, critic, base, self.ranks, average, replay, sampled)
 
 
 def _by_world(turns: Turns, credit: Credit, world_E: Sequence[World]) -> Metrics:

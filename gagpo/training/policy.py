@@ -48,7 +48,7 @@ class TrainedPolicy:
 def require_trainable(settings: RunSettings) -> None:
     """SettingsError, before anything is loaded, where device, optimiser or adapter cannot be."""
     require_device(settings.device)
-    require_optimizer(settings.optimizer, settings.device)
+    require_optimizer(settings.optimizer)
     if settings.lora is not None:
         adapters.require_peft()
         frozen.require_base(settings.lora.base)
@@ -61,7 +61,7 @@ def require_trainable(settings: RunSettings) -> None:
 def load_policy(settings: RunSettings, saved: Checkpoint | None, commit: str | None = None) -> TrainedPolicy:
     """What a run trains, as ``saved`` left it. commit: of a hub model, which the run began with."""
     policy = _load(settings, saved, commit)
-    if saved is None or saved.average is None or settings.training.average is None:
+    if saved is None or saved.average is None or not settings.training.average:
         return policy
     averaged = _load(settings, replace(saved, weights=AVERAGE), commit)
     return replace(policy, average=[parameter.detach() for parameter in averaged.trained()])

@@ -10,9 +10,9 @@ import torch
 
 from gagpo.agents.agent import LanguageAgent, Manner
 from gagpo.agents.engines.base import Engine, Sampling, engine_measures
+from gagpo.agents.engines.idle import IdleEngine
+from gagpo.agents.engines.ranks import Rank
 from gagpo.agents.engines.registry import SERVERS
-from gagpo.agents.engines.remote.bystander import Bystander
-from gagpo.agents.engines.remote.seat import Seat
 from gagpo.agents.episodes import Episode
 from gagpo.agents.setup import language_agent, make_engine
 from gagpo.collecting.distributed_rollout import Rollout
@@ -127,15 +127,13 @@ def _engine(
         arguments["own"] = True
     if ahead and not ranks.alone:  # all servers and their GPUs are the first rank's
         if not ranks.first:
-            return Bystander(model, tokenizer, settings.engine.options.get("max_length"), chosen.dtype)
+            return IdleEngine(model, tokenizer, settings.engine.options.get("max_length"), chosen.dtype)
         if chosen.name in SERVERS:
-            arguments["seat"] = Seat()
+            arguments["place"] = Rank()
     if not ranks.alone and not keeps_weights_here(settings, ranks):
         arguments["read"] = Reader(policy.model, settings.device, settings.training.precision)
     if ahead:
         tokenizer = copy.deepcopy(tokenizer)
-        if chosen.name == "transformers":  # a graph cannot be captured while another thread launches kernels
-            arguments["compile"] = "never"
     engine = make_engine(chosen.name, model, tokenizer, **arguments)
     if own and engine.shares_weights:
         why, remedy = "rollout.ahead samples meanwhile", "rollout.ahead=0"

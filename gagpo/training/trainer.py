@@ -83,7 +83,7 @@ class Trainer:
         algorithm = (
             settings.algorithm if settings.environments else settings.algorithm.resolved(settings.longest_response)
         )
-        controllers = Controllers(algorithm.controllers)
+        controllers = Controllers(algorithm.controllers, settings.training.trust_region, settings.optimizer.by_groups)
         self.interruptions = Interruptions(ranks)
         rollout = rollout_of(ranks, self.interruptions, 1 if settings.rollout.ahead else ranks.world)
         schedule = Schedule(settings, tasks)
@@ -99,8 +99,6 @@ class Trainer:
         self.recorder = Recorder(folder, settings, policy.tokenizer, report, ranks)
         self.learner = Learner(settings, policy, controllers, ranks, self.recorder, saved, environments)
         self.sampler = Sampler(settings, environments, policy, model, rollout, self.placement, ranks)
-        if saved and not ranks.alone and self.learner.samples_average:
-            self._refresh()  # the engine was made on the weights in training, before the learner had the average
         if ranks.first:
             folder.pin(commit)
         self.iteration = self.turns_total = self.tokens_total = 0

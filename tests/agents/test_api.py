@@ -21,8 +21,14 @@ CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
 ASK = [{"role": "user", "content": "You stand at 3. Go to door 1."}]
 
 
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch):
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
+    monkeypatch.setattr("openai._base_client.MAX_RETRY_DELAY", 0.05)
+
+
 def client_of(server, **changes):
-    return ApiClient(ApiSettings("m", server.url, **{"timeout": 1.0, "backoff": 0.01, **changes}))
+    return ApiClient(ApiSettings("m", server.url, **{"timeout": 1.0, **changes}))
 
 
 def play(server, count=12, concurrency=4, chat=None, **changes):
@@ -42,11 +48,6 @@ def test_a_server_that_fails_in_every_way_costs_time_only():
     assert spent.requests == len(server.requests) == sum(episode.info["requests"] for episode in episodes)
     assert answered < spent.requests and spent.unanswered < spent.requests - answered  # a refusal is an answer
     assert (spent.prompt, spent.completion, spent.cached) == tuple(n * answered for n in (10, 2, 4))
-
-
-def test_a_server_on_this_machine_is_asked_past_the_proxy(dead_proxy):
-    with serving() as server:
-        client_of(server, attempts=1).ask(ASK, 0.0, 4)
 
 
 def test_episodes_go_on_while_others_wait():
@@ -94,12 +95,12 @@ def test_what_cannot_be_mended_by_waiting_is_said_at_once():
             client_of(server).ask(ASK, 0.0, 5)
         assert len(server.requests) == 1
     with pytest.raises(ApiError, match="no answer in 2 tries"):
-        ApiClient(ApiSettings("m", "http://127.0.0.1:9/v1", attempts=2, backoff=0.01)).ask(ASK, 0.0, 5)
+        ApiClient(ApiSettings("m", "http://127.0.0.1:9/v1", attempts=2)).ask(ASK, 0.0, 5)
 
 
 def test_one_lost_server_stops_everybody():
     with serving(faults=["error"], rate=1.0) as server, pytest.raises(ApiError, match="it happens"):
-        play(server, count=20, concurrency=10, attempts=2, longest_wait=0.05)
+        play(server, count=20, concurrency=10, attempts=2)
 
 
 def test_no_request_follows_an_error_and_what_was_finished_is_handed_over():
@@ -132,7 +133,7 @@ def test_answers_given_before_an_error_still_end_their_episodes():
             jobs = group_jobs(["door-01", "door-07", "door-02"], 1, 0)
             rollout(agent, pool, jobs, concurrency=3, lockstep=False, on_finish=finished.append)
     assert {episode.task for episode in finished} == {"door-01", "door-02"}
-    assert agent.client.spent.completion == 2 * 2 and not any(thread.is_alive() for thread in agent._threads)
+    assert agent.client.spent.completion == 2 * 2
 
 
 def test_an_interruption_ends_all_and_asks_nothing_more():
@@ -208,24 +209,18 @@ def test_a_gate_lets_so_many_through_in_a_minute():
     assert limiter.enter(1) == 0
     limiter = RateLimiter(None, 100, clock)
     assert [limiter.enter(tokens) for tokens in (1000, 1)] == [0, 60]  # too large for any minute: goes alone
-    limiter = RateLimiter(None, None, clock)
-    limiter.hold(7)
-    assert limiter.enter(1) == 7
 
 
-def test_the_server_says_how_long_to_wait():
-    with serving(faults=["limit"], rate=1.0) as server:
-        waits = []
-        clock = Time()
+def test_the_server_says_how_long_to_wait(monkeypatch):
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 60.0)
+    with serving(faults=["limit"], rate=1.0) as server, pytest.raises(ApiError, match=r"in 3 tries.*slow down"):
+        client_of(server, attempts=3).ask(ASK, 0.0, 5)
+    assert len(server.requests) == 3
 
-        def sleep(seconds):
-            waits.append(seconds)
-            clock.now += seconds
 
-        client = ApiClient(ApiSettings("m", server.url, attempts=3), sleep=sleep, clock=clock)
-        with pytest.raises(ApiError, match="slow down"):
-            client.ask(ASK, 0.0, 5)
-        assert waits == pytest.approx([0.02, 0.02])
+def test_a_server_on_this_machine_is_asked_past_the_proxy(dead_proxy):
+    with serving() as server:
+        client_of(server, attempts=1).ask(ASK, 0.0, 4)
 
 
 def test_many_at_once_are_decided_in_order():

@@ -30,10 +30,10 @@ def played(history, *answers, turns):
     """An episode against these answers in turn, and the agent that played it."""
     asked = []
     with answering(lambda number: [answers[number]]) as server:
-        client = ApiClient(ApiSettings("m", f"{server.url}/v1", timeout=20.0, backoff=0.0, attempts=1))
-        ask = client.ask
-        client.ask = lambda messages, *rest: (
-            asked.append((json.loads(json.dumps(messages)), rest[2])) or ask(messages, *rest)
+        client = ApiClient(ApiSettings("m", f"{server.url}/v1", timeout=20.0, attempts=1))
+        submit = client.submit
+        client.submit = lambda messages, *rest: (
+            asked.append((json.loads(json.dumps(messages)), rest[2])) or submit(messages, *rest)
         )
         agent = ApiAgent(client, ChatSettings(STYLES["tools"], "Walk.", history), 1)
         with Pool(CORRIDOR, {"max_turns": turns}, workers=0) as pool:

@@ -128,7 +128,7 @@ def test_todays_date_is_pinned_and_variables_reach_the_template(tokenizer):
     text = tokenizer.decode(Context(tokenizer, STYLES["plain"], template=template).prompt([], "at 2"))
     assert text.startswith("2031-05-09 09 May 2031 False")
     assert "2026-01-01 01 Jan 2026" in tokenizer.decode(Context(tokenizer, STYLES["plain"]).prompt([], "at 2"))
-    with pytest.raises(ValueError, match=r"context\.template\.date is written YYYY-MM-DD, got 'today'"):
+    with pytest.raises(ValueError, match=r"context\.template\.date must be YYYY-MM-DD, got 'today'"):
         Context(tokenizer, STYLES["plain"], template={"date": "today"})
 
 

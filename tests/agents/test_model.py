@@ -1,12 +1,12 @@
 """Model folders: what is written is read again, and what is missing is said."""
 
-import shutil
+import json
 
 import pytest
 import torch
 
 from gagpo.agents.model import ModelError, load_model, load_tokenizer
-from gagpo.warm_start.small_model import SmallModelSettings, save_folder
+from gagpo.warm_start.small_model import save_folder
 
 WORDS = ["go to cabinet 1", "Your task is to: put a hot mug in shelf.", "naïve 漢字 \x00 ok", "12 345"]
 
@@ -37,7 +37,7 @@ def test_saving_again_replaces_the_folder_whole(tiny, folder):
 
 
 @pytest.mark.parametrize(
-    ("missing", "said"), [("tokenizer.json", "holds no tokenizer"), ("config.json", "holds no config.json")]
+    ("missing", "said"), [("tokenizer.json", "has no tokenizer"), ("config.json", "has no config.json")]
 )
 def test_a_folder_that_lacks_a_part_is_named(folder, missing, said):
     (folder / missing).unlink()
@@ -59,23 +59,12 @@ def test_a_tokenizer_without_chat_template_is_refused(folder):
         load_tokenizer(str(folder))
 
 
-def test_a_folder_that_is_not_there_and_a_hub_name_without_network(tmp_path):
+def test_a_folder_that_is_not_there_and_a_hub_name_without_network(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ModelError, match="the folder does not exist"):
         load_tokenizer(str(tmp_path / "nowhere"))
     with pytest.raises(ModelError, match="cached or can be downloaded"):
         load_model("nobody/no-such-model")
-
-
-def test_an_impossible_shape_is_refused():
-    with pytest.raises(ValueError, match="multiple of heads"):
-        SmallModelSettings(width=30, heads=4)
-
-
-def test_folders_are_ordinary(folder):
-    assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= {
-        path.name for path in folder.iterdir()
-    }
-    shutil.rmtree(folder)
 
 
 def rewrite(folder, change):
@@ -115,8 +104,6 @@ def test_weights_that_are_not_numbers_are_refused(folder, value):
 
 
 def test_code_of_a_models_own_is_not_run_unless_asked_for(folder):
-    import json
-
     config = json.loads((folder / "config.json").read_text())
     config["auto_map"] = {"AutoModelForCausalLM": "own.Model"}
     (folder / "config.json").write_text(json.dumps(config))
@@ -124,3 +111,29 @@ def test_code_of_a_models_own_is_not_run_unless_asked_for(folder):
     with pytest.raises(ModelError, match=r"brings code of its own \(own\.Model\).*trust_remote_code=true"):
         load_model(str(folder))
     assert not (folder / "ran").exists()
+
+
+def test_loaded_parameters_are_aligned_wherever_the_file_has_them(folder):
+    """Safetensors maps float32 weights at 8 modulo 64 bytes, where matrix kernels round differently."""
+    for parameter in load_model(str(folder)).parameters():
+        assert parameter.data_ptr() % 64 == 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"hidden_size": "abc"}, {"num_hidden_layers": [4]}, {"rope_parameters": 7}, {"auto_map": 5}, {"model_type": {}}],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_a_config_with_values_of_the_wrong_type_is_refused_in_one_line(folder, wrong):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | wrong))
+    with pytest.raises(ModelError, match="cannot load the model") as caught:
+        load_model(str(folder))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["[]", "5", "{"])
+def test_a_config_that_is_no_object_is_refused_in_one_line(folder, text):
+    (folder / "config.json").write_text(text)
+    with pytest.raises(ModelError, match="cannot load the model"):
+        load_model(str(folder))

@@ -1,7 +1,7 @@
 """From responses to actions: what is no action is None, never an exception."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gagpo.agents.parsing import MAX_ACTION, PARSERS, parse
@@ -30,6 +30,7 @@ def test_actions(parser, response, action):
     assert parse(response, parser) == action
 
 
+@settings(max_examples=50)
 @given(st.text(max_size=300), st.sampled_from(sorted(PARSERS)))
 def test_any_text_is_parsed_or_refused(response, parser):
     action = parse(response, parser)

@@ -50,7 +50,7 @@ while True:
     child = os.fork()
     if not child:
         report = measure(EvaluationRequest(
-            "openai:m", server=ApiSettings("m", url, timeout=20.0, backoff=0.01, attempts=30),
+            "openai:m", server=ApiSettings("m", url, timeout=20.0, attempts=30),
             environment="long_corridor:Long-v0", split="test", style="plain", workers=0, concurrency=8,
             journals=folder, quiet=True,
         ))
@@ -105,7 +105,7 @@ def test_two_hundred_tasks_killed_ten_times_are_each_played_exactly_once_and_eve
 
 
 def run(server, folder, model="m", **changes):
-    api = ApiSettings(model, server.url, backoff=0.01, **changes.pop("api", {}))
+    api = ApiSettings(model, server.url, **changes.pop("api", {}))
     settings = {"split": "test", "style": "plain", "workers": 0, "journals": folder, "quiet": True, **changes}
     return measure(EvaluationRequest(f"openai:{model}", server=api, environment=CORRIDOR, **settings))
 

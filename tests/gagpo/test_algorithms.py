@@ -9,14 +9,14 @@ import yaml
 from pydantic import ValidationError
 
 from gagpo.algorithms import PRESETS, Algorithm, load, row
-from gagpo.controllers import Controllers
 from gagpo.credit import Turns, advantages
 from gagpo.objectives import Layout, policy_loss
 from gagpo.settings import load as load_run
 from gagpo.settings import parse
 
 RUN = {"name": "a-run", "model": "a-model", "environment": {"id": "an-environment"}}
-CREDITS = sorted({load(name).credit.name for name in PRESETS})
+CREDITS = ["grpo", "gagpo", "reinforce_plus_plus", "ppo_turn", "ppo_token"]
+"""Of every level (episode, turn, token), without and with a critic."""
 GATES = ["clip", "log_clip", "sapo", "cispo", "dppo", "likelihood", "none"]
 AGGREGATIONS = ["token_mean", "sequence_mean", "action_mean", "constant", "geometric", "power"]
 
@@ -162,48 +162,3 @@ def test_any_credit_goes_with_any_ratio_gate_and_aggregation(credit, single_turn
         assert new.grad.abs().sum() > 0
         ran += 1
     assert ran == 3 * (7 * 6 - 6)
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_every_row_runs_an_iteration(name):
-    algorithm = load(name)
-    turns = Turns(
-        reward_N=[0, 10, 0, 0, 0, 10, 0, 0],
-        episode_N=[0, 0, 1, 1, 2, 2, 3, 3],
-        group_E=[0, 0, 1, 1],
-        state_N=[0, 1, 0, 2, 0, 1, 0, 2],
-        tokens_N=[2, 1, 3, 1, 2, 2, 2, 2],
-        success_E=[True, False, True, False],
-        entropy_N=np.linspace(0.1, 0.9, 8),
-        energy_K=np.linspace(0.2, 1.2, 15),
-    )
-    controllers = Controllers(algorithm.controllers)
-    if controllers.probe_episodes:
-        controllers.observe_probe(turns)
-        assert controllers.temperatures(1.0, ["0", "1"]) == [1.0, 1.0]
-    # Both groups differ alike: the variance filter keeps its share of them.
-    assert controllers.keep(turns).all() == (algorithm.controllers.variance_filter is None)
-    turns = controllers.shape(turns)
-    controllers.observe_batch(turns, entropy=1.0)
-    size = int(turns.tokens_N.sum()) if algorithm.credit.level == "token" else turns.turns
-    value = np.zeros(size) if algorithm.critic else None
-    advantage = torch.as_tensor(advantages(turns, algorithm.credit, value).per_token()).float()
-    turn_K = torch.arange(turns.turns).repeat_interleave(torch.as_tensor(turns.tokens_N))
-    group_K = torch.as_tensor(turns.group_index_N)[turn_K]
-    new = torch.full((len(turn_K),), -1.0, requires_grad=True)
-    entropy = torch.ones(len(turn_K))
-    loss, metrics = policy_loss(
-        new,
-        new.detach(),
-        advantage,
-        Layout.of(turn_K, torch.as_tensor(turns.episode_N)[turn_K]),
-        algorithm,
-        controls=controllers.controls(group_K),
-        ref_logprob_K=new.detach(),
-        entropy_K=entropy,
-    )
-    loss.backward()
-    # On policy, every objective pushes the same way: up where the advantage is positive.
-    assert (new.grad * advantage <= 0).all()
-    assert new.grad.abs().sum() > 0
-    assert metrics["tokens"].item() == len(turn_K)

@@ -44,7 +44,11 @@ MASK = [[1, 1, 0, 0, 1, 0], [1, 0, 0, 1, 1, 1], [0, 1, 1, 0, 0, 0]]
 TOKENS = [[5, 6, 9, 8, 7, 0], [5, 9, 8, 4, 4, 4], [3, 3, 3, 0, 0, 0]]
 
 
-@pytest.mark.parametrize("kind", [np.array, torch.tensor])
+def brain_floats(values):
+    return torch.tensor(values, dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("kind", [np.array, torch.tensor, brain_floats])
 def test_rows_are_cut_into_turns(kind):
     turns = turns_from_tokens(kind(TOKENS), kind(MASK), kind([1.0, 2.0, 3.0]), [0, 0, 4])
     assert turns.episode_N.tolist() == [0, 0, 1, 1, 2]
@@ -95,7 +99,7 @@ WORDS = ["<pad>", "<eos>", "start", "left", "right", "door", "wall", "open"]
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "many_turns, truncated",
-    [(False, "counted"), (True, "counted"), (False, "masked"), (True, "masked"), (True, "all masked")],
+    [(False, "counted"), (True, "counted"), (True, "masked"), (True, "all masked")],
 )
 def test_trl_trains_a_tiny_model(tmp_path, many_turns, truncated):
     """Masked, an episode that was cut off has no token left, and some or all may be so."""

@@ -81,7 +81,7 @@ PAPERS = {
     "ppo_turn": (ppo_turn.advantages, ppo_turn.loss),
     "starpo_s": (starpo_s.advantages, starpo_s.loss),
 }
-SEEDS = range(6)
+SEEDS = range(3)
 
 
 def turns_of(batch) -> Turns:
@@ -174,8 +174,7 @@ HGPO = [
     {"depth": 1, "weight_offset": 2},
     {"norm": "mean"},
     {"drop_zero": True},
-    {"start": "padded"},
-    {"start": "padded", "alpha": 0.0, "depth": 3},
+    {"alpha": 0.0, "depth": 3},
 ]
 
 
@@ -184,7 +183,7 @@ HGPO = [
 def test_options_of_hgpo(options, seed):
     names = {"weight_offset": "offset", "depth": "depth", "alpha": "alpha", "drop_zero": "drop_zero"}
     asked = {names[name]: value for name, value in options.items() if name in names}
-    asked |= {"padded": options.get("start") == "padded", "divide": options.get("norm") != "mean"}
+    asked |= {"divide": options.get("norm") != "mean"}
     batch = random_batch(seed)
     mine = credit_of(batch, load("hgpo", {"credit": options}))
     assert mine == pytest.approx(flat(hgpo.advantages(batch, **asked)), abs=1e-9)
@@ -193,7 +192,7 @@ def test_options_of_hgpo(options, seed):
 WEBSHOP = {"norm": "mean", "retain_coverage": 0.5, "rest": 0.5, "eta": 1.0, "retain_branches": True}
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(12))
 def test_milegpo_with_its_settings_for_webshop(seed):
     batch = random_batch(seed)
     mine = credit_of(batch, load("milegpo", {"credit": WEBSHOP}))
@@ -203,7 +202,7 @@ def test_milegpo_with_its_settings_for_webshop(seed):
 RECIPE = {"gamma": 0.1, "unreachable": "farther", "penalised": True, "statistics": "turn"}
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(12))
 def test_graphgpos_released_recipe_with_invalid_actions(seed):
     batch = random_batch(seed)
     mine = credit_of(batch, load("graphgpo", {"credit": RECIPE}))
@@ -254,14 +253,6 @@ def test_the_variance_filter(by, share, seed):
     kept = Controllers(settings).keep(turns_of(batch))
     assert {episode.group for episode, keep in zip(batch, kept, strict=True) if keep} == chosen
     assert all(keep == (episode.group in chosen) for episode, keep in zip(batch, kept, strict=True))
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_turn_level_ppo_can_value_truncated_episodes(seed):
-    batch = random_batch(seed)
-    mine = credit_of(batch, load("ppo_turn", {"credit": {"bootstrap_truncated": True}}))
-    assert mine == pytest.approx(flat(ppo_turn.advantages(batch, bootstrap=True)), abs=1e-9)
-    assert (mine != credit_of(batch, load("ppo_turn"))).any() == any(episode.truncated for episode in batch)
 
 
 def test_the_critics_loss_is_ppos():

@@ -18,11 +18,7 @@ import numpy as np
 from gagpo.agents.api.client import ApiClient, ApiError
 from gagpo.agents.api.settings import ApiSettings
 from gagpo.agents.engines.base import Request, Sampling
-from gagpo.agents.engines.remote.client import Client
-from gagpo.agents.engines.remote.kinds.base import ServerKind
-from gagpo.agents.engines.remote.kinds.sglang import SGLangServers
-from gagpo.agents.engines.remote.kinds.vllm import VLLMServers
-from gagpo.agents.engines.remote.wire import HIGHEST, ReplicaError, RequestRefused, Terms
+from gagpo.agents.engines.remote.client import HIGHEST, Client, ReplicaError, RequestRefused, Terms
 from gagpo.base.errors import GagpoError
 from tests.agents.raw_server import RawServer, answering, reply
 from tests.hard.mutate import mutated
@@ -49,15 +45,6 @@ TOKENS = {
         }
     ]
 }
-NATIVE = {
-    "output_ids": [3, 5, 7],
-    "meta_info": {
-        "finish_reason": {"type": "stop", "matched": 7},
-        "output_token_logprobs": [[-0.5, one, None] for one in (3, 5, 7)],
-        "weight_version": "1",
-        "weight_versions": [{"start": 0, "end": 3, "version": "1"}],
-    },
-}
 HEADERS = (
     *("content-encoding: gzip", "content-type: text/html", "set-cookie: a=b; domain=.example", "retry-after: NaN"),
     *("retry-after: 1e999", "location: http://[::1", "location: \x80\xff", "transfer-encoding: chunked", "x: \x00"),
@@ -77,11 +64,10 @@ Case = Callable[[RawServer], str]
 
 
 def answers(folder: Path, count: int, seed: int, only: int | None = None) -> list[Tally]:
-    """Ask a chat server, a vLLM server and an SGLang server ``count`` questions each, whose answers are hostile."""
+    """Ask a chat server and a vLLM server ``count`` questions each, whose answers are hostile."""
     del folder
     tallies = []
-    asked = (("a chat server", CHAT, _ask_for_text), ("a vLLM server", TOKENS, _ask_vllm))
-    for name, sound, ask in (*asked, ("an SGLang server", NATIVE, _ask_sglang)):
+    for name, sound, ask in (("a chat server", CHAT, _ask_for_text), ("a vLLM server", TOKENS, _ask_for_tokens)):
         tally = Tally(f"hostile answers of {name}")
         begin = time.monotonic()
         body = json.dumps(sound).encode()
@@ -115,7 +101,7 @@ def _tried(steps: list[bytes | float], sound: bytes, ask: Case) -> Outcome:
 
 def _ask_for_text(server: RawServer) -> str:
     settings = ApiSettings(
-        "m", f"{server.url}/v1", timeout=DEADLINE, attempts=3, backoff=0.0, longest_wait=0.1, input_price=1.0
+        "m", f"{server.url}/v1", timeout=DEADLINE, attempts=3, input_price=1.0
     )
     client = ApiClient(settings)
     try:
@@ -132,17 +118,9 @@ def _ask_for_text(server: RawServer) -> str:
     return f"spent is {client.spent}" if odd or client.spent.requests < server.requests else ""
 
 
-def _ask_vllm(server: RawServer) -> str:
-    return _ask_for_tokens(server, VLLMServers())
-
-
-def _ask_sglang(server: RawServer) -> str:
-    return _ask_for_tokens(server, SGLangServers())
-
-
-def _ask_for_tokens(server: RawServer, kind: ServerKind) -> str:
+def _ask_for_tokens(server: RawServer) -> str:
     async def ask() -> str:
-        client = Client(server.url, DEADLINE, kind)
+        client = Client(server.url, DEADLINE)
         try:
             got = await client.generate(Request(0, np.arange(3, dtype=np.int32), 1), SAMPLING, TERMS)
         except RequestRefused as error:  # of another class than ReplicaError, and one line too

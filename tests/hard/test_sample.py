@@ -67,9 +67,9 @@ def test_hostile_tool_calls(tmp_path: Path) -> None:
 def test_hostile_answers(tmp_path: Path) -> None:
     tallies = answers(tmp_path, 200, seed=1)
     without_faults(*tallies)
-    text, *tokens = tallies  # of chat servers; of vLLM's and SGLang's
+    text, tokens = tallies
     assert text.counts[FINE] > 100  # it asks again, the others leave it to their caller
-    assert len(tokens) == 2 and all(tally.counts[REFUSED] > 100 for tally in tokens)
+    assert tokens.counts[REFUSED] > 100
 
 
 def test_broken_answers_of_a_container_engine(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def settings_of(name, model, **sections):
         "rollout": {"tasks": 4, "samples": 4, "max_tokens": 3, "workers": 0},
         "engine": {"name": "tests.scale.one_by_one:OneByOne", "options": {"own": True}},  # ranks sample from copies
         "algorithm": {"preset": "gagpo", "kl": {"coefficient": 0.0}},
-        "optimizer": {"learning_rate": 1e-3, "epsilon": 1e-6},  # ranks round otherwise, which must not become a step
+        "optimizer": {"learning_rate": 1e-3},
         "training": {"iterations": ITERATIONS, "save_every": 1, "keep_episodes": 1},
         "evaluation": {"splits": ["test"], "temperature": 0.0},
         "trackers": [],

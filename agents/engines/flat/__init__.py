@@ -1,1 +1,1 @@
-"""Models that read a flat token axis: attention that knows where rows begin, on packed rows, trees and caches."""
+"""Attention over a flat token axis: packed rows, prefix trees and caches."""

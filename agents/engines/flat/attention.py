@@ -1,8 +1,8 @@
 """Attention over a flat token axis, for every transformers model that takes its attention function from the registry.
 
-A forward pass of this project has shape ``(1, T)``: the tokens of many rows one after the other, without padding. Only
-attention needs to know where rows begin, so only attention sees them apart: a *layout* object travels through the
-model's keyword arguments and does it. Shape suffixes: T flat tokens, B rows, L positions, H heads, D head size.
+A forward pass here has shape ``(1, T)``: the tokens of many rows one after the other, without padding. Only attention
+needs to know where rows begin: a *layout* object travels through the model's keyword arguments and separates them.
+Shape suffixes: T flat tokens, B rows, L positions, H heads, D head size.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class AttentionLayout(Protocol):
 
 
 class UnknownAttention(GagpoError, ValueError):
-    """A model asks of its attention what the flat one does not know; the message names it."""
+    """A model passes its attention an argument that flat attention does not know; the message names it."""
 
 
-# What models hand to every attention function, and what changes nothing in it.
+# Arguments that models pass to every attention function and that change nothing in it.
 HARMLESS = {
     *("dropout", "is_causal", "position_ids", "cache_position", "use_cache", "output_attentions", "return_dict"),
     *("output_hidden_states", "output_router_logits", "past_key_values", "position_embeddings", "logits_to_keep"),
@@ -75,7 +75,7 @@ AttentionInterface.register(NAME, _flat_attention)
 
 
 def is_flat(model: torch.nn.Module) -> bool:
-    """Whether the model reads the flat token axis; the others read padded rows with their own attention."""
+    """Whether the model uses flat attention; others read padded rows with their own attention."""
     return getattr(model.config, "_attn_implementation", None) == NAME
 
 
@@ -86,10 +86,10 @@ def backbone_of(model: torch.nn.Module) -> Any:
 
 
 def hidden_states(model: torch.nn.Module, ids_T: Tensor, layout: AttentionLayout, keep_K: Tensor) -> Tensor:
-    """What enters the output layer after the tokens at flat positions ``keep_K``: ``(K, width)``.
+    """The input of the output layer after the tokens at flat positions ``keep_K``: ``(K, width)``.
 
-    A model that is not flat reads the rows of a :class:`PackedRows` padded on the right, where whatever is causal does
-    not see the padding; so this is right for every causal model.
+    A model without flat attention reads the rows of a :class:`PackedRows` padded on the right, where a causal model
+    does not see the padding.
     """
     backbone = backbone_of(model)
     if is_flat(model):
@@ -104,7 +104,7 @@ def hidden_states(model: torch.nn.Module, ids_T: Tensor, layout: AttentionLayout
 
 
 class _Given(BaseModelOutputWithPast):
-    """A backbone's output that holds hidden states and, of whatever else is asked for, nothing."""
+    """A backbone's output with hidden states; any other attribute is None."""
 
     def __getattr__(self, name: str) -> None:
         if name.startswith("__"):
@@ -112,9 +112,9 @@ class _Given(BaseModelOutputWithPast):
 
 
 def head(model: torch.nn.Module, hidden_KD: Tensor) -> Tensor:
-    """Logits ``(K, vocabulary)`` of hidden states, with all that the model does to them (scales, soft caps).
+    """Logits ``(K, vocabulary)`` of hidden states, with the model's own scales and soft caps.
 
-    The model's own forward pass runs with its backbone taken out.
+    The model's forward pass runs with its backbone replaced.
     """
     backbone = backbone_of(model)
     given = _Given(last_hidden_state=hidden_KD[None])  # type: ignore[arg-type]

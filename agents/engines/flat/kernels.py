@@ -1,4 +1,4 @@
-"""Attention of rows of like size: which kernel computes it where, and what each of them may leave out.
+"""Attention of padded rows: which kernel computes it on which device.
 
 Shape suffixes: T flat tokens, B rows, Q queries of a row, L positions of a row, H heads, D head size.
 """
@@ -22,8 +22,9 @@ KEPT_SCORES = 2**20  # scores of one layer of a micro-batch, written out with gr
 class LayerKind:
     """What a layer's attention has besides the softmax of scaled products.
 
-    window: a token sees itself and the ``window - 1`` before it. softcap: scores pass ``c tanh(score / c)``. sinks_H: a
-    logit per query head that takes part in the softmax and attends nowhere.
+    window: a token sees itself and the ``window - 1`` tokens before it.
+    softcap: scores pass ``c tanh(score / c)``.
+    sinks_H: a logit per query head that takes part in the softmax and attends to nothing.
     """
 
     window: int | None = None
@@ -32,7 +33,7 @@ class LayerKind:
 
     @property
     def fused(self) -> bool:
-        """Whether the fused kernels can do it, with a mask."""
+        """Whether the fused kernels support it, with a mask."""
         return self.softcap is None and self.sinks_H is None
 
 
@@ -51,8 +52,11 @@ def bucket(count: int, least: int = 1) -> int:
 def written_out(
     query: Tensor, key: Tensor, value: Tensor, visible: Tensor, scale: float, kind: LayerKind, group: int
 ) -> Tensor:
-    """Attention without a fused kernel: ``(B, H, Q, D)`` queries, where ``H`` are key heads and the ``group`` query
-    heads that share one lie one after the other on the query axis. visible: broadcasts to ``(B, H, Q, L)``.
+    """Attention without a fused kernel.
+
+    query: ``(B, H, Q, D)``, where ``H`` are key heads; the ``group`` query heads of one key head lie one after the
+        other on the query axis.
+    visible: broadcasts to ``(B, H, Q, L)``.
     """
     score = (query.float() @ key.float().transpose(2, 3)) * scale
     if kind.softcap is not None:
@@ -69,9 +73,10 @@ def written_out(
 class CausalAttention:
     """Attention of ``B`` padded rows: query ``q`` of row ``b`` sees the keys up to position ``before[b] + q``.
 
-    before: positions of each row that are keys and no queries; none of a row that asks for all it has. Padding stands
-    on the right, where no query of the row looks; a query that is padding sees some keys, so that nothing is NaN.
-    step: what is read of the keys is made up to a multiple of it.
+    Padding stands on the right, where no query of the row looks. Padding queries see some keys, so nothing is NaN.
+
+    before: positions of each row that are keys and not queries.
+    step: the number of keys that are read is rounded up to a multiple of it.
     """
 
     def __init__(
@@ -109,10 +114,10 @@ class CausalAttention:
         return self._visible[window]
 
     def _written(self, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: LayerKind) -> Tensor:
-        """Attention written out, a block of queries at a time, which reads no key that none of them sees.
+        """Attention written out, a block of queries at a time, over the keys that the block can see.
 
-        Scores, and what the softmax makes of them, are several times the size of all else in a long row. So with
-        gradients those of more than :data:`KEPT_SCORES` are made again in the backward pass.
+        In a long row, scores and their softmax take several times the memory of everything else. With gradients, more
+        than :data:`KEPT_SCORES` scores are therefore recomputed in the backward pass.
         """
         rows, heads, queries, size = query.shape
         shared = key.shape[1]
@@ -140,7 +145,7 @@ class CausalAttention:
     def _seen_of(self, begin: int, count: int, first: int, keys: int, window: int | None) -> Tensor:
         """``(B, count, keys)``: which of ``keys`` keys from ``first`` on ``count`` queries from ``begin`` on see."""
         position_BQ = self._before_B[:, None] + torch.arange(begin, begin + count, device=self.device)
-        position_BQ1 = position_BQ.clamp(max=self.keys - 1)[:, :, None]  # padding sees as much as the last key does
+        position_BQ1 = position_BQ.clamp(max=self.keys - 1)[:, :, None]  # padding sees as much as the last key
         key_L = torch.arange(first, first + keys, device=self.device)
         seen = key_L <= position_BQ1
         return seen if window is None else seen & (key_L > position_BQ1 - window)
@@ -148,12 +153,12 @@ class CausalAttention:
     def _written_in_half(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """Attention written out in bfloat16 on a CPU, where the fused kernel takes 1.3 to 4 times as long.
 
-        A block of queries at a time reads no key after its last one's position, and its scores stay in the cache.
+        A block of queries reads no key after its last position, and its scores stay in the CPU's cache.
         """
         rows, heads, queries, size = query.shape
         shared = key.shape[1]
         group = heads // shared
-        # What autocast would cast in every block is cast once.
+        # Cast once what autocast would cast in every block.
         query, key, value = ((query * scale).bfloat16(), key.bfloat16(), value.bfloat16())
         if self._bias is None:
             unseen = ~self._seen(None)

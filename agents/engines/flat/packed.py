@@ -1,4 +1,4 @@
-"""Rows of a training micro-batch on one token axis: one after the other, or as trees that share their beginnings.
+"""Rows of a training micro-batch on one token axis: one after the other, or as trees that share prefixes.
 
 Shape suffixes: T flat tokens, B rows, L positions of a row, H heads, D head size.
 """
@@ -17,16 +17,17 @@ from torch import Tensor
 
 from gagpo.agents.engines.flat.kernels import PLAIN, CausalAttention, LayerKind, attend_ragged, bucket
 
-UNEVEN, WORTHWHILE = 1.2, 2**16  # padded over real scores of rows read together on a CPU; those worth a call
+UNEVEN, WORTHWHILE = 1.2, 2**16  # padded over real scores of rows read together on a CPU; scores worth a call
 LARGEST_HEAD = 256  # of the kernel for rows of any length
-SIZES = 32  # queries and keys of a row are made up to multiples of this where sizes are rounded
+SIZES = 32  # queries and keys of a row are padded to multiples of this where sizes are rounded
 
 
 @dataclass(frozen=True)
 class Branch:
-    """A row's way along the flat axis. path_L: place of each of its tokens; own: how many of the last are its own.
+    """A row's path along the flat axis.
 
-    What comes before them stands there for an earlier row, which has it in common with this one.
+    path_L: place of each of its tokens.
+    own: how many of the last tokens are its own; those before are shared with an earlier row.
     """
 
     path_L: np.ndarray
@@ -34,7 +35,7 @@ class Branch:
 
     @property
     def before(self) -> int:
-        """Tokens that an earlier row had already."""
+        """Tokens that are shared with an earlier row."""
         return len(self.path_L) - self.own
 
     @property
@@ -43,19 +44,19 @@ class Branch:
 
 
 def in_order(rows: Sequence[np.ndarray]) -> list[int]:
-    """Places of the rows in alphabetical order, in which each has its longest common beginning with a neighbour."""
+    """Places of the rows in alphabetical order, where each shares its longest prefix with a neighbour."""
     return sorted(range(len(rows)), key=lambda place: rows[place].astype(">i4").tobytes())
 
 
 def common(one: np.ndarray, other: np.ndarray) -> int:
-    """How many tokens two rows begin with alike."""
+    """Length of the common prefix of two rows."""
     length = min(len(one), len(other))
     differs = np.flatnonzero(one[:length] != other[:length])
     return int(differs[0]) if len(differs) else length
 
 
 def grow(rows: Sequence[np.ndarray], share: bool = True) -> tuple[np.ndarray, list[Branch]]:
-    """The tokens of all rows, what several begin with only once, and each row's branch; without ``share``, in order."""
+    """The tokens of all rows with common prefixes once, and each row's branch; without ``share``, all in order."""
     parts: list[np.ndarray] = []
     branches: dict[int, Branch] = {}
     previous, path_L, count = np.zeros(0, np.int32), np.zeros(0, np.int64), 0
@@ -73,13 +74,12 @@ def grow(rows: Sequence[np.ndarray], share: bool = True) -> tuple[np.ndarray, li
 class PackedTrees:
     """Causal attention along the branches of prefix trees.
 
-    Every layer but attention works once on what rows have in common. Attention takes the whole branch of a row for its
-    keys and only the row's own tokens for its queries. Gradients of common tokens are the sums over the rows that have
-    them, so all of it is exact.
+    All layers except attention compute shared tokens once. Attention takes a row's whole branch as keys and the row's
+    own tokens as queries. Gradients of shared tokens are sums over the rows that share them, so the result is exact.
 
-    own: tokens that are read of the rows. blank: tokens at the end of the flat axis that are of no row, and that none
-    sees. rounded: padded sizes are made up to multiples of :data:`SIZES`, for kernels that are compiled once for every
-    size.
+    branches: one for each row.
+    blank: padding tokens at the end of the flat axis, which no row sees.
+    rounded: pad sizes to multiples of :data:`SIZES`, for kernels that are compiled for every size.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class PackedTrees:
 
 
 class PackedRows(PackedTrees):
-    """Causal attention within rows that stand one after the other and share nothing."""
+    """Causal attention within rows that lie one after the other and share no tokens."""
 
     def __init__(self, lengths: Sequence[int], device: torch.device | str = "cpu"):
         edges = np.cumsum([0, *lengths])
@@ -142,7 +142,7 @@ class PackedRows(PackedTrees):
 
 
 class _Padded:
-    """Branches padded for attention alone: on a CPU in runs of like size, elsewhere all to the largest.
+    """Branches padded for attention: on a CPU in runs of similar size, elsewhere all to the largest.
 
     step: queries and keys are padded to multiples of it; above 1, rows to a :func:`bucket` too.
     """
@@ -158,7 +158,7 @@ class _Padded:
             for row, branch in enumerate(run):
                 query_BQ[row, : branch.own] = branch.own_places
                 key_BL[row, : len(branch.path_L)] = branch.path_L
-                # Where the answers of the row's own tokens stand when all runs' answers stand one after the other.
+                # Places of the row's outputs when the outputs of all runs are concatenated.
                 answer_T[branch.own_places] = first + row * most + np.arange(branch.own)
             first += rows * most
             queries.append(query_BQ.reshape(-1))
@@ -171,7 +171,7 @@ class _Padded:
         )
 
     def attend(self, query_THD: Tensor, key_THD: Tensor, value_THD: Tensor, scale: float, kind: LayerKind) -> Tensor:
-        # One gathering for all runs, so that going back a token's gradients are added up once.
+        # One gather for all runs, so that the backward pass sums a token's gradients once.
         query, key, value = _taken(query_THD, self.query_T), _taken(key_THD, self.key_T), _taken(value_THD, self.key_T)
         queries = query.split([rows * most for rows, most, _ in self.shapes])
         keys, values = (x.split([rows * longest for rows, _, longest in self.shapes]) for x in (key, value))
@@ -184,7 +184,7 @@ class _Padded:
 
 
 class _Ragged:
-    """Branches without padding, for the kernel of a GPU that takes rows of any length."""
+    """Branches without padding, for a GPU kernel that takes rows of any length."""
 
     def __init__(self, branches: Sequence[Branch], tokens: int, device: torch.device):
         own = [branch.own for branch in branches]
@@ -205,7 +205,7 @@ class _Ragged:
 
 
 def _ragged_fits(query_THD: Tensor, value_THD: Tensor, kind: LayerKind) -> bool:
-    """Whether the kernel for rows of any length does it, which needs neither padding nor a mask."""
+    """Whether the kernel for rows of any length supports it; it needs neither padding nor a mask."""
     sizes = {query_THD.shape[-1], value_THD.shape[-1]}
     return (
         kind.fused
@@ -222,7 +222,7 @@ def _sizes(branch: Branch) -> tuple[int, int]:
 
 
 def _index(places: np.ndarray, tokens: int, device: torch.device) -> Tensor | None:
-    """Places as an index; None where taking them changes nothing."""
+    """Places as an index; None for the identity."""
     if np.array_equal(places, np.arange(tokens)):
         return None
     return torch.as_tensor(places).to(device, non_blocking=True)
@@ -233,7 +233,7 @@ def _taken(x_THD: Tensor, index: Tensor | None) -> Tensor:
 
 
 def _alike(branches: Sequence[Branch]) -> list[Sequence[Branch]]:
-    """Runs of branches of like size: what is padded is bounded, and calls are few."""
+    """Runs of branches of similar size: padding is bounded, and there are few calls."""
     runs: list[Sequence[Branch]] = []
     begin = 0
     for end in range(1, len(branches) + 1):

@@ -1,18 +1,8 @@
-"""Keys and values of many growing sequences, a slot each; and decoding over slots in shapes that do not change.
-
-Fixed shapes let a GPU be given a whole step at once as a CUDA graph. A decoding step of a model with 28 layers is some
-hundred kernels of a few microseconds each; to launch them one by one takes a processor longer than a GPU takes to run
-them. A graph is launched as one. It repeats the same kernels on the same memory, so nothing in a step may depend on how
-many responses there are and how long they have become: a step runs over the first ``S`` slots of a cache and ``L``
-tokens of each, both from a short list of sizes, whichever are in use. Shape suffixes as in
-:mod:`gagpo.agents.engines.flat.attention`.
-"""
+"""Keys and values of many growing sequences, one slot each. Shape suffixes as in the module ``attention``."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,20 +10,17 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from gagpo.agents.engines.base import config_of
-from gagpo.agents.engines.flat.attention import forward
-from gagpo.agents.engines.flat.kernels import PLAIN, LayerKind, bucket, written_out
+from gagpo.agents.engines.flat.kernels import PLAIN, LayerKind, written_out
 from gagpo.agents.shape import key_value_shape
-from gagpo.base.errors import first_line
 
-SHORTEST = 128  # tokens of a slot that a step reads at least
-WARM = 2  # steps before a graph is captured: kernels that are chosen or compiled at their first use are so by then
+ROUND = 128  # capacities are multiples of it, so that they are rarely outgrown
 
 
 class SlotCache:
-    """Keys and values of many growing sequences, one slot each, and attention from ragged new tokens to them.
+    """Keys and values of many growing sequences, and attention from new tokens to them.
 
-    ``plan`` says which slots the next forward pass extends and by how many tokens; ``length`` is kept per slot by the
-    caller's plans. A slot is dense (no gaps), so attention reads no more than the longest live sequence.
+    ``plan`` says which slots the next forward pass extends and by how many tokens. A slot has no gaps, so attention
+    reads no more than the longest live sequence.
     """
 
     def __init__(self, layers: int, heads: int, head_size: int, dtype: torch.dtype, device: torch.device | str):
@@ -55,7 +42,7 @@ class SlotCache:
         """Make room for ``slots`` sequences of ``capacity`` tokens; what is stored stays."""
         if slots <= self.slots and capacity <= self.capacity:
             return
-        slots, capacity = max(slots, self.slots), max(-(-capacity // 128) * 128, self.capacity)
+        slots, capacity = max(slots, self.slots), max(-(-capacity // ROUND) * ROUND, self.capacity)
         for store in (self.key, self.value):  # layer by layer, so that old and new are never both held whole
             for layer, old in enumerate(store):
                 new = self._empty(slots, capacity)
@@ -124,140 +111,9 @@ class SlotCache:
         query = query.reshape(rows, self.heads, group * new, size)
         visible = self._visible(kind.window)
         visible = visible if self._decode else visible.repeat(1, 1, group, 1)
-        out = _attended(query, key, value, visible, scale, kind, group)
+        if kind.fused:
+            out = scaled_dot_product_attention(query, key, value, attn_mask=visible, scale=scale)
+        else:
+            out = written_out(query, key, value, visible, scale, kind, group)
         out = out.reshape(rows, self.heads, group, new, size).permute(0, 3, 1, 2, 4).reshape(rows * new, heads, size)
         return out if self._decode else out.index_select(0, self._padded_T)
-
-
-def _attended(
-    query: Tensor, key: Tensor, value: Tensor, visible: Tensor, scale: float, kind: LayerKind, group: int
-) -> Tensor:
-    """By the fused kernel where it knows the layer's kind; arguments as of :func:`attention.written_out`."""
-    if kind.fused:
-        return scaled_dot_product_attention(query, key, value, attn_mask=visible, scale=scale)
-    return written_out(query, key, value, visible, scale, kind, group)
-
-
-class StaticStep:
-    """One new token for each of the first ``slots`` slots of ``cache``, of which ``length`` tokens are read.
-
-    A layout of :mod:`gagpo.agents.engines.flat.attention`. ``ids_S`` and ``position_T`` are written before every step;
-    a slot that is not decoded gets any token, at a position where it holds nothing.
-    """
-
-    def __init__(self, cache: SlotCache, slots: int, length: int):
-        self._cache, self._length = cache, length
-        self.ids_S = torch.zeros(slots, dtype=torch.long, device=cache.device)
-        self.position_T = torch.zeros(slots, dtype=torch.long, device=cache.device)
-        self._slot_S = torch.arange(slots, device=cache.device)
-        self._key_position_L = torch.arange(length, device=cache.device)
-        self._visible: dict[int | None, Tensor] = {}
-        self._graph: Any = None
-        self._runs = 0
-
-    def set(self, token_S: np.ndarray, position_S: np.ndarray) -> None:
-        """What the next step reads, and where it goes; slots beyond those given get token 0 at position 0."""
-        for into, values in ((self.ids_S, token_S), (self.position_T, position_S)):  # one copy to the device each
-            whole = np.zeros(len(into), np.int64)
-            whole[: len(values)] = values
-            into.copy_(torch.from_numpy(whole))
-
-    def run(self, model: torch.nn.Module) -> Tensor:
-        """Logits ``(slots, vocabulary)``, float32, kernel by kernel."""
-        self._visible = {}
-        return forward(model, self.ids_S, self, self._slot_S).float()
-
-    def replay(self, model: torch.nn.Module, pool: Any, logits_SV: Tensor) -> None:
-        """The same into ``logits_SV``, as a graph once it has run a few times. pool: of memory that all graphs share.
-
-        What a graph leaves behind lies in ``logits_SV`` and the cache alone, so graphs may follow each other in any
-        order. RuntimeError where the model's step cannot be captured.
-        """
-        if self._graph is not None:
-            self._graph.replay()
-            return
-        self._runs += 1
-        if self._runs <= WARM:
-            logits_SV.copy_(self.run(model))
-            return
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
-            logits_SV.copy_(self.run(model))
-        self._visible = {}
-        self._graph = graph
-        graph.replay()
-
-    def _seen(self, window: int | None) -> Tensor:
-        """``(S, 1, 1, L)``: which tokens of its slot a new token sees."""
-        if window not in self._visible:
-            last_S1 = self.position_T[:, None]
-            seen_SL = self._key_position_L <= last_S1
-            if window is not None:
-                seen_SL &= self._key_position_L > last_S1 - window
-            self._visible[window] = seen_SL[:, None, None]
-        return self._visible[window]
-
-    def attend(
-        self, layer: int, query_THD: Tensor, key_THD: Tensor, value_THD: Tensor, scale: float, kind: LayerKind = PLAIN
-    ) -> Tensor:
-        stored_key, stored_value = self._cache.key[layer], self._cache.value[layer]
-        stored_key[self._slot_S, :, self.position_T] = key_THD.to(stored_key.dtype)
-        stored_value[self._slot_S, :, self.position_T] = value_THD.to(stored_value.dtype)
-        slots, heads, size = query_THD.shape
-        key, value = stored_key[:slots, :, : self._length], stored_value[:slots, :, : self._length]
-        shared = key.shape[1]
-        group = heads // shared
-        query = query_THD.reshape(slots, shared, group, size)
-        out = _attended(query, key, value, self._seen(kind.window), scale, kind, group)
-        return out.reshape(slots, heads, size)
-
-
-class StaticDecoder:
-    """Makes and keeps the steps of each pair of sizes, until the cache's memory is another.
-
-    graphs: capture them; without, the same steps are run kernel by kernel. A model whose step cannot be captured is run
-    without graphs from then on, and a warning says why.
-    """
-
-    def __init__(self, graphs: bool):
-        self._graphs = graphs
-        self.forget()
-
-    def forget(self) -> None:
-        """Drop every step: weights or caches are going to lie elsewhere."""
-        self._steps: dict[tuple[int, int], StaticStep] = {}
-        self._memory = (0, 0, 0)
-        self._pool: Any = None
-        self._logits_SV: Tensor | None = None
-
-    @staticmethod
-    def reserve(cache: SlotCache, slots: int, length: int) -> None:
-        """Make room in sizes that are rarely outgrown: with new memory every graph has to be captured again."""
-        cache.reserve(bucket(slots), bucket(length, SHORTEST))
-
-    def advance(self, model: torch.nn.Module, cache: SlotCache, token_S: np.ndarray, position_S: np.ndarray) -> Tensor:
-        """Logits ``(>= S, vocabulary)`` after one new token of each of the first ``S`` slots; valid until the next."""
-        slots, length = bucket(len(token_S)), bucket(int(position_S.max()) + 1, SHORTEST)
-        self.reserve(cache, slots, length)
-        memory = (cache.key[0].data_ptr(), cache.slots, cache.capacity)
-        if memory != self._memory:
-            self.forget()
-            self._memory = memory
-        step = self._steps.get((slots, length))
-        if step is None:
-            step = self._steps[slots, length] = StaticStep(cache, slots, length)
-        step.set(token_S, position_S)
-        if not self._graphs:
-            return step.run(model)
-        if self._pool is None or self._logits_SV is None:
-            words = len(model.get_output_embeddings().weight)  # type: ignore[operator]
-            self._pool = torch.cuda.graph_pool_handle()
-            self._logits_SV = torch.empty(cache.slots, words, device=cache.device)
-        try:
-            step.replay(model, self._pool, self._logits_SV[:slots])
-        except RuntimeError as error:
-            logging.getLogger("gagpo").warning("decoding is not captured as a CUDA graph: %s", first_line(error))
-            self.forget()
-            self._graphs = False
-            return self.advance(model, cache, token_S, position_S)
-        return self._logits_SV[:slots]

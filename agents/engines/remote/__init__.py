@@ -1,6 +1,5 @@
-"""An engine whose tokens are sampled by servers: in other processes, on other devices, on other machines.
+"""The engine ``vllm-server``: tokens are sampled by vLLM servers, on this machine or elsewhere.
 
-``wire`` says what counts as an answer, ``kinds`` what vLLM and SGLang are asked, ``client`` asks one server,
-``replicas`` deals requests out over several, ``transfer`` brings them the weights, ``server``, ``own`` and
-``supervisor`` start and end vLLM servers on this machine, and ``engine`` puts these together.
+``client`` asks one server, ``replicas`` distributes requests over several, ``transfer`` brings them the weights,
+``server`` and ``supervisor`` start and end servers on this machine, and ``engine`` puts these together.
 """

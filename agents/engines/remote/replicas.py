@@ -1,8 +1,7 @@
-"""Requests dealt out over several servers: sessions stay where their prefix is cached, nothing is lost with a server.
+"""Distribute requests over several servers: sessions stay where their prefix is cached, lost servers lose no request.
 
-Everything here runs in one event loop, in a thread of its own; the engine's thread hands requests in and takes finished
-ones out of a queue. A request that a server failed is asked again elsewhere with the same seed: what comes is the
-response that would have come.
+All calls run in one event loop in a thread of its own; the engine's thread hands requests in and takes finished ones
+out of a queue. A request that failed at one server is sent to another with the same seed and gets the same response.
 """
 
 from __future__ import annotations
@@ -17,11 +16,10 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from gagpo.agents.engines.base import Finished, Request, Response, Sampling
-from gagpo.agents.engines.remote.client import Client
-from gagpo.agents.engines.remote.kinds.base import Order, ServerKind
-from gagpo.agents.engines.remote.prefixes import PrefixTable
-from gagpo.agents.engines.remote.wire import (
+from gagpo.agents.engines.remote.client import (
+    Client,
     MalformedAnswer,
+    Order,
     ReplicaError,
     ReplicaTimeout,
     ReplicaUnreachable,
@@ -37,24 +35,29 @@ LOG = logging.getLogger("gagpo")
 
 MOST_FAULTS = 3  # faults in a row after which a server that still answers is given up
 MOST_TRIES = 8  # of one request, at all servers together
-CHECKS = 3  # looks at a server's health within the time that it may be silent
+CHECKS = 3  # health checks of a server within the time that it may be silent
+LEAD = 8  # sessions that a server may have more than the one with the fewest, plus a quarter of that one's
 
-NEW = "it has not been given weights yet"
+NEW = "it has no weights yet"
 
 T = TypeVar("T")
 
 
 class ReplicasLost(GagpoError, RuntimeError):
-    """No server is left to ask; the message says what became of each."""
+    """No server is left to ask; the message says why each was given up."""
 
 
 @dataclass
 class ServerCounters:
     """What happened to requests and servers since the engine was made.
 
-    lost: servers given up. silent: those of them that did not answer in time. revived: servers started again. asked:
-    requests sent. again: requests sent once more because a server failed them. broken: answers that were none. stale:
-    answers from other weights.
+    lost: servers given up.
+    silent: lost servers that did not answer in time.
+    revived: servers started again.
+    asked: requests sent.
+    again: requests sent once more because a server failed them.
+    broken: malformed answers.
+    stale: answers from other weights.
     """
 
     lost: int = 0
@@ -70,8 +73,12 @@ class ServerCounters:
 class Replica:
     """One server as the router sees it.
 
-    last_error: why it was given up; '' while it is in use. faults: those in a row, of which calls that were under way
-    together count as one. events: all that were counted so.
+    sessions: those that are assigned to it.
+    faults: faults in a row; calls that fail together count as one.
+    events: all faults, counted in the same way.
+    last_error: why it was given up, '' while it is in use.
+    calls: requests under way.
+    monitor: what checks its health.
     """
 
     number: int
@@ -89,57 +96,56 @@ class Replica:
 
 
 class ReplicaRouter:
-    """Servers of a kind by number, and the requests under way at them.
+    """The servers by number, and the requests under way at them.
 
-    silence: seconds after which a server that does not even say that it is well is given up. deadline: seconds for one
-    response. recover: called when no server is left, in the loop; it brings one back (see :meth:`admit`) or raises.
+    deadline: seconds for one response.
+    silence: seconds without a healthy answer after which a server is given up.
+    recover: called in the loop when no server is left; it brings one back (see :meth:`admit`) or raises.
     """
 
     def __init__(
         self,
         urls: Sequence[str],
-        kind: ServerKind,
         *,
         deadline: float,
         silence: float,
         recover: Callable[[], Awaitable[None]] | None = None,
     ):
-        self.kind, self.deadline, self.silence = kind, deadline, silence
+        self.deadline, self.silence = deadline, silence
         self.counters = ServerCounters()
         self.terms: Terms | None = None  # set when weights have been sent
         self._recover = recover
         self._recovering: asyncio.Task[None] | None = None
         self._assigned: dict[int, Replica] = {}  # by session
-        self._prefixes = PrefixTable()
-        self._read_under: Terms | None = None  # what the table was filled under
+        self._readers: dict[int, Replica] = {}  # by hash of a session's first prompt: who has read it
+        self._read_under: Terms | None = None  # the weights under which it was read
         self._tasks: dict[asyncio.Task[Response], Request] = {}
         self._finished: queue.SimpleQueue[asyncio.Task[Response]] = queue.SimpleQueue()
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name=f"{kind.name} servers", daemon=True)
+        self._thread = threading.Thread(target=self._loop.run_forever, name="vLLM servers", daemon=True)
         self._thread.start()
-        self.all = [Replica(number, Client(url, deadline, kind), last_error=NEW) for number, url in enumerate(urls)]
+        self.all = [Replica(number, Client(url, deadline), last_error=NEW) for number, url in enumerate(urls)]
         self._closed = False
-        self._looked_at: set[str] = set()  # urls
 
     # From the engine's thread -----------------------------------------------------------------------------------------
 
     def run(self, work: Coroutine[None, None, T]) -> T:
-        """Do ``work`` in the loop and wait for it; it has deadlines of its own."""
+        """Do ``work`` in the loop and wait for it; the work has deadlines of its own."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     @property
     def under_way(self) -> int:
-        """How many requests have been handed in and not been taken out or dropped."""
+        """How many requests were submitted and neither collected nor dropped."""
         return len(self._tasks)
 
     def submit(self, requests: Sequence[Request], sampling: Sampling) -> None:
-        """Begin on requests."""
+        """Send requests."""
         self.run(self._submit(requests, sampling))
 
     def collect(self, timeout: float | None) -> list[Finished]:
-        """What is finished, as soon as something is; waits ``timeout`` seconds at most (None: as long as it takes).
+        """The finished requests, as soon as there is one; waits at most ``timeout`` seconds (None: without limit).
 
-        Raises what ended a request for good; all others are dropped then.
+        Raises: whatever ended a request for good; all others are dropped then.
         """
         finished: list[Finished] = []
         try:
@@ -161,7 +167,7 @@ class ReplicaRouter:
         questions: Sequence[Request],
         sampling: Sampling,
     ) -> list[list[Response] | Exception]:
-        """The answers of the servers without a fault, in use or not, and what was wrong with the others."""
+        """The answers of all servers without a fault, in use or not, and what was wrong with the others."""
 
         async def one(replica: Replica, fault: ReplicaError | None) -> list[Response] | Exception:
             assert self.terms is not None
@@ -179,21 +185,13 @@ class ReplicaRouter:
         return self.run(all_of_them())
 
     def order(self, order: Order, deadline: float) -> None:
-        """Have all servers in use do something; one that does not obey is given up."""
+        """Make the same call at all servers in use; one that fails is given up."""
         for replica in [one for one in self.all if one.alive]:
             try:
                 self.run(replica.client.order(*order, deadline))
             except (ReplicaError, RequestRefused) as error:
                 self.take_out(replica, str(error))
                 self.report_loss(replica, sum(one.alive for one in self.all))
-
-    def advise(self, replica: Replica) -> None:
-        """Say once of each server what the user should know of how it was started."""
-        url = replica.client.url
-        if url not in self._looked_at:
-            self._looked_at.add(url)
-            if words := self.run(self.kind.advice(replica.client, self.silence)):
-                LOG.warning("the %s server %s: %s", self.kind.name, url, words)
 
     def take_out(self, replica: Replica, reason: str) -> None:
         """Take a server out of use, see :meth:`withdraw`."""
@@ -225,7 +223,7 @@ class ReplicaRouter:
             task.add_done_callback(self._finished.put)
 
     async def _respond(self, request: Request, sampling: Sampling) -> Response:
-        """Ask until a server gives a response; ReplicasLost ends it, too many tries, and a refusal of all servers."""
+        """Ask until a server gives a response, all servers refuse, or there were too many tries."""
         fault: ReplicaError | RequestRefused | None = None
         refused: dict[int, RequestRefused] = {}  # by the number of the server that said it
         for attempt in range(MOST_TRIES):  # at the session's server, then wherever the fault has left it
@@ -250,7 +248,7 @@ class ReplicaRouter:
         raise ReplicasLost(f"no server answered a request in {MOST_TRIES} tries; the last time: {fault}")
 
     async def _call(self, replica: Replica, request: Request, sampling: Sampling) -> Response:
-        """Ask one server; its being given up meanwhile ends the wait."""
+        """Ask one server; the wait ends when the server is given up."""
         assert self.terms is not None
         call = asyncio.create_task(replica.client.generate(request, sampling, self.terms))
         replica.calls.add(call)
@@ -267,18 +265,33 @@ class ReplicaRouter:
         return response
 
     async def _assign(self, request: Request, refused: Collection[int]) -> Replica:
-        """The server of the session: the one that it was at, or of those that have not ``refused`` the one that
-        :class:`PrefixTable` chooses."""
+        """The server of the session: the one it was at, else one that has not ``refused`` the request.
+
+        Sessions of a group begin with the same prompt. They meet at one server, which reads it once, unless that server
+        has many more sessions than another.
+        """
         replica = self._assigned.get(request.session)
         if replica is not None and replica.alive:
             return replica
-        while not (alive := {replica.number: replica for replica in self.all if replica.alive}):
+        while not (alive := [one for one in self.all if one.alive]):
             await self._wait_for_recovery()
-        if self.terms is not self._read_under:  # new weights: what was read before is of no use
-            self._prefixes.clear()
+        if self.terms is not self._read_under:  # caches of older weights are of no use
+            self._readers.clear()
             self._read_under = self.terms
-        sessions = {number: len(one.sessions) for number, one in alive.items()}
-        replica = alive[self._prefixes.choose(request.prompt_ids, sessions, refused)]
+        prompt = hash(request.prompt_ids.tobytes())
+        reader = self._readers.get(prompt)
+        least = min(len(one.sessions) for one in alive)
+        replica = min(
+            alive,
+            key=lambda one: (
+                one.number in refused,
+                len(one.sessions) > least + LEAD + least // 4,
+                one is not reader,
+                len(one.sessions),
+                one.number,
+            ),
+        )
+        self._readers[prompt] = replica
         replica.sessions.add(request.session)
         self._assigned[request.session] = replica
         return replica
@@ -286,13 +299,13 @@ class ReplicaRouter:
     async def _wait_for_recovery(self) -> None:
         """Wait until a server is back; many requests wait for the same recovery."""
         if self._recover is None:
-            raise ReplicasLost(f"no {self.kind.name} server is left: {self.last_errors()}")
+            raise ReplicasLost(f"no vLLM server is left: {self.last_errors()}")
         if self._recovering is None or self._recovering.done():
             self._recovering = asyncio.ensure_future(self._recover())
         await asyncio.shield(self._recovering)
 
     def last_errors(self) -> str:
-        """What became of the servers that are not in use."""
+        """Why the servers that are not in use were given up."""
         return "; ".join(f"{replica.client.url}: {replica.last_error}" for replica in self.all if not replica.alive)
 
     async def _drop(self, tasks: Sequence[asyncio.Task[Response]]) -> None:
@@ -313,10 +326,9 @@ class ReplicaRouter:
     # In the loop: servers ---------------------------------------------------------------------------------------------
 
     async def _record_fault(self, replica: Replica, fault: ReplicaError, begun: int | None = None) -> None:
-        """Decide what a fault says about a server: it is given up at once, after some more, or when it is not well.
+        """Decide whether a server is given up: at once, after several faults, or when it is not healthy.
 
-        begun: the server's events when the call was made. A hundred connections that are cut at once are one event:
-        what comes of the calls after it tells whether the server works.
+        begun: the server's events when the call was made. A hundred connections that are cut at once are one event.
         """
         if not replica.alive:
             return
@@ -334,7 +346,7 @@ class ReplicaRouter:
                 await self._give_up(replica, error)
 
     async def _give_up(self, replica: Replica, fault: Exception) -> None:
-        """Give a server up; what is under way there goes to others."""
+        """Give a server up; its requests go to others."""
         if replica.alive:
             self.counters.lost += 1
             self.counters.silent += isinstance(fault, ReplicaTimeout)
@@ -342,15 +354,13 @@ class ReplicaRouter:
             self.report_loss(replica, sum(one.alive for one in self.all))
 
     def report_loss(self, replica: Replica, left: int) -> None:
-        """Say in the terminal that a server was given up, why, and how many are ``left``."""
+        """Warn that a server was given up, why, and how many are ``left``."""
         reason = ascii_only(replica.last_error)[:300]
-        named = (self.kind.name, replica.client.url)
-        LOG.warning("lost the %s server %s, %d of %d are left: %s", *named, left, len(self.all), reason)
+        LOG.warning("lost the vLLM server %s, %d of %d are left: %s", replica.client.url, left, len(self.all), reason)
 
     async def withdraw(self, replica: Replica, reason: str) -> None:
         """Take a server out of use, its sessions and requests with it."""
         replica.last_error = reason
-        self._prefixes.forget(replica.number)
         for session in replica.sessions:
             self._assigned.pop(session, None)
         replica.sessions.clear()
@@ -360,7 +370,7 @@ class ReplicaRouter:
             call.cancel()
 
     async def admit(self, replica: Replica) -> None:
-        """Take a server into use that has the weights of :attr:`terms`, and watch over it."""
+        """Use a server that has the weights of :attr:`terms`, and check its health from now on."""
         replica.last_error, replica.faults = "", 0
         replica.monitor = asyncio.create_task(self._monitor(replica))
 
@@ -369,10 +379,10 @@ class ReplicaRouter:
         self.counters.revived += 1
         await self.withdraw(replica, NEW)
         await replica.client.close()
-        replica.client = Client(url, self.deadline, self.kind)
+        replica.client = Client(url, self.deadline)
 
     async def _monitor(self, replica: Replica) -> None:
-        """Notice a server that is silent, however long a response may rightly take."""
+        """Notice a silent server, however long a response may take."""
         heard = asyncio.get_running_loop().time()
         while replica.alive:  # one look may fail; silence for the whole time may not
             await asyncio.sleep(self.silence / CHECKS)
@@ -381,9 +391,7 @@ class ReplicaRouter:
                 heard = asyncio.get_running_loop().time()
             except (ReplicaError, RequestRefused) as error:
                 if asyncio.get_running_loop().time() - heard >= self.silence:
-                    await self._give_up(
-                        replica, ReplicaTimeout(f"nothing was heard of it for {self.silence:g} s: {error}")
-                    )
+                    await self._give_up(replica, ReplicaTimeout(f"it was silent for {self.silence:g} s: {error}"))
 
     async def _close(self) -> None:
         await self._drop(list(self._tasks))

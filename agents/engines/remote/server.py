@@ -1,9 +1,9 @@
-"""vLLM servers: how one is started so that it answers as an engine must, and those that the trainer starts itself.
+"""Starting vLLM servers, for a trainer elsewhere or by the trainer itself.
 
-    python -P -m gagpo.agents.engines.remote.server MODEL --port 8000 [--host 0.0.0.0] [--transfer nccl] [-- vLLM's own]
+    python -P -m gagpo.agents.engines.remote.server MODEL --port 8000 [--host 0.0.0.0] [-- vLLM's own options]
 
-starts one in the foreground, for a trainer elsewhere. Its weights do not matter: the trainer sends them. The calls that
-bring weights are for everybody who can reach the port, so let only the trainer reach it.
+starts one in the foreground for a trainer elsewhere. Its weights do not matter: the trainer sends them. Anyone who can
+reach the port can send weights, so let only the trainer reach it.
 """
 
 from __future__ import annotations
@@ -11,51 +11,62 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import logging
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx2
 
-from gagpo.agents.engines.remote.seat import Seat, visible_gpu
+from gagpo.agents.engines.ranks import Rank, visible_gpu
 from gagpo.agents.engines.remote.transfer import free_port
 from gagpo.agents.engines.vllm_arguments import BACKEND, cpu_arguments, room_for_rank
 from gagpo.agents.model import ModelError
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.interpreter import command, module_path
+from gagpo.base.tables import ascii_only
+from gagpo.envs.pool.restarts import RestartBudget
 
 if TYPE_CHECKING:
     import torch
 
+LOG = logging.getLogger("gagpo")
+
 POLL_SECONDS = 0.25
 CLOSE_SECONDS = 15.0
 GPU_SHARE = {"colocated": 0.4, "separate": 0.9}
-EXTENSION = "gagpo.agents.engines.remote.kinds.vllm_extension.WorkerExtension"
+EXTENSION = "gagpo.agents.engines.remote.vllm_extension.WorkerExtension"
 
 
 class StartedLate(ModelError):
-    """A server was not ready in time: of a busy machine or a large model, and no word on what it can do."""
+    """A server was not ready in time, as on a busy machine or with a large model."""
 
 
 @dataclass(frozen=True)
 class ServerPlan:
     """What a server is started with.
 
-    folder: of the model's config. architecture: the model's class. memory: share of a GPU. devices: numbers of the GPUs
-    it may use, ``()`` for a CPU. sleeps: whether it shall be able to free its GPU. threads: of a server on a CPU.
-    adapter_rank: of the LoRA adapters that it shall take, 0 for none.
+    folder: folder of the model's config.
+    dtype: what it computes in, by name.
+    max_length: most tokens of a prompt and its response; None for the model's own limit.
+    architecture: name of the model's class.
+    memory: share of each GPU's memory.
+    devices: numbers of the GPUs it may use, ``()`` for a CPU.
+    sleeps: whether it can free its GPU.
+    threads: CPU threads of a server without GPUs.
+    adapter_rank: rank of the LoRA adapters that it takes, 0 for none.
+    more: further arguments for vLLM's command line.
     """
 
     folder: str
     dtype: str = "float32"
     max_length: int | None = None
     architecture: str | None = None
-    transfer: str = "file"
     memory: float | None = None
     devices: tuple[int, ...] = ()
     sleeps: bool = False
@@ -66,12 +77,10 @@ class ServerPlan:
 
 def arguments(plan: ServerPlan) -> list[str]:
     """vLLM's command line, without host and port."""
-    backend = BACKEND if plan.transfer == "file" else plan.transfer
     line = ["--model", plan.folder, "--load-format", "dummy", "--skip-tokenizer-init", "--tokens-only"]
     line += ["--dtype", plan.dtype, "--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
-    line += ["--enable-prefix-caching", "--weight-transfer-config", json.dumps({"backend": backend})]
-    if plan.transfer == "file":
-        line += ["--worker-extension-cls", EXTENSION]
+    line += ["--enable-prefix-caching", "--weight-transfer-config", json.dumps({"backend": BACKEND})]
+    line += ["--worker-extension-cls", EXTENSION]
     if plan.adapter_rank:
         line += ["--enable-lora", "--max-loras", "1", "--max-lora-rank", str(room_for_rank(plan.adapter_rank))]
     if plan.max_length is not None:
@@ -104,16 +113,14 @@ def _flags(options: Mapping[str, int]) -> list[str]:
 
 
 def environment(plan: ServerPlan) -> dict[str, str]:
-    """The variables of a server's process: ours, and what vLLM is switched by."""
+    """The environment variables of a server's process: ours, and what configures vLLM."""
     own = {
-        "VLLM_SERVER_DEV_MODE": "1",  # the calls that bring weights are switched by this
+        "VLLM_SERVER_DEV_MODE": "1",  # enables the calls that bring weights
         "VLLM_NO_USAGE_STATS": "1",
         "PYTHONPATH": os.pathsep.join(module_path()),
     }
     if plan.adapter_rank:
         own["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "True"
-    if plan.transfer == "ipc":
-        own["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # handles of GPU memory come pickled
     if plan.devices:
         own["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, plan.devices))
     else:  # vLLM would bind the threads of every server to the same first core
@@ -129,24 +136,30 @@ def planned(
     gpus: Sequence[int],
     each: int,
     device: torch.device,
-    seat: Seat,
+    place: Rank,
 ) -> list[ServerPlan]:
-    """How each of a rank's servers is to be started: as ``plan`` says, on GPUs of its own.
+    """The plans of a rank's servers: ``plan`` on GPUs of their own.
 
-    device: of the rank. Of the GPUs that are named every rank of this machine has its share. Raises InvalidArgument.
+    replicas: number of servers, None for one.
+    placement: ``separate`` or ``colocated``.
+    gpus: the machine's GPUs for servers; every rank on this machine has its share.
+    each: GPUs of one server.
+    device: device of the rank.
+
+    Raises: InvalidArgument where these do not fit together.
     """
     count = _count(replicas, placement)
     devices: list[tuple[int, ...]] = [()] * count
     if device.type == "cuda" and placement == "colocated":
         devices = [(visible_gpu(device.index or 0),)]
     elif device.type == "cuda" or gpus:
-        ranks = f" at each of {seat.local_world} ranks" if seat.local_world > 1 else ""
-        if len(gpus) != count * each * seat.local_world:
+        ranks = f" at each of {place.local_world} ranks" if place.local_world > 1 else ""
+        if len(gpus) != count * each * place.local_world:
             raise InvalidArgument(
-                f"engine.options.gpus must name {count * each * seat.local_world} GPUs for {count} replicas of "
+                f"engine.options.gpus must name {count * each * place.local_world} GPUs for {count} replicas of "
                 f"{each}{ranks}, got {len(gpus)}"
             )
-        own = gpus[count * each * seat.local :]
+        own = gpus[count * each * place.local :]
         devices = [tuple(own[each * n : each * (n + 1)]) for n in range(count)]
     memory, threads = plan.memory or GPU_SHARE[placement], max(1, (os.cpu_count() or 1) // count)
     return [replace(plan, devices=own, memory=memory, threads=threads) for own in devices]
@@ -162,9 +175,9 @@ def _count(replicas: int | None, placement: str) -> int:
 
 
 class Server:
-    """A server on this machine. It ends with :meth:`close`, and when this process ends in whatever way.
+    """A server on this machine. It ends with :meth:`close`, and when this process ends in any way.
 
-    log: file that the server's output is appended to.
+    log: file to which the server's output is appended.
     """
 
     def __init__(self, plan: ServerPlan, log: Path, host: str = "127.0.0.1"):
@@ -188,7 +201,7 @@ class Server:
         return self._supervisor is not None and self._supervisor.poll() is None
 
     def start(self) -> None:
-        """Begin to start, in place of what runs; :meth:`wait` says when it is ready."""
+        """Begin to start, in place of what runs; :meth:`wait` returns when it is ready."""
         self.close()
         self.port = free_port(self.host)
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -211,16 +224,18 @@ class Server:
         self.process = int(first) if first.strip().isdigit() else None
 
     def wait(self, deadline: float) -> None:
-        """Return when the server is well; ModelError with the log's last words when it ends, StartedLate when it takes
-        too long."""
+        """Return when the server is ready.
+
+        Raises: ModelError with the last line of the log when it ends, StartedLate when it takes too long.
+        """
         if not self.ready(deadline):
             self.close()
             raise StartedLate(f"a vLLM server was not ready after {deadline:g} s; see {self.log}")
 
     def ready(self, seconds: float) -> bool:
-        """Whether the server is well, waiting for so long; ModelError when it has ended."""
+        """Whether the server is ready, after at most so many seconds; ModelError when it has ended."""
         end = time.monotonic() + seconds
-        while True:  # it ends, or answers, or has had its time
+        while True:  # until it ends, or answers, or the time is over
             if not self.running:
                 raise ModelError(
                     f"a vLLM server ended while it started: {last_error_line(self.log)} (all of it: {self.log})"
@@ -232,7 +247,7 @@ class Server:
             time.sleep(POLL_SECONDS)
 
     def close(self) -> None:
-        """End the server with all its processes; closing twice is once."""
+        """End the server with all its processes; closing twice is allowed."""
         supervisor, self._supervisor, self.process = self._supervisor, None, None
         if self._pipe is not None:
             os.close(self._pipe)
@@ -246,6 +261,53 @@ class Server:
             supervisor.wait()
         if supervisor.stdout is not None:
             supervisor.stdout.close()
+
+
+class StartedServers:
+    """The servers that an engine has started, which it starts again when they are lost, within a budget.
+
+    restarts: most restarts in an hour.
+    start_deadline: seconds for one to start.
+    """
+
+    def __init__(self, restarts: int, start_deadline: float):
+        self.all: list[Server] = []
+        self.budget = RestartBudget(restarts)
+        self._start_deadline = start_deadline
+        self._left_out: set[int] = set()  # that wait for the next hour
+
+    def start(self, servers: Iterable[Server]) -> None:
+        """Start servers in place of those that run; ModelError when one ends or takes too long."""
+        self.close()
+        self.all += servers
+        for server in self.all:
+            server.start()
+        for server in self.all:
+            server.wait(self._start_deadline)
+
+    def restart(self, number: int) -> bool:
+        """Start a server again; it stays out of use where that fails or was done too often."""
+        if not self.budget.take():
+            if number not in self._left_out:
+                LOG.warning("a vLLM server stays lost: the restarts of this hour (%d) are used up", self.budget.most)
+            self._left_out.add(number)
+            return False
+        self._left_out.discard(number)
+        server = self.all[number]
+        try:
+            server.start()
+            server.wait(self._start_deadline)
+        except ModelError as error:
+            LOG.warning("a vLLM server could not be started again: %s", ascii_only(str(error)))
+            return False
+        LOG.warning("started a vLLM server again, now %s", server.url)
+        return True
+
+    def close(self) -> None:
+        """End them all; closing twice is allowed."""
+        for server in self.all:
+            server.close()
+        self.all.clear()
 
 
 def answers(url: str, deadline: float) -> bool:
@@ -263,11 +325,11 @@ def last_error_line(log: Path, most: int = 300) -> str:
     except OSError:
         lines = []
     errors = [line for line in lines if "Error" in line and "frame" not in line]
-    return (errors or lines or ["it said nothing"])[-1][-most:]
+    return (errors or lines or ["no output"])[-1][-most:]
 
 
 def main(line: Sequence[str]) -> None:
-    """Become a server."""
+    """Replace this process by a server."""
     border = list(line).index("--") if "--" in line else len(line)
     parser = argparse.ArgumentParser(prog="python -m gagpo.agents.engines.remote.server", description=__doc__)
     parser.add_argument("model", help="a model folder or hub name; only its config is read")
@@ -275,15 +337,13 @@ def main(line: Sequence[str]) -> None:
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
     parser.add_argument("--max-length", type=int, help="most tokens of a prompt and its response")
-    parser.add_argument("--transfer", choices=("file", "nccl", "ipc"), default="file")
     parser.add_argument("--devices", type=int, nargs="*", default=[], help="numbers of the GPUs; none for a CPU")
-    parser.add_argument("--lora", type=int, default=0, metavar="RANK", help="take LoRA adapters of this rank")
+    parser.add_argument("--lora", type=int, default=0, metavar="RANK", help="accept LoRA adapters of this rank")
     chosen = parser.parse_args(line[:border])
     plan = ServerPlan(
         folder=chosen.model,
         dtype=chosen.dtype,
         max_length=chosen.max_length,
-        transfer=chosen.transfer,
         devices=tuple(chosen.devices),
         threads=max(1, os.cpu_count() or 1),
         adapter_rank=chosen.lora,

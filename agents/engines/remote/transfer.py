@@ -1,9 +1,7 @@
-"""Bringing weights to servers, by their own calls, whatever carries the numbers.
+"""Bringing weights to vLLM servers as safetensors files, in a folder that trainer and servers both see.
 
-``file``: a folder that trainer and server both see; for CPUs, and where nothing faster reaches. ``nccl``: a broadcast
-from the trainer's GPU to a server's GPUs. ``ipc``: memory of a GPU that trainer and server share. The latter two are in
-:mod:`gagpo.agents.engines.remote.device_transfer`, those of SGLang in
-:mod:`gagpo.agents.engines.remote.kinds.sglang_transfer`.
+A folder in memory (``/dev/shm``) makes it fast on one machine. With a LoRA adapter, the weights below it are sent once
+and the adapter alone with each update.
 """
 
 from __future__ import annotations
@@ -12,59 +10,29 @@ import asyncio
 import contextlib
 import shutil
 import socket
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar
-from urllib.parse import urlsplit
 
 import torch
 from safetensors.torch import save_file
 
 from gagpo.agents.engines.adapters import base_tensors
 from gagpo.agents.engines.base import NamedTensor
-from gagpo.agents.engines.remote.client import Client
-from gagpo.agents.engines.remote.wire import ReplicaError, RequestRefused
-from gagpo.agents.engines.weights import WeightsError
-from gagpo.agents.precision import dtype_of, name_of
+from gagpo.agents.engines.remote.client import Client, ReplicaError, RequestRefused
+from gagpo.agents.engines.weights import AdapterShape, checked
+from gagpo.agents.precision import dtype_of
 from gagpo.base import durable
-from gagpo.base.errors import InvalidArgument
 
-FILE_BYTES = 2**30  # of one file, and so of what is held in memory beside the model
+FILE_BYTES = 2**30  # of one file, and so of what is held in memory in addition to the model
 
-T = TypeVar("T")
-
-
-class Run(Protocol):
-    """Does a coroutine's work in the clients' loop and gives its result."""
-
-    def __call__(self, work: Coroutine[None, None, T]) -> T: ...
-
-
-class Transfer(Protocol):
-    """Carries the weights of one model. keeps: it has those sent last, and can send them once more."""
-
-    keeps: bool
-
-    def send(
-        self, tensors: Iterable[NamedTensor] | None, version: str, clients: Sequence[Client], run: Run, deadline: float
-    ) -> list[ReplicaError | None]:
-        """Bring new weights to servers, within ``deadline`` seconds a step; what went wrong at each of them.
-
-        Each tensor is looked at once, and all of them are, whatever becomes of the servers. None: those sent last once
-        more, where they are still at hand. Raises :class:`WeightsError` for tensors of another model.
-        """
-        ...
-
-    def close(self) -> None:
-        """Remove what is left of the weights."""
-        ...
+Run = Callable[[Coroutine[None, None, None]], None]
+"""Does a coroutine's work in the clients' loop and waits for it."""
 
 
 class Round:
-    """One update of several servers, in steps that all of them take; one that fails at a step is left out of the rest.
+    """One update of several servers, in steps that all take together; a server that fails a step skips the rest.
 
-    faults: what went wrong at each, None so far for those that are well.
+    faults: what went wrong at each server, None for those that are well.
     """
 
     def __init__(
@@ -74,7 +42,7 @@ class Round:
         self.faults: list[ReplicaError | None] = list(faults or [None] * len(clients))
 
     def order(self, path: str, body: Mapping[str, object] | None) -> None:
-        """Have all servers do the same."""
+        """Make the same call at all servers."""
         self._all(lambda client: client.order(path, body, self._deadline))
 
     def start(self) -> None:
@@ -96,11 +64,21 @@ class Round:
         self._run(at_once())
 
 
-class FolderTransfer(ABC):
-    """Writes weights into ``folder``, where the server's workers read them. The last version stays for servers that
-    come back; a new one is complete before it has its name."""
+async def _start(client: Client, deadline: float) -> None:
+    try:
+        await client.order("/start_weight_update", None, deadline)
+    except (ReplicaError, RequestRefused):
+        with contextlib.suppress(ReplicaError, RequestRefused):
+            await client.order("/finish_weight_update", None, deadline)
+        await client.order("/start_weight_update", None, deadline)
 
-    keeps = True
+
+class FileTransfer:
+    """Writes all weights into ``folder`` and has servers read them, by vLLM's calls of weight transfer.
+
+    A new version is complete before it has its name. Our extension in the server's workers reads the files. The last
+    version is kept for servers that come back.
+    """
 
     def __init__(self, model: torch.nn.Module, dtype: str, folder: Path):
         self._shapes = {name: tuple(tensor.shape) for name, tensor in base_tensors(model)}
@@ -111,16 +89,23 @@ class FolderTransfer(ABC):
     def send(
         self, tensors: Iterable[NamedTensor] | None, version: str, clients: Sequence[Client], run: Run, deadline: float
     ) -> list[ReplicaError | None]:
-        """See :class:`Transfer`."""
+        """Bring weights to servers; returns what went wrong at each of them, None for success.
+
+        tensors: each is read once, and all of them are, even if servers fail. None sends the last ones again.
+        version: the name that the servers give the weights.
+        deadline: seconds for each step.
+
+        Raises: WeightsError for tensors of another model.
+        """
         if tensors is not None:
             self._write(tensors, version)
         update = Round(clients, run, deadline)
-        self._announce(update, version)
+        update.order("/init_weight_transfer_engine", {"init_info": {"parameters": len(self._shapes)}})
+        update.start()
+        for file in self._files:
+            update.order("/update_weights", {"update_info": {"path": str(file)}})
+        update.order("/finish_weight_update", {"weight_version": version})
         return update.faults
-
-    @abstractmethod
-    def _announce(self, update: Round, version: str) -> None:
-        """Have the servers of an update read the files, and call them ``version``."""
 
     def _write(self, tensors: Iterable[NamedTensor], version: str) -> None:
         place = self._folder / version.replace(":", "-")
@@ -129,54 +114,20 @@ class FolderTransfer(ABC):
             for number, part in enumerate(_parts(checked(tensors, self._shapes), self._dtype)):  # one is held at a time
                 names.append(f"{number:04d}.safetensors")
                 save_file(part, str(unfinished / names[-1]), metadata={"format": "pt"})
-        for old in {file.parent for file in self._files}:
-            shutil.rmtree(old, ignore_errors=True)
+        self.close()
         self._files = [place / name for name in names]
 
     def close(self) -> None:
+        """Remove the files."""
         for folder in {file.parent for file in self._files}:
             shutil.rmtree(folder, ignore_errors=True)
         self._files = []
 
 
-class FileTransfer(FolderTransfer):
-    """By vLLM's calls of weight transfer, which our own extension in its workers answers file by file."""
-
-    def _announce(self, update: Round, version: str) -> None:
-        update.order("/init_weight_transfer_engine", {"init_info": {"parameters": len(self._shapes)}})
-        update.start()
-        for file in self._files:
-            update.order("/update_weights", {"update_info": {"path": str(file)}})
-        update.order("/finish_weight_update", {"weight_version": version})
-
-
-def checked(tensors: Iterable[NamedTensor], shapes: Mapping[str, tuple[int, ...]]) -> Iterator[NamedTensor]:
-    """The tensors as they pass; :class:`WeightsError` where they are not those of ``shapes``, each once."""
-    missing = dict(shapes)
-    for name, tensor in tensors:
-        shape = missing.pop(name, None)
-        if shape != tuple(tensor.shape):
-            known = "is unknown or came twice" if shape is None else f"has shape {shape} in the engine"
-            raise WeightsError(f"parameter {name!r} of shape {tuple(tensor.shape)} {known}")
-        yield name, tensor
-    if missing:
-        raise WeightsError(f"{len(missing)} parameters were not sent to the engine, the first {min(missing)!r}")
-
-
-async def _start(client: Client, deadline: float) -> None:
-    """Begin an update; one that an earlier trainer left open is ended first."""
-    try:
-        await client.order("/start_weight_update", None, deadline)
-    except (ReplicaError, RequestRefused):
-        with contextlib.suppress(ReplicaError, RequestRefused):
-            await client.order("/finish_weight_update", None, deadline)
-        await client.order("/start_weight_update", None, deadline)
-
-
 def _parts(tensors: Iterable[NamedTensor], dtype: torch.dtype) -> Iterator[dict[str, torch.Tensor]]:
     part: dict[str, torch.Tensor] = {}
     held = 0
-    for name, tensor in tensors:  # a part is handed on when it is large enough
+    for name, tensor in tensors:  # a part is yielded when it is large enough
         part[name] = tensor.detach().to("cpu", dtype).contiguous()
         held += part[name].nbytes
         if held >= FILE_BYTES:
@@ -186,32 +137,82 @@ def _parts(tensors: Iterable[NamedTensor], dtype: torch.dtype) -> Iterator[dict[
         yield part
 
 
-def device_transfer(way: str, model: torch.nn.Module, dtype: str, device: torch.device) -> Transfer:
-    """What carries weights from a GPU to vLLM's; InvalidArgument where the trainer's ``device`` is none."""
-    require_gpu(way, device)
-    from gagpo.agents.engines.remote.device_transfer import BroadcastTransfer, SharedMemoryTransfer
-
-    return (SharedMemoryTransfer if way == "ipc" else BroadcastTransfer)(model, dtype, device)
+def adapter_name(version: str) -> str:
+    """The name by which servers know the adapter of these weights."""
+    return f"gagpo-{version.replace(':', '-')}"
 
 
-def require_gpu(way: str, device: torch.device) -> None:
-    """InvalidArgument where weights cannot leave ``device`` by ``way``."""
-    if device.type != "cuda":
-        raise InvalidArgument(
-            f"engine.options.transfer={way} needs a model on a GPU, it is on {name_of(device)}; use file"
-        )
+class AdapterTransfer:
+    """Sends the weights below an adapter once, by ``below``, and the adapter as peft's files in ``folder``.
 
+    Each update has an adapter of its own name; requests name it, so a server that lacks it refuses them. A server that
+    does not know its last adapter was restarted, and gets the base again.
 
-def address_towards(url: str) -> str:
-    """This machine's address as the machine of ``url`` sees it; nothing is sent."""
-    parts = urlsplit(url)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((parts.hostname, parts.port or 80))
-        return str(probe.getsockname()[0])
+    base: returns the weights without the adapter.
+    """
+
+    def __init__(
+        self, shape: AdapterShape, below: FileTransfer, base: Callable[[], Iterable[NamedTensor]], folder: Path
+    ):
+        self._shape, self._below, self._folder = shape, below, folder
+        self._base: Callable[[], Iterable[NamedTensor]] | None = base
+        self._place: Path | None = None
+        self._held: dict[str, str] = {}  # by url: the adapter that a server has, on top of the base
+
+    def send(
+        self, tensors: Iterable[NamedTensor] | None, version: str, clients: Sequence[Client], run: Run, deadline: float
+    ) -> list[ReplicaError | None]:
+        """See :meth:`FileTransfer.send`; the tensors are those of the adapter."""
+        if tensors is not None:
+            self._write(tensors, version)
+        self._unload(clients, run, deadline)
+        lacking = [client for client in clients if client.url not in self._held]
+        faults: dict[str, ReplicaError | None] = {}
+        if lacking:
+            base, self._base = (self._base() if self._base is not None else None), None
+            sent = self._below.send(base, version, lacking, run, deadline)
+            faults = {client.url: fault for client, fault in zip(lacking, sent, strict=True)}
+        name = adapter_name(version)
+        update = Round(clients, run, deadline, [faults.get(client.url) for client in clients])
+        update.order("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(self._place)})
+        update.order("/update_weight_version", {"new_version": version})
+        for client, fault in zip(clients, update.faults, strict=True):
+            if fault is None:
+                self._held[client.url] = name
+            else:
+                self._held.pop(client.url, None)
+        return update.faults
+
+    def _unload(self, clients: Sequence[Client], run: Run, deadline: float) -> None:
+        """Unload the last adapter; a server that does not know it has lost the base as well."""
+        for name in sorted(set(self._held.values())):
+            having = [client for client in clients if self._held.get(client.url) == name]
+            update = Round(having, run, deadline)
+            update.order("/v1/unload_lora_adapter", {"lora_name": name})
+            for client, fault in zip(having, update.faults, strict=True):
+                if fault is not None:
+                    del self._held[client.url]
+
+    def _write(self, tensors: Iterable[NamedTensor], version: str) -> None:
+        place = self._folder / f"adapter-{version.replace(':', '-')}"
+        with durable.replacing_folder(place, flushed=False) as unfinished:
+            self._shape.write(unfinished, tensors)
+        self._remove()
+        self._place = place
+
+    def _remove(self) -> None:
+        if self._place is not None:
+            shutil.rmtree(self._place, ignore_errors=True)
+            self._place = None
+
+    def close(self) -> None:
+        """Remove the files of the adapter and of the base."""
+        self._remove()
+        self._below.close()
 
 
 def free_port(host: str) -> int:
-    """A port that nobody listens on now."""
+    """A port that nothing listens on at the moment."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])

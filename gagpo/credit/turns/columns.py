@@ -18,12 +18,15 @@ from gagpo.credit.turns.errors import BadTurns
 from gagpo.credit.turns.features import feature_columns
 from gagpo.credit.turns.keys import StateKey, intern, state_ids
 
-Coding = Literal["sum", "success", "sign"]
+Coding = Literal["sum", "success"]
 
 
 def as_array(values: Any) -> np.ndarray:
-    """``values`` as an array; tensors are detached and brought to the CPU first."""
-    return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+    """``values`` as an array; tensors are detached and brought to the CPU first, bfloat16 as float32."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+        values = values.float() if str(values.dtype) == "torch.bfloat16" else values  # numpy has no such type
+    return np.asarray(values)
 
 
 def renumber(ids: np.ndarray) -> np.ndarray:
@@ -283,15 +286,10 @@ class Turns:
         return renumber(self.group_index_N * (int(state_N.max()) + 1) + state_N)
 
     def coded_return_E(self, reward: Coding) -> np.ndarray:
-        """One number per episode, float64[E]: its net return (``sum``), success as 0/1, or success as -1/+1 (``sign``).
-
-        The two codings of success know no penalties: an invalid action does not change how an episode came out.
-        """
+        """One number per episode, float64[E]: its net return (``sum``), or its success as 0/1, penalties ignored."""
         if reward == "sum":
             return self.return_E
-        if self.success_E is None:
-            raise BadTurns(f"reward={reward!r} codes the success of episodes: give success_E")
-        return self.success_E.astype(np.float64) * (2.0 if reward == "sign" else 1.0) - (reward == "sign")
+        return self.succeeded_E.astype(np.float64)
 
 
 def _worlds(episodes: Sequence[Episode]) -> np.ndarray | None:

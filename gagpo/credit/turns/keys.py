@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Literal
 
@@ -11,10 +10,8 @@ import numpy as np
 from gagpo.agents.episodes import Episode
 from gagpo.credit.turns.errors import BadTurns
 
-StateKey = Literal["auto", "state", "observation", "tracked", "history"]
+StateKey = Literal["auto", "state", "observation", "history"]
 """``state``: the key of the true state that the environment hands over. ``observation``: the text that is shown.
-``tracked``: the last text that was no refusal, and which of the actions have been done that nobody of the task group
-did twice with effect in one episode: those change something, while places are gone to and looked at again.
 ``history``: all observations and actions up to the turn. ``auto``: ``state`` where the environment names one at every
 turn, ``observation`` elsewhere."""
 
@@ -62,9 +59,8 @@ def _ids_of_one_world(episodes: Sequence[Episode], key: StateKey) -> tuple[np.nd
     key = resolved(episodes, key)
     if key == "state":
         _require_states(episodes)
-    if key in ("tracked", "history"):
-        past = _tracked(episodes) if key == "tracked" else _histories(episodes)
-        keys, ends = list(past), [("end of episode", number) for number in range(len(episodes))]
+    if key == "history":
+        keys, ends = list(_histories(episodes)), [("end of episode", number) for number in range(len(episodes))]
     elif key in ("observation", "state"):
         keys = [getattr(turn, key) for episode in episodes for turn in episode.turns]
         ends = [
@@ -72,7 +68,7 @@ def _ids_of_one_world(episodes: Sequence[Episode], key: StateKey) -> tuple[np.nd
             for number, episode in enumerate(episodes)
         ]
     else:
-        raise BadTurns(f"unknown key {key!r}; choose auto, state, observation, tracked or history")
+        raise BadTurns(f"unknown key {key!r}; choose auto, state, observation or history")
     ids = intern([*keys, *ends])
     return ids[: len(keys)], ids[len(keys) :]
 
@@ -83,7 +79,7 @@ def _require_states(episodes: Sequence[Episode]) -> None:
             if turn.state is None:
                 raise BadTurns(
                     f"key='state' needs the environment's state, and turn {place} of episode {number} "
-                    f"(task {episode.task!r}) has none: use key='observation' or key='tracked'"
+                    f"(task {episode.task!r}) has none: use key='observation'"
                 )
 
 
@@ -97,21 +93,3 @@ def _histories(episodes: Sequence[Episode]) -> Iterable[Hashable]:
             past = numbers.setdefault((past, action, turn.observation), len(numbers))
             action = turn.action
             yield past
-
-
-def _tracked(episodes: Sequence[Episode]) -> Iterable[Hashable]:
-    """A key per turn: the last text that was no refusal, and the set of the changing actions that were done."""
-    again: dict[int, set[str]] = {}
-    for episode in episodes:
-        effective = Counter(turn.action for turn in episode.turns if turn.valid)
-        again.setdefault(episode.group, set()).update(action for action, times in effective.items() if times > 1)
-    for episode in episodes:
-        changed: frozenset[str] = frozenset()
-        shown, valid = "", True
-        for turn in episode.turns:
-            # A refusal leaves things as they were, and an action counts from the next turn on.
-            shown = turn.observation if valid else shown
-            yield shown, changed
-            valid = turn.valid
-            if valid and turn.action not in again[episode.group]:
-                changed |= {turn.action}

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -21,17 +19,12 @@ from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.sharding import shard
 from gagpo.distributed.states import names_of
 from gagpo.learning.packing import Packing
-from gagpo.learning.steps.optimizer import make_optimizer
 from gagpo.learning.update import Updater
-from gagpo.planning.doctor.machine import DoctorFinding, Machine, allocated, judged, left_out, some_rows
+from gagpo.planning.doctor.machine import DoctorFinding, Machine, allocated, judged, some_rows
 from gagpo.runs.checkpoint import Saver, Snapshot, latest
-from gagpo.settings import OptimizerSettings
 
 APART = {"float32": 1e-3, "bfloat16": 0.1}
 """Share of what two steps move the weights by that sharded ones may end elsewhere than those of one process."""
-
-EIGHT_BIT_APART = 0.3
-"""The same, of moments in 8 bits and moments in float32."""
 
 STEPS = 2
 BUCKET = {True: 2**28, False: 2**18}
@@ -75,14 +68,13 @@ def trained(
     ranks: Ranks,
     precision: str,
     offload: bool = False,
-    optimizer_of: Callable[[torch.nn.Module], torch.optim.Optimizer] | None = None,
 ) -> tuple[Moved, int]:
     """The weights after two steps on the same rows, and the bytes that model and optimiser keep on the card."""
     before = allocated(machine.device)
     model = machine.tiny()[0]
     if not ranks.alone:
         shard(model, ranks, precision, machine.device, offload=offload)
-    optimizer = (optimizer_of or _gentle)(model)
+    optimizer = _gentle(model)
     _updated(machine, ranks, model, optimizer, precision)
     held = allocated(machine.device) - before
     return _weights(model), held
@@ -125,24 +117,6 @@ def distance(one: Moved, other: Moved, start: Moved) -> float:
 
 def _digest(weights: Moved) -> float:
     return sum(float(tensor.double().abs().sum()) for tensor in weights.values())
-
-
-def check_eight_bit(machine: Machine) -> DoctorFinding:
-    """That moments in 8 bits, of this rank's parts, step nearly where those in float32 do."""
-    if importlib.util.find_spec("bitsandbytes") is None:
-        return left_out("8-bit optimiser", "bitsandbytes is not installed: pip install 'gagpo[8bit]'")
-    settings = OptimizerSettings(name="adamw8bit", learning_rate=1e-2, epsilon=1e-2)
-
-    def made(model: torch.nn.Module) -> torch.optim.Optimizer:
-        return make_optimizer([model], [{"params": list(model.parameters()), "lr": settings.learning_rate}], settings)
-
-    start = _weights(machine.tiny()[0])
-    exact, _ = trained(machine, machine.ranks, "float32")
-    rounded, _ = trained(machine, machine.ranks, "float32", optimizer_of=made)
-    apart = distance(exact, rounded, start)
-    summary = f"weights end {apart:.2g} of their way from those of float32 moments (at most {EIGHT_BIT_APART:g})"
-    values = {"apart": apart, "limit": EIGHT_BIT_APART}
-    return judged("8-bit optimiser", apart <= EIGHT_BIT_APART, summary, values, "set optimizer.name=adamw")
 
 
 def check_gathering(machine: Machine) -> DoctorFinding:

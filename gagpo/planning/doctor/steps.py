@@ -49,7 +49,6 @@ STEPS: tuple[Step, ...] = (
     _step("sharded update", "sharded:check_float32", 90, together=True),
     _step("bfloat16 update", "sharded:check_bfloat16", 90, together=True),
     _step("offload", "sharded:check_offload", 90, together=True),
-    _step("8-bit optimiser", "sharded:check_eight_bit", 90, together=True),
     _step("weights gathered", "sharded:check_gathering", 90, together=True),
     _step("parity of ranks", "alone:check_parity", 120, together=True),
     _step("memory of a rank", "alone:check_memory", 90, together=True),

@@ -278,7 +278,7 @@ def test_a_world_that_breaks_between_two_calls_begins_again(small, tmp_path):
 
 
 def test_those_who_speak_in_texts_refuse_the_style():
-    with pytest.raises(InvalidArgument, match="style 'tools' is none that can be used here; choose one of plain, tags"):
+    with pytest.raises(InvalidArgument, match="unknown style 'tools'; choose one of plain, tags"):
         text_style("tools")
 
 

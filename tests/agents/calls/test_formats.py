@@ -27,7 +27,7 @@ def told(form, response):
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@settings(max_examples=200)
+@settings(max_examples=50)
 @given(calls=st.lists(CALLS, min_size=1, max_size=3))
 def test_what_is_written_is_read(form, calls):
     response = FORMATS[form].write(calls)
@@ -116,9 +116,7 @@ def test_each_call_is_judged_by_itself():
 
 
 def test_unknown_formats_are_named():
-    with pytest.raises(
-        InvalidArgument, match="unknown format of calls 'xml'; choose one of auto, hermes, llama, mistral"
-    ):
+    with pytest.raises(InvalidArgument, match="unknown call format 'xml'; choose one of auto, hermes, llama, mistral"):
         find_format("xml")
 
 
@@ -128,7 +126,7 @@ def test_cutting_takes_linear_time(text):
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_three_thousand_mutated_responses_are_harmless(form):
+def test_mutated_responses_are_harmless(form):
     """Part of what ``tests.hard`` does a hundred thousand times."""
     import random
 
@@ -136,11 +134,11 @@ def test_three_thousand_mutated_responses_are_harmless(form):
 
     rng, boxes = random.Random(form), [Toolbox((), FORMATS[form]), Toolbox(TOOLS, FORMATS[form])]
     read = 0
-    for number in range(1_500):
+    for number in range(400):
         for box in boxes:
             calls = box.read(hostile_response(FORMATS[form], box, rng))
             assert 1 <= len(calls) <= MOST_CALLS and all(bool(one.action) != bool(one.error) for one in calls), number
             json.dumps([one._asdict() for one in calls], ensure_ascii=False).encode()
             read += sum(bool(one.action) for one in calls)
-    assert read > 300  # some are sound still
+    assert read > 80  # some are still sound
     assert isinstance(sound_call(boxes[1], rng), ToolCall)

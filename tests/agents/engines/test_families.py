@@ -6,7 +6,6 @@ import torch
 
 from gagpo.agents.engines import attention_check
 from gagpo.agents.engines.base import Request, Sampling, context_limit
-from gagpo.agents.engines.families import FAMILIES, tiny
 from gagpo.agents.engines.flat.attention import forward, is_flat
 from gagpo.agents.engines.flat.packed import PackedRows
 from gagpo.agents.engines.general import GeneralEngine, transformers_engine
@@ -14,6 +13,7 @@ from gagpo.agents.model import choose_path
 from gagpo.learning.batch import build_rows
 from gagpo.learning.logprobs import token_logprobs
 from gagpo.learning.packing import Packing
+from tests.agents.engines.families import FAMILIES, tiny
 from tests.gagpo.learning.test_batch import conversation
 
 BY_NAME = {family.name: family for family in FAMILIES}

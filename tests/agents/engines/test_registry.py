@@ -26,7 +26,7 @@ def test_wrong_names_and_options_are_said(tiny, outside):
         ENGINES.find("nowhere_at_all:Engine")
     with pytest.raises(InvalidArgument, match="has no 'Missing'"):
         ENGINES.find("elsewhere:Missing")
-    with pytest.raises(InvalidArgument, match=r"engine transformers: .*tokn.*take the option out"):
+    with pytest.raises(InvalidArgument, match=r"engine transformers: .*tokn.*remove the option"):
         make_engine("transformers", *tiny, tokn=3)
 
 

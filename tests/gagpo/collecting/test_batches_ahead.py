@@ -20,7 +20,7 @@ DYNAMIC = {"preset": "dapo", "controllers": {"dynamic_sampling": {"rounds": 2}}}
 RUNS = {
     "one world": {},
     "two batches": {"ahead": 2},
-    "held to an average": {"algorithm": HELD, "average": {"decay": 0.6, "reference": True}},
+    "held to a reference": {"algorithm": HELD},
     "mixture": MIXED,
     "mixture, dynamic sampling": {**MIXED, "algorithm": DYNAMIC},
 }
@@ -29,12 +29,12 @@ RUNS = {
 @pytest.mark.parametrize("changes", RUNS.values(), ids=RUNS)
 def test_killed_after_any_iteration_it_ends_bit_equal(corridor, tmp_path, changes):
     changes = dict(changes)
-    ahead, average = changes.pop("ahead", 1), changes.pop("average", None)
+    ahead = changes.pop("ahead", 1)
     iterations = 4
     config = corridor(
         **changes,
         rollout={**AHEAD, "ahead": ahead},
-        training={"iterations": iterations, "save_every": 1, "keep": iterations, "average": average},
+        training={"iterations": iterations, "save_every": 1, "keep": iterations},
         evaluation={"tasks": 2, "every": 2, "before": False},
     )
     whole = run(config, tmp_path / "whole")

@@ -1,14 +1,14 @@
-"""Orders of tasks: what comes again, what is looked at again, and when a level is passed."""
+"""Orders of tasks: what is new, and what is played again."""
 
 from collections import Counter
 
 import pytest
 
 from gagpo.base.errors import GagpoError
-from gagpo.controllers.curriculum import ByLevel, BySuccess, Curriculum, TaskRecord, Uniform, make
+from gagpo.controllers.curriculum import BySuccess, Curriculum, TaskRecord, Uniform, make
 from gagpo.envs.tasks import Task, TaskSet
 
-TASKS = TaskSet("train", [Task(f"t{number:02d}", "train", level=number // 4) for number in range(12)])
+TASKS = TaskSet("train", [Task(f"t{number:02d}", "train") for number in range(12)])
 
 
 def record_of(rates):
@@ -40,35 +40,14 @@ def test_new_tasks_come_beside_those_that_were_played():
     found = drawn(BySuccess(again=0.75), record)
     seen = found["t00"] + found["t01"]
     assert seen == pytest.approx(1500, rel=0.1) and len(found) == 3  # one new task at a time, until it was played
-    record.enter(next(task for task in found if task not in record.visits), 0.0)
-    assert drawn(BySuccess(again=0.0), record).keys().isdisjoint(record.visits)
+    record.enter(next(task for task in found if task not in record.rates), 0.0)
+    assert drawn(BySuccess(again=0.0), record).keys().isdisjoint(record.rates)
 
 
-@pytest.mark.parametrize("curriculum", [BySuccess(), ByLevel()], ids=lambda one: one.name)
-def test_what_is_being_played_is_not_chosen_beside_itself(curriculum):
+def test_tasks_that_are_being_played_are_not_chosen_meanwhile():
     record = record_of({"t00": 0.5, "t01": 0.2})
     record.under_way = {"t00", "t02", "t03"}
-    assert record.under_way.isdisjoint(drawn(curriculum, record, 300))
-
-
-def test_levels_are_passed_at_the_threshold_and_looked_at_again():
-    by_level = ByLevel(threshold=0.7, window=4, review=0.25)
-
-    def levels(record):
-        counts = Counter()
-        for task, count in drawn(by_level, record).items():
-            counts[TASKS[task].level] += count
-        return counts
-
-    assert levels(TaskRecord()).keys() == {0}
-    record = record_of({"t00": 1.0, "t01": 1.0, "t02": 1.0})
-    assert levels(record).keys() == {0}  # three of its four tasks are not enough
-    record.enter("t03", 0.0)
-    found = levels(record)
-    assert found.keys() == {0, 1} and found[0] == pytest.approx(500, rel=0.15)
-    record.enter("t00", 0.0)
-    assert levels(record).keys() == {0}  # what is forgotten is played again
-    assert levels(record_of(dict.fromkeys(TASKS.ids, 1.0)))[2] == pytest.approx(1500, rel=0.1)
+    assert record.under_way.isdisjoint(drawn(BySuccess(), record, 300))
 
 
 def test_a_record_comes_back_as_it_was():
@@ -76,8 +55,8 @@ def test_a_record_comes_back_as_it_was():
     record.enter("t00", 0.75)
     again = TaskRecord()
     again.load_state_dict(record.state_dict())
-    assert again.visits == record.visits and again.groups == 4 and again.visits["t00"].times == 2
-    for broken in ({"t": [1]}, {"t": "x"}, {"t": [1, "a", 2]}):
+    assert again.rates == record.rates and again.rates["t00"] == 0.75
+    for broken in ({"t": [1]}, {"t": "x"}):
         with pytest.raises((ValueError, TypeError)):
             again.load_state_dict(broken)
 
@@ -108,7 +87,7 @@ def test_one_that_chooses_nothing_says_what_to_write():
     [
         (3, "a curriculum is a name"),
         ({"again": 1}, "a curriculum is a name"),
-        ("by_level_", "nearest: by_level"),
+        ("by_sucess", "nearest: by_success"),
         ({"name": "by_success", "again": 2}, "curriculum by_success: again: .*less than or equal to 1"),
         ({"name": "uniform", "window": 2}, "curriculum uniform has no option 'window'"),
         ("os:path", "is no curriculum"),

@@ -23,16 +23,6 @@ def test_groups_that_all_came_out_alike_are_dropped():
     assert controllers.sampling_rounds == 10
 
 
-def test_what_counts_as_alike_may_be_success():
-    turns = Turns([0.2, 0.4], [0, 1], [0, 0], success_E=[True, True])
-    by_reward, by_success = (
-        Controllers(ControllerSettings(dynamic_sampling=DynamicSampling(reward=reward)))
-        for reward in ("sum", "success")
-    )
-    assert by_reward.keep(turns).all()
-    assert not by_success.keep(turns).any()
-
-
 @pytest.mark.parametrize(
     ("options", "kept"),
     [
@@ -46,13 +36,11 @@ def test_what_counts_as_alike_may_be_success():
         ({"by": "spread", "share": 0.6}, [1, 7]),
         ({"by": "spread", "share": 0.9}, [1, 7, 5]),
         ({"by": "spread", "share": 1.0}, [1, 7, 5]),
-        ({"by": "spread", "share": 0.6, "slack": 0.3}, [7]),
-        ({"by": "spread", "share": 0.5, "reward": "success"}, [3]),
     ],
 )
 def test_the_variance_filter_keeps_the_groups_that_differ_most(options, kept):
     group_E = np.array([3, 3, 1, 1, 7, 7, 5, 5])
-    turns = Turns([4, 4, 0, 1, 0, 2, 1, 0], range(8), group_E, success_E=[True, False, *[True] * 6])
+    turns = Turns([4, 4, 0, 1, 0, 2, 1, 0], range(8), group_E)
     controllers = Controllers(ControllerSettings(variance_filter=VarianceFilter(**options)))
     assert controllers.keep(turns).tolist() == np.isin(group_E, kept).tolist()
     assert controllers.sampling_rounds == 1

@@ -2,24 +2,18 @@
 
 import math
 from statistics import fmean
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from gagpo.controllers import TrustRegion, TrustRegionController
+from gagpo.controllers import Controllers, TrustRegion
 from gagpo.learning.update import divergence
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
-from gagpo.training.learner import Learner
 from gagpo.training.trainer import Trainer, train
 
 TARGET = 0.05
-
-
-def region(**options):
-    return TrustRegionController(TrustRegion(**options))
 
 
 def test_the_divergence_is_that_of_two_distributions():
@@ -31,25 +25,28 @@ def test_the_divergence_is_that_of_two_distributions():
     assert divergence(np.zeros(3)) == divergence(np.zeros(0)) == 0.0
 
 
-def test_what_stays_near_is_not_even_measured():
-    one = region()
-    assert not one.suspects(TARGET / 5)
-    assert one.suspects(TARGET / 3) and one.suspects(None) and one.suspects(math.nan)
-    assert one.part(TARGET) is None and one.part(1.4 * TARGET) is None
+def bounded(one, seen, *measured):
+    """Bound a step with these divergences, one after another; the parts that were kept."""
+    parts, found = [], iter(measured)
+    one.bound(seen, lambda: next(found), parts.append)
+    return parts
+
+
+def test_a_step_that_stays_near_is_not_measured():
+    one = TrustRegion(TARGET)
+    assert bounded(one, TARGET / 5) == [] and one.kl is None
+    for seen in (TARGET / 3, None, math.nan):
+        assert bounded(one, seen, 1.4 * TARGET) == [] and one.kl == 1.4 * TARGET
 
 
 def test_a_step_is_shortened_by_the_root_and_the_rate_with_it():
-    one = region()
-    one.suspects(None)
-    assert one.part(4 * TARGET) == pytest.approx(0.5)
-    assert one.part(1.2 * TARGET) is None
-    one.observe()
+    one = TrustRegion(TARGET)
+    assert bounded(one, None, 4 * TARGET, 1.2 * TARGET) == [pytest.approx(0.5)]
     assert one.scale == pytest.approx(0.5)
     assert one.values() == {"rate_scale": 0.5, "step_kept": 0.5, "step_kl": pytest.approx(4 * TARGET)}
     scales = []
     for _ in range(5):  # iterations that stay near
-        one.suspects(0.0)
-        one.observe()
+        bounded(one, 0.0)
         scales.append(one.scale)
     assert scales == pytest.approx([0.6, 0.72, 0.864, 1.0, 1.0])
     assert one.values() == {"rate_scale": 1.0, "step_kept": 1.0}
@@ -57,20 +54,21 @@ def test_a_step_is_shortened_by_the_root_and_the_rate_with_it():
 
 @pytest.mark.parametrize("kl", [math.inf, math.nan, 1e9])
 def test_a_step_beyond_measure_is_all_but_undone(kl):
-    one = region()
-    one.suspects(None)
-    assert one.part(kl) == pytest.approx(one.LEAST)
-    one.observe()
-    assert one.scale == 0.5
+    one = TrustRegion(TARGET)
+    assert bounded(one, None, kl, 0.0) == [pytest.approx(0.01)] and one.scale == 0.5
 
 
-def test_its_state_is_resumed():
-    one, other = region(), region()
-    one.scale = 0.3
+def test_the_rate_follows_groups_and_region_and_its_state_is_resumed():
+    one, other = (Controllers(trust_region=TARGET, by_groups=True) for _ in range(2))
+    one.bound_step(None, lambda: 4 * TARGET if one.trust_region.kept == 1 else 0.0, lambda part: None)
+    assert one.rate(1e-3, 0.5, 0.75) == 1e-3 * (0.5 * 0.5) * 0.5
     other.load_state_dict(one.state_dict())
-    assert other.scale == 0.3
-    with pytest.raises(ValueError, match="scale of a learning rate"):
-        other.load_state_dict({"scale": 7.0})
+    assert other.rate(1.0, 1.0, 0.0) == 0.5
+    one.skip()  # an iteration without a step has no divergence, and leaves the rate alone
+    assert one.values() == {"rate_scale": 0.5, "step_kept": 1.0}
+    assert Controllers().rate(1e-3, 0.5, 0.75) == 5e-4 and Controllers().values() == {}
+    with pytest.raises(ValueError, match="rate scale must be"):
+        other.load_state_dict({"trust_region": {"scale": 7.0}})
 
 
 def rows_of(corridor, folder, **changes):
@@ -82,6 +80,7 @@ def rows_of(corridor, folder, **changes):
 FAR = {"iterations": 8, "minibatches": 2, "save_every": 9}
 
 
+@pytest.mark.slow
 def test_a_rate_that_destroys_is_held(corridor, tmp_path):
     """Without the region seeds end with every action invalid, for good; with it none does, and in the mean they learn.
 
@@ -127,12 +126,3 @@ def test_a_run_that_is_continued_goes_on_with_its_rate(corridor, tmp_path):
     assert [[row.get(name) for name in named] for row in half.metrics()] == [
         [row.get(name) for name in named] for row in whole
     ]
-
-
-def test_an_iteration_without_a_step_leaves_the_rate_alone():
-    """It has no divergence, and that of the iteration before, which no checkpoint holds, is not taken for its own."""
-    held = region()
-    held.kl, held.scale = 1.0, 0.5
-    learner = SimpleNamespace(updater=SimpleNamespace(ratio_K=np.ones(3)))
-    Learner._bound_step(learner, held, [], [], 0, {"updates": 0.0})
-    assert held.scale == 0.5 and held.kl is None and "step_kl" not in held.values()

@@ -31,25 +31,8 @@ def test_auto_is_the_state_where_the_world_names_one():
     nameless = episode(("Hall.", "open", None))
     assert Turns.from_episodes([SHUT, nameless], "auto").state_N.tolist() == [0, 1, 0]
     assert turns_for([SHUT, OPEN], Graphgpo()).states().max() == 1
-    with pytest.raises(BadTurns, match="use key='observation' or key='tracked'"):
+    with pytest.raises(BadTurns, match="use key='observation'"):
         Turns.from_episodes([nameless], "state")
-
-
-def test_tracked_is_the_last_text_and_what_was_changed():
-    """Somebody goes to the shelf twice, nobody takes the mug twice: to go is a look, to take is a change."""
-    walk = episode(*[("Hall.", "to shelf", None), ("Shelf.", "to hall", None)] * 2)
-    taken = episode(("Hall.", "to shelf", None), ("Shelf.", "take", None), ("Taken.", "to hall", None))
-    after = episode(("Hall.", "take", None), ("Taken.", "to hall", None), ("Hall.", "to shelf", None))
-    refused = episode(("Hall.", "fly", None), ("No.", "take", None), ("No!", "to shelf", None), refused=(0, 1))
-    ids = Turns.from_episodes([walk, taken, after, refused], "tracked").state_N.tolist()
-    hall, shelf, held = ids[0], ids[1], ids[6]
-    assert ids[:6] == [hall, shelf, hall, shelf, hall, shelf] and held not in (hall, shelf)
-    assert ids[7:10] == [hall, held, ids[9]] and ids[9] not in (hall, shelf, held)  # the hall, with the mug
-    assert ids[10:] == [hall, hall, hall]
-    # In another task group the same walk is looked at by itself.
-    walk.group = 1
-    alone = Turns.from_episodes([walk, taken], "tracked").state_N.tolist()
-    assert alone[0] == alone[4] and alone[1] != alone[5]  # where nobody goes twice, going counts as a change
 
 
 def test_a_key_is_aliased_where_one_action_leads_to_two_places():
@@ -93,7 +76,7 @@ def test_features_are_of_goal_observation_and_last_actions():
     assert np.array_equal(feature_NF[0], feature_NF[2])  # what is about to be done is not known yet
     words = [hashed_words(*part, 32) for part in (("goal", "Find it."), ("observation", "Hall."), ("action 0", "look"))]
     assert feature_NF[1, 1:] == pytest.approx(sum(words)[1:], abs=1e-6)
-    assert turns_for([first], EmpiricalBayes(features=16)).feature_NF.shape == (2, 16)
+    assert turns_for([first], EmpiricalBayes()).feature_NF.shape == (2, 64)
     assert turns_for([first], Graphgpo()).feature_NF is None
     with pytest.raises(BadTurns, match="feature_NF has 1 rows"):
         Turns([0, 0], [0, 0], [0], feature_NF=np.zeros((1, 2)))

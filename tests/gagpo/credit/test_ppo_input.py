@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gagpo.credit import BadTurns, Turns, advantages
+from gagpo.credit import BadTurns, Turns, advantages, ppo_turn_advantage
 from gagpo.credit.ppo import PpoToken, PpoTurn
 from gagpo.credit.reinforce import ReinforcePlusPlus
 
@@ -20,12 +20,11 @@ def test_values_must_be_there_fit_and_be_finite(settings, length, what):
         advantages(TURNS, settings, np.array([0.0, np.nan, *[0.0] * (length - 2)]))
 
 
-def test_whitening_is_an_option_and_targets_stay_as_they_are():
+def test_advantages_are_whitened_and_targets_stay_as_they_are():
     value = np.array([0.5, 0.25])
-    plain = advantages(TURNS, PpoTurn(whiten=False), value)
+    plain, target = ppo_turn_advantage(TURNS, value)
     white = advantages(TURNS, PpoTurn(), value)
-    assert plain.target == pytest.approx(plain.advantage + value)
-    assert white.target == pytest.approx(plain.target)
+    assert target == pytest.approx(plain + value) and white.target == pytest.approx(target)
     assert white.advantage.mean() == pytest.approx(0)
     assert white.advantage.std(ddof=1) == pytest.approx(1, abs=1e-4)
 

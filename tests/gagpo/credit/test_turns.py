@@ -122,7 +122,6 @@ def test_codings_of_episode_returns():
     turns = Turns([0, 10, 0], [0, 0, 1], [0, 0], penalty_N=[0, 0, 0.1], success_E=[True, False])
     assert turns.coded_return_E("sum").tolist() == [10, -0.1]
     assert turns.coded_return_E("success").tolist() == [1, 0]
-    assert turns.coded_return_E("sign").tolist() == [1, -1]
     with pytest.raises(BadTurns, match="give success_E"):
         Turns([0], [0], [0]).coded_return_E("success")
 

@@ -14,6 +14,7 @@ import yaml
 from safetensors.torch import load_file
 
 from gagpo.learning import logprobs
+from gagpo.learning.steps import optimizer
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
@@ -21,9 +22,9 @@ from gagpo.training.trainer import train
 from tests.gagpo.conftest import CORRIDOR
 
 WORKER = Path(__file__).with_name("worker.py")
-# Adam makes a whole step of a gradient that is nothing but rounding, unless epsilon is larger than it.
-GENTLE = {"optimizer": {"learning_rate": 1e-3, "epsilon": 1e-6}, "evaluation": {"tasks": 2, "before": False}}
-"""Small steps: AdamW makes whole ones of gradients that are nothing but rounding."""
+GENTLE = {"optimizer": {"learning_rate": 1e-3}, "evaluation": {"tasks": 2, "before": False}}
+"""Small steps, with a larger epsilon than usual: AdamW makes whole ones of gradients that are nothing but rounding."""
+EPSILON = 1e-6
 
 
 def free_port():
@@ -54,19 +55,20 @@ def start_ranks(command, world=2, **more):
 def train_in_two(jobs, folder):
     """Train every (config, folder, logits at a time or None) with two ranks."""
     listed = folder / "jobs.json"
-    listed.write_text(json.dumps([[str(config), str(place), chunk] for config, place, chunk in jobs]))
+    runs = [[str(config), str(place), chunk] for config, place, chunk in jobs]
+    listed.write_text(json.dumps({"epsilon": EPSILON, "runs": runs}))
     ranks = start_ranks([WORKER, listed])
     outputs = [process.communicate(timeout=1500)[0] for process in ranks]
     assert [process.returncode for process in ranks] == [0, 0], "\n".join(outputs)
 
 
 def train_in_one(jobs):
-    usual = logprobs.CHUNK
+    usual, optimizer.EPSILON, before = logprobs.CHUNK, EPSILON, optimizer.EPSILON
     for config, place, chunk in jobs:
         path, logprobs.CHUNK = Path(place), chunk or usual
         there = (path / "config.yaml").exists()
         train(RunFolder.open(path) if there else RunFolder.new(path, load(config)), quiet=True)
-    logprobs.CHUNK = usual
+    logprobs.CHUNK, optimizer.EPSILON = usual, before
 
 
 def write_config(folder, model, **changes):

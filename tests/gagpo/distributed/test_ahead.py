@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gagpo.agents.engines.base import Request, Sampling
-from gagpo.agents.engines.remote.bystander import Bystander
+from gagpo.agents.engines.idle import IdleEngine
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.episodes import Episode, Turn, read_episodes
 from gagpo.agents.model import load_model, load_tokenizer
@@ -19,7 +19,7 @@ from gagpo.collecting.first_rank import _bytes_of, _collection_of
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.run_folder import RunFolder
 from tests.agents.engines.remote.fake_server import serving
-from tests.gagpo.distributed.conftest import WORKER, start_ranks, train_in_one, write_config
+from tests.gagpo.distributed.conftest import EPSILON, WORKER, start_ranks, train_in_one, write_config
 
 AHEAD = {"workers": 1, "ahead": 1, "lockstep": False}
 
@@ -27,7 +27,8 @@ AHEAD = {"workers": 1, "ahead": 1, "lockstep": False}
 def train_in(world, jobs, folder):
     """Train every (config, folder) with so many ranks; what they said."""
     listed = folder / "jobs.json"
-    listed.write_text(json.dumps([[str(config), str(place), None] for config, place in jobs]))
+    runs = [[str(config), str(place), None] for config, place in jobs]
+    listed.write_text(json.dumps({"epsilon": EPSILON, "runs": runs}))
     ranks = start_ranks([WORKER, listed], world)
     try:
         outputs = [process.communicate(timeout=400)[0] for process in ranks]
@@ -125,7 +126,7 @@ def test_a_collection_arrives_as_it_was():
 
 
 def test_a_rank_that_does_not_sample_says_so(tiny):
-    engine = Bystander(*tiny, None, "float32")
+    engine = IdleEngine(*tiny, None, "float32")
     passed = []
     engine.load_weights((passed.append(name) or (name, tensor)) for name, tensor in named_tensors(tiny[0]))
     assert len(passed) == len(list(tiny[0].named_parameters()))

@@ -16,7 +16,6 @@ CASES = {
     "ppo with a backbone": {"algorithm": {"preset": "ppo_token", "critic": {"head": "separate"}, **NO_KL}},
     "group baseline, batch norm": {"algorithm": {"preset": "reinforce_baseline", **NO_KL}},
     "gagpo, batch norm": {"algorithm": {"preset": "gagpo", "credit": {"norm": "batch"}, **NO_KL}},
-    "rate by signal": {"algorithm": {"preset": "gagpo", **NO_KL}, "training": {"signal_rate": {}}},
     "apmpo": {"algorithm": {"preset": "apmpo", "entropy": 0.01, **NO_KL}},  # without a success nothing else teaches
     "ppo": {"algorithm": {"preset": "ppo_turn", **NO_KL}},
     "reference": {"algorithm": {"preset": "gagpo", "kl": {"coefficient": 0.05}}},
@@ -43,7 +42,7 @@ CASES = {
 }
 OFFLOADED = {"gradient_checkpointing": True, "offload": ["activations", "weights"]}
 CHUNK = 4096  # logits, about a dozen tokens: the output layer is computed again in the backward pass
-QUICK = ("gagpo", "lora", "a step taken back", "rate by signal", "taught")
+QUICK = ("gagpo", "lora", "a step taken back", "taught")
 CASES["weights and activations on the host"] = {
     "algorithm": CASES["ppo with a backbone"]["algorithm"],
     "training": OFFLOADED,

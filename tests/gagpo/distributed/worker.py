@@ -1,6 +1,7 @@
 """A rank that trains one run after another: ``python worker.py FILE``, with torchrun's environment variables.
 
-FILE: JSON, a list of [config, folder, chunk]; a folder that is there is continued. chunk: logits at a time, or null.
+FILE: JSON, an object with AdamW's ``epsilon`` and ``runs``, a list of [config, folder, chunk]. A folder that is there
+is continued. chunk: logits at a time, or null.
 """
 
 import json
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from gagpo.distributed.ranks import joined
 from gagpo.learning import logprobs
+from gagpo.learning.steps import optimizer
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
 from gagpo.training.trainer import train
@@ -17,7 +19,9 @@ from gagpo.training.trainer import train
 def main() -> None:
     with joined(patience=300, deadline=60) as ranks:
         usual = logprobs.CHUNK
-        for config, place, *chunk in json.loads(Path(sys.argv[1]).read_text()):
+        jobs = json.loads(Path(sys.argv[1]).read_text())
+        optimizer.EPSILON = jobs["epsilon"]
+        for config, place, *chunk in jobs["runs"]:
             logprobs.CHUNK = (chunk and chunk[0]) or usual
             path = Path(place)
             there = ranks.of_first(lambda path=path: (path / "config.yaml").exists())

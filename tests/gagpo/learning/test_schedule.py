@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gagpo.learning.steps.optimizer import rate_scale, share_scale, warm_start_rate
+from gagpo.learning.steps.optimizer import rate_scale, warm_start_rate
 from gagpo.settings import OptimizerSettings, WarmStartSettings
 
 
@@ -43,10 +43,3 @@ def test_the_rates_of_a_warm_start_are_those_of_the_starters_that_were_shipped(s
         rise = min(100, max(1, steps // 20))
         expected = rate * min(1.0, (step + 1) / rise, (steps - step) / max(1.0, decay * steps))
     assert warm_start_rate(WarmStartSettings(steps=steps, decay=decay, learning_rate=rate), step) == expected
-
-
-def test_the_rate_follows_the_share_of_groups_that_teach():
-    """The root of the share, unless that is switched off."""
-    following, plain = OptimizerSettings(), OptimizerSettings(by_groups=False)
-    assert [share_scale(following, zero) for zero in (0.0, 0.75, 1.0)] == [1.0, 0.5, 0.0]
-    assert share_scale(plain, 0.75) == 1.0

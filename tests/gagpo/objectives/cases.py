@@ -76,7 +76,7 @@ def one_by_one(new, old, advantage, turn, row, chosen: ObjectiveSettings) -> tor
         if gate.name == "dppo":
             moved = torch.exp(new[k].detach()) - torch.exp(old[k])
             dropped = (a > 0 and moved > 0.15) or (a < 0 and moved < -0.15)
-            return torch.clamp(r, max=gate.cap).detach() * a * new[k] * (not dropped)
+            return torch.clamp(r, max=20.0).detach() * a * new[k] * (not dropped)
         return r * a
 
     def mean_of(ids, inner):

@@ -46,7 +46,7 @@ def test_icepop_leaves_out_tokens_beyond_its_range_and_weighs_the_others():
     assert summary([metrics | {"tokens": torch.tensor(6.0)}])["masked_tokens"] == pytest.approx(4 / 6)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_kpop_leaves_out_what_is_far_off_in_either_direction(seed):
     """Against a sum over both events, "this token" and "another", with Python's own numbers."""
     generator = torch.Generator().manual_seed(seed)
@@ -61,8 +61,6 @@ def test_kpop_leaves_out_what_is_far_off_in_either_direction(seed):
     weight, metrics = correction_weights(trainer, sampler, layout, Correction(name="kpop", bound=0.3))
     assert weight.tolist() == expected and 0 < sum(expected) < 30
     assert metrics["masked_tokens"].item() == expected.count(0.0)
-    weight, _ = correction_weights(trainer, sampler, layout, Correction(name="kpop", bound=0.3, rows=(0.99, 1.01)))
-    assert weight.sum() < sum(expected)
     odd = torch.tensor([0.0, -200.0, float("nan")])
     weight, _ = correction_weights(
         odd, torch.tensor([-1e-9, -1e-3, -1.0]), Layout.of(torch.arange(3)), Correction(name="kpop")
@@ -70,15 +68,7 @@ def test_kpop_leaves_out_what_is_far_off_in_either_direction(seed):
     assert weight[0] == 1 and weight[1] == 0 and weight[2].isnan()
 
 
-def test_weights_of_tokens_go_with_the_geometric_mask_of_sequences():
-    # Geometric means 1.14 and 4.
-    for name, kept in (("token", [1, 2, 0.5]), ("icepop", [1, 3, 0.5])):
-        weight, metrics = correction_weights(TRAINER, SAMPLER, LAYOUT, Correction(name=name, rows=(0.5, 2.0)))
-        assert weight.tolist() == pytest.approx([*kept, 0, 0, 0])
-        assert (metrics["masked"].item(), metrics["rows"].item()) == (1, 2)
-
-
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("gate", GATES, ids=str)
 def test_icepop_with_every_gate_is_its_formula_token_by_token(gate, seed):
     """``M(k) = k`` within [.5, 5] and 0 beyond, times each token's own objective; gradients too."""
@@ -169,11 +159,7 @@ def test_the_cell():
     assert load("grpo", load("grpo", {"correction": "sequence"}).model_dump()).correction.name == "sequence"
     with pytest.raises(ValueError, match="cap is an option of correction token, and the correction is sequence"):
         load("grpo", {"correction": {"name": "sequence", "cap": 4}})
-    with pytest.raises(
-        ValueError, match="rows is an option of correction token and icepop and kpop, and the correction is"
-    ):
-        load("grpo", {"correction": {"name": "sequence", "rows": [0.5, 2]}})
-    whole = load("grpo", {"correction": {"name": "icepop", "rows": [0.5, 2]}})
+    whole = load("grpo", {"correction": {"name": "icepop"}})
     assert load("grpo", whole.model_dump(mode="json")) == whole and whole.correction.token_range == (0.5, 5.0)
     with pytest.raises(ValidationError):
         Correction(name="both")

@@ -33,9 +33,9 @@ from tests.gagpo.objectives.cases import (
 @pytest.mark.parametrize("gate", GATES, ids=str)
 def test_every_combination_has_the_value_and_gradient_of_the_loops(ratio, gate):
     level, pool, gradient = ratio
-    for aggregation, per in itertools.product(legal(gate), (TURN, None)):
+    for aggregation in legal(gate):
         chosen = objective(ratio=level, ratio_pool=pool, ratio_gradient=gradient, gate=gate, aggregation=aggregation)
-        new, old, advantage = random_batch(per=per)
+        new, old, advantage = random_batch(per=None)
         loss, _ = policy_loss(new, old, advantage, Layout.of(TURN, ROW), chosen)
         expected = one_by_one(new, old, advantage, TURN, ROW, chosen)
         assert loss.item() == pytest.approx(expected.item(), rel=1e-9, abs=1e-12), aggregation
@@ -174,7 +174,7 @@ def test_no_advantage_gives_no_loss_and_no_gradient(gate):
 
 
 @pytest.mark.parametrize("gate", GATES, ids=str)
-@pytest.mark.parametrize("far", [20.0, -20.0, 400.0, -400.0])
+@pytest.mark.parametrize("far", [400.0, -400.0])
 def test_extreme_log_ratios_stay_finite_in_single_precision(gate, far):
     for chosen, advantage in itertools.product(every_objective(gate, kl={"coefficient": 0.1}), (1.0, -1.0)):
         new, old = torch.full((13,), -1.0 + far, requires_grad=True), torch.full((13,), -1.0)
@@ -191,7 +191,7 @@ def test_extreme_log_ratios_stay_finite_in_single_precision(gate, far):
 
 
 @pytest.mark.parametrize("chosen", CHOICES, ids=range(len(CHOICES)))
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=10)
 @given(data=st.data())
 def test_order_and_names_of_tokens_and_segments_do_not_matter(chosen, data):
     new, old, advantage = random_batch(data.draw(st.integers(0, 99)))
@@ -206,7 +206,7 @@ def test_order_and_names_of_tokens_and_segments_do_not_matter(chosen, data):
 
 
 @pytest.mark.parametrize("chosen", CHOICES, ids=range(len(CHOICES)))
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=10)
 @given(data=st.data())
 def test_micro_batches_add_up_to_the_mini_batch(chosen, data):
     chosen = chosen.model_copy(update={"kl": objective(kl={"coefficient": 0.3}).kl, "entropy": 0.1})

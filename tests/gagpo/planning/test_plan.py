@@ -37,7 +37,7 @@ def planned(corridor, case, processes=1):
     """The peak of an update by the plan."""
     model = model_of(case)
     changes = {"microbatch_tokens": ROWS * (PROMPT + RESPONSE), "gradient_checkpointing": case.checkpointing}
-    changes["average"] = None  # what is measured is an update alone
+    changes["average"] = False  # what is measured is an update alone
     lora = {"lora": {"rank": 8, "base": case.base}} if case.base else {}
     training, engine = {**changes, "precision": case.precision}, {"dtype": case.precision}
     folder = corridor().parent / "shape"
@@ -165,7 +165,7 @@ def test_a_base_in_fewer_bytes_is_advised_before_four_bits_and_never_four_bits_o
     tight = judge(load("alfworld-qwen", start), Guess(), 34)
     assert "lora.base=4bit" in tight.overrides
     ranks = judge(load("alfworld-qwen", [*start, "processes=2"]), Guess(), 16)
-    assert "4bit" not in ranks.advice and "muon" not in ranks.advice
+    assert "4bit" not in ranks.advice and "adamw8bit" not in ranks.advice
     here = ["training.gradient_checkpointing=true", "training.offload=[activations]"]  # what moves no moments
     full = judge(with_overrides(big, ["training.precision=bfloat16", "processes=2", *here]), Guess(), 16)
     assert "optimizer.name=adamw8bit" in full.advice
@@ -206,7 +206,7 @@ def test_what_is_offloaded_is_the_hosts(big):
 
 def test_a_run_without_a_card_holds_the_average_where_the_rest_is(big):
     with_average, without = (
-        plan(with_overrides(big, ["device=cpu", f"training.average={average}"])) for average in ("{}", "null")
+        plan(with_overrides(big, ["device=cpu", f"training.average={average}"])) for average in ("true", "false")
     )
     assert with_average.on_host() == 0
     assert with_average.peak()[0] - without.peak()[0] == pytest.approx(4 * with_average.shape.parameters)
@@ -270,16 +270,12 @@ def test_a_critic_of_its_own_is_a_second_model_also_beside_an_adapter(big):
     assert made.disk["checkpoint"] == (12 + 4) * count + 4 * alone + 12 * count
 
 
-def test_eight_bits_are_a_quarter_of_the_moments_but_for_the_embeddings(big):
+def test_eight_bits_are_a_quarter_of_the_moments(big):
     small = with_overrides(big, ["optimizer.name=adamw8bit"])
     parts = [{part.name: part.bytes for part in plan(one).parts} for one in (big, small)]
-    embedded, rest = 151936 * 1536, 1_543_714_304 - 151936 * 1536
-    assert parts[1]["optimiser"] == pytest.approx(8 * embedded + 2 * rest * (1 + 4 / 256))
-    assert parts[1]["optimiser"] < 0.4 * parts[0]["optimiser"] and "optimiser's step" not in parts[1]
+    assert parts[1]["optimiser"] == pytest.approx(2 * 1_543_714_304 * (1 + 4 / 256))
+    assert parts[1]["optimiser"] < 0.3 * parts[0]["optimiser"] and "optimiser's step" not in parts[1]
     assert plan(small).disk["checkpoint"] == (4 + 4) * 1_543_714_304 + parts[1]["optimiser"]
-    adapter = with_overrides(small, ["lora={rank: 32}"])
-    part = {part.name: part.bytes for part in plan(adapter).parts}
-    assert part["optimiser"] == pytest.approx(part["gradients"] / 2 * (1 + 4 / 256))
 
 
 def test_a_hub_model_that_is_not_cached_is_one_line(big, monkeypatch):

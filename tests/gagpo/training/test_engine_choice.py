@@ -2,7 +2,6 @@
 
 import pytest
 
-from gagpo.agents.setup import make_engine
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
 from gagpo.training.trainer import train
@@ -22,9 +21,3 @@ def test_an_engine_outside_the_project_plays_a_whole_run(corridor, outside, tmp_
 def test_the_settings_check_the_name(corridor):
     with pytest.raises(ValueError, match=r"engine: there is no engine 'vlm'; nearest: vllm"):
         load(corridor(), ["engine=vlm"])
-
-
-@pytest.mark.parametrize("compile", ["auto", "never"])
-def test_decoding_kernel_by_kernel_can_be_asked_for(corridor, tiny, compile):
-    chosen = load(corridor(engine={"name": "transformers", "compile": compile})).engine
-    assert make_engine(chosen.name, *tiny, **chosen.arguments()).dtype == "float32"

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from gagpo.agents.engines import adapters, families
+from gagpo.agents.engines import adapters
 from gagpo.agents.engines.adapters import AdapterError, Base
 from gagpo.agents.engines.base import Request, Sampling
 from gagpo.agents.engines.flat.attention import forward
@@ -26,6 +26,7 @@ from gagpo.settings import LoraSettings, SettingsError, load
 from gagpo.training.export import export
 from gagpo.training.trainer import Trainer, train
 from gagpo.warm_start.run import warm_start
+from tests.agents.engines import families
 
 LORA = {"rank": 4, "alpha": 4.0}
 

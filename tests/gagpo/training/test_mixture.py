@@ -176,7 +176,7 @@ def test_its_panels_are_those_of_a_run_of_that_world_alone(mixture, corridor, tm
     assert found[0].panel == found[1].panel and found[0].tasks == found[1].tasks
 
 
-@pytest.mark.parametrize("key", ["auto", "state", "observation", "tracked", "history"])
+@pytest.mark.parametrize("key", ["auto", "state", "observation", "history"])
 def test_states_of_two_worlds_never_meet(mixture, tmp_path, key):
     """Both corridors show the same texts and have the same states; the doors are the same ones too."""
     trainer = Trainer(RunFolder.create(tmp_path / "run", load(mixture(rollout=ROLLOUT))), quiet=True)
@@ -242,8 +242,8 @@ HOSTILE = {
     "samples": ([WORLDS[1], row_of(samples=10**7)], r"environments\.1: .*episodes, all held in memory"),
     "curriculum": ([row_of(curriculum="by_sucess")], r"environments\.0\.curriculum: .*nearest: by_success"),
     "its option": (
-        [row_of(curriculum={"name": "by_level", "treshold": 1})],
-        r"environments\.0\.curriculum: .*no option 'treshold'; nearest: threshold",
+        [row_of(curriculum={"name": "by_success", "flor": 1})],
+        r"environments\.0\.curriculum: .*no option 'flor'; nearest: floor",
     ),
     "too many": ([row_of(name=f"w{number}") for number in range(65)], "environments: List should have at most 64"),
     "kwargs": ([row_of(kwargs={"a": float("nan")})], r"environments\.0\.kwargs: the value nan of a"),

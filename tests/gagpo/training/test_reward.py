@@ -61,7 +61,7 @@ def test_a_run_by_success_is_that_of_a_world_that_pays_success_alone(corridor, t
 
 def test_groups_are_kept_by_what_training_pays(corridor):
     """Within four turns nobody arrives, at places that pay differently."""
-    sampling = {"preset": "gagpo", "controllers": {"dynamic_sampling": {"reward": "sum", "rounds": 2}}}
+    sampling = {"preset": "gagpo", "controllers": {"dynamic_sampling": {"rounds": 2}}}
     short = {"id": GENEROUS, "kwargs": {"max_turns": 4}}
     for reward, rounds in (("world", 1), ("success", 2)):
         settings = load(corridor(environment=short, algorithm=sampling, reward=reward))

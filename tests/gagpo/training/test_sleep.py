@@ -9,10 +9,10 @@ import torch
 
 from gagpo.agents.engines import vllm as vllm_engine
 from gagpo.agents.engines.base import Request, Sampling
-from gagpo.agents.engines.remote.seat import Seat
+from gagpo.agents.engines.ranks import Rank
 from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.engines.vllm import VLLMEngine
-from gagpo.agents.engines.weights import named_tensors, refreshed
+from gagpo.agents.engines.weights import SentBytes, named_tensors, refreshed
 from gagpo.base.errors import InvalidArgument
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.run_folder import RunFolder
@@ -115,7 +115,7 @@ def test_vllm_on_a_gpu_sleeps_deeply_and_gets_memory_that_torch_had_kept(tiny, m
     engine._asleep, engine.dtype, engine._adapter = False, "float32", None
     monkeypatch.setattr(vllm_engine, "_running", engine.llm)
     monkeypatch.setattr(torch.cuda, "empty_cache", note("empty_cache"))
-    engine._parity, engine._sent_bytes = SimpleNamespace(against=lambda tensors, adapter: tensors), 0
+    engine._parity, engine._sent = SimpleNamespace(against=lambda tensors, adapter: tensors), SentBytes()
     monkeypatch.setattr(engine, "_check_parity", note("prove"))
     with refreshed(engine, model):
         with pytest.raises(ValueError, match="asleep"):
@@ -138,15 +138,13 @@ def test_vllm_of_several_ranks_samples_on_the_gpu_of_its_rank(tiny, monkeypatch,
     monkeypatch.setattr(vllm_engine, "_end_running", lambda: None)
     monkeypatch.setattr(VLLMEngine, "load_weights", lambda self, tensors: list(tensors))
     card, whole = torch.device("cuda", rank), lambda dtype: []
-    read = SimpleNamespace(device=card, precision="float32", tensors=whole, adapter=None)
-    VLLMEngine(*tiny, seat=Seat(8 + rank, 16, rank, 8), read=read)
+    read = SimpleNamespace(device=card, precision="float32", tensors=whole)
+    VLLMEngine(*tiny, place=Rank(8 + rank, 16, rank, 8), read=read)
     assert told["distributed_executor_backend"] == "external_launcher" and told["tensor_parallel_size"] == 1
-    with pytest.raises(InvalidArgument, match=f"samples on this process's GPU {rank}, and the model is on cuda:9"):
-        VLLMEngine(
-            *tiny, seat=Seat(rank, 16, rank, 8), read=SimpleNamespace(device=torch.device("cuda:9"), adapter=None)
-        )
+    with pytest.raises(InvalidArgument, match=f"samples on this process's GPU {rank}, but the model is on cuda:9"):
+        VLLMEngine(*tiny, place=Rank(rank, 16, rank, 8), read=SimpleNamespace(device=torch.device("cuda:9")))
     told.clear()
     monkeypatch.setattr(vllm_engine, "_running", None)
-    VLLMEngine(*tiny, seat=Seat())
+    VLLMEngine(*tiny, place=Rank())
     assert "distributed_executor_backend" not in told
     monkeypatch.setattr(vllm_engine, "_running", None)

@@ -3,11 +3,11 @@
 from tests.oracles.batch import deviation, discounted, kl_terms, mates, mean, mean_over_tokens, per_turn, ppo_terms
 
 
-def advantages(batch, gamma=0.95, depth=2, alpha=1.0, offset=1, divide=True, drop_zero=False, padded=False):
+def advantages(batch, gamma=0.95, depth=2, alpha=1.0, offset=1, divide=True, drop_zero=False):
     def context(episode, t, c):
-        if t < c and not padded:
+        if t < c:
             return None
-        return [episode.turns[place].state if place >= 0 else "start" for place in range(t - c, t + 1)]
+        return [episode.turns[place].state for place in range(t - c, t + 1)]
 
     numbers = []
     for episode in batch:

@@ -7,13 +7,11 @@ import torch
 from tests.oracles.batch import clipped, deviation, generalised, kl_terms, mean, mean_over_tokens, per_turn
 
 
-def raw_advantages(batch, gamma=0.99, lam=0.9, bootstrap=False):
+def raw_advantages(batch, gamma=0.99, lam=0.9):
     numbers = []
     for episode in batch:
         values = [turn.value[0] for turn in episode.turns]
         rewards = [turn.reward - turn.penalty for turn in episode.turns]
-        if bootstrap and episode.truncated:
-            rewards[-1] += gamma * values[-1]
         numbers.append(generalised(rewards, values, gamma, lam))
     return numbers
 

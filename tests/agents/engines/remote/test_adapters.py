@@ -1,18 +1,14 @@
-"""An adapter goes to servers that take one by itself, over weights that were sent once; all others get all weights."""
+"""Servers that take an adapter get it alone, on top of weights that were sent once; others get all weights."""
 
 import pytest
 import torch
 
 from gagpo.agents.engines import adapters
-from gagpo.agents.engines.remote.engine import SGLangServerEngine, VLLMServerEngine
+from gagpo.agents.engines.remote.engine import VLLMServerEngine
 from gagpo.agents.engines.weights import adapter_tensors, refreshed, tensors_for
 from gagpo.agents.model import ModelError
-from gagpo.base.errors import InvalidArgument
-from tests.agents.engines.remote.fake_server import FakeServer, serving
-from tests.agents.engines.remote.fake_sglang import FakeSGLang
+from tests.agents.engines.remote.fake_server import serving
 from tests.agents.engines.remote.test_servers import GREEDY, expected, requests_of
-
-KINDS = [(VLLMServerEngine, FakeServer), (SGLangServerEngine, FakeSGLang)]
 
 
 @pytest.fixture
@@ -22,22 +18,17 @@ def adapted(tiny):
     return tiny
 
 
-@pytest.fixture(params=KINDS, ids=["vLLM", "SGLang"])
-def kind(request):
-    return request.param
-
-
 @pytest.fixture
-def servers(adapted, kind):
+def servers(adapted):
     plain = adapters.merge(adapters.beside(adapted[0])).requires_grad_(False)
-    with serving(plain, adapted[1], count=2, kind=kind[1]) as running:
+    with serving(plain, adapted[1], count=2) as running:
         for fake in running:
             fake.takes_lora = True
         yield running
 
 
-def engine_at(adapted, kind, servers, **more):
-    return kind[0](*adapted, urls=[fake.url for fake in servers], deadline=20, silence=5, **more)
+def engine_at(adapted, servers, **more):
+    return VLLMServerEngine(*adapted, urls=[fake.url for fake in servers], deadline=20, silence=5, **more)
 
 
 def learn(model, seed):
@@ -52,11 +43,11 @@ def said(engine, requests):
 
 
 def weights_orders(fake):
-    return sum(path in ("/finish_weight_update", "/update_weights_from_disk") for path in fake.orders)
+    return fake.orders.count("/finish_weight_update")
 
 
-def test_the_base_is_sent_once_and_then_the_adapter_alone(adapted, kind, servers):
-    engine = engine_at(adapted, kind, servers)
+def test_the_base_is_sent_once_and_then_the_adapter_alone(adapted, servers):
+    engine = engine_at(adapted, servers)
     whole = engine.measures()["engine_bytes_sync"]
     for update in range(3):
         with refreshed(engine, adapted[0]):
@@ -72,10 +63,10 @@ def test_the_base_is_sent_once_and_then_the_adapter_alone(adapted, kind, servers
     engine.close()
 
 
-def test_servers_that_take_no_adapter_are_sent_all_weights(adapted, kind, servers, caplog):
+def test_servers_that_take_no_adapter_are_sent_all_weights(adapted, servers, caplog):
     for fake in servers:
         fake.takes_lora = False
-    engine = engine_at(adapted, kind, servers)
+    engine = engine_at(adapted, servers)
     assert not engine.takes_adapter and any("all weights are sent" in line for line in caplog.messages)
     learn(adapted[0], 1)
     engine.load_weights(tensors_for(engine, adapted[0]))
@@ -84,18 +75,8 @@ def test_servers_that_take_no_adapter_are_sent_all_weights(adapted, kind, server
     engine.close()
 
 
-def test_what_was_asked_for_is_not_replaced(adapted, kind, servers):
-    for fake in servers:
-        fake.takes_lora = False
-    with pytest.raises(RuntimeError, match=r"no (vLLM|SGLang) server took the weights"):
-        engine_at(adapted, kind, servers, send="adapter")
-    engine = engine_at(adapted, kind, servers, send="weights")
-    assert not engine.takes_adapter
-    engine.close()
-
-
-def test_a_server_that_was_restarted_is_given_the_base_again(adapted, kind, servers):
-    engine = engine_at(adapted, kind, servers)
+def test_a_server_that_was_restarted_is_given_the_base_again(adapted, servers):
+    engine = engine_at(adapted, servers)
     servers[0].restarted()
     requests = requests_of(adapted[1], 6)
     assert said(engine, requests) == expected(adapted, requests)  # the other one answers
@@ -110,8 +91,8 @@ def test_a_server_that_was_restarted_is_given_the_base_again(adapted, kind, serv
     engine.close()
 
 
-def test_a_server_that_does_not_use_the_adapter_is_refused(adapted, kind, servers):
-    engine = engine_at(adapted, kind, servers)
+def test_a_server_that_does_not_use_the_adapter_is_refused(adapted, servers):
+    engine = engine_at(adapted, servers)
     learn(adapted[0], 1)
     servers[1].deaf = True
     with pytest.raises(ModelError, match=r"log-probabilities are .* away"):
@@ -119,8 +100,8 @@ def test_a_server_that_does_not_use_the_adapter_is_refused(adapted, kind, server
     engine.close()
 
 
-def test_an_adapter_laid_out_while_the_model_trains_on_is_proved_as_it_was(adapted, kind, servers):
-    engine = engine_at(adapted, kind, servers)
+def test_an_adapter_laid_out_while_the_model_trains_on_is_proved_as_it_was(adapted, servers):
+    engine = engine_at(adapted, servers)
     learn(adapted[0], 1)
     laid_out = [(name, tensor.clone()) for name, tensor in adapter_tensors(adapted[0])]
     requests = requests_of(adapted[1], 4)
@@ -138,17 +119,3 @@ def test_a_model_beside_another_has_no_weights_of_its_own_but_the_adapter(adapte
     for name, parameter in theirs.items():
         assert (parameter.data_ptr() == own[name].data_ptr()) == (".lora_" not in name)
         assert own[name].requires_grad == (".lora_" in name)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"send": "pigeons"}, "auto, adapter or weights"), ({"send": "adapter", "transfer": "nccl"}, "goes by file")],
-)
-def test_wrong_options_are_named(adapted, options, message):
-    with pytest.raises(InvalidArgument, match=message):
-        VLLMServerEngine(*adapted, urls=["http://a:1"], **options)
-
-
-def test_an_adapter_is_asked_for_where_there_is_none(tiny):
-    with pytest.raises(InvalidArgument, match="set lora, or send=weights"):
-        VLLMServerEngine(*tiny, urls=["http://a:1"], send="adapter")

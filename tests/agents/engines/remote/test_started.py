@@ -6,9 +6,10 @@ from pydantic import ValidationError
 
 from gagpo.agents.engines import adapters
 from gagpo.agents.engines.base import Request, Sampling
+from gagpo.agents.engines.ranks import Rank, share_of
+from gagpo.agents.engines.remote import engine as engine_file
 from gagpo.agents.engines.remote.engine import VLLMServerEngine
 from gagpo.agents.engines.remote.replicas import ReplicasLost
-from gagpo.agents.engines.remote.seat import Seat
 from gagpo.agents.engines.remote.server import StartedLate
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.model import ModelError
@@ -137,8 +138,9 @@ def test_one_that_was_only_slow_keeps_running(tiny, starter):
     engine.close()
 
 
-def test_restarts_are_bounded_and_the_end_says_why(tiny, starter):
-    engine = engine_of(tiny, starter, restarts=1)
+def test_restarts_are_bounded_and_the_end_says_why(tiny, starter, monkeypatch):
+    monkeypatch.setattr(engine_file, "RESTARTS", 1)
+    engine = engine_of(tiny, starter)
     for _ in range(2):
         for started in starter.made:
             if started.running:
@@ -153,7 +155,7 @@ def test_restarts_are_bounded_and_the_end_says_why(tiny, starter):
 
 
 def test_restarts_are_counted_by_the_hour(tiny, starter, caplog):
-    engine = engine_of(tiny, starter, restarts=1)
+    engine = engine_of(tiny, starter)
     now = 0.0
     engine._own.budget = RestartBudget(1, clock=lambda: now)
     for in_use in (2, 1):  # one restart is allowed, the next comes too soon
@@ -190,20 +192,20 @@ def test_a_start_that_takes_too_long_is_not_taken_for_servers_without_adapters(t
 SPANNING = {
     "vllm": {"tensor_parallel_size": 2},
     "vllm, by another name": {"tensor_parallel": 4},
-    "vllm, by cards": {"gpus": [0, 1]},
+    "vllm, by GPUs": {"gpus": [0, 1]},
     "a colocated server": {"placement": "colocated", "gpus_each": 2},
-    "a colocated server's cards": {"placement": "colocated", "gpus": [0, 1]},
+    "a colocated server's GPUs": {"placement": "colocated", "gpus": [0, 1]},
 }
 
 
 @pytest.mark.parametrize("case", SPANNING)
-def test_one_engine_over_the_cards_of_several_ranks_is_refused_with_what_to_use(case):
+def test_one_engine_over_the_gpus_of_several_ranks_is_refused_with_what_to_use(case):
     name = "vllm" if case.startswith("vllm") else "vllm-server"
-    with pytest.raises(ValidationError, match=r"one engine on each rank's own card.*gpus: \[4, 5\], gpus_each: 2"):
+    with pytest.raises(ValidationError, match=r"one engine on each rank's own GPU.*gpus: \[4, 5\], gpus_each: 2"):
         EngineSettings(name=name, options=SPANNING[case])
 
 
-def test_options_of_one_card_and_of_servers_apart_are_taken():
+def test_options_of_one_gpu_and_of_separate_servers_are_accepted():
     for name in ("vllm", "vllm-server", "transformers"):
         EngineSettings(name=name, options={"tensor_parallel_size": 1})
     EngineSettings(name="vllm-server", options={"gpus": [4, 5], "gpus_each": 2})
@@ -212,9 +214,8 @@ def test_options_of_one_card_and_of_servers_apart_are_taken():
         EngineSettings(name="vllm-server", options={"tensor_parallel_size": 2})
 
 
-def test_a_colocated_server_over_several_cards_is_refused_by_the_engine_too(tiny, starter):
-    """What was said of cards was read by nobody."""
-    with pytest.raises(InvalidArgument, match="one engine on each rank's own card"):
+def test_a_colocated_server_over_several_gpus_is_refused_by_the_engine_too(tiny, starter):
+    with pytest.raises(InvalidArgument, match="one engine on each rank's own GPU"):
         engine_of(tiny, starter, replicas=None, placement="colocated", gpus=[0, 1], gpus_each=2)
     assert not starter.made
 
@@ -239,12 +240,12 @@ def test_a_colocated_server_sleeps_and_wakes_with_the_trainer(tiny, starter):
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_the_ranks_of_a_machine_share_its_gpus_out(tiny, starter, rank):
-    seat = Seat(rank=6 + rank, world=8, local=rank, local_world=2)
-    engine = engine_of(tiny, starter, gpus=[0, 1, 2, 3, 4, 5, 6, 7], gpus_each=2, seat=seat)
+    place = Rank(rank=6 + rank, world=8, local=rank, local_world=2)
+    engine = engine_of(tiny, starter, gpus=[0, 1, 2, 3, 4, 5, 6, 7], gpus_each=2, place=place)
     assert [started.plan.devices for started in starter.made] == [[(0, 1), (2, 3)], [(4, 5), (6, 7)]][rank]
     engine.close()
     with pytest.raises(InvalidArgument, match="must name 8 GPUs for 2 replicas of 2 at each of 2 ranks, got 4"):
-        engine_of(tiny, starter, gpus=[4, 5, 6, 7], gpus_each=2, seat=seat)
+        engine_of(tiny, starter, gpus=[4, 5, 6, 7], gpus_each=2, place=place)
 
 
 def test_separate_servers_are_given_their_gpus(tiny, starter):
@@ -254,3 +255,28 @@ def test_separate_servers_are_given_their_gpus(tiny, starter):
     engine.sleep()
     answers(engine, tiny)
     engine.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"urls": ["no address"]}, "not an http address"),
+        ({"urls": ["http://a:1", "http://a:1"]}, "names a server twice"),
+        ({"urls": ["http://a:1"], "replicas": 2}, "urls of servers that exist, or how many replicas"),
+        ({"urls": ["http://a:1"], "silence": 0}, "silence must be positive seconds"),
+        ({"placement": "beside"}, "placement is colocated or separate"),
+        ({"placement": "colocated", "replicas": 2}, "1 when colocated"),
+        ({"replicas": 2, "gpus": [1]}, "must name 2 GPUs for 2 replicas of 1, got 1"),
+    ],
+)
+def test_wrong_options_are_named(tiny, options, message):
+    with pytest.raises(InvalidArgument, match=message):
+        VLLMServerEngine(*tiny, **options)
+
+
+def test_every_rank_has_servers_of_its_own():
+    urls = [f"http://host:{n}" for n in range(5)]
+    shares = [share_of(urls, Rank(rank, 2)) for rank in range(2)]
+    assert sorted(shares[0] + shares[1]) == urls and len(shares[1]) == 2
+    with pytest.raises(InvalidArgument, match="5 servers for 6 trainer ranks"):
+        share_of(urls, Rank(0, 6))

@@ -88,9 +88,7 @@ def test_two_ranks_without_cards_take_every_step(tmp_path):
     assert list(found) == [step.name for step in steps_for(2, learn=False)]
     assert all(finding.ok for finding in findings), [finding for finding in findings if not finding.ok]
     here = {"weights by nccl", "weights by ipc", "cards", "peer access"}
-    assert here <= {finding.name for finding in findings if finding.verdict == "left out"} <= {
-        *here, "weights by file", "8-bit optimiser"
-    }  # fmt: skip
+    assert here <= {finding.name for finding in findings if finding.verdict == "left out"} <= {*here, "weights by file"}
     assert abs(found["memory of a rank"].values["off"]) < 0.25
     assert found["sharded update"].values["apart"] < 1e-5 and found["weights gathered"].values["buckets"] > 5
     json.dumps([vars(finding) for finding in findings])

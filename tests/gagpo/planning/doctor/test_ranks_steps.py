@@ -193,20 +193,6 @@ def test_a_checkpoint_that_is_read_otherwise_is_named(machine, tmp_path, monkeyp
     assert sharded._read_alone(machine, tmp_path / "checkpoints", weights, states) == [first, f"exp_avg of {second}"]
 
 
-def test_without_its_package_the_8_bit_optimiser_is_left_out(machine, monkeypatch):
-    monkeypatch.setattr(sharded.importlib.util, "find_spec", lambda _: None)
-    found = sharded.check_eight_bit(machine)
-    assert found.verdict == "left out" and "pip install 'gagpo[8bit]'" in found.summary
-
-
-def test_8_bits_that_step_elsewhere_have_failed(machine, monkeypatch):
-    pytest.importorskip("bitsandbytes")
-    found = sharded.check_eight_bit(machine)
-    assert found.verdict == "ok" and 0 < found.values["apart"] < 0.3
-    monkeypatch.setattr(sharded, "EIGHT_BIT_APART", 1e-9)
-    assert sharded.check_eight_bit(machine).verdict == "failed"
-
-
 # Engines --------------------------------------------------------------------------------------------------------------
 
 

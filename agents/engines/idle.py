@@ -1,4 +1,4 @@
-"""The engine of a rank that does not sample: it knows what every engine of the run does, and is never asked."""
+"""The engine of a rank that does not sample: with ``rollout.ahead`` the first rank samples for all."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from gagpo.agents.engines.base import Finished, ModelEngine, NamedTensor, Reques
 from gagpo.base.errors import InvalidArgument
 
 
-class Bystander(ModelEngine):
-    """Has the limits of the run's engine, and reads weights as they pass, since ranks gather them together."""
+class IdleEngine(ModelEngine):
+    """Has the limits of the run's engine and refuses requests.
+
+    It reads weights as they pass, since ranks gather sharded ones together.
+    """
 
     @property
     def under_way(self) -> int:
         return 0
 
     def submit(self, requests: Sequence[Request], sampling: Sampling) -> None:
-        """Refuse what it is asked."""
+        """Raise InvalidArgument for any request."""
         if requests:
             raise InvalidArgument("this rank does not sample: with rollout.ahead the first rank samples for all")
 
@@ -24,17 +27,17 @@ class Bystander(ModelEngine):
         return []
 
     def release(self, session: int) -> None:
-        """Nothing is kept of any session."""
+        """Do nothing: no session has a cache."""
 
     def load_weights(self, tensors: Iterable[NamedTensor]) -> None:
         for _ in tensors:
             pass
 
     def sleep(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no memory is held."""
 
     def wake(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no memory is held."""
 
     def close(self) -> None:
-        """Nothing runs."""
+        """Do nothing: nothing runs."""

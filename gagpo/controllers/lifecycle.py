@@ -1,24 +1,10 @@
-"""All controllers of one algorithm, and when the trainer calls them.
-
-In an iteration the trainer calls
-
-1. :meth:`~Controllers.begin`;
-2. :meth:`~Controllers.observe_probe` on ``probe_episodes`` per task (if any), then :meth:`~Controllers.temperatures`,
-   :meth:`~Controllers.keep` on what was sampled, and again for further tasks until the batch is full or
-   ``sampling_rounds`` are up;
-3. :meth:`~Controllers.shape` and :meth:`~Controllers.observe_batch`, then :meth:`~Controllers.controls` for the loss;
-4. :meth:`~Controllers.observe_update` after all updates, :meth:`~Controllers.values` for the log.
-
-What belongs to a task is kept by the task's name, which in a run of several worlds begins with the world's. Running
-averages over the batch are of all worlds together.
-
-Shape suffixes: N = turns, E = episodes, G = task groups, K = response tokens.
-"""
+"""All controllers of a run, and when the trainer calls them; see :mod:`gagpo.controllers`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -34,6 +20,7 @@ from gagpo.controllers.sampling import (
     keep_varied,
     shape_overlong,
 )
+from gagpo.controllers.trust_region import TrustRegion
 from gagpo.credit.turns import Turns
 
 if TYPE_CHECKING:
@@ -52,13 +39,43 @@ class ControllerSettings(Options):
     overlong: Overlong | None = None
 
 
-class Controllers:
-    """All controllers of one algorithm; without settings every method leaves things as they are."""
+class Controller(Protocol):
+    """What adapts between updates."""
 
-    def __init__(self, settings: ControllerSettings | None = None):
+    def values(self) -> dict[str, float]:
+        """What to log of the iteration."""
+        ...
+
+    def state_dict(self) -> State:
+        """What a checkpoint holds."""
+        ...
+
+    def load_state_dict(self, state: State) -> None:
+        """Take up a :meth:`state_dict`; ValueError where it is none."""
+        ...
+
+
+class Controllers:
+    """All controllers of a run; without settings every method leaves things as they are.
+
+    settings: those of the algorithm.
+    trust_region: nats per token that an iteration may move the policy; None for no limit.
+    by_groups: multiply the learning rate by the root of the share of task groups that teach anything.
+    """
+
+    def __init__(
+        self,
+        settings: ControllerSettings | None = None,
+        trust_region: float | None = None,
+        by_groups: bool = False,
+    ):
         self.settings = settings or ControllerSettings()
+        self.by_groups = by_groups
         self.apmpo = ApmpoController(self.settings.apmpo) if self.settings.apmpo else None
         self.agpo = AgpoController(self.settings.agpo) if self.settings.agpo else None
+        self.trust_region = TrustRegion(trust_region) if trust_region else None
+        known = {"apmpo": self.apmpo, "agpo": self.agpo, "trust_region": self.trust_region}
+        self._parts: dict[str, Controller] = {name: part for name, part in known.items() if part is not None}
 
     @property
     def probe_episodes(self) -> int:
@@ -74,6 +91,11 @@ class Controllers:
     def measures(self) -> bool:
         """Whether the policy's entropy before the updates and its distance after them are wanted."""
         return self.agpo is not None
+
+    @property
+    def bounds_steps(self) -> bool:
+        """Whether a step may be shortened, which needs the weights before it."""
+        return self.trust_region is not None
 
     def begin(self) -> None:
         """An iteration begins."""
@@ -134,39 +156,41 @@ class Controllers:
         if self.agpo:
             self.agpo.observe_update(old_kl)
 
+    def rate(self, highest: float, scheduled: float, zero_groups: float) -> float:
+        """The learning rate of the coming steps.
+
+        highest: of the parameter group. scheduled: the schedule's factor. zero_groups: share of the task groups that
+        teach nothing.
+
+        Adam divides a gradient by its usual size, so the noise of one group in ten moves the weights as far as that of
+        ten. A gradient's noise falls with the root of the share of groups that it comes from. Multiplied by that root,
+        a step is as long as in a batch where every group teaches.
+        """
+        share = math.sqrt(1.0 - zero_groups) if self.by_groups else 1.0
+        return highest * (scheduled * share) * (self.trust_region.scale if self.trust_region else 1.0)
+
+    def bound_step(self, seen: float | None, measure: Callable[[], float], shorten: Callable[[float], None]) -> None:
+        """The updates are made: keep what the trust region allows; see :meth:`TrustRegion.bound`."""
+        if self.trust_region:
+            self.trust_region.bound(seen, measure, shorten)
+
+    def skip(self) -> None:
+        """The batch led to no step: there is nothing to bound, and no rate to adapt."""
+        if self.trust_region:
+            self.trust_region.forget()
+
     def values(self) -> dict[str, float]:
         """What to log: means over task groups where those have their own."""
-        values: dict[str, float] = {}
-        if self.apmpo and self.apmpo.exponent_G:
-            values["apmpo_exponent"] = float(np.mean(self.apmpo.exponent_G))
-        if self.apmpo and self.apmpo.radius_G:
-            values["apmpo_radius"] = float(np.mean(self.apmpo.radius_G))
-        if self.agpo:
-            state, tasks = self.agpo.state, list(self.agpo.state.by_task)
-            values["agpo_kl"] = state.kl
-            if tasks:
-                found = list(state.by_task.values())
-                values |= {
-                    "agpo_radius": float(np.mean([self.agpo.radius(task) for task in tasks])),
-                    "agpo_temperature": float(np.mean([self.agpo.temperature(1.0, task) for task in tasks])),
-                    "agpo_dispersion": float(np.mean([one.dispersion for one in found])),
-                    "agpo_skewness": float(np.mean([one.skewness for one in found])),
-                    "agpo_vote_entropy": float(np.mean([one.votes for one in found])),
-                }
-            if state.entropy_share:
-                values["agpo_entropy_share"] = float(np.mean(list(state.entropy_share.values())))
-        return values
+        return {name: value for part in self._parts.values() for name, value in part.values().items()}
 
     def state_dict(self) -> State:
-        parts = {"apmpo": self.apmpo, "agpo": self.agpo}
-        return {name: part.state_dict() for name, part in parts.items() if part}
+        return {name: part.state_dict() for name, part in self._parts.items()}
 
     def load_state_dict(self, state: State) -> None:
         """Take up the state of :meth:`state_dict`; ValueError when it is that of other controllers."""
-        parts = {name: part for name, part in (("apmpo", self.apmpo), ("agpo", self.agpo)) if part}
-        if parts.keys() != state.keys():
-            raise InvalidArgument(f"the state is of controllers {sorted(state)}, the algorithm has {sorted(parts)}")
-        for name, part in parts.items():
+        if self._parts.keys() != state.keys():
+            raise InvalidArgument(f"the state is of controllers {sorted(state)}, the run has {sorted(self._parts)}")
+        for name, part in self._parts.items():
             part.load_state_dict(state[name])
 
 

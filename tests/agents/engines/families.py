@@ -1,9 +1,9 @@
-"""Which families of models are right here: tiny random models of every family, each put to the check of loading.
+"""Which model families work: a tiny random model of each family goes through the check that loading does.
 
-    python -m gagpo.agents.engines.families [--markdown docs/models.md]
+    python -m tests.agents.engines.families [--markdown docs/models.md]
 
-A family is *flat* (rows without padding, one cache for sampling), *general* (padded rows and the model's own attention:
-slower, and right) or *refused*. The table in ``docs/models.md`` is this command's.
+A family is *flat* (rows without padding, one cache for sampling), *general* (padded rows and the model's own attention,
+which is slower) or *refused*. The table of families in the documentation comes from this command.
 """
 
 from __future__ import annotations
@@ -63,7 +63,12 @@ LONG = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0]
 
 @dataclass(frozen=True)
 class Family:
-    """name: as people say it; kind: transformers' model type; more: what its tiny config has besides :data:`TINY`."""
+    """One model family.
+
+    name: as it is written in the documentation.
+    kind: transformers' model type.
+    more: what its tiny config has besides :data:`TINY`.
+    """
 
     name: str
     kind: str
@@ -147,13 +152,13 @@ def tiny(family: Family) -> torch.nn.Module:
 
 
 def judge(family: Family) -> tuple[str, str]:
-    """Put one family to the check: flat, general or refused, and what stood against the better way."""
+    """Check one family: ``flat``, ``general`` or ``refused``, and why it is not flat."""
     from gagpo.agents.model import choose_path
 
     try:
         model = tiny(family)
         why = choose_path(family.name, model)
-    except Exception as error:  # whatever a family's own code raises is the answer to the question
+    except Exception as error:  # whatever the code of a family raises is the answer
         return "refused", " ".join(str(error).split())[:200]
     return "flat" if is_flat(model) else "general", why
 
@@ -162,7 +167,7 @@ BEGIN, END = "<!-- families -->\n", "<!-- end of families -->\n"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Put tiny random models of every family to the check of loading.")
+    parser = argparse.ArgumentParser(description="Check a tiny random model of every family.")
     parser.add_argument("--markdown", type=Path, help="write the table into this file, between its two marks")
     parser.add_argument("--only", help="families whose name or type contains this")
     options = parser.parse_args()
@@ -172,7 +177,7 @@ def main() -> None:
     logging.set_verbosity_error()
     wanted = [f for f in FAMILIES if not options.only or options.only in f.name or options.only in f.kind]
     table = "| family | `model_type` | way | why not flat |\n|---|---|---|---|\n"
-    for family in wanted:  # some take a while: say each as it is known
+    for family in wanted:  # some take a while: print each at once
         way, why = judge(family)
         print(f"{family.name:28} {way:8} {why}", flush=True)
         table += f"| {family.name} | `{family.kind}` | {way} | {why.replace('|', ' ')} |\n"

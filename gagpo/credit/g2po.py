@@ -10,29 +10,25 @@ from pydantic import Field
 from gagpo.credit.episode import Grpo
 from gagpo.credit.registry import CreditSettings, Level
 from gagpo.credit.turns import StateKey, Turns
-from gagpo.credit.turns.grouping import centre, group_mean, next_in_episode, standardise
+from gagpo.credit.turns.grouping import group_mean, next_in_episode, standardise
 
 
 class G2po(CreditSettings):
-    """``A^EP + step_weight (A^NC + A^EC)`` of each turn (arXiv 2606.22995).
+    """``A^EP + A^NC + A^EC`` of each turn (arXiv 2606.22995).
 
     ``V(s)`` is the mean over all visits of s in the task group of ``gamma^n R``, n the turns from the visit to the
     episode's end, that turn included, and R the episode's rewards. What follows an end is worth R where the task was
     solved, else 0. ``A^NC`` compares ``V(s')``, less an invalid action's penalty, among all turns in s; ``A^EC`` the
-    gain ``V(s') - V(s)`` among all turns of the task group; ``A^EP`` is GRPO's. norm: ``mean_std`` divides by the
-    deviation, ``mean`` does not. The released code takes the statistics of ``A^EP`` over turn rows; these are over
-    episodes, as printed.
+    gain ``V(s') - V(s)`` among all turns of the task group; ``A^EP`` is GRPO's. The released code takes the statistics
+    of ``A^EP`` over turn rows; these are over episodes, as printed.
     """
 
     level: ClassVar[Level] = "turn"
     name: Literal["g2po"] = "g2po"
     key: StateKey = "auto"
     gamma: float = Field(default=0.95, gt=0, le=1)
-    step_weight: float = Field(default=1.0, ge=0)
-    norm: Literal["mean_std", "mean"] = "mean_std"
 
     def advantage(self, turns: Turns) -> np.ndarray:
-        normalise = standardise if self.norm == "mean_std" else centre
         state_N = turns.states()
         states = int(state_N.max()) + 1
         paid_N = np.bincount(turns.episode_N, turns.reward_N, turns.episodes)[turns.episode_N]
@@ -40,12 +36,9 @@ class G2po(CreditSettings):
         value_N = group_mean(self.gamma**left_N * paid_N, state_N, states)[state_N]
         ended_N = np.where(turns.last_N & turns.succeeded_E[turns.episode_N], paid_N, 0.0)
         next_N = next_in_episode(value_N, turns.last_N) + ended_N
-        node_N = normalise(next_N - turns.penalty_N, state_N, states)
-        edge_N = normalise(next_N - value_N, turns.group_index_N, turns.groups)
-        if self.norm == "mean":
-            return_E = centre(turns.return_E, turns.group_index_E, turns.groups)
-            return np.asarray(return_E[turns.episode_N] + self.step_weight * (node_N + edge_N))
-        return np.asarray(Grpo().advantage(turns) + self.step_weight * (node_N + edge_N))
+        node_N = standardise(next_N - turns.penalty_N, state_N, states)
+        edge_N = standardise(next_N - value_N, turns.group_index_N, turns.groups)
+        return np.asarray(Grpo().advantage(turns) + (node_N + edge_N))
 
 
 def _places(turns: Turns) -> np.ndarray:

@@ -1,8 +1,8 @@
-"""What runs inside a vLLM server's worker: taking weights from files, as one more of vLLM's weight-transfer backends.
+"""A backend for vLLM's weight transfer that reads safetensors files; it runs inside a vLLM server's workers.
 
 vLLM imports this module in every worker (``--worker-extension-cls``) before it makes the transfer engine that
-``--weight-transfer-config`` names. Weights then arrive by vLLM's own calls (init, start, update, finish), whatever
-carries them. This one needs no GPU and no group of processes: each update names a safetensors file.
+``--weight-transfer-config`` names. Weights then arrive by vLLM's own calls: init, start, update, finish. The backend
+needs no GPU and no group of processes: each update names a file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class FileUpdate(WeightTransferUpdateInfo):
 
 
 class FileReceiver(WeightTransferEngine[FileInit, FileUpdate]):
-    """Loads the files of an update one after another; an update that is short of tensors fails when it is finished."""
+    """Loads the files of an update one after another; an update without all tensors fails when it is finished."""
 
     init_info_cls = FileInit
     update_info_cls = FileUpdate
@@ -46,7 +46,7 @@ class FileReceiver(WeightTransferEngine[FileInit, FileUpdate]):
         initialize_layerwise_reload(self.model)
 
     def update_weights(self, update_info: dict[str, object]) -> None:
-        """As vLLM's own, which ends by waiting for an accelerator that there may not be."""
+        """Load one file. vLLM's own method also waits for an accelerator, which there may not be."""
         self.receive_weights(self.parse_update_info(update_info))
 
     def receive_weights(self, update_info: FileUpdate) -> None:
@@ -60,14 +60,14 @@ class FileReceiver(WeightTransferEngine[FileInit, FileUpdate]):
         finalize_layerwise_reload(self.model, self.model_config)
         repack_heads(self.model)
         if self.taken != self.parameters:
-            raise RuntimeError(f"{self.taken} of {self.parameters} tensors came")
+            raise RuntimeError(f"{self.taken} of {self.parameters} tensors arrived")
 
     def shutdown(self) -> None:
-        """Nothing is held between updates."""
+        """Do nothing: no memory is held between updates."""
 
 
 class WorkerExtension:
-    """Named on vLLM's command line, so that this module is imported where the workers are; it adds no method."""
+    """Named on vLLM's command line, so that workers import this module; it adds no method."""
 
 
 if BACKEND not in WeightTransferEngineFactory._registry:

@@ -1,6 +1,6 @@
-"""The formula index, made from the code: every paper's equation beside the YAML that expresses it.
+"""Print the formula index as Markdown: every paper's equation and the YAML that expresses it.
 
-python -m gagpo.formulas > docs/formulas.md
+python .ci/formulas_page.py > PAGE
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gagpo.algorithms import PRESETS, Cells
 
 HEAD = """# Formulas
 
-Every paper's equation beside the cells that express it, made from the code by `python -m gagpo.formulas`. A block
+Every paper's equation beside the cells that express it, made from the code by `python .ci/formulas_page.py`. A block
 stands in a run's YAML as it is; `algorithm: NAME` is short for a row's. Options, and where a default is not the
 paper's: [the algorithms](algorithms.md).
 
@@ -333,12 +333,6 @@ VARIANTS = [
         "",
         "each token's term times 1[1/3 <= exp(mean log w) <= 3],   the mean over the sequence",
         {"preset": "grpo", "correction": "sequence"},
-    ),
-    Formula(
-        "Truncated weights and the mask",
-        "",
-        "each token's term times sg[min(w, 2)] 1[.5 <= exp(mean log w) <= 2]",
-        {"preset": "grpo", "correction": {"name": "token", "rows": [0.5, 2.0]}},
     ),
 ]
 """Settings of rows that papers report, and what goes with any row."""

@@ -1,0 +1,92 @@
+"""A moving average of the weights in training, which is steadier than they are. It is measured at the end of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+ETA = 3
+"""Of the polynomial decay: the larger, the fewer iterations the average reaches over."""
+
+
+class AveragedWeights:
+    """``keep * average + (1 - keep) * weights`` after every iteration, from the weights that a run began with.
+
+    The noise of single steps cancels out (Polyak and Juditsky 1992; for policies trained on rewards: Rame et al., WARP,
+    2406.16768). After iteration t of 1, 2, ... ``keep`` is ``(t - 1) / (t + 3)``, the polynomial decay of Shamir and
+    Zhang (2013, 1212.1824) with their eta of 3. The average therefore lags a fifth of the run behind, whatever its
+    length, and the initial weights have no part in it.
+
+    The average is float32 and in the host's memory; of several ranks, each holds its part.
+
+    parameters: those in training.
+    saved: the average of a checkpoint, whole tensors in the order of the parameters.
+    """
+
+    def __init__(self, parameters: Sequence[torch.nn.Parameter], saved: Sequence[Tensor] | None = None):
+        self.parameters = list(parameters)
+        if saved is None:
+            self._average = [tensor.to("cpu", copy=True) for tensor in self._local()]
+        else:
+            pairs = zip(saved, self.parameters, strict=True)
+            self._average = [_part(tensor, parameter).to("cpu", copy=True) for tensor, parameter in pairs]
+
+    @torch.no_grad()
+    def update(self, iteration: int, total: Callable[[float], float] = float) -> float:
+        """Take in the weights of ``iteration``, from 1; all ranks together.
+
+        total: sums a number over the ranks.
+
+        Returns the distance from the average to the weights over the length of the weights.
+        """
+        apart = length = 0.0
+        for average, tensor in zip(self._average, self._local(), strict=True):
+            weights = tensor.to("cpu")
+            average.lerp_(weights, 1.0 - kept(iteration))
+            apart += float((weights - average).square().sum())
+            length += float(weights.square().sum())
+        return float((total(apart) / max(total(length), 1e-30)) ** 0.5)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """A context in which the parameters are the average."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        for place, tensor in enumerate(self._local()):
+            own = tensor.to("cpu", copy=True)
+            tensor.copy_(self._average[place])
+            self._average[place] = own
+
+    def _local(self) -> list[Tensor]:
+        return [_local(parameter) for parameter in self.parameters]
+
+
+def kept(iteration: int) -> float:
+    """Share of the average that ``iteration``, from 1, keeps."""
+    return (iteration - 1) / (iteration + ETA)
+
+
+def _local(parameter: torch.nn.Parameter) -> Tensor:
+    """The values themselves; of a sharded parameter those on this rank."""
+    tensor = parameter.detach()
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _part(tensor: Tensor, parameter: torch.nn.Parameter) -> Tensor:
+    """This rank's part of a whole tensor, sharded as the parameter is."""
+    if not isinstance(parameter, DTensor):
+        return tensor
+    mesh = parameter.device_mesh
+    placed = distribute_tensor(tensor.to(mesh.device_type), mesh, parameter.placements)
+    assert isinstance(placed, DTensor)
+    return placed.to_local()

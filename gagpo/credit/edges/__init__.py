@@ -1,1 +1,0 @@
-"""Credit of the transitions between the states of a task group."""

@@ -1,1 +1,0 @@
-"""Credits that read the policy's own probabilities, which the trainer measures before it gives credit."""
