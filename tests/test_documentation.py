@@ -121,14 +121,6 @@ def test_the_table_of_presets_is_the_codes():
         assert found.model_copy(update={"preset": name}) == load(name), name
 
 
-def test_published_variants_change_their_preset():
-    table = read(DOCS / "algorithms.md").split("## Published variants")[1].split("\n## ")[0]
-    variants = [yaml.safe_load(f"{{{text}}}") for text in re.findall(r"\| `(preset: .*)` \|$", table, re.MULTILINE)]
-    assert len(variants) >= 10
-    for cells in variants:
-        assert Algorithm.model_validate(cells) != load(cells["preset"]), cells
-
-
 def test_the_options_of_credits_exist_with_the_defaults_that_are_printed():
     sections = re.findall(r"^### [^\n]*?`(\w+)`[^\n]*\n(.*?)(?=^##|\Z)", read(DOCS / "algorithms.md"), re.M | re.S)
     checked = 0
